@@ -1,0 +1,7 @@
+//! ojs-throttle
+pub mod json;
+pub mod limit;
+pub mod net;
+pub mod policy;
+pub mod store;
+pub mod upstream;

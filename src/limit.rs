@@ -1,0 +1,193 @@
+//! The limiter core: what a key's limits are, and the one step that asks all of them before it
+//! takes from any. Pure: time is a number that is passed in, nothing here waits, locks or does I/O.
+//!
+//! The words are those of the OJS rate-limiting text: a **start** is the moment a job goes to a
+//! worker, a **slot** is a start that has not ended, `rate` is a sliding window, `throttle` is even
+//! spacing (GCRA, by `governor`).
+
+use std::fmt;
+use std::num::{NonZeroU32, NonZeroU64};
+use std::sync::Arc;
+
+/// How much earlier than its time a start may leave, and how much longer a window keeps it:
+/// timers wake a little late, and without this a limit of 1,000/s would lose half of itself.
+pub const EARLY: u64 = 5_000;
+
+/// Microseconds since the Unix epoch, on the store's clock. The only time the core knows.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+pub struct Timestamp(pub u64);
+
+impl Timestamp {
+    /// A time that never comes.
+    pub const NEVER: Timestamp = Timestamp(u64::MAX);
+
+    /// This time plus `micros`, stopping at [`Timestamp::NEVER`].
+    pub fn plus(self, micros: u64) -> Timestamp {
+        Timestamp(self.0.saturating_add(micros))
+    }
+
+    /// Microseconds from `earlier` to this time; zero if it is not later.
+    pub fn since(self, earlier: Timestamp) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// A checked rate-limit key: `^[a-zA-Z0-9][a-zA-Z0-9._:-]*$`, at most 256 bytes (rate-limiting
+/// text, section 6.2). Cheap to clone.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Key(Arc<str>);
+
+impl Key {
+    /// The longest key in bytes.
+    pub const MAX: usize = 256;
+
+    /// Checks `text` against the pattern and the length.
+    ///
+    /// # Errors
+    /// The text is empty, too long, or has a character outside the pattern.
+    pub fn new(text: &str) -> Result<Key, BadKey> {
+        let first = text.as_bytes().first().ok_or(BadKey::Empty)?;
+        if text.len() > Key::MAX {
+            return Err(BadKey::Long(text.len()));
+        }
+        if !first.is_ascii_alphanumeric() {
+            return Err(BadKey::Character(text.chars().next().unwrap_or('?')));
+        }
+        match text.chars().find(|c| !(c.is_ascii_alphanumeric() || "._:-".contains(*c))) {
+            Some(c) => Err(BadKey::Character(c)),
+            None => Ok(Key(Arc::from(text))),
+        }
+    }
+
+    /// The key's text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Why a text is no [`Key`].
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BadKey {
+    /// Nothing was given.
+    #[error("a key must not be empty")]
+    Empty,
+    /// Longer than [`Key::MAX`].
+    #[error("a key has at most 256 bytes, this one has {0}")]
+    Long(usize),
+    /// Outside the pattern.
+    #[error("a key is letters, digits and `.` `_` `:` `-`, beginning with a letter or digit; {0:?} is not allowed here")]
+    Character(char),
+}
+
+/// Whose counters a key names. Queue-level limits live in a space of their own: a job key
+/// `email` is not queue `email`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Space {
+    /// Keys of job policies and `[[policy]]` entries.
+    Job,
+    /// Queue-level limits (`[[queue]]`, admin API); the key's text is the queue's name.
+    Queue,
+}
+
+/// A sliding window: at most `limit` starts in any interval of `period` microseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Rate {
+    /// The most starts in one period.
+    pub limit: NonZeroU32,
+    /// The window's length in microseconds.
+    pub period: NonZeroU64,
+}
+
+/// Even spacing: `limit` starts in `period` microseconds, `period / limit` apart; `burst` of them
+/// may come at once (1 unless said otherwise).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Throttle {
+    /// Starts in one period.
+    pub limit: NonZeroU32,
+    /// The period in microseconds.
+    pub period: NonZeroU64,
+    /// Starts that may come at once after a pause.
+    pub burst: NonZeroU32,
+}
+
+/// The limits that one job brings to one key. Absent means: not limited in that way.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Limits {
+    /// The most slots taken at once; 0 pauses the key.
+    pub concurrency: Option<u32>,
+    /// Windows; each period has its own count.
+    pub rates: Vec<Rate>,
+    /// Spacing.
+    pub throttle: Option<Throttle>,
+}
+
+/// What happens to a job that may not start (rate-limiting text, section 6.2).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, PartialOrd, Ord)]
+pub enum OnLimit {
+    /// It waits, and starts when the limit allows. The default.
+    #[default]
+    Wait,
+    /// It is shown as `scheduled` until then.
+    Reschedule,
+    /// It is discarded.
+    Drop,
+}
+
+/// One key that a job must pass, with the numbers it brings.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Limited {
+    /// Whose counters.
+    pub space: Space,
+    /// Which counters.
+    pub key: Key,
+    /// The numbers this job is checked against.
+    pub limits: Limits,
+    /// What to do when this key refuses.
+    pub on_limit: OnLimit,
+    /// The policy the numbers come from, for logs and metrics: a `[[policy]]` name, `job`, or `queue`.
+    pub policy: Arc<str>,
+}
+
+/// Which of a key's limits refused.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Strategy {
+    /// All slots are taken (5.1).
+    Concurrency,
+    /// The window is full (5.2).
+    Rate,
+    /// The next start's time has not come (5.3).
+    Throttle,
+    /// The key is shut until a time (9.1).
+    Shut,
+}
+
+impl Strategy {
+    /// The word used in events, metrics and headers.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Strategy::Concurrency => "concurrency",
+            Strategy::Rate => "rate",
+            Strategy::Throttle => "throttle",
+            Strategy::Shut => "shut",
+        }
+    }
+}
+
+/// Why one key says no, and when to come back.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// Which limit.
+    pub strategy: Strategy,
+    /// Its number.
+    pub limit: u32,
+    /// How much of it is used.
+    pub current: u32,
+    /// The earliest time at which this limit, by itself, would allow the start. `None`: a slot must end first.
+    pub at: Option<Timestamp>,
+}

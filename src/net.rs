@@ -1,0 +1,146 @@
+//! The only door to the network: tokio's sockets, or an in-memory network under a paused clock.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+pub mod sim;
+
+/// Where connections come from and go to.
+#[derive(Clone, Debug, Default)]
+pub enum Net {
+    /// The operating system's sockets.
+    #[default]
+    Tcp,
+    /// Streams inside this process.
+    Sim(sim::Network),
+}
+
+/// A bound port.
+#[derive(Debug)]
+pub enum Listener {
+    Tcp(tokio::net::TcpListener),
+    Sim(sim::Port),
+}
+
+/// One connection.
+#[derive(Debug)]
+pub enum Stream {
+    Tcp(tokio::net::TcpStream),
+    Tls(Box<tokio_rustls::client::TlsStream<tokio::net::TcpStream>>),
+    Sim(tokio::io::DuplexStream),
+}
+
+impl Net {
+    /// Binds `addr`; port 0 takes a free one. `SO_REUSEPORT` is set, so that each thread has a
+    /// listener of its own on one port.
+    pub async fn bind(&self, addr: SocketAddr) -> io::Result<Listener> {
+        match self {
+            Net::Tcp => {
+                let socket = if addr.is_ipv4() {
+                    tokio::net::TcpSocket::new_v4()?
+                } else {
+                    tokio::net::TcpSocket::new_v6()?
+                };
+                socket.set_reuseaddr(true)?;
+                socket.set_reuseport(true)?;
+                socket.bind(addr)?;
+                Ok(Listener::Tcp(socket.listen(1024)?))
+            }
+            Net::Sim(network) => network.bind(addr).map(Listener::Sim),
+        }
+    }
+
+    /// Opens a connection to the first address of `host` that answers.
+    pub async fn connect(&self, host: &str, port: u16) -> io::Result<Stream> {
+        match self {
+            Net::Tcp => {
+                let stream = tokio::net::TcpStream::connect((host, port)).await?;
+                stream.set_nodelay(true)?;
+                Ok(Stream::Tcp(stream))
+            }
+            Net::Sim(network) => network.connect(port).await.map(Stream::Sim),
+        }
+    }
+}
+
+impl Listener {
+    /// The address it is bound to.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Listener::Tcp(listener) => listener.local_addr(),
+            Listener::Sim(port) => Ok(port.addr()),
+        }
+    }
+
+    /// The next connection.
+    pub async fn accept(&mut self) -> io::Result<(Stream, SocketAddr)> {
+        match self {
+            Listener::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Ok((Stream::Tcp(stream), peer))
+            }
+            Listener::Sim(port) => port.accept().await.map(|(stream, peer)| (Stream::Sim(stream), peer)),
+        }
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Tcp(s) => Pin::new(s).poll_read(cx, buf),
+            Stream::Tls(s) => Pin::new(s).poll_read(cx, buf),
+            Stream::Sim(s) => Pin::new(s).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Stream::Tcp(s) => Pin::new(s).poll_write(cx, buf),
+            Stream::Tls(s) => Pin::new(s).poll_write(cx, buf),
+            Stream::Sim(s) => Pin::new(s).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Stream::Tcp(s) => Pin::new(s).poll_write_vectored(cx, bufs),
+            Stream::Tls(s) => Pin::new(s).poll_write_vectored(cx, bufs),
+            Stream::Sim(s) => Pin::new(s).poll_write_vectored(cx, bufs),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Stream::Tcp(s) => s.is_write_vectored(),
+            Stream::Tls(s) => s.is_write_vectored(),
+            Stream::Sim(s) => s.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Tcp(s) => Pin::new(s).poll_flush(cx),
+            Stream::Tls(s) => Pin::new(s).poll_flush(cx),
+            Stream::Sim(s) => Pin::new(s).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Tcp(s) => Pin::new(s).poll_shutdown(cx),
+            Stream::Tls(s) => Pin::new(s).poll_shutdown(cx),
+            Stream::Sim(s) => Pin::new(s).poll_shutdown(cx),
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Where usage lives, under the key: slots, windows, spacing, and one row per limited job.
+//!
+//! Six operations, each one atomic step. The store's clock decides. Limits are not kept here: every
+//! question brings its own numbers, so that changing a number changes the next decision and
+//! nothing else.
+
+pub mod memory;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use crate::limit::{Key, Limited, Refusal, Space, Timestamp};
+
+/// The answer of a store operation, some time.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// One claim's number: which claim of a job a row speaks of. Higher is newer; an operation that
+/// names an older one does nothing.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Gen(pub u64);
+
+/// A job as the backend gave it to us, and the limits that apply to it now. What a row needs to be
+/// adopted by a sibling; the job's bytes stay with the hold.
+#[derive(Clone, Debug)]
+pub struct Claimed {
+    /// The job's id.
+    pub job: Arc<str>,
+    /// Which claim this is.
+    pub generation: Gen,
+    /// The worker id under which it was claimed.
+    pub claim_id: Arc<str>,
+    /// The hash of the credentials it was claimed with.
+    pub scope: u64,
+    /// Its queue.
+    pub queue: Arc<str>,
+    /// Its priority.
+    pub priority: i32,
+    /// Its attempt, as claimed.
+    pub attempt: u32,
+    /// How long the claim lasts from each accepted heartbeat, in microseconds.
+    pub visibility: u64,
+    /// Every key that it must pass, in no order that matters.
+    pub limited: Arc<[Limited]>,
+}
+
+/// What became of one asked job.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// It started: its slots are taken and its start is counted at `at` (up to 5 ms from now).
+    Started {
+        /// The time at which the start counts.
+        at: Timestamp,
+    },
+    /// At least one key refused; nothing was spent. `which` is the index into `limited` of the
+    /// refusal that lets go last, `at` the earliest time at which all could allow it, `None` when a
+    /// slot must end first.
+    Refused {
+        /// Index into [`Claimed::limited`].
+        which: usize,
+        /// Why that key refused.
+        why: Refusal,
+        /// The earliest time at which all keys could allow the start.
+        at: Option<Timestamp>,
+    },
+    /// Not asked: enough others started.
+    Unasked,
+    /// The row is hidden, or belongs to another owner or a newer claim.
+    Lost,
+}
+
+/// Where a limited job is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Claimed, waiting in a sidecar; no slot.
+    Held,
+    /// Out with a worker; has its slots.
+    Out,
+}
+
+/// One job's row.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The job as claimed.
+    pub claimed: Claimed,
+    /// Held or out.
+    pub place: Place,
+    /// When its owner must look again: a heartbeat is due (held), the backend must be asked (out).
+    pub until: Timestamp,
+    /// Not to be handed out: a cancel, a delete or a settle that names it is under way.
+    pub hidden: bool,
+}
+
+/// What ended with a row.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// The row as it was.
+    pub row: Row,
+}
+
+/// A change to what the store keeps.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// Move a row's `until` (and its visibility) if its claim is still this one.
+    Until { job: Arc<str>, generation: Gen, until: Timestamp, visibility: u64 },
+    /// Hide a held row (or show it again).
+    Hidden { job: Arc<str>, hidden: bool },
+    /// No starts of this job key before `until` (section 9.1); an earlier time than now opens it.
+    Shut { key: Key, until: Timestamp },
+    /// Forget everything (the embedded backend's reset; tests).
+    Clear,
+}
+
+/// What may still start under some limits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Room {
+    /// How many starts all the limits together allow right now.
+    pub starts: u32,
+    /// When there will be more, if time alone brings it.
+    pub at: Option<Timestamp>,
+}
+
+/// A key's state, for inspection (section 10.1). Numbers only; limits come from the config.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// Slots taken.
+    pub active: u32,
+    /// Per asked window: starts counted, and when the oldest of them leaves.
+    pub windows: Vec<(u32, Option<Timestamp>)>,
+    /// The next start's time under the asked throttle, if it is in the future.
+    pub next_start: Option<Timestamp>,
+    /// Shut until then, if that is in the future.
+    pub shut_until: Option<Timestamp>,
+}
+
+/// The store could not answer. The memory store never says this.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum StoreError {
+    /// It is not reachable, or refused.
+    #[error("the store is not available: {0}")]
+    Unavailable(String),
+    /// It took too long; the operation may still have been done.
+    #[error("the store did not answer in time")]
+    Timeout,
+}
+
+/// The contract that every store keeps.
+pub trait Store: Send + Sync {
+    /// The store's clock.
+    fn now(&self) -> Timestamp;
+
+    /// Asks for the jobs in order until `want` have started: all limits of a job, or none. A job
+    /// without a row gets one (held, due at `until`); a row of an older claim of the same job is
+    /// replaced and its slots end. Verdicts are in the order of `asks`.
+    fn take<'a>(&'a self, asks: &'a [Claimed], want: usize) -> Answer<'a, Vec<Verdict>>;
+
+    /// The hand-out did not happen: out becomes held again, and the start is uncounted if it is
+    /// still the newest. Says whether the row was out under this claim.
+    fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool>;
+
+    /// The job is over, or not ours any more: its row and its slots go. `None` for `generation`
+    /// ends any claim. Ending twice is ending once.
+    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Ended>>;
+
+    /// The rows whose `until` has passed, oldest first, at most `max`.
+    fn due(&self, max: usize) -> Answer<'_, Vec<Row>>;
+
+    /// Changes a setting or a row; says whether there was anything to change.
+    fn set(&self, change: Change) -> Answer<'_, bool>;
+
+    /// One job's row.
+    fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>>;
+
+    /// What may start under these limits, all of them together.
+    fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room>;
+
+    /// A key's usage under the given windows and throttle; `None` when it has none at all.
+    fn usage<'a>(&'a self, space: Space, key: &'a Key, limits: &'a crate::limit::Limits) -> Answer<'a, Option<Usage>>;
+
+    /// Rows by place, for drain and inspection.
+    fn count(&self, place: Place) -> Answer<'_, usize>;
+}
