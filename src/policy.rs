@@ -79,7 +79,11 @@ pub struct FieldError {
 impl JobPolicy {
     /// Reads one `rate_limit` value in any of the accepted spellings; `at` is where it stands, for
     /// messages. `None`: it is null.
-    pub fn read(_value: Json<'_>, _at: &str, _queue: &str) -> Result<Option<JobPolicy>, FieldError> {
+    pub fn read(
+        _value: Json<'_>,
+        _at: &str,
+        _queue: &str,
+    ) -> Result<Option<JobPolicy>, FieldError> {
         todo!()
     }
 }

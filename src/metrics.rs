@@ -1,0 +1,447 @@
+//! Every metric: its name, help, labels and buckets, declared once. The recorder is our own value, not
+//! the process's global one, so that two sidecars in one process (tests) do not share counts.
+//!
+//! Label values come from the config (policies) or from fixed words; keys come from users, so only the
+//! first [`Metrics::new`]`(top_keys)` of them get series of their own and the rest share `_other`.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, Unit};
+use metrics_exporter_prometheus::{
+    Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
+};
+
+use crate::limit::{Limited, Strategy};
+
+/// Seconds: from a waiting worker's 5 ms to a job that waits all day.
+const WAITS: &[f64] = &[
+    0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 600.0, 3600.0, 86400.0,
+];
+/// Seconds a call to the backend or a held FETCH takes.
+const CALLS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0];
+/// The series of every key past the cap.
+const OTHER: &str = "_other";
+
+/// All series of one sidecar. Cheap to clone.
+#[derive(Clone)]
+pub struct Metrics(Arc<Inner>);
+
+struct Inner {
+    recorder: PrometheusRecorder,
+    handle: PrometheusHandle,
+    keys: Mutex<HashMap<Arc<str>, Arc<KeySeries>>>,
+    policies: Mutex<HashMap<Arc<str>, PolicySeries>>,
+    top_keys: usize,
+    held: Gauge,
+    held_bytes: Gauge,
+    capacity: Gauge,
+    slots: Gauge,
+    fetch_wait: Histogram,
+    claimed: Counter,
+}
+
+struct KeySeries {
+    key: Arc<str>,
+    active: Gauge,
+    waiting: Gauge,
+    wait: Histogram,
+}
+
+#[derive(Clone)]
+struct PolicySeries {
+    starts: Counter,
+    allowed: Counter,
+    limited: Counter,
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Metrics")
+    }
+}
+
+/// A thing that is counted by a word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A held job was given back to the backend.
+    Returned,
+    /// A held job was cancelled, deleted, settled or lost behind our back.
+    HoldLost,
+    /// A slot ended without an ACK or a nack: its deadline passed and the backend said so.
+    SlotReclaimed,
+    /// A running job was found that this sidecar had not handed out, and was given its slots.
+    SlotAdopted,
+    /// The backend answered FETCH with something that is no FETCH reply; it was passed on.
+    Nonsense,
+    /// An ACK or nack was sent again inside the sidecar.
+    SettleRetried,
+    /// An ACK or nack was answered from an earlier answer that its worker never got.
+    SettleReplayed,
+    /// A heartbeat's number in `active_jobs` was mended.
+    HeartbeatMended,
+    /// A reply's media type was mended.
+    MediaTypeMended,
+    /// An over-encoded queue name in a path was mended.
+    PathMended,
+    /// A hand-out was undone: the worker hung up first.
+    HandOutUndone,
+    /// A job's own `rate_limit` was refused at enqueue.
+    PolicyRefused,
+}
+
+impl Event {
+    fn name_and_label(self) -> (&'static str, Option<(&'static str, &'static str)>) {
+        match self {
+            Event::Returned => ("ojs_throttle_returned_jobs_total", None),
+            Event::HoldLost => ("ojs_throttle_hold_lost_total", None),
+            Event::SlotReclaimed => ("ojs_throttle_slots_reclaimed_total", None),
+            Event::SlotAdopted => ("ojs_throttle_slots_adopted_total", None),
+            Event::Nonsense => ("ojs_throttle_upstream_nonsense_total", None),
+            Event::SettleRetried => ("ojs_throttle_settle_retries_total", None),
+            Event::SettleReplayed => ("ojs_throttle_settle_replays_total", None),
+            Event::HeartbeatMended => (
+                "ojs_throttle_repairs_total",
+                Some(("repair", "heartbeat_active_jobs")),
+            ),
+            Event::MediaTypeMended => {
+                ("ojs_throttle_repairs_total", Some(("repair", "media_type")))
+            }
+            Event::PathMended => (
+                "ojs_throttle_repairs_total",
+                Some(("repair", "queue_paths")),
+            ),
+            Event::HandOutUndone => ("ojs_throttle_handouts_undone_total", None),
+            Event::PolicyRefused => ("ojs_throttle_job_policies_refused_total", None),
+        }
+    }
+}
+
+const DESCRIPTIONS: &[(&str, &str)] = &[
+    (
+        "ojs_rate_limit_active",
+        "Jobs of the key that are out with workers.",
+    ),
+    (
+        "ojs_rate_limit_waiting",
+        "Jobs of the key that are held until their limits allow a start.",
+    ),
+    (
+        "ojs_rate_limit_exceeded_total",
+        "Jobs that could not start at once, by the limit that refused.",
+    ),
+    (
+        "ojs_rate_limit_wait_duration_seconds",
+        "How long limited jobs were held before they started.",
+    ),
+    ("ojs_throttle_starts_total", "Starts under the policy."),
+    (
+        "ojs_throttle_decisions_total",
+        "Questions asked of the policy's limits, by answer.",
+    ),
+    (
+        "ojs_throttle_held_jobs",
+        "Claimed jobs that wait in this sidecar.",
+    ),
+    ("ojs_throttle_held_bytes", "Their bytes."),
+    (
+        "ojs_throttle_hold_capacity",
+        "The most jobs that may wait here.",
+    ),
+    (
+        "ojs_throttle_slots",
+        "Limited jobs that are out with workers.",
+    ),
+    (
+        "ojs_throttle_fetch_wait_seconds",
+        "How long FETCHes were kept open for a start.",
+    ),
+    (
+        "ojs_throttle_claimed_jobs_total",
+        "Jobs claimed from the backend for the hold.",
+    ),
+    (
+        "ojs_throttle_returned_jobs_total",
+        "Held jobs given back to the backend.",
+    ),
+    (
+        "ojs_throttle_hold_lost_total",
+        "Held jobs that were cancelled, settled or taken back by the backend.",
+    ),
+    (
+        "ojs_throttle_slots_reclaimed_total",
+        "Slots that ended because their job had ended without a word.",
+    ),
+    (
+        "ojs_throttle_slots_adopted_total",
+        "Running jobs found after a restart and given their slots.",
+    ),
+    (
+        "ojs_throttle_upstream_nonsense_total",
+        "FETCH replies that could not be read and were passed on.",
+    ),
+    (
+        "ojs_throttle_settle_retries_total",
+        "ACKs and nacks sent again inside the sidecar.",
+    ),
+    (
+        "ojs_throttle_settle_replays_total",
+        "ACKs and nacks answered with an answer that was lost on its way.",
+    ),
+    (
+        "ojs_throttle_repairs_total",
+        "Misunderstandings between SDKs and backends that were mended.",
+    ),
+    (
+        "ojs_throttle_handouts_undone_total",
+        "Starts taken back because the worker had hung up.",
+    ),
+    (
+        "ojs_throttle_job_policies_refused_total",
+        "Enqueues refused because their rate_limit is not valid.",
+    ),
+    (
+        "ojs_throttle_upstream_request_duration_seconds",
+        "Calls to the backend made by the sidecar itself.",
+    ),
+    ("ojs_throttle_build_info", "1, with the version as a label."),
+];
+
+impl Metrics {
+    /// `top_keys`: how many keys get series of their own.
+    pub fn new(top_keys: usize) -> Metrics {
+        let builder = PrometheusBuilder::new();
+        let builder = builder
+            .set_buckets_for_metric(
+                Matcher::Full("ojs_rate_limit_wait_duration_seconds".into()),
+                WAITS,
+            )
+            .and_then(|b| b.set_buckets(CALLS));
+        // Both lists above are constants and not empty, the only thing the builder refuses.
+        let recorder = builder.expect("buckets are not empty").build_recorder();
+        for (name, text) in DESCRIPTIONS {
+            recorder.describe_counter((*name).into(), None::<Unit>, (*text).into());
+        }
+        let inner = Inner {
+            handle: recorder.handle(),
+            held: gauge(&recorder, "ojs_throttle_held_jobs", vec![]),
+            held_bytes: gauge(&recorder, "ojs_throttle_held_bytes", vec![]),
+            capacity: gauge(&recorder, "ojs_throttle_hold_capacity", vec![]),
+            slots: gauge(&recorder, "ojs_throttle_slots", vec![]),
+            fetch_wait: histogram(&recorder, "ojs_throttle_fetch_wait_seconds", vec![]),
+            claimed: counter(&recorder, "ojs_throttle_claimed_jobs_total", vec![]),
+            keys: Mutex::default(),
+            policies: Mutex::default(),
+            top_keys,
+            recorder,
+        };
+        let version = Label::new("version", env!("CARGO_PKG_VERSION"));
+        gauge(&inner.recorder, "ojs_throttle_build_info", vec![version]).set(1.0);
+        Metrics(Arc::new(inner))
+    }
+
+    /// The page that `/metrics` serves.
+    pub fn render(&self) -> String {
+        self.0.handle.run_upkeep();
+        self.0.handle.render()
+    }
+
+    /// Counts one of the fixed events.
+    pub fn count(&self, event: Event) {
+        let (name, label) = event.name_and_label();
+        let labels = label.map(|(k, v)| Label::new(k, v)).into_iter().collect();
+        counter(&self.0.recorder, name, labels).increment(1);
+    }
+
+    /// Jobs came from the backend into the hold.
+    pub fn claimed(&self, jobs: usize) {
+        self.0.claimed.increment(jobs as u64);
+    }
+
+    /// A job started after `waited` in the hold.
+    pub fn started(&self, limited: &[Limited], waited: Duration, was_refused: bool) {
+        self.0.slots.increment(1.0);
+        for limited in limited {
+            let policy = self.policy(&limited.policy);
+            policy.starts.increment(1);
+            policy.allowed.increment(1);
+            let key = self.key(limited.key.as_str());
+            key.active.increment(1.0);
+            if was_refused {
+                key.wait.record(waited.as_secs_f64());
+            }
+        }
+    }
+
+    /// A started job ended, or its start was undone.
+    pub fn ended(&self, limited: &[Limited]) {
+        self.0.slots.decrement(1.0);
+        for limited in limited {
+            self.key(limited.key.as_str()).active.decrement(1.0);
+        }
+    }
+
+    /// A job was refused; `first`: for the first time since it was claimed.
+    pub fn refused(&self, limited: &Limited, strategy: Strategy, first: bool) {
+        self.policy(&limited.policy).limited.increment(1);
+        if first {
+            let key = self.key(limited.key.as_str());
+            let labels = vec![
+                Label::new("key", key.key.to_string()),
+                Label::new("strategy", strategy.as_str()),
+            ];
+            counter(&self.0.recorder, "ojs_rate_limit_exceeded_total", labels).increment(1);
+        }
+    }
+
+    /// How long a FETCH was kept open.
+    pub fn waited(&self, time: Duration) {
+        self.0.fetch_wait.record(time.as_secs_f64());
+    }
+
+    /// A call of the sidecar's own to the backend ended; `code` is its status, or 0 for none.
+    pub fn called(&self, op: &'static str, code: u16, time: Duration) {
+        let labels = vec![Label::new("op", op), Label::new("code", code.to_string())];
+        histogram(
+            &self.0.recorder,
+            "ojs_throttle_upstream_request_duration_seconds",
+            labels,
+        )
+        .record(time.as_secs_f64());
+    }
+
+    /// Sets the gauges of the hold; `waiting` says how many wait for each key.
+    pub fn hold(
+        &self,
+        jobs: usize,
+        bytes: usize,
+        capacity: usize,
+        waiting: &dyn Fn(&str) -> usize,
+    ) {
+        self.0.held.set(jobs as f64);
+        self.0.held_bytes.set(bytes as f64);
+        self.0.capacity.set(capacity as f64);
+        let keys = self.0.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        for series in keys.values().filter(|series| &*series.key != OTHER) {
+            series.waiting.set(waiting(&series.key) as f64);
+        }
+    }
+
+    fn policy(&self, name: &Arc<str>) -> PolicySeries {
+        let mut policies = self
+            .0
+            .policies
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(series) = policies.get(name) {
+            return series.clone();
+        }
+        let label = || Label::new("policy", name.to_string());
+        let verdict = |word| vec![label(), Label::new("verdict", word)];
+        let recorder = &self.0.recorder;
+        let series = PolicySeries {
+            starts: counter(recorder, "ojs_throttle_starts_total", vec![label()]),
+            allowed: counter(recorder, "ojs_throttle_decisions_total", verdict("allowed")),
+            limited: counter(recorder, "ojs_throttle_decisions_total", verdict("limited")),
+        };
+        policies.insert(name.clone(), series.clone());
+        series
+    }
+
+    fn key(&self, key: &str) -> Arc<KeySeries> {
+        let mut keys = self.0.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(series) = keys.get(key) {
+            return series.clone();
+        }
+        let name = if keys.len() < self.0.top_keys {
+            key
+        } else {
+            OTHER
+        };
+        if let Some(series) = keys.get(name) {
+            return series.clone();
+        }
+        let label = || vec![Label::new("key", name.to_owned())];
+        let recorder = &self.0.recorder;
+        let series = Arc::new(KeySeries {
+            key: Arc::from(name),
+            active: gauge(recorder, "ojs_rate_limit_active", label()),
+            waiting: gauge(recorder, "ojs_rate_limit_waiting", label()),
+            wait: histogram(recorder, "ojs_rate_limit_wait_duration_seconds", label()),
+        });
+        keys.insert(series.key.clone(), series.clone());
+        series
+    }
+}
+
+const METADATA: Metadata<'static> = Metadata::new("ojs_throttle", Level::INFO, None);
+
+fn counter(recorder: &PrometheusRecorder, name: &'static str, labels: Vec<Label>) -> Counter {
+    recorder.register_counter(&Key::from_parts(name, labels), &METADATA)
+}
+
+fn gauge(recorder: &PrometheusRecorder, name: &'static str, labels: Vec<Label>) -> Gauge {
+    recorder.register_gauge(&Key::from_parts(name, labels), &METADATA)
+}
+
+fn histogram(recorder: &PrometheusRecorder, name: &'static str, labels: Vec<Label>) -> Histogram {
+    recorder.register_histogram(&Key::from_parts(name, labels), &METADATA)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::{self, Limits, OnLimit, Space};
+
+    fn limited(key: &str) -> Limited {
+        Limited {
+            space: Space::Job,
+            key: limit::Key::new(key).unwrap(),
+            limits: Limits::default(),
+            on_limit: OnLimit::Wait,
+            policy: Arc::from("p"),
+        }
+    }
+
+    #[test]
+    fn keys_past_the_cap_share_one_series() {
+        let metrics = Metrics::new(2);
+        for key in ["a", "b", "c", "d"] {
+            metrics.started(&[limited(key)], Duration::ZERO, false);
+        }
+        let page = metrics.render();
+        assert!(
+            page.contains("ojs_rate_limit_active{key=\"a\"} 1"),
+            "{page}"
+        );
+        assert!(
+            page.contains("ojs_rate_limit_active{key=\"_other\"} 2"),
+            "{page}"
+        );
+        assert!(!page.contains("key=\"c\""), "{page}");
+        metrics.ended(&[limited("d")]);
+        assert!(
+            metrics
+                .render()
+                .contains("ojs_rate_limit_active{key=\"_other\"} 1")
+        );
+    }
+
+    #[test]
+    fn a_refusal_is_counted_once_per_job() {
+        let metrics = Metrics::new(2);
+        metrics.refused(&limited("a"), Strategy::Rate, true);
+        metrics.refused(&limited("a"), Strategy::Rate, false);
+        let page = metrics.render();
+        assert!(
+            page.contains("ojs_rate_limit_exceeded_total{key=\"a\",strategy=\"rate\"} 1"),
+            "{page}"
+        );
+        assert!(
+            page.contains("ojs_throttle_decisions_total{policy=\"p\",verdict=\"limited\"} 2"),
+            "{page}"
+        );
+    }
+}

@@ -1,0 +1,98 @@
+//! The mirror: what a job brought along at enqueue and backends forget, kept in its `meta` and never
+//! shown to workers or readers.
+//!
+//! No backend gives `options.rate_limit` or a job's own visibility back at FETCH, all keep `meta`. So
+//! at enqueue the sidecar writes `meta["ojs.rate_limit.mirror"]`, and takes it out of every job it
+//! lets pass in the other direction, where `rate_limit` then reads as it was sent.
+
+use bytes::Bytes;
+
+use crate::json::{Json, Splice, quote};
+
+/// The mirror's name in `meta`. It contains `rate_limit`, so that one byte search finds every job
+/// that brings a limit of its own.
+pub(crate) const MIRROR: &str = "ojs.rate_limit.mirror";
+
+/// What a search for jobs with limits of their own looks for.
+pub(crate) const NEEDLE: &str = "rate_limit";
+
+/// The member to write into `meta`: the policies as sent, each with where it stood, and the job's own
+/// visibility timeout.
+pub(crate) fn value(policies: &[(&str, &[u8])], visibility_ms: Option<i64>, added_meta: bool) -> Vec<u8> {
+    let mut text = String::from("{");
+    let mut members = Vec::new();
+    for (at, raw) in policies {
+        members.push(format!("{}:{}", quote(at), String::from_utf8_lossy(raw)));
+    }
+    if let Some(ms) = visibility_ms {
+        members.push(format!("\"visibility_timeout_ms\":{ms}"));
+    }
+    if added_meta {
+        members.push("\"meta\":\"added\"".to_owned());
+    }
+    text.push_str(&members.join(","));
+    text.push('}');
+    text.into_bytes()
+}
+
+/// A job's visibility timeout as its mirror has it, in milliseconds.
+pub(crate) fn visibility(job: Json<'_>) -> Option<u64> {
+    let mirror = job.get_exact("meta")?.get_exact(MIRROR)?;
+    u64::try_from(mirror.get_exact("visibility_timeout_ms")?.int()?).ok().filter(|ms| *ms > 0)
+}
+
+/// Writes into `splice` what hides the mirror of one job; `false`: it has none.
+pub(crate) fn hide(job: Json<'_>, splice: &mut Splice) -> bool {
+    let Some(meta_member) = job.members().filter(|m| m.name.text().as_deref() == Some("meta")).last() else {
+        return false;
+    };
+    let meta = meta_member.value;
+    let Some(mirror) = meta.members().filter(|m| m.name.text().as_deref() == Some(MIRROR)).last() else {
+        return false;
+    };
+    let added = mirror.value.get_exact("meta").is_some();
+    if added && meta.members().count() == 1 {
+        splice.remove_member(job, meta_member);
+    } else {
+        splice.remove_member(meta, mirror);
+    }
+    let as_option = mirror.value.get_exact("options.rate_limit").filter(|_| job.get("rate_limit").is_none());
+    if let Some(sent) = as_option {
+        splice.add_member(job, NEEDLE, sent.raw());
+    }
+    true
+}
+
+/// A text with one job or many (`job`, `jobs`, `items`, or a job itself) without their mirrors; `None`:
+/// there is nothing to hide, or it is not JSON.
+pub(crate) fn hide_all(text: &[u8]) -> Option<Vec<u8>> {
+    if !crate::json::contains(text, MIRROR) {
+        return None;
+    }
+    let whole = Json::parse(text, super::DEPTH).ok()?;
+    let mut splice = Splice::new();
+    hide(whole, &mut splice);
+    if let Some(job) = whole.get_exact("job") {
+        hide(job, &mut splice);
+    }
+    for list in ["jobs", "items"] {
+        for job in whole.get_exact(list).into_iter().flat_map(|jobs| jobs.items()) {
+            hide(job, &mut splice);
+        }
+    }
+    (!splice.is_empty()).then(|| splice.apply(text))
+}
+
+/// One job as a worker gets it.
+pub(crate) fn shown(job: Json<'_>) -> Bytes {
+    let raw = job.raw();
+    if crate::json::contains(raw, MIRROR)
+        && let Ok(alone) = Json::parse(raw, super::DEPTH)
+    {
+        let mut splice = Splice::new();
+        if hide(alone, &mut splice) {
+            return Bytes::from(splice.apply(raw));
+        }
+    }
+    Bytes::copy_from_slice(raw)
+}
