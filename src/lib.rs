@@ -1,4 +1,5 @@
 //! ojs-throttle
+pub mod duration;
 pub mod json;
 pub mod limit;
 pub mod net;
