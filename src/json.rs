@@ -1,13 +1,30 @@
 //! JSON as byte ranges: one scanner that finds members and items without building anything, so
 //! that what is not changed keeps its bytes and what is changed is spliced.
+//!
+//! [`Json::parse`] checks a whole text once. After that every [`Json`] is a range of that text
+//! which is known to be well-formed, so walking it only looks for ends. Names are matched as the
+//! backends match them, which are written in Go: without regard to case, the last one wins.
+
+mod name;
+mod scan;
+mod splice;
+mod string;
+
+#[cfg(test)]
+mod tests;
+
+pub use name::{contains, contains_ignore_case, may_name};
+pub use splice::Splice;
+pub use string::quote;
 
 use std::borrow::Cow;
+use std::iter;
 use std::ops::Range;
 
 /// One JSON value inside a text that [`Json::parse`] found well-formed.
 #[derive(Clone, Copy, Debug)]
 pub struct Json<'a> {
-    text: &'a [u8],
+    text: &'a str,
     start: usize,
     end: usize,
 }
@@ -15,11 +32,17 @@ pub struct Json<'a> {
 /// What a value is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
+    /// `null`
     Null,
+    /// `true` or `false`
     Bool,
+    /// Any number, of whatever size.
     Number,
+    /// A string.
     String,
+    /// An array, which has [`Json::items`].
     Array,
+    /// An object, which has [`Json::members`].
     Object,
 }
 
@@ -35,92 +58,212 @@ pub struct Member<'a> {
 /// Why a text is not JSON that we read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum JsonError {
+    /// The text breaks RFC 8259 at this byte, counted from 0; at the text's length it is cut off.
     #[error("not valid JSON at byte {0}")]
     Malformed(usize),
+    /// More than this many arrays and objects inside each other.
     #[error("nested deeper than {0} levels")]
     Deep(usize),
 }
 
 impl<'a> Json<'a> {
-    /// Checks that `text` is exactly one JSON value, at most `depth` levels deep.
-    pub fn parse(_text: &'a [u8], _depth: usize) -> Result<Json<'a>, JsonError> {
-        todo!()
+    /// Checks that `text` is exactly one JSON value (RFC 8259, in UTF-8), with at most `depth`
+    /// arrays and objects inside each other: with a `depth` of 0 only a scalar passes.
+    ///
+    /// Numbers may be of any size, and an escaped surrogate may stand alone, as in Go. Stack use
+    /// does not grow with the nesting.
+    ///
+    /// # Errors
+    ///
+    /// The first place that is malformed or too deep, whichever comes first in the text.
+    pub fn parse(text: &'a [u8], depth: usize) -> Result<Json<'a>, JsonError> {
+        // Scanning only the part that is UTF-8 reports whichever fault comes first.
+        let (utf8, broken) = match std::str::from_utf8(text) {
+            Ok(utf8) => (utf8, None),
+            Err(error) => {
+                let (valid, _) = text.split_at(error.valid_up_to());
+                (
+                    std::str::from_utf8(valid).unwrap_or_default(),
+                    Some(valid.len()),
+                )
+            }
+        };
+        let range = scan::document(utf8.as_bytes(), depth)?;
+        match broken {
+            None => Ok(Json {
+                text: utf8,
+                start: range.start,
+                end: range.end,
+            }),
+            Some(at) => Err(JsonError::Malformed(at)),
+        }
     }
+
+    /// What this value is.
     pub fn kind(&self) -> Kind {
-        todo!()
+        match self.first() {
+            b'{' => Kind::Object,
+            b'[' => Kind::Array,
+            b'"' => Kind::String,
+            b't' | b'f' => Kind::Bool,
+            b'n' => Kind::Null,
+            _ => Kind::Number,
+        }
     }
-    /// The value's bytes.
+
+    /// The value's bytes, without the whitespace around it.
     pub fn raw(&self) -> &'a [u8] {
-        &self.text[self.start..self.end]
+        self.raw_text().as_bytes()
     }
+
     /// Where the value is in the parsed text.
     pub fn range(&self) -> Range<usize> {
         self.start..self.end
     }
+
     /// The members of an object in order; none for any other kind.
     pub fn members(&self) -> impl Iterator<Item = Member<'a>> + use<'a> {
-        std::iter::empty()
+        let text = self.text;
+        scan::members(text.as_bytes(), self.start).map(move |entry| Member {
+            name: Json {
+                text,
+                start: entry.name.start,
+                end: entry.name.end,
+            },
+            value: Json {
+                text,
+                start: entry.value.start,
+                end: entry.value.end,
+            },
+        })
     }
+
     /// The items of an array in order; none for any other kind.
     pub fn items(&self) -> impl Iterator<Item = Json<'a>> + use<'a> {
-        std::iter::empty()
+        let text = self.text;
+        let mut place = (self.first() == b'[').then_some(self.start + 1);
+        iter::from_fn(move || {
+            let range = scan::next_item(text.as_bytes(), place?)?;
+            place = Some(range.end);
+            Some(Json {
+                text,
+                start: range.start,
+                end: range.end,
+            })
+        })
     }
-    /// The member that Go's decoder would use: names match without regard to case, the last wins.
-    pub fn get(&self, _name: &str) -> Option<Json<'a>> {
-        todo!()
+
+    /// The member that Go's decoder would use: names match without regard to case
+    /// ([`Member::is_named`]), the last wins. `None` too for what is not an object.
+    pub fn get(&self, name: &str) -> Option<Json<'a>> {
+        let [found] = self.pick([name]);
+        found
     }
+
+    /// Several members at once, in one pass over the object: what [`Json::get`] says for each.
+    pub fn pick<const N: usize>(&self, names: [&str; N]) -> [Option<Json<'a>>; N] {
+        let mut found = [None; N];
+        for member in self.members() {
+            for (slot, name) in found.iter_mut().zip(names) {
+                if member.is_named(name) {
+                    *slot = Some(member.value);
+                }
+            }
+        }
+        found
+    }
+
     /// The last member of exactly this name.
-    pub fn get_exact(&self, _name: &str) -> Option<Json<'a>> {
-        todo!()
+    pub fn get_exact(&self, name: &str) -> Option<Json<'a>> {
+        let named = self
+            .members()
+            .filter(|member| name::equal(member.name.inside(), name));
+        named.last().map(|member| member.value)
     }
+
     /// A string's text, escapes undone; `None` for any other kind or an unpaired surrogate.
     pub fn text(&self) -> Option<Cow<'a, str>> {
-        todo!()
+        if self.kind() != Kind::String {
+            return None;
+        }
+        string::text(self.inside())
     }
-    /// A number that is a whole one and fits (also `5.0`, `5e0`), else `None`.
+
+    /// A number that is a whole one and fits (also `5.0`, `5e0`), else `None`. Exact: nothing
+    /// goes through a floating-point number.
     pub fn int(&self) -> Option<i64> {
-        todo!()
+        if self.kind() != Kind::Number {
+            return None;
+        }
+        whole(self.raw_text())
     }
+
+    /// Whether this is `null`.
     pub fn is_null(&self) -> bool {
         self.kind() == Kind::Null
     }
+
+    /// What a boolean says; `None` for any other kind.
     pub fn boolean(&self) -> Option<bool> {
-        todo!()
+        match self.first() {
+            b't' => Some(true),
+            b'f' => Some(false),
+            _ => None,
+        }
+    }
+
+    fn raw_text(&self) -> &'a str {
+        self.text.get(self.range()).unwrap_or_default()
+    }
+
+    /// What is between a string's quotes.
+    fn inside(&self) -> &'a str {
+        self.text
+            .get(self.start + 1..self.end - 1)
+            .unwrap_or_default()
+    }
+
+    fn first(&self) -> u8 {
+        self.text
+            .as_bytes()
+            .get(self.start)
+            .copied()
+            .unwrap_or_default()
     }
 }
 
-/// Replacements in a text, applied in one pass.
-#[derive(Default, Debug)]
-pub struct Splice {
-    edits: Vec<(Range<usize>, Vec<u8>)>,
-}
-
-impl Splice {
-    pub fn new() -> Splice {
-        Splice::default()
-    }
-    /// Puts `bytes` in place of `range`; an empty range inserts. Ranges must not overlap.
-    pub fn replace(&mut self, range: Range<usize>, bytes: impl Into<Vec<u8>>) {
-        self.edits.push((range, bytes.into()));
-    }
-    /// Removes an object's member with the comma that belongs to it.
-    pub fn remove_member(&mut self, _object: Json<'_>, _member: Member<'_>) {
-        todo!()
-    }
-    /// Adds a member at an object's end: `name` plain, `value` as JSON.
-    pub fn add_member(&mut self, _object: Json<'_>, _name: &str, _value: &[u8]) {
-        todo!()
-    }
-    pub fn is_empty(&self) -> bool {
-        self.edits.is_empty()
-    }
-    /// The text with all replacements made.
-    pub fn apply(self, _text: &[u8]) -> Vec<u8> {
-        todo!()
+impl Member<'_> {
+    /// Whether Go's decoder would take this member for its field `name` (which is ASCII): escapes
+    /// undone, without regard to ASCII case, the Kelvin sign U+212A being a k and the long s
+    /// U+017F an s.
+    pub fn is_named(&self, name: &str) -> bool {
+        name::fold_equal(self.name.inside(), name)
     }
 }
 
-/// `text` as a JSON string, quoted.
-pub fn quote(_text: &str) -> String {
-    todo!()
+/// The value of a JSON number that is whole and fits.
+fn whole(number: &str) -> Option<i64> {
+    if let Ok(plain) = number.parse() {
+        return Some(plain);
+    }
+    let (mantissa, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
+    let (before, after) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let unsigned = before.strip_prefix('-').unwrap_or(before);
+    // The number is `digits` times ten to some power; without zeros at either end of `digits` it
+    // is whole exactly when that power is not negative.
+    let all = [unsigned, after].concat();
+    let digits = all.trim_end_matches('0');
+    let zeros = all.len() - digits.len();
+    let digits = digits.trim_start_matches('0');
+    if digits.is_empty() {
+        return Some(0);
+    }
+    let power = exponent.parse::<i64>().ok()?;
+    let power = power.checked_sub(i64::try_from(after.len()).ok()?)?;
+    let power = u32::try_from(power.checked_add(i64::try_from(zeros).ok()?)?).ok()?;
+    let size = digits
+        .parse::<i128>()
+        .ok()?
+        .checked_mul(10_i128.checked_pow(power)?)?;
+    i64::try_from(if before.starts_with('-') { -size } else { size }).ok()
 }

@@ -1,0 +1,96 @@
+//! Member names: compared as Go does it, and looked for in a text that was not parsed.
+
+use memchr::memmem;
+
+use super::string::unescaped;
+
+/// Letters from the rare to the frequent, as they are in the names and texts of jobs.
+const RARE_FIRST: &[u8] = b"zqjxkwvbyghfp_muldcrsnotiae";
+
+/// What Go folds to an ASCII letter.
+const KELVIN_SIGN: char = '\u{212A}';
+const LONG_S: char = '\u{17F}';
+
+/// Whether a name, given as what is between its quotes, is `name` for Go's decoder.
+pub(super) fn fold_equal(inside: &str, name: &str) -> bool {
+    // Escapes and what folds to ASCII are longer than the letter that they stand for.
+    if inside.len() <= name.len() {
+        return inside.eq_ignore_ascii_case(name);
+    }
+    is_disguised(inside)
+        && unescaped(inside)
+            .map(|c| c.map(fold))
+            .eq(name.chars().map(|c| Some(fold(c))))
+}
+
+/// Whether a name, given as what is between its quotes, is exactly `name`.
+pub(super) fn equal(inside: &str, name: &str) -> bool {
+    if inside.len() <= name.len() {
+        return inside == name;
+    }
+    is_disguised(inside) && unescaped(inside).eq(name.chars().map(Some))
+}
+
+/// Whether a name may be one that is shorter than its bytes.
+fn is_disguised(inside: &str) -> bool {
+    inside.bytes().any(|byte| byte == b'\\' || !byte.is_ascii())
+}
+
+fn fold(character: char) -> char {
+    match character {
+        KELVIN_SIGN => 'k',
+        LONG_S => 's',
+        other => other.to_ascii_lowercase(),
+    }
+}
+
+/// Whether a JSON text may have a member that [`get`](super::Json::get) finds under `needle` (of
+/// ASCII letters, digits, `_`, `-` and `.`). `false` is certain and spares the parsing; `true`
+/// also comes from other uses of the word, and from any `\u` escape, which may hide a letter.
+pub fn may_name(text: &[u8], needle: &str) -> bool {
+    contains_ignore_case(text, needle)
+        || contains(text, "\\u")
+        || may_hide(text, needle, 'k', KELVIN_SIGN)
+        || may_hide(text, needle, 's', LONG_S)
+}
+
+/// Whether `needle` has the `letter` and `text` the other character that Go reads as it.
+fn may_hide(text: &[u8], needle: &str, letter: char, other: char) -> bool {
+    let concerned = needle.contains([letter, letter.to_ascii_uppercase()]);
+    concerned && contains(text, other.encode_utf8(&mut [0; 4]))
+}
+
+/// Whether `text` has `needle` in it.
+pub fn contains(text: &[u8], needle: &str) -> bool {
+    memmem::find(text, needle.as_bytes()).is_some()
+}
+
+/// Whether `text` has `needle` in it, without regard to ASCII case.
+pub fn contains_ignore_case(text: &[u8], needle: &str) -> bool {
+    let needle = needle.as_bytes();
+    let Some((at, rarest)) = needle
+        .iter()
+        .copied()
+        .enumerate()
+        .min_by_key(|(_, byte)| rank(*byte))
+    else {
+        return true;
+    };
+    let (lower, upper) = (rarest.to_ascii_lowercase(), rarest.to_ascii_uppercase());
+    memchr::memchr2_iter(lower, upper, text).any(|hit| {
+        let window = hit
+            .checked_sub(at)
+            .and_then(|start| text.get(start..start + needle.len()));
+        window.is_some_and(|window| window.eq_ignore_ascii_case(needle))
+    })
+}
+
+/// How frequent a byte is: what is no letter counts as the most frequent, for a body is full of
+/// digits and marks.
+fn rank(byte: u8) -> usize {
+    let letter = byte.to_ascii_lowercase();
+    RARE_FIRST
+        .iter()
+        .position(|&rare| rare == letter)
+        .unwrap_or(RARE_FIRST.len())
+}

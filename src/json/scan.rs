@@ -1,0 +1,305 @@
+//! The scanner: one pass that checks a text, and a quicker one that finds the ends of values in
+//! a text that was checked.
+//!
+//! Both look at strings eight bytes at a time. Neither recurses.
+
+use std::iter;
+use std::ops::Range;
+
+use super::JsonError;
+
+/// Checks that `text`, which is UTF-8, is one value with whitespace around it, and says where.
+pub(super) fn document(text: &[u8], depth: usize) -> Result<Range<usize>, JsonError> {
+    let start = blank(text, 0);
+    let end = value(text, start, depth)?;
+    let rest = blank(text, end);
+    if rest == text.len() {
+        Ok(start..end)
+    } else {
+        Err(JsonError::Malformed(rest))
+    }
+}
+
+/// Checks the value that begins at `pos`; returns its end.
+fn value(text: &[u8], mut pos: usize, depth: usize) -> Result<usize, JsonError> {
+    // What will close each array and object that is open, the innermost last.
+    let mut open = Vec::new();
+    loop {
+        pos = match text.get(pos) {
+            Some(b'"') => string(text, pos)?,
+            Some(opener @ (b'{' | b'[')) => {
+                if open.len() >= depth {
+                    return Err(JsonError::Deep(depth));
+                }
+                let closer = if *opener == b'{' { b'}' } else { b']' };
+                let first = blank(text, pos + 1);
+                if text.get(first) != Some(&closer) {
+                    open.push(closer);
+                    pos = if closer == b'}' {
+                        name(text, first)?
+                    } else {
+                        first
+                    };
+                    continue;
+                }
+                first + 1
+            }
+            Some(b't') => literal(text, pos, b"true")?,
+            Some(b'f') => literal(text, pos, b"false")?,
+            Some(b'n') => literal(text, pos, b"null")?,
+            _ => number(text, pos)?,
+        };
+        // A value has ended: close what ends with it, up to the next value.
+        loop {
+            let Some(closer) = open.last() else {
+                return Ok(pos);
+            };
+            pos = blank(text, pos);
+            match text.get(pos) {
+                Some(b',') => {
+                    pos = blank(text, pos + 1);
+                    if *closer == b'}' {
+                        pos = name(text, pos)?;
+                    }
+                    break;
+                }
+                Some(byte) if byte == closer => {
+                    open.pop();
+                    pos += 1;
+                }
+                _ => return Err(JsonError::Malformed(pos)),
+            }
+        }
+    }
+}
+
+/// Checks a member's name and colon; returns where its value begins.
+fn name(text: &[u8], pos: usize) -> Result<usize, JsonError> {
+    if text.get(pos) != Some(&b'"') {
+        return Err(JsonError::Malformed(pos));
+    }
+    let colon = blank(text, string(text, pos)?);
+    if text.get(colon) != Some(&b':') {
+        return Err(JsonError::Malformed(colon));
+    }
+    Ok(blank(text, colon + 1))
+}
+
+/// Checks the string whose quote is at `pos`; returns its end.
+fn string(text: &[u8], pos: usize) -> Result<usize, JsonError> {
+    let mut pos = pos + 1;
+    loop {
+        pos = find(text, pos, |word| special(word) | control(word));
+        match text.get(pos) {
+            Some(b'"') => return Ok(pos + 1),
+            Some(b'\\') => pos = escape(text, pos + 1)?,
+            _ => return Err(JsonError::Malformed(pos)),
+        }
+    }
+}
+
+/// Checks an escape after its backslash; returns its end.
+fn escape(text: &[u8], pos: usize) -> Result<usize, JsonError> {
+    match text.get(pos) {
+        Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Ok(pos + 1),
+        Some(b'u') => {
+            let end = pos + 5;
+            let bad = (pos + 1..end).find(|&at| !text.get(at).is_some_and(u8::is_ascii_hexdigit));
+            bad.map_or(Ok(end), |at| Err(JsonError::Malformed(at)))
+        }
+        _ => Err(JsonError::Malformed(pos)),
+    }
+}
+
+fn literal(text: &[u8], pos: usize, word: &[u8]) -> Result<usize, JsonError> {
+    let same = text
+        .iter()
+        .skip(pos)
+        .zip(word)
+        .take_while(|(a, b)| a == b)
+        .count();
+    if same == word.len() {
+        Ok(pos + same)
+    } else {
+        Err(JsonError::Malformed(pos + same))
+    }
+}
+
+/// Checks the number that begins at `pos`; returns its end.
+fn number(text: &[u8], mut pos: usize) -> Result<usize, JsonError> {
+    if text.get(pos) == Some(&b'-') {
+        pos += 1;
+    }
+    // A zero stands alone: what follows it is then found not to belong here.
+    pos = if text.get(pos) == Some(&b'0') {
+        pos + 1
+    } else {
+        digits(text, pos)?
+    };
+    if text.get(pos) == Some(&b'.') {
+        pos = digits(text, pos + 1)?;
+    }
+    if let Some(b'e' | b'E') = text.get(pos) {
+        pos += 1;
+        if let Some(b'+' | b'-') = text.get(pos) {
+            pos += 1;
+        }
+        pos = digits(text, pos)?;
+    }
+    Ok(pos)
+}
+
+/// The end of the digits at `pos`, of which there is at least one.
+fn digits(text: &[u8], start: usize) -> Result<usize, JsonError> {
+    let mut pos = start;
+    while text.get(pos).is_some_and(u8::is_ascii_digit) {
+        pos += 1;
+    }
+    if pos > start {
+        Ok(pos)
+    } else {
+        Err(JsonError::Malformed(start))
+    }
+}
+
+/// The first byte at or after `pos` that is not whitespace.
+#[inline]
+fn blank(text: &[u8], mut pos: usize) -> usize {
+    while let Some(b' ' | b'\n' | b'\r' | b'\t') = text.get(pos) {
+        pos += 1;
+    }
+    pos
+}
+
+/// Where a member's name and value are.
+pub(super) struct Entry {
+    /// The name with its quotes.
+    pub(super) name: Range<usize>,
+    /// The value.
+    pub(super) value: Range<usize>,
+}
+
+/// The members of the object that begins at `start` of a checked text; none if that is not one.
+pub(super) fn members(text: &[u8], start: usize) -> impl Iterator<Item = Entry> + use<'_> {
+    let mut place = (text.get(start) == Some(&b'{')).then_some(start + 1);
+    iter::from_fn(move || {
+        let name = next_item(text, place?)?;
+        let colon = blank(text, name.end);
+        let start = blank(text, colon + 1);
+        let value = start..skip(text, start);
+        place = Some(value.end);
+        Some(Entry { name, value })
+    })
+}
+
+/// The item (of an object: the name) that comes next in an array of which `pos` is the inside,
+/// right after its bracket or after an item.
+#[inline]
+pub(super) fn next_item(text: &[u8], pos: usize) -> Option<Range<usize>> {
+    let mut start = blank(text, pos);
+    if text.get(start) == Some(&b',') {
+        start = blank(text, start + 1);
+    }
+    match text.get(start)? {
+        b']' | b'}' => None,
+        _ => Some(start..skip(text, start)),
+    }
+}
+
+/// The end of the value that begins at `pos` of a checked text.
+#[inline]
+fn skip(text: &[u8], mut pos: usize) -> usize {
+    match text.get(pos) {
+        Some(b'"') => closing_quote(text, pos + 1),
+        Some(b'{' | b'[') => closing_bracket(text, pos + 1),
+        _ => {
+            while !matches!(
+                text.get(pos),
+                None | Some(b',' | b']' | b'}' | b' ' | b'\n' | b'\r' | b'\t')
+            ) {
+                pos += 1;
+            }
+            pos
+        }
+    }
+}
+
+/// The end of the array or object of which `pos` is the inside.
+fn closing_bracket(text: &[u8], mut pos: usize) -> usize {
+    let mut open = 1_usize;
+    while let Some(byte) = text.get(pos) {
+        pos += 1;
+        match byte {
+            b'"' => pos = closing_quote(text, pos),
+            b'{' | b'[' => open += 1,
+            b'}' | b']' => {
+                open -= 1;
+                if open == 0 {
+                    return pos;
+                }
+            }
+            _ => {}
+        }
+    }
+    pos
+}
+
+/// The end of the string of which `pos` is the inside.
+#[inline]
+fn closing_quote(text: &[u8], mut pos: usize) -> usize {
+    loop {
+        pos = find(text, pos, special);
+        match text.get(pos) {
+            Some(b'\\') => pos += 2,
+            _ => return pos + 1,
+        }
+    }
+}
+
+const ONES: u64 = u64::from_le_bytes([1; 8]);
+const TOPS: u64 = u64::from_le_bytes([0x80; 8]);
+
+/// The first byte at or after `pos` that `marks` marks, or the text's length. `marks` gets eight
+/// bytes, the first one lowest, and sets the top bit of those it looks for; what it sets above
+/// the lowest right one does not matter.
+#[inline]
+fn find(text: &[u8], mut pos: usize, marks: impl Fn(u64) -> u64) -> usize {
+    loop {
+        let rest = text.get(pos..).unwrap_or_default();
+        let (word, last) = match rest.first_chunk::<8>() {
+            Some(word) => (*word, false),
+            None => {
+                // Blanks are marked by nobody.
+                let mut word = [b' '; 8];
+                word.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
+                (word, true)
+            }
+        };
+        let marked = marks(u64::from_le_bytes(word));
+        if marked != 0 {
+            return pos + (marked.trailing_zeros() / 8) as usize;
+        }
+        if last {
+            return text.len();
+        }
+        pos += 8;
+    }
+}
+
+/// Marks quotes and backslashes.
+#[inline]
+fn special(word: u64) -> u64 {
+    zero(word ^ (ONES * u64::from(b'"'))) | zero(word ^ (ONES * u64::from(b'\\')))
+}
+
+/// Marks bytes below a blank, which a string may not hold as they are.
+#[inline]
+fn control(word: u64) -> u64 {
+    word.wrapping_sub(ONES * 0x20) & !word & TOPS
+}
+
+/// Marks bytes that are 0; a borrow may mark others above the lowest of them.
+#[inline]
+fn zero(word: u64) -> u64 {
+    word.wrapping_sub(ONES) & !word & TOPS
+}
