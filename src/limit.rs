@@ -53,10 +53,7 @@ impl Key {
         if !first.is_ascii_alphanumeric() {
             return Err(BadKey::Character(text.chars().next().unwrap_or('?')));
         }
-        match text
-            .chars()
-            .find(|c| !(c.is_ascii_alphanumeric() || "._:-".contains(*c)))
-        {
+        match text.chars().find(|c| !(c.is_ascii_alphanumeric() || "._:-".contains(*c))) {
             Some(c) => Err(BadKey::Character(c)),
             None => Ok(Key(Arc::from(text))),
         }
@@ -84,9 +81,7 @@ pub enum BadKey {
     #[error("a key has at most 256 bytes, this one has {0}")]
     Long(usize),
     /// Outside the pattern.
-    #[error(
-        "a key is letters, digits and `.` `_` `:` `-`, beginning with a letter or digit; {0:?} is not allowed here"
-    )]
+    #[error("a key is letters, digits and `.` `_` `:` `-`, beginning with a letter or digit; {0:?} is not allowed here")]
     Character(char),
 }
 

@@ -102,12 +102,7 @@ pub struct Ended {
 #[derive(Clone, Debug)]
 pub enum Change {
     /// Move a row's `until` (and its visibility) if its claim is still this one.
-    Until {
-        job: Arc<str>,
-        generation: Gen,
-        until: Timestamp,
-        visibility: u64,
-    },
+    Until { job: Arc<str>, generation: Gen, until: Timestamp, visibility: u64 },
     /// Hide a held row (or show it again).
     Hidden { job: Arc<str>, hidden: bool },
     /// No starts of this job key before `until` (section 9.1); an earlier time than now opens it.
@@ -180,12 +175,7 @@ pub trait Store: Send + Sync {
     fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room>;
 
     /// A key's usage under the given windows and throttle; `None` when it has none at all.
-    fn usage<'a>(
-        &'a self,
-        space: Space,
-        key: &'a Key,
-        limits: &'a crate::limit::Limits,
-    ) -> Answer<'a, Option<Usage>>;
+    fn usage<'a>(&'a self, space: Space, key: &'a Key, limits: &'a crate::limit::Limits) -> Answer<'a, Option<Usage>>;
 
     /// Rows by place, for drain and inspection.
     fn count(&self, place: Place) -> Answer<'_, usize>;

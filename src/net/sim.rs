@@ -28,14 +28,9 @@ impl Network {
     pub fn bind(&self, mut addr: SocketAddr) -> io::Result<Port> {
         let mut ports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if addr.port() == 0 {
-            let free = (40000..u16::MAX)
-                .find(|p| !ports.contains_key(p))
-                .ok_or(io::ErrorKind::AddrInUse)?;
+            let free = (40000..u16::MAX).find(|p| !ports.contains_key(p)).ok_or(io::ErrorKind::AddrInUse)?;
             addr.set_port(free);
-        } else if ports
-            .get(&addr.port())
-            .is_some_and(|sender| !sender.is_closed())
-        {
+        } else if ports.get(&addr.port()).is_some_and(|sender| !sender.is_closed()) {
             return Err(io::ErrorKind::AddrInUse.into());
         }
         let (sender, incoming) = mpsc::unbounded_channel();
@@ -47,15 +42,10 @@ impl Network {
     pub async fn connect(&self, port: u16) -> io::Result<DuplexStream> {
         let sender = {
             let ports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            ports
-                .get(&port)
-                .cloned()
-                .ok_or(io::ErrorKind::ConnectionRefused)?
+            ports.get(&port).cloned().ok_or(io::ErrorKind::ConnectionRefused)?
         };
         let (ours, theirs) = tokio::io::duplex(PIPE);
-        sender
-            .send(theirs)
-            .map_err(|_| io::ErrorKind::ConnectionRefused)?;
+        sender.send(theirs).map_err(|_| io::ErrorKind::ConnectionRefused)?;
         Ok(ours)
     }
 }
@@ -68,11 +58,7 @@ impl Port {
 
     /// The next connection.
     pub async fn accept(&mut self) -> io::Result<(DuplexStream, SocketAddr)> {
-        let stream = self
-            .incoming
-            .recv()
-            .await
-            .ok_or(io::ErrorKind::ConnectionAborted)?;
+        let stream = self.incoming.recv().await.ok_or(io::ErrorKind::ConnectionAborted)?;
         Ok((stream, SocketAddr::from(([127, 0, 0, 1], 0))))
     }
 }

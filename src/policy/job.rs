@@ -380,3 +380,313 @@ fn kind_name(kind: Kind) -> &'static str {
         Kind::Object => "an object",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(policy: &str) -> Result<Option<JobPolicy>, FieldError> {
+        let value = Json::parse(policy.as_bytes(), 16).unwrap();
+        JobPolicy::read(value, "options.rate_limit", "billing")
+    }
+
+    /// A policy in one line: key, slots, windows, spacing.
+    fn line(policy: &JobPolicy) -> String {
+        let limited = &policy.limited;
+        let mut out = limited.key.to_string();
+        if let Some(slots) = limited.limits.concurrency {
+            out += &format!(" {slots} slots");
+        }
+        for rate in &limited.limits.rates {
+            out += &format!(" {}/{}", rate.limit, duration::iso(rate.period.get()));
+        }
+        if let Some(t) = limited.limits.throttle {
+            out += &format!(
+                " spaced {}/{}/{}",
+                t.limit,
+                duration::iso(t.period.get()),
+                t.burst
+            );
+        }
+        if limited.on_limit != OnLimit::Wait {
+            out += &format!(" {:?}", limited.on_limit);
+        }
+        out
+    }
+
+    #[test]
+    fn spellings() {
+        let table = [
+            (
+                r#"{"key":"stripe-api","concurrency":5,"rate":{"limit":100,"period":"PT1M"},
+                    "throttle":{"limit":10,"period":"PT1S"},"on_limit":"wait"}"#,
+                "stripe-api 5 slots 100/PT1M spaced 10/PT1S/1",
+            ),
+            (r#"{"key":"a","concurrency":0}"#, "a 0 slots"),
+            (r#"{"key":"a","rate":1,"period":"second"}"#, "a 1/PT1S"),
+            (r#"{"key":"a","rate":60,"period":"hour"}"#, "a 60/PT1H"),
+            (r#"{"key":"a","limit":5,"period":"1m"}"#, "a 5/PT1M"),
+            (
+                r#"{"key":"a","rate":[{"limit":5,"period":"PT1S"},{"limit":9,"period":"P1D"}]}"#,
+                "a 5/PT1S 9/PT24H",
+            ),
+            (
+                r#"{"max_per_second":1}"#,
+                "max_per_second:billing spaced 1/PT1S/1",
+            ),
+            (r#"{"max_per_second":20,"key":"a"}"#, "a spaced 20/PT1S/1"),
+            (
+                r#"{"key":"a","throttle":{"interval":"PT0.1S"}}"#,
+                "a spaced 1/PT0.1S/1",
+            ),
+            (
+                r#"{"key":"a","throttle":{"limit":2,"period":"1s","burst":4}}"#,
+                "a spaced 2/PT1S/4",
+            ),
+            (
+                r#"{"key":"a","throttle":{"limit":2,"period":"1s"},"max_per_second":5}"#,
+                "a spaced 2/PT1S/1",
+            ),
+            (
+                r#"{"key":"a","throttle":{"limit":9,"period":"1s"},"max_per_second":5}"#,
+                "a spaced 5/PT1S/1",
+            ),
+            (r#"{"key":"a"}"#, "a"),
+            (
+                r#"{"key":"a","concurrency":null,"rate":null,"throttle":null,"on_limit":null,"max_per_second":null}"#,
+                "a",
+            ),
+            (
+                r#"{"key":"a","rate":{"limit":5.0,"period":"PT1S"},"colour":"red"}"#,
+                "a 5/PT1S",
+            ),
+            (r#"{"KEY":"a","Concurrency":1}"#, "a 1 slots"),
+            (r#"{"key":"a","on_limit":"reschedule"}"#, "a Reschedule"),
+            (r#"{"key":"a","on_limit":"drop"}"#, "a Drop"),
+        ];
+        for (policy, expected) in table {
+            assert_eq!(
+                read(policy).map(|p| p.as_ref().map(line)),
+                Ok(Some(expected.to_owned())),
+                "{policy}"
+            );
+        }
+        assert_eq!(read("null"), Ok(None));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_path() {
+        let table = [
+            ("5", "options.rate_limit: must be an object"),
+            ("{}", "options.rate_limit.key: is required"),
+            (
+                r#"{"concurrency":5}"#,
+                "options.rate_limit.key: is required",
+            ),
+            (
+                r#"{"key":""}"#,
+                "options.rate_limit.key: a key must not be empty",
+            ),
+            (
+                r#"{"key":"a b"}"#,
+                "options.rate_limit.key: a key is letters",
+            ),
+            (
+                r#"{"key":7}"#,
+                "options.rate_limit.key: must be a string, found a number",
+            ),
+            (
+                r#"{"key":"a","concurrency":-1}"#,
+                "options.rate_limit.concurrency: must be from 0",
+            ),
+            (
+                r#"{"key":"a","concurrency":"5"}"#,
+                "options.rate_limit.concurrency: must be a whole number, found a string",
+            ),
+            (
+                r#"{"key":"a","concurrency":1.5}"#,
+                "options.rate_limit.concurrency: must be a whole number",
+            ),
+            (
+                r#"{"key":"a","rate":"5/s"}"#,
+                "options.rate_limit.rate: must be an object",
+            ),
+            (
+                r#"{"key":"a","rate":5}"#,
+                "options.rate_limit.period: is required",
+            ),
+            (
+                r#"{"key":"a","rate":0,"period":"second"}"#,
+                "options.rate_limit.rate: must be from 1",
+            ),
+            (
+                r#"{"key":"a","rate":{"period":"PT1M"}}"#,
+                "options.rate_limit.rate.limit: is required",
+            ),
+            (
+                r#"{"key":"a","rate":{"limit":5}}"#,
+                "options.rate_limit.rate.period: is required",
+            ),
+            (
+                r#"{"key":"a","rate":{"limit":0,"period":"PT1M"}}"#,
+                "options.rate_limit.rate.limit: must be from 1",
+            ),
+            (
+                r#"{"key":"a","rate":{"limit":5,"period":"P1M"}}"#,
+                "options.rate_limit.rate.period: has years or months",
+            ),
+            (
+                r#"{"key":"a","rate":{"limit":5,"period":60}}"#,
+                "options.rate_limit.rate.period: must be a duration",
+            ),
+            (
+                r#"{"key":"a","rate":{"limit":5,"period":"PT0S"}}"#,
+                "options.rate_limit.rate.period: must be from 1ms",
+            ),
+            (
+                r#"{"key":"a","rate":[5]}"#,
+                "options.rate_limit.rate[0]: must be an object",
+            ),
+            (
+                r#"{"key":"a","throttle":5}"#,
+                "options.rate_limit.throttle: must be an object",
+            ),
+            (
+                r#"{"key":"a","throttle":{}}"#,
+                "options.rate_limit.throttle.limit: is required",
+            ),
+            (
+                r#"{"key":"a","throttle":{"limit":1}}"#,
+                "options.rate_limit.throttle.period: is required",
+            ),
+            (
+                r#"{"key":"a","throttle":{"interval":"1s","limit":1}}"#,
+                "options.rate_limit.throttle.interval: stands by itself",
+            ),
+            (
+                r#"{"key":"a","throttle":{"limit":1,"period":"1s","burst":0}}"#,
+                "options.rate_limit.throttle.burst: must be",
+            ),
+            (
+                r#"{"max_per_second":0}"#,
+                "options.rate_limit.max_per_second: must be from 1",
+            ),
+            (
+                r#"{"max_per_second":"many"}"#,
+                "options.rate_limit.max_per_second: must be a whole number",
+            ),
+            (
+                r#"{"max_per_second":2000000}"#,
+                "options.rate_limit.max_per_second: starts would be",
+            ),
+            (
+                r#"{"key":"a","on_limit":"explode"}"#,
+                "options.rate_limit.on_limit: must be \"wait\"",
+            ),
+        ];
+        for (policy, expected) in table {
+            let error = read(policy).expect_err(policy).to_string();
+            assert!(error.starts_with(expected), "{policy}: {error}");
+        }
+    }
+
+    fn sent(body: &str) -> Result<Vec<(&'static str, String, String)>, FieldError> {
+        let body = Json::parse(body.as_bytes(), 16).unwrap();
+        let raw = |sent: &Sent<'_>| String::from_utf8(sent.raw.raw().to_vec()).unwrap();
+        Ok(sent_policies(body)?
+            .iter()
+            .map(|sent| (sent.at, raw(sent), line(&sent.policy)))
+            .collect())
+    }
+
+    #[test]
+    fn an_enqueue_body_is_read_in_all_its_places() {
+        let all = r#"{"type":"t","rate_limit":{"key":"b"},"meta":{"ojs.rate_limit":{"key":"c"}},
+            "options":{"queue":"q","rate_limit":{"max_per_second":3}}}"#;
+        let found: Vec<_> = sent(all)
+            .unwrap()
+            .into_iter()
+            .map(|(at, _, line)| (at, line))
+            .collect();
+        let expected = [
+            ("options.rate_limit", "max_per_second:q spaced 3/PT1S/1"),
+            ("rate_limit", "b"),
+            ("meta[\"ojs.rate_limit\"]", "c"),
+        ];
+        assert_eq!(found, expected.map(|(at, line)| (at, line.to_owned())));
+
+        let raw = r#"{"options":{"rate_limit":{"key" : "a"}}}"#;
+        let one = (
+            "options.rate_limit",
+            r#"{"key" : "a"}"#.to_owned(),
+            "a".to_owned(),
+        );
+        assert_eq!(sent(raw), Ok(vec![one]));
+        assert_eq!(
+            sent(r#"{"options":{"rate_limit":null},"rate_limit":null,"meta":null}"#),
+            Ok(Vec::new())
+        );
+        assert_eq!(sent(r#"{"type":"t"}"#), Ok(Vec::new()));
+        let default = sent(r#"{"options":{"rate_limit":{"max_per_second":1}}}"#).unwrap();
+        assert_eq!(
+            default.first().unwrap().2,
+            "max_per_second:default spaced 1/PT1S/1"
+        );
+    }
+
+    #[test]
+    fn metadata_replaces_meta_only_when_there_is_some() {
+        let with = |metadata: &str| {
+            let body = format!(
+                r#"{{"meta":{{"ojs.rate_limit":{{"key":"m"}}}},"options":{{"metadata":{metadata}}}}}"#
+            );
+            sent(&body)
+                .unwrap()
+                .into_iter()
+                .map(|(at, _, line)| (at, line))
+                .collect::<Vec<_>>()
+        };
+        let meta = vec![("meta[\"ojs.rate_limit\"]", "m".to_owned())];
+        assert_eq!(with("{}"), meta);
+        assert_eq!(with("null"), meta);
+        assert_eq!(with(r#"{"other":1}"#), Vec::new());
+        let metadata = ("options.metadata[\"ojs.rate_limit\"]", "d".to_owned());
+        assert_eq!(with(r#"{"ojs.rate_limit":{"key":"d"}}"#), vec![metadata]);
+    }
+
+    #[test]
+    fn the_wrong_place_is_named() {
+        let error =
+            sent(r#"{"rate_limit":{"key":"a","rate":{"limit":1,"period":"x"}}}"#).unwrap_err();
+        assert_eq!(error.field, "rate_limit.rate.period");
+    }
+
+    #[test]
+    fn a_claimed_job_is_read_by_its_mirror() {
+        let own = |job: &str| -> Vec<String> {
+            own_policies(Json::parse(job.as_bytes(), 16).unwrap(), "q")
+                .iter()
+                .map(line)
+                .collect()
+        };
+        let mirror = r#"{"meta":{"ojs.rate_limit.mirror":{"policy":{"key":"a"},"at":"options.rate_limit"}}}"#;
+        assert_eq!(own(mirror), ["a"]);
+        let both = r#"{"rate_limit":{"key":"b"},
+            "meta":{"ojs.rate_limit.mirror":{"policy":{"key":"a"},"at":"options.rate_limit"},"ojs.rate_limit":{"key":"c"}}}"#;
+        assert_eq!(own(both), ["a", "b", "c"]);
+        let top = r#"{"rate_limit":{"key":"stale"},"meta":{"ojs.rate_limit.mirror":{"policy":{"key":"a"},"at":"rate_limit"}}}"#;
+        assert_eq!(own(top), ["a"]);
+        let echoed =
+            r#"{"rate_limit":{"key":"a"},"meta":{"ojs.rate_limit.mirror":{"policy":{"key":"a"}}}}"#;
+        assert_eq!(own(echoed), ["a"]);
+        assert_eq!(
+            own(r#"{"rate_limit":{"max_per_second":2}}"#),
+            ["max_per_second:q spaced 2/PT1S/1"]
+        );
+        assert_eq!(
+            own(r#"{"rate_limit":{"key":"b a d"},"meta":{"ojs.rate_limit":{"key":"c"}}}"#),
+            ["c"]
+        );
+        assert!(own("{}").is_empty());
+    }
+}

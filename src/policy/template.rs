@@ -350,7 +350,7 @@ mod tests {
             ("b:{meta.yes}", "b:true"),
             ("{meta.colon}", "ax_3Ab"),
             ("{meta.under}", "a_b"),
-            ("{meta.looks}", "ax_5F3Ab"),
+            ("{meta.looks}", "axx_5F3Ab"),
             ("{meta.o}", "x_C3x_B8"),
             ("k:{meta.a.b}", "k:whole"),
             ("k:{meta.c.d}", "k:nested"),
