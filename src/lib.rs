@@ -1,5 +1,9 @@
 //! ojs-throttle
+<<<<<<< HEAD
 pub mod hold;
+=======
+pub mod duration;
+>>>>>>> config
 pub mod json;
 pub mod limit;
 pub mod metrics;

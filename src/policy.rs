@@ -1,15 +1,31 @@
 //! Which limits apply to a job, and which can apply to a queue. Immutable once built; usage lives
 //! in the store under the key, never here.
+//!
+//! Three sources, all of which a job must satisfy: the queue's own limits (`[[queue]]`), every
+//! `[[policy]]` that matches, and what the job itself brings. Identity is the key: whatever
+//! renders the same key shares its counters.
 
+pub mod job;
+pub mod matcher;
+pub mod numbers;
+pub mod template;
+
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::json::Json;
-use crate::limit::{Limited, OnLimit};
+use crate::limit::{Key, Limited, Limits, OnLimit, Space};
+
+pub use job::{Sent, own_policies, sent_policies};
+pub use matcher::{Match, Pattern};
+pub use template::{Rendered, Template};
 
 /// What a policy may look at in a job.
 #[derive(Clone, Copy, Debug)]
 pub struct JobView<'a> {
+    /// Its queue.
     pub queue: &'a str,
+    /// Its type.
     pub kind: &'a str,
     /// The job's `meta` object, if it has one.
     pub meta: Option<Json<'a>>,
@@ -21,6 +37,7 @@ pub struct JobView<'a> {
 /// refusal of the other.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct JobLimits {
+    /// The queue's own limits, then policies in the order of the file, then the job's own.
     pub limited: Arc<[Limited]>,
     /// The action when several refuse: drop beats reschedule beats wait.
     pub on_limit: OnLimit,
@@ -43,27 +60,255 @@ impl Gate {
     }
 }
 
+/// What a policy does with a job that lacks a value of the key (`key_missing`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum KeyMissing {
+    /// All such jobs share one key.
+    #[default]
+    Shared,
+    /// The policy does not apply to it.
+    Skip,
+    /// It is refused at enqueue; one that came another way shares one key with its like.
+    Reject,
+}
+
+/// What limits that come with a job may do (`job_policies.accept`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Accept {
+    /// Make the file's limits for the same key stricter, never looser.
+    #[default]
+    Tighten,
+    /// Stand in place of the file's limits for the same key.
+    Replace,
+    /// Nothing: they are not enforced.
+    Ignore,
+}
+
+/// One `[[policy]]`.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// Its name, for logs and metrics.
+    pub name: Arc<str>,
+    /// Which jobs it is for.
+    pub matching: Match,
+    /// Which counters it uses.
+    pub key: Template,
+    /// What to do when a value of the key is missing.
+    pub key_missing: KeyMissing,
+    /// Its numbers.
+    pub limits: Limits,
+    /// What happens to a job that it refuses.
+    pub on_limit: OnLimit,
+}
+
+impl Policy {
+    /// The policy as asked for a job that it matches; `None`: it skips the job.
+    fn limited(&self, job: &JobView<'_>) -> Option<Limited> {
+        match (self.key.render(job), self.key_missing) {
+            (Rendered::Missing(..), KeyMissing::Skip) => None,
+            (Rendered::Whole(key) | Rendered::Missing(_, key), _) => Some(self.under(key)),
+        }
+    }
+
+    fn under(&self, key: Key) -> Limited {
+        Limited {
+            space: Space::Job,
+            key,
+            limits: self.limits.clone(),
+            on_limit: self.on_limit,
+            policy: Arc::clone(&self.name),
+        }
+    }
+
+    /// Whether every job of a matching queue meets this policy under one key, and waits for it.
+    fn covers_queues(&self, accept: Accept) -> bool {
+        self.matching.only_queue()
+            && self.key.only_queue()
+            && self.on_limit == OnLimit::Wait
+            // A job that may replace these numbers must be seen before it can be refused.
+            && accept != Accept::Replace
+    }
+}
+
+/// One `[[queue]]`. Each queue that the pattern matches has counters of its own.
+#[derive(Clone, Debug)]
+pub struct QueueLimits {
+    /// Which queues.
+    pub name: Pattern,
+    /// Their numbers.
+    pub limits: Limits,
+}
+
+impl QueueLimits {
+    fn limited(&self, queue: &str) -> Limited {
+        Limited {
+            space: Space::Queue,
+            key: template::key_of("", queue),
+            limits: self.limits.clone(),
+            on_limit: OnLimit::Wait,
+            policy: Arc::from("queue"),
+        }
+    }
+}
+
 /// The compiled `[[policy]]` and `[[queue]]` entries.
 #[derive(Debug, Default)]
-pub struct PolicySet {}
+pub struct PolicySet {
+    policies: Vec<Policy>,
+    queues: Vec<QueueLimits>,
+    accept: Accept,
+    /// The gates of all queues that an entry names without a glob.
+    gates: HashMap<Box<str>, Gate>,
+}
 
 impl PolicySet {
-    /// What the queue's name says.
-    pub fn gate(&self, _queue: &str) -> Gate {
-        todo!()
+    /// Compiles entries, in the order of the file.
+    pub fn new(policies: Vec<Policy>, queues: Vec<QueueLimits>, accept: Accept) -> PolicySet {
+        let mut set = PolicySet {
+            policies,
+            queues,
+            accept,
+            gates: HashMap::new(),
+        };
+        let patterns = set
+            .policies
+            .iter()
+            .flat_map(|policy| &policy.matching.queue);
+        let exact = patterns
+            .chain(set.queues.iter().map(|queue| &queue.name))
+            .filter_map(|pattern| match pattern {
+                Pattern::Exact(name) => Some((name.clone(), set.find_gate(name))),
+                Pattern::Glob(_) => None,
+            });
+        set.gates = exact.collect();
+        set
     }
+
+    /// What the queue's name says. A queue that nothing matches costs no allocation.
+    pub fn gate(&self, queue: &str) -> Gate {
+        match self.gates.get(queue) {
+            Some(gate) => gate.clone(),
+            None => self.find_gate(queue),
+        }
+    }
+
+    fn find_gate(&self, queue: &str) -> Gate {
+        let (mut limited, mut keyed) = (Vec::new(), false);
+        limited.extend(self.queue_limits(queue));
+        // No policy in here looks further than the queue's name.
+        let job = JobView {
+            queue,
+            kind: "",
+            meta: None,
+            tenant: None,
+        };
+        for policy in self
+            .policies
+            .iter()
+            .filter(|policy| policy.matching.can_match_queue(queue))
+        {
+            match policy.covers_queues(self.accept) {
+                true => limited.extend(policy.limited(&job)),
+                false => keyed = true,
+            }
+        }
+        let limited = if limited.is_empty() {
+            Arc::default()
+        } else {
+            limited.into()
+        };
+        Gate { limited, keyed }
+    }
+
+    fn queue_limits(&self, queue: &str) -> impl Iterator<Item = Limited> {
+        self.queues
+            .iter()
+            .filter(move |entry| entry.name.matches(queue))
+            .map(move |entry| entry.limited(queue))
+    }
+
     /// Every limit of the job: queue-level ones, each matching policy, and the job's own. A job
-    /// policy that does not parse is ignored here (it was refused at enqueue, or came around us).
-    /// `None`: not limited.
-    pub fn limits(&self, _job: &JobView<'_>, _own: &[JobPolicy]) -> Option<JobLimits> {
-        todo!()
+    /// policy that does not parse is not among `own` (it was refused at enqueue, or came around us).
+    /// `None`: not limited. Entries of one key stay apart: the store asks each and counts one start.
+    pub fn limits(&self, job: &JobView<'_>, own: &[JobPolicy]) -> Option<JobLimits> {
+        let own = if self.accept == Accept::Ignore {
+            &[]
+        } else {
+            own
+        };
+        let mut limited: Vec<Limited> = self.queue_limits(job.queue).collect();
+        for policy in &self.policies {
+            let found = if policy.matching.matches(job) {
+                policy.limited(job)
+            } else {
+                None
+            };
+            // A job that names a policy's key is under that policy, whatever else the policy matches.
+            let found = found.or_else(|| {
+                let key = policy.key.constant()?;
+                own.iter()
+                    .any(|own| own.limited.key == *key)
+                    .then(|| policy.under(key.clone()))
+            });
+            limited.extend(found.filter(|found| !self.replaced(found, own)));
+        }
+        limited.extend(own.iter().map(|own| own.limited.clone()));
+        let on_limit = limited.iter().map(|limited| limited.on_limit).max()?;
+        Some(JobLimits {
+            limited: limited.into(),
+            on_limit,
+        })
+    }
+
+    /// Whether the job's own numbers stand in place of the file's.
+    fn replaced(&self, file: &Limited, own: &[JobPolicy]) -> bool {
+        self.accept == Accept::Replace
+            && own
+                .iter()
+                .any(|own| own.limited.key == file.key && own.limited.limits != Limits::default())
+    }
+
+    /// The value whose lack makes a policy refuse the job at enqueue (`key_missing = "reject"`).
+    pub fn missing_key(&self, job: &JobView<'_>) -> Option<FieldError> {
+        let strict = self
+            .policies
+            .iter()
+            .filter(|policy| policy.key_missing == KeyMissing::Reject);
+        strict
+            .filter(|policy| policy.matching.matches(job))
+            .find_map(|policy| match policy.key.render(job) {
+                Rendered::Whole(_) => None,
+                Rendered::Missing(field, _) => Some(FieldError {
+                    field: field.into_owned(),
+                    message: format!(
+                        "is required: the rate limit policy {:?} makes its key from it",
+                        policy.name
+                    ),
+                }),
+            })
+    }
+
+    /// What may be done by limits that come with a job.
+    pub fn accept(&self) -> Accept {
+        self.accept
+    }
+
+    /// The `[[policy]]` entries in the order of the file.
+    pub fn policies(&self) -> &[Policy] {
+        &self.policies
+    }
+
+    /// The `[[queue]]` entries in the order of the file.
+    pub fn queues(&self) -> &[QueueLimits] {
+        &self.queues
     }
 }
 
 /// A `rate_limit` that came with a job, checked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobPolicy {
-    /// Absent: the policy is the queue's own (`{max_per_second: 1}` has no key).
+    /// Its key, numbers and action. `{max_per_second: 1}` has no key and uses its queue's own,
+    /// `max_per_second:<queue>`; a policy with only a key has no numbers and joins that key.
     pub limited: Limited,
 }
 
@@ -73,17 +318,308 @@ pub struct JobPolicy {
 pub struct FieldError {
     /// Such as `options.rate_limit.rate.period`.
     pub field: String,
+    /// What is wrong with it and what would be right, to be read after the field's name.
     pub message: String,
 }
 
 impl JobPolicy {
     /// Reads one `rate_limit` value in any of the accepted spellings; `at` is where it stands, for
-    /// messages. `None`: it is null.
-    pub fn read(
-        _value: Json<'_>,
-        _at: &str,
-        _queue: &str,
-    ) -> Result<Option<JobPolicy>, FieldError> {
-        todo!()
+    /// messages. `None`: it is null. Unknown members are ignored, `null` members are absent.
+    ///
+    /// # Errors
+    /// The first member that has a wrong type, an unknown word or a number out of range.
+    pub fn read(value: Json<'_>, at: &str, queue: &str) -> Result<Option<JobPolicy>, FieldError> {
+        job::read(value, at, queue)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(name: &str, matching: Match, key: &str, slots: u32) -> Policy {
+        Policy {
+            name: name.into(),
+            matching,
+            key: Template::new(key).unwrap(),
+            key_missing: KeyMissing::Shared,
+            limits: Limits {
+                concurrency: Some(slots),
+                ..Limits::default()
+            },
+            on_limit: OnLimit::Wait,
+        }
+    }
+
+    fn queues(names: &[&str]) -> Match {
+        Match {
+            queue: names.iter().map(|name| Pattern::new(name)).collect(),
+            ..Match::default()
+        }
+    }
+
+    fn types(names: &[&str]) -> Match {
+        Match {
+            kind: names.iter().map(|name| Pattern::new(name)).collect(),
+            ..Match::default()
+        }
+    }
+
+    fn queue(name: &str, slots: u32) -> QueueLimits {
+        QueueLimits {
+            name: Pattern::new(name),
+            limits: Limits {
+                concurrency: Some(slots),
+                ..Limits::default()
+            },
+        }
+    }
+
+    fn own(key: &str, slots: Option<u32>) -> JobPolicy {
+        let limited = Limited {
+            space: Space::Job,
+            key: Key::new(key).unwrap(),
+            limits: Limits {
+                concurrency: slots,
+                ..Limits::default()
+            },
+            on_limit: OnLimit::Wait,
+            policy: "job".into(),
+        };
+        JobPolicy { limited }
+    }
+
+    fn job<'a>(queue: &'a str, kind: &'a str) -> JobView<'a> {
+        JobView {
+            queue,
+            kind,
+            meta: None,
+            tenant: None,
+        }
+    }
+
+    /// What is asked, as `policy/key/slots`.
+    fn asked(limited: &[Limited]) -> Vec<String> {
+        let slots = |l: &Limited| {
+            l.limits
+                .concurrency
+                .map_or("-".into(), |slots| slots.to_string())
+        };
+        limited
+            .iter()
+            .map(|l| format!("{}/{}/{}", l.policy, l.key, slots(l)))
+            .collect()
+    }
+
+    fn limits(set: &PolicySet, job: &JobView<'_>, own: &[JobPolicy]) -> Vec<String> {
+        set.limits(job, own)
+            .map_or(Vec::new(), |limits| asked(&limits.limited))
+    }
+
+    #[test]
+    fn gates() {
+        let set = PolicySet::new(
+            vec![
+                policy("whole", queues(&["billing", "pay-*"]), "stripe", 5),
+                policy("each", queues(&["pay-*"]), "q:{queue}", 4),
+                policy(
+                    "typed",
+                    Match {
+                        queue: queues(&["mail"]).queue,
+                        ..types(&["a.*"])
+                    },
+                    "typed",
+                    3,
+                ),
+                policy("tenants", queues(&["tenants"]), "t:{tenant}", 2),
+                Policy {
+                    on_limit: OnLimit::Drop,
+                    ..policy("dropper", queues(&["drop"]), "drop", 1)
+                },
+            ],
+            vec![queue("billing", 20), queue("pay-*", 30)],
+            Accept::Tighten,
+        );
+        let table: [(&str, &[&str], bool); 7] = [
+            ("billing", &["queue/billing/20", "whole/stripe/5"], false),
+            (
+                "pay-eu",
+                &["queue/pay-eu/30", "whole/stripe/5", "each/q:pay-eu/4"],
+                false,
+            ),
+            ("mail", &[], true),
+            ("tenants", &[], true),
+            ("drop", &[], true),
+            ("other", &[], false),
+            ("", &[], false),
+        ];
+        for (name, limited, keyed) in table {
+            let gate = set.gate(name);
+            assert_eq!(
+                (asked(&gate.limited), gate.keyed),
+                (limited.iter().map(|t| t.to_string()).collect(), keyed)
+            );
+            assert_eq!(gate.open(), limited.is_empty() && !keyed, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_job_that_may_replace_numbers_is_seen_before_it_is_refused() {
+        let policies = vec![policy("whole", Match::default(), "stripe", 5)];
+        let gate = PolicySet::new(policies, vec![queue("*", 9)], Accept::Replace).gate("billing");
+        assert_eq!(
+            (asked(&gate.limited), gate.keyed),
+            (vec!["queue/billing/9".to_owned()], true)
+        );
+    }
+
+    #[test]
+    fn queue_and_job_keys_are_different_spaces() {
+        let set = PolicySet::new(
+            vec![policy("email", Match::default(), "email", 5)],
+            vec![queue("email", 20)],
+            Accept::Tighten,
+        );
+        let found = set.limits(&job("email", "a"), &[]).unwrap();
+        let spaces: Vec<_> = found
+            .limited
+            .iter()
+            .map(|l| (l.space, l.key.as_str()))
+            .collect();
+        assert_eq!(spaces, [(Space::Queue, "email"), (Space::Job, "email")]);
+    }
+
+    #[test]
+    fn what_a_job_brings_under_each_acceptance() {
+        let set = |accept| {
+            let policies = vec![
+                policy("stripe", types(&["pay.*"]), "stripe", 5),
+                policy("all", Match::default(), "all", 9),
+            ];
+            PolicySet::new(policies, Vec::new(), accept)
+        };
+        let (pay, other) = (job("q", "pay.charge"), job("q", "mail"));
+        let (tight, joins) = ([own("stripe", Some(2))], [own("stripe", None)]);
+        let tighten = set(Accept::Tighten);
+        assert_eq!(
+            limits(&tighten, &pay, &tight),
+            ["stripe/stripe/5", "all/all/9", "job/stripe/2"]
+        );
+        // The policy's constant key is a ceiling for every job that names it.
+        assert_eq!(
+            limits(&tighten, &other, &tight),
+            ["stripe/stripe/5", "all/all/9", "job/stripe/2"]
+        );
+        assert_eq!(
+            limits(&tighten, &other, &joins),
+            ["stripe/stripe/5", "all/all/9", "job/stripe/-"]
+        );
+        assert_eq!(limits(&tighten, &other, &[]), ["all/all/9"]);
+        let replace = set(Accept::Replace);
+        assert_eq!(
+            limits(&replace, &pay, &tight),
+            ["all/all/9", "job/stripe/2"]
+        );
+        assert_eq!(
+            limits(&replace, &pay, &joins),
+            ["stripe/stripe/5", "all/all/9", "job/stripe/-"]
+        );
+        let ignore = set(Accept::Ignore);
+        assert_eq!(
+            limits(&ignore, &pay, &tight),
+            ["stripe/stripe/5", "all/all/9"]
+        );
+        assert_eq!(limits(&ignore, &other, &tight), ["all/all/9"]);
+    }
+
+    #[test]
+    fn nothing_limits_a_job_of_an_empty_set() {
+        assert_eq!(PolicySet::default().limits(&job("q", "t"), &[]), None);
+        assert!(PolicySet::default().gate("q").open());
+    }
+
+    #[test]
+    fn the_strongest_action_counts() {
+        let set = PolicySet::new(
+            vec![
+                Policy {
+                    on_limit: OnLimit::Reschedule,
+                    ..policy("a", Match::default(), "a", 1)
+                },
+                Policy {
+                    on_limit: OnLimit::Drop,
+                    ..policy("b", types(&["b"]), "b", 1)
+                },
+            ],
+            Vec::new(),
+            Accept::Tighten,
+        );
+        assert_eq!(
+            set.limits(&job("q", "a"), &[]).unwrap().on_limit,
+            OnLimit::Reschedule
+        );
+        assert_eq!(
+            set.limits(&job("q", "b"), &[]).unwrap().on_limit,
+            OnLimit::Drop
+        );
+    }
+
+    #[test]
+    fn a_missing_value_shares_skips_or_rejects() {
+        let set = |key_missing| {
+            let policies = vec![Policy {
+                key_missing,
+                ..policy("t", Match::default(), "t:{meta.tenant_id}", 5)
+            }];
+            PolicySet::new(policies, Vec::new(), Accept::Tighten)
+        };
+        let nobody = job("q", "a");
+        assert_eq!(
+            limits(&set(KeyMissing::Shared), &nobody, &[]),
+            ["t/t:x_none/5"]
+        );
+        assert_eq!(
+            limits(&set(KeyMissing::Reject), &nobody, &[]),
+            ["t/t:x_none/5"]
+        );
+        assert_eq!(
+            limits(&set(KeyMissing::Skip), &nobody, &[]),
+            Vec::<String>::new()
+        );
+        assert_eq!(set(KeyMissing::Shared).missing_key(&nobody), None);
+        let refused = set(KeyMissing::Reject).missing_key(&nobody).unwrap();
+        assert_eq!(refused.field, "meta.tenant_id");
+        let meta = Json::parse(br#"{"tenant_id":"acme"}"#, 8).unwrap();
+        let acme = JobView {
+            meta: Some(meta),
+            ..nobody
+        };
+        assert_eq!(set(KeyMissing::Reject).missing_key(&acme), None);
+        assert_eq!(limits(&set(KeyMissing::Skip), &acme, &[]), ["t/t:acme/5"]);
+    }
+
+    #[test]
+    fn meta_decides_a_match() {
+        let matching = Match {
+            meta: vec![("plan".into(), vec![Pattern::new("free*")])],
+            ..Match::default()
+        };
+        let set = PolicySet::new(
+            vec![policy("free", matching, "free", 5)],
+            Vec::new(),
+            Accept::Tighten,
+        );
+        let with = |meta: &'static str| JobView {
+            meta: Some(Json::parse(meta.as_bytes(), 8).unwrap()),
+            ..job("q", "a")
+        };
+        assert_eq!(
+            limits(&set, &with(r#"{"plan":"free-trial"}"#), &[]),
+            ["free/free/5"]
+        );
+        assert!(limits(&set, &with(r#"{"plan":"paid"}"#), &[]).is_empty());
+        assert!(limits(&set, &with(r#"{"plan":["free"]}"#), &[]).is_empty());
+        assert!(limits(&set, &job("q", "a"), &[]).is_empty());
+        assert!(set.gate("q").keyed);
     }
 }

@@ -1,0 +1,152 @@
+//! Durations as people and OJS write them, in microseconds: ISO 8601 (`PT1M`, `PT0.1S`, `P1D`) or
+//! with units (`100ms`, `1h30m`, `250us`). Read and printed by `jiff`.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Span, SpanRelativeTo};
+
+/// Why a text is no duration; says what would be right.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BadDuration {
+    /// Neither of the two forms.
+    #[error("is not a duration; write one such as \"PT1M\", \"500ms\" or \"1h30m\"")]
+    Form,
+    /// A number without a unit.
+    #[error("is a number without a unit; write \"{0}s\" or \"{0}ms\"")]
+    Unit(String),
+    /// Years and months have no fixed length.
+    #[error("has years or months, whose length differs; write it in weeks, days or hours")]
+    Calendar,
+    /// Below zero.
+    #[error("is negative; a duration is zero or more")]
+    Negative,
+    /// Not a whole number of microseconds.
+    #[error("is finer than a microsecond")]
+    Fine,
+    /// More than can be counted.
+    #[error("is too long")]
+    Long,
+}
+
+/// Reads a duration and gives its microseconds. A day is 24 hours.
+///
+/// # Errors
+/// See [`BadDuration`].
+pub fn parse(text: &str) -> Result<u64, BadDuration> {
+    let text = text.trim();
+    if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(BadDuration::Unit(text.into()));
+    }
+    let span: Span = text.parse().map_err(|_| BadDuration::Form)?;
+    if span.get_years() != 0 || span.get_months() != 0 {
+        return Err(BadDuration::Calendar);
+    }
+    if span.is_negative() {
+        return Err(BadDuration::Negative);
+    }
+    let whole = span
+        .to_duration(SpanRelativeTo::days_are_24_hours())
+        .map_err(|_| BadDuration::Long)?;
+    if whole.subsec_nanos() % 1_000 != 0 {
+        return Err(BadDuration::Fine);
+    }
+    u64::try_from(whole.as_micros()).map_err(|_| BadDuration::Long)
+}
+
+/// Reads a limit's period: a duration, or one of the words `second`, `minute`, `hour`, `day` that
+/// some producers send.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_period(text: &str) -> Result<u64, BadDuration> {
+    match text {
+        "second" => Ok(1_000_000),
+        "minute" => Ok(60_000_000),
+        "hour" => Ok(3_600_000_000),
+        "day" => Ok(86_400_000_000),
+        other => parse(other),
+    }
+}
+
+/// `micros` in ISO 8601, the form of every output: `PT1M`, `PT0.1S`, `PT24H`.
+pub fn iso(micros: u64) -> String {
+    SignedDuration::from_micros(i64::try_from(micros).unwrap_or(i64::MAX)).to_string()
+}
+
+/// `duration` as people write it, for messages and help: `500ms`, `1m30s`.
+pub fn plain(duration: Duration) -> String {
+    let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+    let parts = [
+        (micros / 3_600_000_000, "h"),
+        (micros / 60_000_000 % 60, "m"),
+        (micros / 1_000_000 % 60, "s"),
+        (micros / 1_000 % 1_000, "ms"),
+        (micros % 1_000, "us"),
+    ];
+    let text: String = parts
+        .iter()
+        .filter(|(n, _)| *n > 0)
+        .map(|(n, unit)| format!("{n}{unit}"))
+        .collect();
+    if text.is_empty() { "0s".into() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_are_read() {
+        let right = [
+            ("PT1M", 60_000_000),
+            ("PT0.1S", 100_000),
+            ("P1D", 86_400_000_000),
+            ("P1W", 604_800_000_000),
+            ("P1DT1H", 90_000_000_000),
+            ("100ms", 100_000),
+            ("1h30m", 5_400_000_000),
+            ("250us", 250),
+            ("1.5s", 1_500_000),
+            ("2d", 172_800_000_000),
+            ("0s", 0),
+        ];
+        for (text, micros) in right {
+            assert_eq!(parse(text), Ok(micros), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let wrong = [
+            ("", BadDuration::Form),
+            ("soon", BadDuration::Form),
+            ("500", BadDuration::Unit("500".into())),
+            ("P1M", BadDuration::Calendar),
+            ("1y", BadDuration::Calendar),
+            ("-5s", BadDuration::Negative),
+            ("5s ago", BadDuration::Negative),
+            ("10ns", BadDuration::Fine),
+        ];
+        for (text, error) in wrong {
+            assert_eq!(parse(text), Err(error), "{text}");
+        }
+    }
+
+    #[test]
+    fn words_are_periods_only() {
+        assert_eq!(parse_period("second"), Ok(1_000_000));
+        assert_eq!(parse_period("day"), parse("P1D"));
+        assert_eq!(parse("second"), Err(BadDuration::Form));
+    }
+
+    #[test]
+    fn output_is_iso_and_reads_back() {
+        assert_eq!(iso(60_000_000), "PT1M");
+        assert_eq!(iso(100_000), "PT0.1S");
+        assert_eq!(iso(0), "PT0S");
+        for micros in [1, 999, 1_000_001, 86_400_000_000, 31_622_400_000_000] {
+            assert_eq!(parse(&iso(micros)), Ok(micros));
+            assert_eq!(parse(&plain(Duration::from_micros(micros))), Ok(micros));
+        }
+    }
+}

@@ -1,0 +1,692 @@
+//! The `rate_limit` that comes with a job: every spelling found in the wild, read into one form.
+
+use std::sync::Arc;
+
+use super::numbers::{self, Wrong};
+use super::{FieldError, JobPolicy, template};
+use crate::duration;
+use crate::json::{Json, Kind};
+use crate::limit::{Key, Limited, Limits, OnLimit, Rate, Space, Throttle};
+
+/// The member of `meta` for producers whose SDK has no `rate_limit` option.
+pub const META: &str = "ojs.rate_limit";
+
+/// The member of `meta` in which the sidecar keeps the policy as sent, because backends forget it:
+/// `{"policy": …, "at": "options.rate_limit", "visibility_timeout_ms": …}`.
+pub const MIRROR: &str = "ojs.rate_limit.mirror";
+
+/// A job policy found in an enqueue body.
+#[derive(Clone, Debug)]
+pub struct Sent<'a> {
+    /// Where it stands, such as `options.rate_limit`.
+    pub at: &'static str,
+    /// The value as sent.
+    pub raw: Json<'a>,
+    /// What it says.
+    pub policy: JobPolicy,
+}
+
+/// The policies of an enqueue body (or a job template in a cron or workflow body). All of them
+/// apply.
+///
+/// # Errors
+/// The first field that is wrong.
+pub fn sent_policies(job: Json<'_>) -> Result<Vec<Sent<'_>>, FieldError> {
+    let options = job.get("options");
+    let option = |name: &str| options.and_then(|options| options.get(name));
+    let queue = option("queue")
+        .and_then(|queue| queue.text())
+        .filter(|queue| !queue.is_empty());
+    let queue = queue.as_deref().unwrap_or("default");
+    // Backends let a non-empty `options.metadata` replace `meta` as a whole.
+    let metadata = option("metadata").filter(|metadata| metadata.members().next().is_some());
+    let (meta, meta_at) = match metadata {
+        Some(metadata) => (Some(metadata), "options.metadata[\"ojs.rate_limit\"]"),
+        None => (job.get("meta"), "meta[\"ojs.rate_limit\"]"),
+    };
+    let places = [
+        ("options.rate_limit", option("rate_limit")),
+        ("rate_limit", job.get("rate_limit")),
+        (meta_at, meta.and_then(|meta| meta.get_exact(META))),
+    ];
+    let mut sent = Vec::new();
+    for (at, value) in places {
+        let Some(raw) = value else { continue };
+        if let Some(policy) = JobPolicy::read(raw, at, queue)? {
+            sent.push(Sent { at, raw, policy });
+        }
+    }
+    Ok(sent)
+}
+
+/// The policies of a job as a backend returns it. One that does not parse is left out: it was
+/// refused at enqueue, or came around the sidecar.
+pub fn own_policies(job: Json<'_>, queue: &str) -> Vec<JobPolicy> {
+    let meta = job.get("meta");
+    let mirror = meta.and_then(|meta| meta.get_exact(MIRROR));
+    let mirrored_top = mirror
+        .and_then(|m| m.get_exact("at")?.text())
+        .is_some_and(|at| at == "rate_limit");
+    let places = [
+        mirror.and_then(|mirror| mirror.get_exact("policy")),
+        // Kept by backends by themselves, so it stands beside a mirrored `options.rate_limit`.
+        job.get("rate_limit").filter(|_| !mirrored_top),
+        meta.and_then(|meta| meta.get_exact(META)),
+    ];
+    let mut own = Vec::new();
+    for policy in places
+        .into_iter()
+        .flatten()
+        .filter_map(|value| JobPolicy::read(value, "", queue).ok().flatten())
+    {
+        if !own.contains(&policy) {
+            own.push(policy);
+        }
+    }
+    own
+}
+
+/// Reads one policy; see [`JobPolicy::read`].
+pub(super) fn read(
+    value: Json<'_>,
+    at: &str,
+    queue: &str,
+) -> Result<Option<JobPolicy>, FieldError> {
+    if value.is_null() {
+        return Ok(None);
+    }
+    let at = At(at);
+    if value.kind() != Kind::Object {
+        return Err(at.error(
+            "must be an object such as {\"key\": \"stripe\", \"concurrency\": 5}",
+            value,
+        ));
+    }
+    let mut throttle = read_throttle(value, at)?;
+    let mut keyless = None;
+    if let Some(most) = at.int(value, "max_per_second")? {
+        let spacing = numbers::throttle(most, 1_000_000, 1)
+            .map_err(|wrong| at.member("max_per_second").wrong(wrong))?;
+        // Two spacings of one key would be one state asked twice: the slower one says both.
+        throttle = Some(slower(throttle, spacing));
+        keyless = Some(template::key_of("max_per_second:", queue));
+    }
+    let limits = Limits {
+        concurrency: match at.int(value, "concurrency")? {
+            Some(slots) => {
+                Some(numbers::concurrency(slots).map_err(|m| at.field("concurrency", m))?)
+            }
+            None => None,
+        },
+        rates: read_rates(value, at)?,
+        throttle,
+    };
+    let on_limit = read_on_limit(value, at)?;
+    let key = match (read_key(value, at)?, keyless) {
+        (Some(key), _) | (None, Some(key)) => key,
+        (None, None) => {
+            return Err(at.field(
+                "key",
+                "is required: the name that all jobs of one limit share, such as \"stripe\"",
+            ));
+        }
+    };
+    let limited = Limited {
+        space: Space::Job,
+        key,
+        limits,
+        on_limit,
+        policy: Arc::from("job"),
+    };
+    Ok(Some(JobPolicy { limited }))
+}
+
+fn slower(one: Option<Throttle>, other: Throttle) -> Throttle {
+    let starts_a_period = |t: &Throttle| (u128::from(t.period.get()), u128::from(t.limit.get()));
+    match one {
+        Some(one) => {
+            let ((p1, l1), (p2, l2)) = (starts_a_period(&one), starts_a_period(&other));
+            if p1 * l2 >= p2 * l1 { one } else { other }
+        }
+        None => other,
+    }
+}
+
+fn read_key(value: Json<'_>, at: At<'_>) -> Result<Option<Key>, FieldError> {
+    match at.text(value, "key")? {
+        Some(text) => Key::new(&text)
+            .map(Some)
+            .map_err(|bad| at.field("key", bad.to_string())),
+        None => Ok(None),
+    }
+}
+
+fn read_on_limit(value: Json<'_>, at: At<'_>) -> Result<OnLimit, FieldError> {
+    match at.text(value, "on_limit")?.as_deref() {
+        None | Some("wait") => Ok(OnLimit::Wait),
+        Some("reschedule") => Ok(OnLimit::Reschedule),
+        Some("drop") => Ok(OnLimit::Drop),
+        Some(other) => Err(at.field(
+            "on_limit",
+            format!("must be \"wait\", \"reschedule\" or \"drop\", found {other:?}"),
+        )),
+    }
+}
+
+/// `rate: {limit, period}`, a list of them, `rate: 5` beside `period`, or `limit` and `period` flat.
+fn read_rates(value: Json<'_>, at: At<'_>) -> Result<Vec<Rate>, FieldError> {
+    let Some(rate) = present(value, "rate") else {
+        return Ok(match at.int(value, "limit")? {
+            Some(limit) => vec![read_rate(value, limit, "limit", at)?],
+            None => Vec::new(),
+        });
+    };
+    let one = |rate: Json<'_>, at: At<'_>| match at.int(rate, "limit")? {
+        Some(limit) => read_rate(rate, limit, "limit", at),
+        None => Err(at.field(
+            "limit",
+            "is required: how many jobs may start in one period",
+        )),
+    };
+    let inside = at.member("rate");
+    match rate.kind() {
+        Kind::Object => Ok(vec![one(rate, inside.at())?]),
+        Kind::Number => {
+            let limit = at.int(value, "rate")?.unwrap_or_default();
+            Ok(vec![read_rate(value, limit, "rate", at)?])
+        }
+        Kind::Array => {
+            let each = rate.items().enumerate().map(|(index, item)| {
+                let inside = Path(format!("{}[{index}]", inside.0));
+                match item.kind() {
+                    Kind::Object => one(item, inside.at()),
+                    _ => Err(inside
+                        .at()
+                        .error("must be an object with limit and period", item)),
+                }
+            });
+            each.collect()
+        }
+        _ => Err(inside.at().error(
+            "must be an object such as {\"limit\": 100, \"period\": \"PT1M\"}",
+            rate,
+        )),
+    }
+}
+
+fn read_rate(
+    holder: Json<'_>,
+    limit: i64,
+    limit_name: &str,
+    at: At<'_>,
+) -> Result<Rate, FieldError> {
+    let Some(period) = at.period(holder, "period")? else {
+        return Err(at.field("period", "is required, such as \"PT1M\""));
+    };
+    numbers::rate(limit, period).map_err(|wrong| {
+        let name = if wrong.member == "limit" {
+            limit_name
+        } else {
+            wrong.member
+        };
+        at.field(name, wrong.message)
+    })
+}
+
+/// `throttle: {limit, period, burst?}` or `throttle: {interval, burst?}`.
+fn read_throttle(value: Json<'_>, at: At<'_>) -> Result<Option<Throttle>, FieldError> {
+    let Some(throttle) = present(value, "throttle") else {
+        return Ok(None);
+    };
+    let inside = at.member("throttle");
+    let at = inside.at();
+    if throttle.kind() != Kind::Object {
+        return Err(at.error(
+            "must be an object such as {\"limit\": 10, \"period\": \"PT1S\"}",
+            throttle,
+        ));
+    }
+    let burst = at.int(throttle, "burst")?.unwrap_or(1);
+    let found = (
+        at.int(throttle, "limit")?,
+        at.period(throttle, "period")?,
+        at.period(throttle, "interval")?,
+    );
+    let spacing = match found {
+        (Some(limit), Some(period), None) => numbers::throttle(limit, period, burst),
+        (None, None, Some(interval)) => numbers::interval(interval, burst),
+        (_, _, Some(_)) => {
+            return Err(at.field("interval", "stands by itself; leave out limit and period"));
+        }
+        (Some(_), None, None) => return Err(at.field("period", "is required, such as \"PT1S\"")),
+        (None, _, None) => {
+            return Err(at.field(
+                "limit",
+                "is required: how many jobs may start in one period",
+            ));
+        }
+    };
+    spacing
+        .map(Some)
+        .map_err(|wrong| inside.wrong_inside(wrong))
+}
+
+/// A member that is there and not null.
+fn present<'a>(value: Json<'a>, name: &str) -> Option<Json<'a>> {
+    value.get(name).filter(|member| !member.is_null())
+}
+
+/// Where a value stands, for messages.
+#[derive(Clone, Copy)]
+struct At<'a>(&'a str);
+
+/// As [`At`], made for a member.
+struct Path(String);
+
+impl Path {
+    fn at(&self) -> At<'_> {
+        At(&self.0)
+    }
+    /// The number at this path is wrong.
+    fn wrong(&self, wrong: Wrong) -> FieldError {
+        FieldError {
+            field: self.0.clone(),
+            message: wrong.message,
+        }
+    }
+    /// A member of the object at this path is wrong.
+    fn wrong_inside(&self, wrong: Wrong) -> FieldError {
+        self.at().field(wrong.member, wrong.message)
+    }
+}
+
+impl At<'_> {
+    fn member(self, name: &str) -> Path {
+        Path(if self.0.is_empty() {
+            name.into()
+        } else {
+            format!("{}.{name}", self.0)
+        })
+    }
+
+    fn field(self, name: &str, message: impl Into<String>) -> FieldError {
+        FieldError {
+            field: self.member(name).0,
+            message: message.into(),
+        }
+    }
+
+    fn error(self, should: &str, found: Json<'_>) -> FieldError {
+        FieldError {
+            field: self.0.into(),
+            message: format!("{should}, found {}", kind_name(found.kind())),
+        }
+    }
+
+    fn int(self, object: Json<'_>, name: &str) -> Result<Option<i64>, FieldError> {
+        let Some(found) = present(object, name) else {
+            return Ok(None);
+        };
+        match found.int() {
+            Some(number) => Ok(Some(number)),
+            None if found.kind() == Kind::Number => Err(self.field(name, "must be a whole number")),
+            None => Err(self
+                .member(name)
+                .at()
+                .error("must be a whole number", found)),
+        }
+    }
+
+    fn text<'j>(
+        self,
+        object: Json<'j>,
+        name: &str,
+    ) -> Result<Option<std::borrow::Cow<'j, str>>, FieldError> {
+        let Some(found) = present(object, name) else {
+            return Ok(None);
+        };
+        match found.text() {
+            Some(text) => Ok(Some(text)),
+            None if found.kind() == Kind::String => {
+                Err(self.field(name, "has half of a surrogate pair"))
+            }
+            None => Err(self.member(name).at().error("must be a string", found)),
+        }
+    }
+
+    fn period(self, object: Json<'_>, name: &str) -> Result<Option<u64>, FieldError> {
+        let Some(found) = present(object, name) else {
+            return Ok(None);
+        };
+        let Some(text) = found.text() else {
+            return Err(self
+                .member(name)
+                .at()
+                .error("must be a duration such as \"PT1M\"", found));
+        };
+        duration::parse_period(&text)
+            .map(Some)
+            .map_err(|bad| self.field(name, bad.to_string()))
+    }
+}
+
+fn kind_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Null => "null",
+        Kind::Bool => "true or false",
+        Kind::Number => "a number",
+        Kind::String => "a string",
+        Kind::Array => "a list",
+        Kind::Object => "an object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(policy: &str) -> Result<Option<JobPolicy>, FieldError> {
+        let value = Json::parse(policy.as_bytes(), 16).unwrap();
+        JobPolicy::read(value, "options.rate_limit", "billing")
+    }
+
+    /// A policy in one line: key, slots, windows, spacing.
+    fn line(policy: &JobPolicy) -> String {
+        let limited = &policy.limited;
+        let mut out = limited.key.to_string();
+        if let Some(slots) = limited.limits.concurrency {
+            out += &format!(" {slots} slots");
+        }
+        for rate in &limited.limits.rates {
+            out += &format!(" {}/{}", rate.limit, duration::iso(rate.period.get()));
+        }
+        if let Some(t) = limited.limits.throttle {
+            out += &format!(
+                " spaced {}/{}/{}",
+                t.limit,
+                duration::iso(t.period.get()),
+                t.burst
+            );
+        }
+        if limited.on_limit != OnLimit::Wait {
+            out += &format!(" {:?}", limited.on_limit);
+        }
+        out
+    }
+
+    #[test]
+    fn spellings() {
+        let table = [
+            (
+                r#"{"key":"stripe-api","concurrency":5,"rate":{"limit":100,"period":"PT1M"},
+                    "throttle":{"limit":10,"period":"PT1S"},"on_limit":"wait"}"#,
+                "stripe-api 5 slots 100/PT1M spaced 10/PT1S/1",
+            ),
+            (r#"{"key":"a","concurrency":0}"#, "a 0 slots"),
+            (r#"{"key":"a","rate":1,"period":"second"}"#, "a 1/PT1S"),
+            (r#"{"key":"a","rate":60,"period":"hour"}"#, "a 60/PT1H"),
+            (r#"{"key":"a","limit":5,"period":"1m"}"#, "a 5/PT1M"),
+            (
+                r#"{"key":"a","rate":[{"limit":5,"period":"PT1S"},{"limit":9,"period":"P1D"}]}"#,
+                "a 5/PT1S 9/PT24H",
+            ),
+            (
+                r#"{"max_per_second":1}"#,
+                "max_per_second:billing spaced 1/PT1S/1",
+            ),
+            (r#"{"max_per_second":20,"key":"a"}"#, "a spaced 20/PT1S/1"),
+            (
+                r#"{"key":"a","throttle":{"interval":"PT0.1S"}}"#,
+                "a spaced 1/PT0.1S/1",
+            ),
+            (
+                r#"{"key":"a","throttle":{"limit":2,"period":"1s","burst":4}}"#,
+                "a spaced 2/PT1S/4",
+            ),
+            (
+                r#"{"key":"a","throttle":{"limit":2,"period":"1s"},"max_per_second":5}"#,
+                "a spaced 2/PT1S/1",
+            ),
+            (
+                r#"{"key":"a","throttle":{"limit":9,"period":"1s"},"max_per_second":5}"#,
+                "a spaced 5/PT1S/1",
+            ),
+            (r#"{"key":"a"}"#, "a"),
+            (
+                r#"{"key":"a","concurrency":null,"rate":null,"throttle":null,"on_limit":null,"max_per_second":null}"#,
+                "a",
+            ),
+            (
+                r#"{"key":"a","rate":{"limit":5.0,"period":"PT1S"},"colour":"red"}"#,
+                "a 5/PT1S",
+            ),
+            (r#"{"KEY":"a","Concurrency":1}"#, "a 1 slots"),
+            (r#"{"key":"a","on_limit":"reschedule"}"#, "a Reschedule"),
+            (r#"{"key":"a","on_limit":"drop"}"#, "a Drop"),
+        ];
+        for (policy, expected) in table {
+            assert_eq!(
+                read(policy).map(|p| p.as_ref().map(line)),
+                Ok(Some(expected.to_owned())),
+                "{policy}"
+            );
+        }
+        assert_eq!(read("null"), Ok(None));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_path() {
+        let table = [
+            ("5", "options.rate_limit: must be an object"),
+            ("{}", "options.rate_limit.key: is required"),
+            (
+                r#"{"concurrency":5}"#,
+                "options.rate_limit.key: is required",
+            ),
+            (
+                r#"{"key":""}"#,
+                "options.rate_limit.key: a key must not be empty",
+            ),
+            (
+                r#"{"key":"a b"}"#,
+                "options.rate_limit.key: a key is letters",
+            ),
+            (
+                r#"{"key":7}"#,
+                "options.rate_limit.key: must be a string, found a number",
+            ),
+            (
+                r#"{"key":"a","concurrency":-1}"#,
+                "options.rate_limit.concurrency: must be from 0",
+            ),
+            (
+                r#"{"key":"a","concurrency":"5"}"#,
+                "options.rate_limit.concurrency: must be a whole number, found a string",
+            ),
+            (
+                r#"{"key":"a","concurrency":1.5}"#,
+                "options.rate_limit.concurrency: must be a whole number",
+            ),
+            (
+                r#"{"key":"a","rate":"5/s"}"#,
+                "options.rate_limit.rate: must be an object",
+            ),
+            (
+                r#"{"key":"a","rate":5}"#,
+                "options.rate_limit.period: is required",
+            ),
+            (
+                r#"{"key":"a","rate":0,"period":"second"}"#,
+                "options.rate_limit.rate: must be from 1",
+            ),
+            (
+                r#"{"key":"a","rate":{"period":"PT1M"}}"#,
+                "options.rate_limit.rate.limit: is required",
+            ),
+            (
+                r#"{"key":"a","rate":{"limit":5}}"#,
+                "options.rate_limit.rate.period: is required",
+            ),
+            (
+                r#"{"key":"a","rate":{"limit":0,"period":"PT1M"}}"#,
+                "options.rate_limit.rate.limit: must be from 1",
+            ),
+            (
+                r#"{"key":"a","rate":{"limit":5,"period":"P1M"}}"#,
+                "options.rate_limit.rate.period: has years or months",
+            ),
+            (
+                r#"{"key":"a","rate":{"limit":5,"period":60}}"#,
+                "options.rate_limit.rate.period: must be a duration",
+            ),
+            (
+                r#"{"key":"a","rate":{"limit":5,"period":"PT0S"}}"#,
+                "options.rate_limit.rate.period: must be from 1ms",
+            ),
+            (
+                r#"{"key":"a","rate":[5]}"#,
+                "options.rate_limit.rate[0]: must be an object",
+            ),
+            (
+                r#"{"key":"a","throttle":5}"#,
+                "options.rate_limit.throttle: must be an object",
+            ),
+            (
+                r#"{"key":"a","throttle":{}}"#,
+                "options.rate_limit.throttle.limit: is required",
+            ),
+            (
+                r#"{"key":"a","throttle":{"limit":1}}"#,
+                "options.rate_limit.throttle.period: is required",
+            ),
+            (
+                r#"{"key":"a","throttle":{"interval":"1s","limit":1}}"#,
+                "options.rate_limit.throttle.interval: stands by itself",
+            ),
+            (
+                r#"{"key":"a","throttle":{"limit":1,"period":"1s","burst":0}}"#,
+                "options.rate_limit.throttle.burst: must be",
+            ),
+            (
+                r#"{"max_per_second":0}"#,
+                "options.rate_limit.max_per_second: must be from 1",
+            ),
+            (
+                r#"{"max_per_second":"many"}"#,
+                "options.rate_limit.max_per_second: must be a whole number",
+            ),
+            (
+                r#"{"max_per_second":2000000}"#,
+                "options.rate_limit.max_per_second: starts would be",
+            ),
+            (
+                r#"{"key":"a","on_limit":"explode"}"#,
+                "options.rate_limit.on_limit: must be \"wait\"",
+            ),
+        ];
+        for (policy, expected) in table {
+            let error = read(policy).expect_err(policy).to_string();
+            assert!(error.starts_with(expected), "{policy}: {error}");
+        }
+    }
+
+    fn sent(body: &str) -> Result<Vec<(&'static str, String, String)>, FieldError> {
+        let body = Json::parse(body.as_bytes(), 16).unwrap();
+        let raw = |sent: &Sent<'_>| String::from_utf8(sent.raw.raw().to_vec()).unwrap();
+        Ok(sent_policies(body)?
+            .iter()
+            .map(|sent| (sent.at, raw(sent), line(&sent.policy)))
+            .collect())
+    }
+
+    #[test]
+    fn an_enqueue_body_is_read_in_all_its_places() {
+        let all = r#"{"type":"t","rate_limit":{"key":"b"},"meta":{"ojs.rate_limit":{"key":"c"}},
+            "options":{"queue":"q","rate_limit":{"max_per_second":3}}}"#;
+        let found: Vec<_> = sent(all)
+            .unwrap()
+            .into_iter()
+            .map(|(at, _, line)| (at, line))
+            .collect();
+        let expected = [
+            ("options.rate_limit", "max_per_second:q spaced 3/PT1S/1"),
+            ("rate_limit", "b"),
+            ("meta[\"ojs.rate_limit\"]", "c"),
+        ];
+        assert_eq!(found, expected.map(|(at, line)| (at, line.to_owned())));
+
+        let raw = r#"{"options":{"rate_limit":{"key" : "a"}}}"#;
+        let one = (
+            "options.rate_limit",
+            r#"{"key" : "a"}"#.to_owned(),
+            "a".to_owned(),
+        );
+        assert_eq!(sent(raw), Ok(vec![one]));
+        assert_eq!(
+            sent(r#"{"options":{"rate_limit":null},"rate_limit":null,"meta":null}"#),
+            Ok(Vec::new())
+        );
+        assert_eq!(sent(r#"{"type":"t"}"#), Ok(Vec::new()));
+        let default = sent(r#"{"options":{"rate_limit":{"max_per_second":1}}}"#).unwrap();
+        assert_eq!(
+            default.first().unwrap().2,
+            "max_per_second:default spaced 1/PT1S/1"
+        );
+    }
+
+    #[test]
+    fn metadata_replaces_meta_only_when_there_is_some() {
+        let with = |metadata: &str| {
+            let body = format!(
+                r#"{{"meta":{{"ojs.rate_limit":{{"key":"m"}}}},"options":{{"metadata":{metadata}}}}}"#
+            );
+            sent(&body)
+                .unwrap()
+                .into_iter()
+                .map(|(at, _, line)| (at, line))
+                .collect::<Vec<_>>()
+        };
+        let meta = vec![("meta[\"ojs.rate_limit\"]", "m".to_owned())];
+        assert_eq!(with("{}"), meta);
+        assert_eq!(with("null"), meta);
+        assert_eq!(with(r#"{"other":1}"#), Vec::new());
+        let metadata = ("options.metadata[\"ojs.rate_limit\"]", "d".to_owned());
+        assert_eq!(with(r#"{"ojs.rate_limit":{"key":"d"}}"#), vec![metadata]);
+    }
+
+    #[test]
+    fn the_wrong_place_is_named() {
+        let error =
+            sent(r#"{"rate_limit":{"key":"a","rate":{"limit":1,"period":"x"}}}"#).unwrap_err();
+        assert_eq!(error.field, "rate_limit.rate.period");
+    }
+
+    #[test]
+    fn a_claimed_job_is_read_by_its_mirror() {
+        let own = |job: &str| -> Vec<String> {
+            own_policies(Json::parse(job.as_bytes(), 16).unwrap(), "q")
+                .iter()
+                .map(line)
+                .collect()
+        };
+        let mirror = r#"{"meta":{"ojs.rate_limit.mirror":{"policy":{"key":"a"},"at":"options.rate_limit"}}}"#;
+        assert_eq!(own(mirror), ["a"]);
+        let both = r#"{"rate_limit":{"key":"b"},
+            "meta":{"ojs.rate_limit.mirror":{"policy":{"key":"a"},"at":"options.rate_limit"},"ojs.rate_limit":{"key":"c"}}}"#;
+        assert_eq!(own(both), ["a", "b", "c"]);
+        let top = r#"{"rate_limit":{"key":"stale"},"meta":{"ojs.rate_limit.mirror":{"policy":{"key":"a"},"at":"rate_limit"}}}"#;
+        assert_eq!(own(top), ["a"]);
+        let echoed =
+            r#"{"rate_limit":{"key":"a"},"meta":{"ojs.rate_limit.mirror":{"policy":{"key":"a"}}}}"#;
+        assert_eq!(own(echoed), ["a"]);
+        assert_eq!(
+            own(r#"{"rate_limit":{"max_per_second":2}}"#),
+            ["max_per_second:q spaced 2/PT1S/1"]
+        );
+        assert_eq!(
+            own(r#"{"rate_limit":{"key":"b a d"},"meta":{"ojs.rate_limit":{"key":"c"}}}"#),
+            ["c"]
+        );
+        assert!(own("{}").is_empty());
+    }
+}

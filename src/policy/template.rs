@@ -1,0 +1,437 @@
+//! Keys made from a job's attributes: `stripe:{meta.tenant_id}`.
+//!
+//! Two different values never make the same key, and no value reaches into another key's name:
+//! inside a value everything but letters, digits, `.`, `-` and `_` is written `x_HH` (its bytes in
+//! upper-case hex), so a `:` in a key is always the template's own. A `_` after an `x` is written
+//! that way too, and so is a first character that no key may begin with. A missing value is
+//! `x_none`, which no value makes because `n` is no hex digit.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::hash::{DefaultHasher, Hasher};
+
+use super::JobView;
+use crate::json::{Json, Kind};
+use crate::limit::Key;
+
+/// What stands for a value that a job does not have.
+const MISSING: &str = "x_none";
+
+/// Marks a key that was too long: what follows is the hash of the whole.
+const HASHED: &str = "x_h";
+
+/// A key with places that each job fills in.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Template {
+    text: Box<str>,
+    parts: Vec<Part>,
+    constant: Option<Key>,
+}
+
+/// A piece of a template.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Part {
+    Literal(Box<str>),
+    Place(Attribute),
+}
+
+/// What a job is asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Attribute {
+    Queue,
+    Type,
+    Tenant,
+    /// A path below `meta`.
+    Meta(Box<str>),
+}
+
+/// Why a text is no template.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BadTemplate {
+    /// Nothing was given.
+    #[error("a key must not be empty")]
+    Empty,
+    /// A brace without its partner.
+    #[error("`{{` and `}}` must come in pairs, as in \"stripe:{{meta.tenant_id}}\"")]
+    Brace,
+    /// Not one of the attributes.
+    #[error("{{{0}}} is not known; there are {{queue}}, {{type}}, {{tenant}} and {{meta.NAME}}")]
+    Attribute(String),
+    /// Outside the key pattern.
+    #[error(
+        "{0:?} is not allowed in a key; it is letters, digits and `.` `_` `:` `-`, beginning with a letter or digit"
+    )]
+    Character(char),
+    /// Two places whose values would run into each other.
+    #[error("put a `:` between two {{…}}, so that different values cannot make the same key")]
+    Touching,
+    /// No room for any value.
+    #[error("a key has at most 256 bytes, this one has {0} before any value")]
+    Long(usize),
+}
+
+/// What came of filling a template in.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Rendered<'t> {
+    /// Every value was there.
+    Whole(Key),
+    /// One was missing: its name (`meta.tenant_id`), and the key in which a fixed word stands for it.
+    Missing(Cow<'t, str>, Key),
+}
+
+impl Template {
+    /// Reads a template.
+    ///
+    /// # Errors
+    /// See [`BadTemplate`].
+    pub fn new(text: &str) -> Result<Template, BadTemplate> {
+        let parts = split(text)?;
+        let literals: usize = parts
+            .iter()
+            .map(|p| if let Part::Literal(l) = p { l.len() } else { 0 })
+            .sum();
+        if literals > Key::MAX {
+            return Err(BadTemplate::Long(literals));
+        }
+        let constant = match parts.as_slice() {
+            [] => return Err(BadTemplate::Empty),
+            [Part::Literal(literal)] => Some(checked(literal.to_string())),
+            _ => None,
+        };
+        Ok(Template {
+            text: text.into(),
+            parts,
+            constant,
+        })
+    }
+
+    /// The template as written.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The key, when it is the same for every job.
+    pub fn constant(&self) -> Option<&Key> {
+        self.constant.as_ref()
+    }
+
+    /// Whether a queue's name alone gives the key.
+    pub fn only_queue(&self) -> bool {
+        self.parts
+            .iter()
+            .all(|part| matches!(part, Part::Literal(_) | Part::Place(Attribute::Queue)))
+    }
+
+    /// The key of a job. Past 256 bytes its beginning and a hash of the whole.
+    pub fn render(&self, job: &JobView<'_>) -> Rendered<'_> {
+        if let Some(key) = &self.constant {
+            return Rendered::Whole(key.clone());
+        }
+        let (mut out, mut missing) = (String::with_capacity(64), None);
+        for part in &self.parts {
+            match part {
+                Part::Literal(literal) => out.push_str(literal),
+                Part::Place(attribute) => match attribute.of(job) {
+                    Some(value) => escape(&value, &mut out),
+                    None => {
+                        out.push_str(MISSING);
+                        missing = missing.or(Some(attribute.name()));
+                    }
+                },
+            }
+        }
+        match missing {
+            None => Rendered::Whole(checked(out)),
+            Some(name) => Rendered::Missing(name, checked(out)),
+        }
+    }
+}
+
+/// The key `prefix` followed by `value`, by the same rules as `prefix{…}`. `prefix` must be the
+/// beginning of a valid key.
+pub fn key_of(prefix: &str, value: &str) -> Key {
+    let mut out = String::from(prefix);
+    match value {
+        "" => out.push_str(MISSING),
+        _ => escape(value, &mut out),
+    }
+    checked(out)
+}
+
+/// The member of `meta` at a dotted path: the one that is named so as a whole, else step by step.
+/// `null` counts as absent.
+pub fn find<'a>(meta: Json<'a>, path: &str) -> Option<Json<'a>> {
+    let present = |value: &Json<'_>| !value.is_null();
+    if let Some(value) = meta.get_exact(path).filter(present) {
+        return Some(value);
+    }
+    // Every split is tried, so `a.b.c` finds {"a.b": {"c": 1}} too; the first that leads somewhere wins.
+    path.match_indices('.').find_map(|(dot, _)| {
+        let (first, rest) = (path.get(..dot)?, path.get(dot + 1..)?);
+        find(meta.get_exact(first).filter(present)?, rest)
+    })
+}
+
+/// The text of a value that can be part of a key or be matched: a string that is not empty, or a
+/// number, `true` or `false` as written.
+pub fn scalar(value: Json<'_>) -> Option<Cow<'_, str>> {
+    match value.kind() {
+        Kind::String => value.text().filter(|text| !text.is_empty()),
+        Kind::Number | Kind::Bool => std::str::from_utf8(value.raw()).ok().map(Cow::Borrowed),
+        Kind::Null | Kind::Array | Kind::Object => None,
+    }
+}
+
+impl Attribute {
+    fn parse(name: &str) -> Result<Attribute, BadTemplate> {
+        match name {
+            "queue" => Ok(Attribute::Queue),
+            "type" => Ok(Attribute::Type),
+            "tenant" => Ok(Attribute::Tenant),
+            other => match other.strip_prefix("meta.") {
+                Some(path) if !path.is_empty() => Ok(Attribute::Meta(path.into())),
+                _ => Err(BadTemplate::Attribute(other.into())),
+            },
+        }
+    }
+
+    fn of<'a>(&self, job: &JobView<'a>) -> Option<Cow<'a, str>> {
+        let meta = |path: &str| job.meta.and_then(|meta| find(meta, path)).and_then(scalar);
+        let given = |text: &'a str| Some(Cow::Borrowed(text)).filter(|text| !text.is_empty());
+        match self {
+            Attribute::Queue => given(job.queue),
+            Attribute::Type => given(job.kind),
+            Attribute::Tenant => job.tenant.and_then(given).or_else(|| meta("tenant_id")),
+            Attribute::Meta(path) => meta(path),
+        }
+    }
+
+    fn name(&self) -> Cow<'static, str> {
+        match self {
+            Attribute::Queue => "queue".into(),
+            Attribute::Type => "type".into(),
+            Attribute::Tenant => "meta.tenant_id".into(),
+            Attribute::Meta(path) => format!("meta.{path}").into(),
+        }
+    }
+}
+
+impl fmt::Display for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Cuts a template's text into its parts and checks each.
+fn split(text: &str) -> Result<Vec<Part>, BadTemplate> {
+    let (mut parts, mut rest) = (Vec::new(), text);
+    while !rest.is_empty() {
+        let brace = rest.find(['{', '}']).unwrap_or(rest.len());
+        let (literal, after) = rest.split_at(brace);
+        if !literal.is_empty() {
+            check_literal(literal, parts.is_empty())?;
+            parts.push(Part::Literal(literal.into()));
+        }
+        rest = after;
+        if rest.is_empty() {
+            break;
+        }
+        let inside = rest.strip_prefix('{').ok_or(BadTemplate::Brace)?;
+        let (name, after) = inside.split_once('}').ok_or(BadTemplate::Brace)?;
+        let separated = match parts.as_slice() {
+            [.., Part::Place(_), Part::Literal(between)] => between.contains(':'),
+            [.., Part::Place(_)] => false,
+            _ => true,
+        };
+        if !separated {
+            return Err(BadTemplate::Touching);
+        }
+        parts.push(Part::Place(Attribute::parse(name)?));
+        rest = after;
+    }
+    Ok(parts)
+}
+
+fn check_literal(literal: &str, first: bool) -> Result<(), BadTemplate> {
+    let allowed = |(at, c): &(usize, char)| {
+        c.is_ascii_alphanumeric() || (".:-_".contains(*c) && !(first && *at == 0))
+    };
+    match literal.char_indices().find(|c| !allowed(c)) {
+        Some((_, c)) => Err(BadTemplate::Character(c)),
+        None => Ok(()),
+    }
+}
+
+/// Appends a value so that it can be told apart from every other value and from the template.
+fn escape(value: &str, out: &mut String) {
+    let mut before = out.as_bytes().last().copied().unwrap_or_default();
+    for &byte in value.as_bytes() {
+        let plain = match byte {
+            b'_' => before != b'x' && !out.is_empty(),
+            b'.' | b'-' => !out.is_empty(),
+            _ => byte.is_ascii_alphanumeric(),
+        };
+        if plain {
+            out.push(char::from(byte));
+        } else {
+            let hex = |half: u8| {
+                char::from(
+                    b"0123456789ABCDEF"
+                        .get(usize::from(half))
+                        .copied()
+                        .unwrap_or(b'0'),
+                )
+            };
+            out.push_str("x_");
+            out.push(hex(byte >> 4));
+            out.push(hex(byte & 15));
+        }
+        before = byte;
+    }
+}
+
+/// The key of a rendered text; a long one keeps its beginning and gets a 128-bit hash of the
+/// whole. The hash (std's SipHash over the text with two different first bytes) keeps honest keys
+/// apart; it is no secret, so who can choose values that long can also choose to share a key.
+fn checked(text: String) -> Key {
+    let text = if text.len() <= Key::MAX {
+        text
+    } else {
+        shortened(&text)
+    };
+    // Cannot fail: literals were checked, escapes are within the pattern, and the length is bounded.
+    Key::new(&text).expect("a rendered template is a valid key")
+}
+
+fn shortened(text: &str) -> String {
+    let half = |first: u8| {
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u8(first);
+        hasher.write(text.as_bytes());
+        hasher.finish()
+    };
+    let keep = Key::MAX - HASHED.len() - 32;
+    let beginning = text.get(..keep).unwrap_or_default();
+    format!("{beginning}{HASHED}{:016x}{:016x}", half(0), half(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn render(template: &str, queue: &str, kind: &str, meta: Option<&str>) -> String {
+        let meta = meta.map(|meta| Json::parse(meta.as_bytes(), 16).unwrap());
+        let job = JobView {
+            queue,
+            kind,
+            meta,
+            tenant: None,
+        };
+        match Template::new(template).unwrap().render(&job) {
+            Rendered::Whole(key) => key.to_string(),
+            Rendered::Missing(name, key) => format!("{key} without {name}"),
+        }
+    }
+
+    #[test]
+    fn values_are_filled_in_and_escaped() {
+        let table = [
+            ("stripe", "stripe"),
+            ("q:{queue}", "q:billing"),
+            ("{queue}:{type}", "billing:payment.charge"),
+            ("t:{meta.tenant_id}", "t:acme-corp"),
+            ("t:{tenant}", "t:acme-corp"),
+            ("{meta.n}", "5"),
+            ("{meta.negative}", "x_2D1"),
+            ("n:{meta.negative}", "n:-1"),
+            ("n:{meta.float}", "n:1.0"),
+            ("b:{meta.yes}", "b:true"),
+            ("{meta.colon}", "ax_3Ab"),
+            ("{meta.under}", "a_b"),
+            ("{meta.looks}", "axx_5F3Ab"),
+            ("{meta.o}", "x_C3x_B8"),
+            ("k:{meta.a.b}", "k:whole"),
+            ("k:{meta.c.d}", "k:nested"),
+            ("k:{meta.none}:z", "k:x_none:z without meta.none"),
+            ("k:{meta.null}", "k:x_none without meta.null"),
+            ("k:{meta.c}", "k:x_none without meta.c"),
+            ("k:{meta.empty}", "k:x_none without meta.empty"),
+        ];
+        let meta = r#"{"tenant_id":"acme-corp","n":5,"negative":-1,"float":1.0,"yes":true,"colon":"a:b","under":"a_b",
+            "looks":"ax_3Ab","o":"\u00f8","a.b":"whole","a":{"b":"hidden"},"c":{"d":"nested"},"null":null,"empty":""}"#;
+        for (template, key) in table {
+            assert_eq!(
+                render(template, "billing", "payment.charge", Some(meta)),
+                key,
+                "{template}"
+            );
+        }
+    }
+
+    #[test]
+    fn wrong_templates_are_refused() {
+        let table = [
+            ("", BadTemplate::Empty),
+            ("a:{queue", BadTemplate::Brace),
+            ("a}:", BadTemplate::Brace),
+            ("{job}", BadTemplate::Attribute("job".into())),
+            ("{meta.}", BadTemplate::Attribute("meta.".into())),
+            ("a b", BadTemplate::Character(' ')),
+            ("-a", BadTemplate::Character('-')),
+            ("{queue}{type}", BadTemplate::Touching),
+            ("{queue}-{type}", BadTemplate::Touching),
+            ("{queue}:{type}.{tenant}", BadTemplate::Touching),
+        ];
+        for (text, error) in table {
+            assert_eq!(Template::new(text), Err(error), "{text}");
+        }
+        assert_eq!(Template::new(&"a".repeat(257)), Err(BadTemplate::Long(257)));
+    }
+
+    #[test]
+    fn a_long_key_keeps_its_beginning_and_its_identity() {
+        let long = |end: &str| render("t:{queue}", &format!("{}{end}", "a".repeat(300)), "", None);
+        assert_eq!(long("1").len(), Key::MAX);
+        assert!(long("1").starts_with("t:aaa"));
+        assert_eq!(long("1"), long("1"));
+        assert_ne!(long("1"), long("2"));
+    }
+
+    /// Texts in which escapes, separators and the word for a missing value are likely.
+    fn tricky() -> impl Strategy<Value = String> {
+        let piece = prop_oneof![
+            Just("x".to_owned()),
+            Just("_".to_owned()),
+            Just("x_".to_owned()),
+            Just("x_5F".to_owned()),
+            Just("x_none".to_owned()),
+            Just("x_h".to_owned()),
+            Just(":".to_owned()),
+            "[a-zA-Z0-9.:_-]",
+            any::<char>().prop_map(String::from),
+        ];
+        prop::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn different_values_make_different_keys(a in tricky(), b in tricky(), c in tricky(), d in tricky()) {
+            for template in ["{queue}:{type}", "px{queue}:{type}", "a:{queue}-x:b{type}"] {
+                let (one, other) = (render(template, &a, &b, None), render(template, &c, &d, None));
+                prop_assert_eq!(one == other, (&a, &b) == (&c, &d), "{} {}", one, other);
+            }
+        }
+
+        #[test]
+        fn a_value_cannot_reach_into_another_template(a in tricky(), b in tricky()) {
+            prop_assert_ne!(render("api:{queue}", &a, "", None), render("api:admin:{queue}", &b, "", None));
+        }
+
+        #[test]
+        fn keys_in_the_pattern_stay_readable(value in "[a-zA-Z0-9][a-wyzA-Z0-9.-]{0,40}") {
+            prop_assert_eq!(render("t:{queue}", &value, "", None), format!("t:{value}"));
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! The HTTP service: recognise the operation, call one function for it, stream everything else.
+//!
+//! One FETCH reads top to bottom in [`fetch`]; what it shares with the other operations is here: the
+//! [`Sidecar`] (one per process) and the [`Proxy`] (one per thread: the sidecar and that thread's
+//! connections to the backend).
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use http::HeaderMap;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::hold::Hold;
+use crate::limit::{Limited, Timestamp};
+use crate::metrics::{Event, Metrics};
+use crate::policy::PolicySet;
+use crate::store::{Gen, Row, Store};
+use crate::upstream::{Call, Reply, Upstream, UpstreamError};
+
+pub mod body;
+mod adopt;
+mod backend;
+mod claim;
+mod enqueue;
+mod fetch;
+mod handout;
+mod heartbeat;
+mod job;
+mod limits;
+mod mirror;
+mod outside;
+pub mod pass;
+pub mod respond;
+mod scope;
+mod service;
+mod settle;
+mod start;
+mod sweep;
+
+pub use backend::Backend;
+pub use service::Proxy;
+
+use scope::Scopes;
+
+/// How deep JSON may nest on routes that are read.
+pub(crate) const DEPTH: usize = 64;
+
+/// How long a claim or a slot lasts where nobody said (HTTP binding: 30 s).
+pub(crate) const DEFAULT_VISIBILITY: Duration = Duration::from_secs(30);
+
+/// How long the backend's word that a held job is ours is taken before it is asked for again.
+pub(crate) const PROOF: Duration = Duration::from_secs(1);
+
+/// What the proxy is told by the config.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How long an empty FETCH may be kept open.
+    pub max_wait: Duration,
+    /// How long one FETCH may go on claiming past limited jobs.
+    pub claim_budget: Duration,
+    /// After how long without a FETCH held jobs of a queue are given back.
+    pub hold_idle: Duration,
+    /// The most held jobs; unset: 1024, or 32 where claims count attempts.
+    pub hold_max: Option<usize>,
+    /// The most bytes of held jobs.
+    pub hold_bytes: usize,
+    /// How long an ACK or nack is tried again inside the sidecar.
+    pub settle_retry_for: Duration,
+    /// The largest body that is read.
+    pub max_body: usize,
+    /// How long a client may take to send a body that is read.
+    pub body_timeout: Duration,
+    /// How long the backend may take to answer a call.
+    pub upstream_timeout: Duration,
+    /// The `Authorization` of the sidecar's own calls, where a scope has none to lend.
+    pub token: Option<http::HeaderValue>,
+    /// Whether `X-OJS-Tenant` may be believed in key templates.
+    pub trust_tenant_header: bool,
+    /// Whether the limits that jobs bring are enforced.
+    pub job_policies: bool,
+    /// Mend heartbeats with a number in `active_jobs`.
+    pub repair_heartbeat: bool,
+    /// Look up over-encoded queue names decoded, and send them plain.
+    pub repair_paths: bool,
+    /// The reply media type for clients that read only `application/json`.
+    pub media_type: respond::MediaType,
+    /// Whether `POST /ojs/v1/admin/reset` clears the sidecar too (`dev` only).
+    pub reset: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            max_wait: Duration::from_millis(500),
+            claim_budget: Duration::from_millis(200),
+            hold_idle: Duration::from_secs(10),
+            hold_max: None,
+            hold_bytes: 64 << 20,
+            settle_retry_for: Duration::from_secs(10),
+            max_body: 8 << 20,
+            body_timeout: Duration::from_secs(10),
+            upstream_timeout: Duration::from_secs(30),
+            token: None,
+            trust_tenant_header: false,
+            job_policies: true,
+            repair_heartbeat: true,
+            repair_paths: true,
+            media_type: respond::MediaType::Auto,
+            reset: false,
+        }
+    }
+}
+
+/// The state of one sidecar, shared by its threads.
+#[derive(Debug)]
+pub struct Sidecar {
+    settings: Settings,
+    policies: ArcSwap<PolicySet>,
+    store: Arc<dyn Store>,
+    hold: Hold,
+    metrics: Metrics,
+    backend: Backend,
+    scopes: Scopes,
+    paused: Mutex<HashSet<Arc<str>>>,
+    settled: settle::Undelivered,
+    /// The worker id under which limited queues are claimed.
+    name: Arc<str>,
+    claims: AtomicU64,
+    draining: CancellationToken,
+    tasks: TaskTracker,
+    /// Until when heartbeats of unknown jobs are looked up: jobs that ran before this sidecar started.
+    adopting: Mutex<Adopting>,
+}
+
+/// Which unknown jobs of heartbeats were looked up already.
+#[derive(Debug)]
+struct Adopting {
+    until: Instant,
+    seen: HashSet<Box<str>>,
+}
+
+impl Sidecar {
+    /// A sidecar that limits by `policies` with usage in `store`. `name` is the worker id of its own
+    /// claims and must differ between sidecars.
+    pub fn new(
+        settings: Settings,
+        policies: PolicySet,
+        store: Arc<dyn Store>,
+        backend: Backend,
+        metrics: Metrics,
+        name: &str,
+    ) -> Arc<Sidecar> {
+        Arc::new(Sidecar {
+            settings,
+            policies: ArcSwap::from_pointee(policies),
+            store,
+            hold: Hold::default(),
+            metrics,
+            backend,
+            scopes: Scopes::default(),
+            paused: Mutex::default(),
+            settled: settle::Undelivered::default(),
+            name: Arc::from(name),
+            claims: AtomicU64::new(1),
+            draining: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            adopting: Mutex::new(Adopting {
+                until: Instant::now() + 2 * DEFAULT_VISIBILITY,
+                seen: HashSet::new(),
+            }),
+        })
+    }
+
+    /// The policies that apply from the next decision on.
+    pub fn publish(&self, policies: PolicySet) {
+        self.policies.store(Arc::new(policies));
+    }
+
+    /// The store, for drain and inspection.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// Sets the gauges that are read rather than counted; called at each scrape.
+    pub fn measure(&self) {
+        let waiting = |key: &str| self.hold.waiting(|limited| limited.key.as_str() == key);
+        self.metrics.hold(self.hold.len(), self.hold.bytes(), self.hold_max(), &waiting);
+    }
+
+    /// The most jobs that may be held.
+    fn hold_max(&self) -> usize {
+        self.settings.hold_max.unwrap_or(if self.backend.claims_count() { 32 } else { 1024 })
+    }
+
+    /// The number of the next claim.
+    fn next_claim(&self) -> Gen {
+        Gen(self.claims.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Whether a queue was paused through us.
+    fn paused(&self, queue: &str) -> bool {
+        self.paused.lock().unwrap_or_else(PoisonError::into_inner).contains(queue)
+    }
+
+    fn set_paused(&self, queue: &str, paused: bool) {
+        let mut all = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
+        if paused {
+            all.insert(Arc::from(queue));
+        } else {
+            all.remove(queue);
+        }
+    }
+
+    /// Ends a job's row and wakes whoever waits for its slots. Ending twice is ending once.
+    async fn end(&self, job: &str, generation: Option<Gen>) -> Option<Row> {
+        let ended = self.store.end(job, generation).await.ok()??;
+        if ended.row.place == crate::store::Place::Out {
+            self.metrics.ended(&ended.row.claimed.limited);
+        }
+        self.hold.wake(&ended.row.claimed.limited);
+        Some(ended.row)
+    }
+
+    /// A held job is not ours any more: cancelled, settled, or taken back by the backend.
+    async fn lose(&self, job: &str, generation: Gen) {
+        self.hold.forget(job);
+        self.end(job, Some(generation)).await;
+        self.metrics.count(Event::HoldLost);
+    }
+
+    /// Forgets everything (`dev`'s reset).
+    async fn clear(&self) {
+        self.hold.clear();
+        self.paused.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.settled.clear();
+        // Only the memory store can be behind this, and it does not fail.
+        let _cleared = self.store.set(crate::store::Change::Clear).await;
+    }
+
+    /// The moment on our clock at which the store's clock shows `at`.
+    fn instant_of(&self, at: Timestamp) -> Instant {
+        Instant::now() + Duration::from_micros(at.since(self.store.now()))
+    }
+}
+
+/// Whether a late hand-out of a job would break a promise: only windows and spacing count time.
+fn timed(limited: &[Limited]) -> bool {
+    limited.iter().any(|l| !l.limits.rates.is_empty() || l.limits.throttle.is_some())
+}
+
+/// One call of the sidecar's own, measured.
+async fn call(proxy: &Proxy, op: &'static str, call: Call) -> Result<Reply, UpstreamError> {
+    let begun = Instant::now();
+    let answer = proxy.upstream.call(call).await;
+    let code = answer.as_ref().map_or(0, |reply| reply.status.as_u16());
+    proxy.sidecar.metrics.called(op, code, begun.elapsed());
+    answer
+}
+
+/// A POST of JSON under a scope's credentials.
+fn post(proxy: &Proxy, scope: u64, target: &str, body: impl Into<Bytes>) -> Call {
+    Call {
+        method: http::Method::POST,
+        target: target.to_owned(),
+        headers: proxy.sidecar.own_headers(scope, true),
+        body: body.into(),
+        timeout: proxy.sidecar.settings.upstream_timeout,
+    }
+}
+
+/// A GET under a scope's credentials.
+fn get(proxy: &Proxy, scope: u64, target: String) -> Call {
+    Call {
+        method: http::Method::GET,
+        target,
+        headers: proxy.sidecar.own_headers(scope, false),
+        body: Bytes::new(),
+        timeout: proxy.sidecar.settings.upstream_timeout.min(Duration::from_secs(5)),
+    }
+}

@@ -1,0 +1,152 @@
+//! What kind of backend stands behind us: how it counts attempts, what requeue costs there, and what
+//! keeps a claim alive. Learnt from its manifest and from the first job it hands out; each can be set.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use crate::json::Json;
+
+/// How the backend behaves where the official ones differ.
+#[derive(Debug, Default)]
+pub struct Backend {
+    /// Whether handing a job out counts an attempt.
+    claims_count: Trait,
+    /// Whether giving a claimed job back with `requeue` costs it nothing.
+    requeue_harmless: Trait,
+    /// Whether any heartbeat of a worker id keeps all its jobs.
+    worker_liveness: Trait,
+    /// Whether a heartbeat's value counts from the job's start instead of from now.
+    from_start: Trait,
+}
+
+/// A yes or no that is set, learnt, or not known yet.
+#[derive(Debug, Default)]
+struct Trait(AtomicU8);
+
+const LEARNT_NO: u8 = 1;
+const LEARNT_YES: u8 = 2;
+const SET_NO: u8 = 3;
+const SET_YES: u8 = 4;
+
+impl Trait {
+    fn set(value: Option<bool>) -> Trait {
+        Trait(AtomicU8::new(match value {
+            None => 0,
+            Some(false) => SET_NO,
+            Some(true) => SET_YES,
+        }))
+    }
+
+    fn known(&self) -> Option<bool> {
+        match self.0.load(Ordering::Relaxed) {
+            LEARNT_NO | SET_NO => Some(false),
+            LEARNT_YES | SET_YES => Some(true),
+            _ => None,
+        }
+    }
+
+    /// What was set stays.
+    fn learn(&self, value: bool) {
+        if self.0.load(Ordering::Relaxed) < SET_NO {
+            self.0.store(if value { LEARNT_YES } else { LEARNT_NO }, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Backend {
+    /// What the config sets; `None` is learnt.
+    pub fn new(
+        claims_count: Option<bool>,
+        requeue_harmless: Option<bool>,
+        worker_liveness: Option<bool>,
+        from_start: Option<bool>,
+    ) -> Backend {
+        Backend {
+            claims_count: Trait::set(claims_count),
+            requeue_harmless: Trait::set(requeue_harmless),
+            worker_liveness: Trait::set(worker_liveness),
+            from_start: Trait::set(from_start),
+        }
+    }
+
+    /// Whether handing a job out counts an attempt; assumed until a job shows otherwise, because a
+    /// wrong guess in that direction costs lookahead and in the other costs jobs.
+    pub fn claims_count(&self) -> bool {
+        self.claims_count.known().unwrap_or(true)
+    }
+
+    /// Whether giving back with `requeue` is proven to cost nothing: where claims count, a requeue
+    /// keeps the count.
+    pub fn requeue_harmless(&self) -> bool {
+        self.requeue_harmless.known().unwrap_or(!self.claims_count())
+    }
+
+    /// Whether one heartbeat of a worker id keeps all its jobs alive.
+    pub fn worker_liveness(&self) -> bool {
+        self.worker_liveness.known().unwrap_or(false)
+    }
+
+    /// The value to send so that a job claimed `age` ago stays ours for `visibility` from now.
+    pub fn heartbeat_value(&self, visibility: Duration, age: Duration) -> Duration {
+        if self.from_start.known() == Some(true) { visibility + age } else { visibility }
+    }
+
+    /// Learns from a fresh claim: attempt 0 is only seen where claims do not count.
+    pub(super) fn saw_attempt(&self, attempt: Option<u32>) {
+        match (attempt, self.claims_count.known()) {
+            (Some(0), known) if known != Some(false) => self.claims_count.learn(false),
+            (Some(_), None) => self.claims_count.learn(true),
+            _ => {}
+        }
+    }
+
+    /// Learns from the manifest's `implementation`: the two official backends that are unlike the rest.
+    pub(super) fn read_manifest(&self, text: &[u8]) {
+        let Ok(manifest) = Json::parse(text, super::DEPTH) else { return };
+        let Some(implementation) = manifest.get("implementation") else { return };
+        let words = [implementation.get("name"), implementation.get("backend")];
+        let says = |word: &str| {
+            let is = |text: &str| text == word || text.strip_suffix(word).is_some_and(|rest| rest.ends_with('-'));
+            words.iter().flatten().any(|w| w.text().is_some_and(|text| is(&text)))
+        };
+        if says("amqp") {
+            self.worker_liveness.learn(true);
+            self.requeue_harmless.learn(false);
+        }
+        if says("lite") {
+            self.from_start.learn(true);
+            self.requeue_harmless.learn(false);
+        }
+    }
+
+    /// The attempt a job had before the claim that showed `attempt`.
+    pub(super) fn before_claim(&self, attempt: u32) -> u32 {
+        if self.claims_count() { attempt.saturating_sub(1) } else { attempt }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempt_zero_proves_that_claims_do_not_count() {
+        let backend = Backend::default();
+        assert!(backend.claims_count() && !backend.requeue_harmless());
+        backend.saw_attempt(Some(1));
+        assert!(backend.claims_count());
+        backend.saw_attempt(Some(0));
+        backend.saw_attempt(Some(2));
+        assert!(!backend.claims_count() && backend.requeue_harmless());
+        assert_eq!(backend.before_claim(2), 2);
+    }
+
+    #[test]
+    fn what_the_config_sets_is_not_unlearnt() {
+        let backend = Backend::new(Some(true), Some(true), None, None);
+        backend.saw_attempt(Some(0));
+        assert!(backend.claims_count() && backend.requeue_harmless());
+        backend.read_manifest(br#"{"implementation":{"name":"ojs-backend-amqp"}}"#);
+        assert!(backend.worker_liveness() && backend.requeue_harmless());
+    }
+}

@@ -1,0 +1,206 @@
+//! Claiming: how many jobs may be asked of the backend, and asking for them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use tokio::time::Instant;
+
+use super::job::Origin;
+use super::{DEPTH, Proxy, job};
+use crate::hold::{Lane, Prospect};
+use crate::json::{Json, Splice, quote};
+use crate::metrics::Event;
+use crate::policy::{Gate, PolicySet};
+use crate::upstream::{Call, Reply, UpstreamError};
+
+/// What a worker asked for.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    /// The FETCH as it came.
+    pub(super) body: Bytes,
+    pub(super) target: String,
+    pub(super) headers: HeaderMap,
+    /// Whose credentials it carries.
+    pub(super) scope: u64,
+    /// The most jobs it may get.
+    pub(super) count: usize,
+    /// The worker's own id, if it said one.
+    pub(super) worker_id: Option<Arc<str>>,
+    /// The visibility it asked for.
+    pub(super) visibility: Option<Duration>,
+}
+
+/// Queues that are asked together: one that limits can touch, or a run of others.
+#[derive(Debug)]
+pub(super) struct Section {
+    pub(super) lanes: Vec<Lane>,
+    /// What the name of a limited queue says; `None`: no limit can touch these queues.
+    pub(super) gate: Option<Gate>,
+}
+
+/// How a claim ended.
+pub(super) enum Answer {
+    /// This many jobs came into the hold; `short`: the queue has no more.
+    Jobs { short: bool },
+    /// The backend said something else; it is passed on as it is.
+    Other(Reply),
+}
+
+/// How many jobs may be asked for now, and if none, when that may change by itself.
+pub(super) struct Allowance {
+    pub(super) jobs: usize,
+    pub(super) prospect: Prospect,
+}
+
+impl Wanted {
+    /// The FETCH for these queues and this many jobs, under `claim_id`; everything else as it came.
+    fn rewritten(&self, lanes: &[Lane], count: usize, claim_id: Option<&str>) -> Option<Vec<u8>> {
+        let request = Json::parse(&self.body, DEPTH).ok()?;
+        let names: Vec<String> = lanes.iter().map(|lane| quote(&lane.queue)).collect();
+        let mut splice = Splice::new();
+        let mut set = |names: &[&str], value: String| {
+            let mut found = false;
+            for member in request.members() {
+                if names.iter().any(|name| member.is_named(name)) {
+                    splice.replace(member.value.range(), value.clone());
+                    found = true;
+                }
+            }
+            if !found && let Some(name) = names.first() {
+                splice.add_member(request, name, value.as_bytes());
+            }
+        };
+        set(&["queues"], format!("[{}]", names.join(",")));
+        set(&["count", "batch_size"], count.to_string());
+        if let Some(claim_id) = claim_id {
+            set(&["worker_id"], quote(claim_id));
+        }
+        Some(splice.apply(&self.body))
+    }
+}
+
+impl Proxy {
+    /// How many of `n` jobs may be claimed from a limited queue: its room less what is promised to
+    /// jobs that wait for nothing else, and the lookahead that is free where limits are by key.
+    pub(super) async fn allowance(&self, lane: &Lane, gate: &Gate, n: usize) -> Allowance {
+        let sidecar = &self.sidecar;
+        let mut jobs = n;
+        let mut prospect = Prospect::None;
+        if !gate.limited.is_empty() {
+            let Ok(room) = sidecar.store.room(&gate.limited).await else {
+                return Allowance { jobs: 0, prospect };
+            };
+            let promised = sidecar.hold.promised(&lane.queue, gate);
+            jobs = jobs.min((room.starts as usize).saturating_sub(promised));
+            let paused = gate.limited.iter().any(|l| l.limits.concurrency == Some(0));
+            if jobs == 0 && !paused && sidecar.hold.more(lane) {
+                prospect = room.at.map_or(Prospect::Slot, Prospect::At);
+            }
+        }
+        if gate.keyed || gate.limited.is_empty() {
+            jobs = jobs.min(sidecar.hold.lookahead(sidecar.hold_max(), sidecar.settings.hold_bytes));
+        }
+        Allowance { jobs, prospect }
+    }
+
+    /// Asks the backend for `n` jobs of a section and puts what comes into the hold. Limited queues
+    /// are claimed under the sidecar's id, others under the worker's own.
+    pub(super) async fn claim(
+        &self,
+        wanted: &Wanted,
+        section: &Section,
+        n: usize,
+        policies: &PolicySet,
+    ) -> Result<Answer, UpstreamError> {
+        let sidecar = &self.sidecar;
+        let Some(first) = section.lanes.first() else { return Ok(Answer::Jobs { short: true }) };
+        let alone = section.gate.is_some() && sidecar.backend.worker_liveness();
+        let n = if alone { 1 } else { n };
+        let claim_id = match (&section.gate, &wanted.worker_id) {
+            // One claim id never covers held jobs and jobs out with a worker where liveness is by worker.
+            (Some(_), _) if alone => Arc::from(format!("{}-{}", sidecar.name, sidecar.next_claim().0)),
+            (Some(_), _) | (None, None) => sidecar.name.clone(),
+            (None, Some(own)) => own.clone(),
+        };
+        let said = (section.gate.is_some() || wanted.worker_id.is_some()).then_some(&*claim_id);
+        let Some(body) = wanted.rewritten(&section.lanes, n, said) else {
+            return Ok(Answer::Jobs { short: true });
+        };
+        let sent = Instant::now();
+        sidecar.hold.asking(first, n, sent);
+        let answer = super::call(self, "fetch", wanted.call(body.into())).await;
+        let origin = Origin {
+            scope: wanted.scope,
+            tenant: job::tenant(&wanted.headers),
+            queue: if section.lanes.len() == 1 { Some(&first.queue) } else { None },
+            claim_id: &claim_id,
+            visibility: wanted.visibility,
+            sent,
+        };
+        let got = match &answer {
+            Ok(reply) => self.keep(reply, &origin, policies),
+            Err(_) => None,
+        };
+        sidecar.hold.asked(first, n, got.is_some_and(|got| got >= n), Instant::now());
+        match (answer, got) {
+            (Ok(_), Some(got)) => Ok(Answer::Jobs { short: got < n }),
+            (Ok(reply), None) => Ok(Answer::Other(reply)),
+            (Err(error), _) => Err(error),
+        }
+    }
+
+    /// Puts the jobs of a FETCH reply into the hold and says how many came; `None`: it is no FETCH
+    /// reply.
+    pub(super) fn keep(&self, reply: &Reply, origin: &Origin<'_>, policies: &PolicySet) -> Option<usize> {
+        let sidecar = &self.sidecar;
+        if reply.status != http::StatusCode::OK {
+            return None;
+        }
+        let jobs = Json::parse(&reply.body, DEPTH).ok().and_then(jobs_of);
+        let Some(jobs) = jobs else {
+            sidecar.metrics.count(Event::Nonsense);
+            return None;
+        };
+        let mut held = Vec::new();
+        let mut came = 0;
+        for job in jobs {
+            came += 1;
+            match sidecar.read_job(job, origin, policies) {
+                Some(job) => held.push(job),
+                None => sidecar.metrics.count(Event::Nonsense),
+            }
+        }
+        sidecar.metrics.claimed(held.len());
+        sidecar.hold.add(held);
+        Some(came)
+    }
+}
+
+impl Wanted {
+    /// The FETCH with another body.
+    pub(super) fn call(&self, body: Bytes) -> Call {
+        Call {
+            method: http::Method::POST,
+            target: self.target.clone(),
+            headers: self.headers.clone(),
+            body,
+            timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// The jobs of a FETCH reply: `jobs`, or a lone `job`, or none of an empty object.
+fn jobs_of(reply: Json<'_>) -> Option<Vec<Json<'_>>> {
+    use crate::json::Kind;
+    if reply.kind() != Kind::Object {
+        return None;
+    }
+    match (reply.get_exact("jobs"), reply.get_exact("job")) {
+        (Some(jobs), _) if jobs.kind() == Kind::Array => Some(jobs.items().collect()),
+        (Some(jobs), None) if !jobs.is_null() => None,
+        (_, Some(job)) if job.kind() == Kind::Object => Some(vec![job]),
+        _ => Some(Vec::new()),
+    }
+}

@@ -1,0 +1,132 @@
+//! The hand-out: jobs whose slots are taken, on their way to a worker. It is done when the connection
+//! polls the reply's body; until then it undoes itself when it is dropped, and the jobs are in the hold
+//! again for the next worker.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::request::Parts;
+use http::{HeaderValue, Response};
+
+use super::body::{Body, Watch};
+use super::fetch::{self, Hint};
+use super::start::Started;
+use super::{Proxy, respond, timed};
+use crate::limit::EARLY;
+use crate::metrics::Event;
+
+/// Started jobs and the means to take them back.
+#[derive(Debug)]
+pub(super) struct HandOut {
+    proxy: Proxy,
+    jobs: Vec<Started>,
+}
+
+impl HandOut {
+    pub(super) fn new(proxy: Proxy) -> HandOut {
+        HandOut { proxy, jobs: Vec::new() }
+    }
+
+    pub(super) fn extend(&mut self, jobs: Vec<Started>) {
+        self.jobs.extend(jobs);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.jobs.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    /// The reply that hands the jobs out. A start that would leave more than 5 ms after its time is
+    /// taken back first: it would stand closer to the next one than was promised.
+    pub(super) fn respond(mut self, parts: &Parts, hint: Hint) -> Response<Body> {
+        let now = self.proxy.sidecar.store.now();
+        let late = |job: &Started| now > job.at.plus(EARLY) && timed(&job.held.claimed.limited);
+        let (late, jobs): (Vec<Started>, Vec<Started>) = self.jobs.drain(..).partition(late);
+        if !late.is_empty() {
+            drop(HandOut { proxy: self.proxy.clone(), jobs: late });
+        }
+        self.jobs = jobs;
+        let bytes = self.bytes();
+        let proxy = self.proxy.clone();
+        let body = if self.jobs.is_empty() { Body::bytes(bytes) } else { Body::watched(bytes, self) };
+        let mut response = Response::new(body);
+        *response.status_mut() = fetch::OK;
+        respond::standard_headers(&parts.headers, response.headers_mut());
+        hint.write(response.headers_mut());
+        proxy.mend_media_type(&parts.headers, response.headers_mut());
+        response
+    }
+
+    /// `{"jobs":[…]}` with `job` beside it for clients that read only one.
+    fn bytes(&self) -> Bytes {
+        let size: usize = self.jobs.iter().map(|job| job.held.body.len() + 1).sum();
+        let first = self.jobs.first().map(|job| &job.held.body);
+        let mut bytes = BytesMut::with_capacity(size + 24 + first.map_or(0, |first| first.len()));
+        bytes.extend_from_slice(br#"{"jobs":["#);
+        for (nth, job) in self.jobs.iter().enumerate() {
+            if nth > 0 {
+                bytes.extend_from_slice(b",");
+            }
+            bytes.extend_from_slice(&job.held.body);
+        }
+        bytes.extend_from_slice(b"]");
+        if let Some(first) = first {
+            bytes.extend_from_slice(br#","job":"#);
+            bytes.extend_from_slice(first);
+        }
+        bytes.extend_from_slice(b"}");
+        bytes.freeze()
+    }
+}
+
+impl Watch for HandOut {
+    fn sent(&mut self) {
+        self.jobs.clear();
+    }
+}
+
+impl Drop for HandOut {
+    fn drop(&mut self) {
+        if self.jobs.is_empty() {
+            return;
+        }
+        let jobs = std::mem::take(&mut self.jobs);
+        let proxy = self.proxy.clone();
+        // The store's answer takes time, and a drop has none: a task of its own takes the starts back.
+        self.proxy.sidecar.tasks.spawn(async move {
+            for job in jobs.into_iter().rev() {
+                proxy.undo(job).await;
+            }
+        });
+    }
+}
+
+impl Proxy {
+    async fn undo(&self, job: Started) {
+        let sidecar = &self.sidecar;
+        let claimed = &job.held.claimed;
+        if let Ok(true) = sidecar.store.back(&claimed.job, claimed.generation).await {
+            sidecar.metrics.count(Event::HandOutUndone);
+            sidecar.metrics.ended(&claimed.limited);
+            let limited = claimed.limited.clone();
+            sidecar.hold.undo(job.held);
+            sidecar.hold.wake(&limited);
+        }
+    }
+
+    /// Mends the media type for clients that cannot read OJS's own.
+    pub(super) fn mend_media_type(&self, request: &http::HeaderMap, reply: &mut http::HeaderMap) {
+        if respond::relabel(self.sidecar.settings.media_type, request, reply) {
+            self.sidecar.metrics.count(Event::MediaTypeMended);
+        }
+    }
+}
+
+/// Whole seconds for `Retry-After`: at least 1, because Rust's SDK panics on less and JavaScript's
+/// replays at once, and at most 30, where SDKs cap it anyway.
+pub(super) fn retry_after(time: Duration) -> HeaderValue {
+    HeaderValue::from(time.as_secs_f64().ceil().clamp(1.0, 30.0) as u64)
+}

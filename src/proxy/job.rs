@@ -1,0 +1,99 @@
+//! A job as the backend handed it out, read just far enough to limit it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{DEFAULT_VISIBILITY, Sidecar, mirror, scope};
+use crate::hold::Held;
+use crate::json::Json;
+use crate::limit::OnLimit;
+use crate::policy::{self, JobLimits, JobView, PolicySet};
+use crate::store::Claimed;
+
+/// The circumstances of a claim.
+pub(super) struct Origin<'a> {
+    /// Whose credentials.
+    pub(super) scope: u64,
+    /// The tenant header of the FETCH, if there was one.
+    pub(super) tenant: Option<&'a str>,
+    /// The queue that was asked, if it was one.
+    pub(super) queue: Option<&'a Arc<str>>,
+    /// The worker id it was claimed under.
+    pub(super) claim_id: &'a Arc<str>,
+    /// What the FETCH said of visibility.
+    pub(super) visibility: Option<Duration>,
+    /// When the claim was sent, the latest moment from which its visibility surely counts.
+    pub(super) sent: Instant,
+}
+
+/// How much earlier than the backend the sidecar gives a claim up.
+pub(super) fn margin(visibility: Duration) -> Duration {
+    (visibility / 10).min(Duration::from_secs(2))
+}
+
+impl Sidecar {
+    /// Reads one job of a FETCH reply; `None`: it has no id, so nothing can be kept about it.
+    pub(super) fn read_job(&self, job: Json<'_>, origin: &Origin<'_>, policies: &PolicySet) -> Option<Held> {
+        let [id, kind, queue, priority, attempt] = job.pick(["id", "type", "queue", "priority", "attempt"]);
+        let id = id?.text()?;
+        let queue: Arc<str> = match origin.queue {
+            Some(queue) => queue.clone(),
+            None => Arc::from(queue.and_then(|q| q.text()).as_deref().unwrap_or("default")),
+        };
+        let kind = kind.and_then(|kind| kind.text()).unwrap_or_default();
+        let attempt = attempt.and_then(|a| a.int()).and_then(|a| u32::try_from(a).ok());
+        self.backend.saw_attempt(attempt);
+        let limits = self.limits_of(job, &queue, &kind, origin.tenant, policies);
+        let own = || mirror::visibility(job).map(Duration::from_millis);
+        let visibility = origin.visibility.or_else(own).unwrap_or(DEFAULT_VISIBILITY);
+        let claimed = Claimed {
+            job: Arc::from(id.as_ref()),
+            generation: self.next_claim(),
+            claim_id: origin.claim_id.clone(),
+            scope: origin.scope,
+            queue,
+            priority: priority.and_then(|p| p.int()).map_or(0, |p| p.clamp(-1000, 1000) as i32),
+            attempt: attempt.unwrap_or(0),
+            visibility: micros(visibility),
+            limited: limits.limited.clone(),
+        };
+        Some(Held {
+            claimed,
+            limits,
+            body: mirror::shown(job),
+            deadline: origin.sent + visibility.saturating_sub(margin(visibility)),
+            proven: origin.sent,
+            since: Instant::now(),
+            refused: false,
+        })
+    }
+
+    /// Everything that limits a job now.
+    pub(super) fn limits_of(
+        &self,
+        job: Json<'_>,
+        queue: &str,
+        kind: &str,
+        tenant: Option<&str>,
+        policies: &PolicySet,
+    ) -> JobLimits {
+        let tenant = tenant.filter(|_| self.settings.trust_tenant_header);
+        let view = JobView { queue, kind, meta: job.get("meta"), tenant };
+        let brings = self.settings.job_policies && crate::json::contains(job.raw(), mirror::NEEDLE);
+        let own = if brings { policy::own_policies(job, queue) } else { Vec::new() };
+        let none = || JobLimits { limited: Arc::from([]), on_limit: OnLimit::Wait };
+        policies.limits(&view, &own).unwrap_or_else(none)
+    }
+}
+
+/// The tenant header of a request, as text.
+pub(super) fn tenant(headers: &http::HeaderMap) -> Option<&str> {
+    headers.get(scope::TENANT)?.to_str().ok()
+}
+
+/// A duration in the store's unit.
+pub(super) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,204 @@
+//! Starting: what leaves the hold now. Pick, prove, take, in that order, and every job that was picked
+//! ends in exactly one place.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::time::Instant;
+
+use super::job::{margin, micros};
+use super::{DEPTH, PROOF, Proxy};
+use crate::hold::{Held, Lane, Refused};
+use crate::json::{Json, quote};
+use crate::limit::{Limited, Strategy, Timestamp};
+use crate::store::{Claimed, Verdict};
+
+/// A job that may go to a worker: its slots are taken.
+#[derive(Debug)]
+pub(super) struct Started {
+    pub(super) held: Held,
+    /// When the start counts.
+    pub(super) at: Timestamp,
+}
+
+/// How many jobs one heartbeat proves beside those that are due.
+const TOGETHER: usize = 64;
+
+impl Proxy {
+    /// Starts up to `want` held jobs of a lane. A job's visibility becomes `visibility` if the worker
+    /// asked for one.
+    pub(super) async fn start(&self, lane: &Lane, want: usize, visibility: Option<Duration>) -> Vec<Started> {
+        let sidecar = &self.sidecar;
+        let mut out: Vec<Started> = Vec::new();
+        while out.len() < want {
+            let picked = sidecar.hold.pick(lane, want - out.len(), sidecar.store.now());
+            if picked.is_empty() {
+                break;
+            }
+            let ours = self.prove(lane, picked, visibility).await;
+            let asks: Vec<Claimed> = ours.iter().map(|held| held.claimed.clone()).collect();
+            let Ok(verdicts) = sidecar.store.take(&asks, want - out.len()).await else {
+                ours.into_iter().rev().for_each(|held| sidecar.hold.put_back(held, None));
+                break;
+            };
+            let before = out.len();
+            // From the back, so that what is put back at the front of its group keeps its order.
+            let mut started = Vec::new();
+            for (held, verdict) in ours.into_iter().zip(verdicts).rev() {
+                match verdict {
+                    Verdict::Started { at } => started.push(Started { held, at }),
+                    Verdict::Refused { which, why, at, .. } => self.refused(held, which, &why, at),
+                    Verdict::Unasked => sidecar.hold.put_back(held, None),
+                    Verdict::Lost => {
+                        sidecar.hold.forget(&held.claimed.job);
+                    }
+                }
+            }
+            for start in started.into_iter().rev() {
+                self.leave_hold(start, &mut out).await;
+            }
+            if out.len() == before {
+                break;
+            }
+        }
+        out
+    }
+
+    async fn leave_hold(&self, start: Started, out: &mut Vec<Started>) {
+        let sidecar = &self.sidecar;
+        let claimed = &start.held.claimed;
+        if sidecar.hold.started(&start.held) {
+            sidecar.metrics.started(&claimed.limited, start.held.since.elapsed(), start.held.refused);
+            out.push(start);
+        } else if let Ok(true) = sidecar.store.back(&claimed.job, claimed.generation).await {
+            sidecar.hold.wake(&claimed.limited);
+            sidecar.hold.put_back(start.held, None);
+        }
+    }
+
+    fn refused(&self, held: Held, which: usize, why: &crate::limit::Refusal, at: Option<Timestamp>) {
+        let limited: Option<&Limited> = held.claimed.limited.get(which);
+        if let Some(limited) = limited {
+            self.sidecar.metrics.refused(limited, why.strategy, !held.refused);
+        }
+        let paused = why.strategy == Strategy::Concurrency && why.limit == 0;
+        let refused = match at {
+            Some(at) => Refused::Until(at),
+            None if paused => Refused::Paused,
+            None => Refused::ForSlot,
+        };
+        self.sidecar.hold.put_back(held, Some(refused));
+    }
+
+    /// Drops what is past its deadline, and asks the backend about what it has not confirmed for a
+    /// while, or claimed for another visibility than this worker's.
+    async fn prove(&self, lane: &Lane, picked: Vec<Held>, visibility: Option<Duration>) -> Vec<Held> {
+        let now = Instant::now();
+        let fresh = |held: &Held| {
+            let same = visibility.is_none_or(|v| micros(v) == held.claimed.visibility);
+            now < held.deadline && now.duration_since(held.proven) <= PROOF && same
+        };
+        if picked.iter().all(fresh) {
+            return picked;
+        }
+        let mut due: HashMap<(Arc<str>, u64), Vec<Arc<str>>> = HashMap::new();
+        for held in picked.iter().filter(|held| !fresh(held) && now < held.deadline) {
+            let lasts = visibility.map_or(held.claimed.visibility, micros);
+            due.entry((held.claimed.claim_id.clone(), lasts)).or_default().push(held.claimed.job.clone());
+        }
+        let age = picked.iter().map(|held| held.since.elapsed()).max().unwrap_or_default();
+        let mut confirmed: Vec<(Arc<str>, Instant)> = Vec::new();
+        for ((claim_id, lasts), mut jobs) in due {
+            let lasts = Duration::from_micros(lasts);
+            let more = self.sidecar.hold.unproven(lane, &claim_id, now - PROOF / 2, TOGETHER);
+            let asked = jobs.len();
+            jobs.extend(more);
+            confirmed.extend(self.confirm(lane.scope, &claim_id, &jobs, asked, lasts, age).await);
+        }
+        let mut ours = Vec::with_capacity(picked.len());
+        for mut held in picked {
+            if !fresh(&held) {
+                let Some((_, when)) = confirmed.iter().find(|(job, _)| *job == held.claimed.job) else {
+                    self.sidecar.lose(&held.claimed.job, held.claimed.generation).await;
+                    continue;
+                };
+                let lasts = visibility.unwrap_or(Duration::from_micros(held.claimed.visibility));
+                held.proven = *when;
+                held.claimed.visibility = micros(lasts);
+                held.deadline = *when + lasts.saturating_sub(margin(lasts));
+            }
+            ours.push(held);
+        }
+        ours
+    }
+
+    /// One heartbeat for `jobs`; which of them the backend says are ours, and since when. The first
+    /// `asked` are looked up one by one where its answer does not name them. `age`: how long ago the
+    /// oldest of them was claimed.
+    pub(super) async fn confirm(
+        &self,
+        scope: u64,
+        claim_id: &str,
+        jobs: &[Arc<str>],
+        asked: usize,
+        visibility: Duration,
+        age: Duration,
+    ) -> Vec<(Arc<str>, Instant)> {
+        let sidecar = &self.sidecar;
+        let sent = Instant::now();
+        let ids: Vec<String> = jobs.iter().map(|job| quote(job)).collect();
+        let ms = sidecar.backend.heartbeat_value(visibility, age).as_millis();
+        let body = format!(
+            r#"{{"worker_id":{},"active_jobs":[{}],"visibility_timeout_ms":{ms}}}"#,
+            quote(claim_id),
+            ids.join(",")
+        );
+        let target = "/ojs/v1/workers/heartbeat";
+        let named = match super::call(self, "heartbeat", super::post(self, scope, target, body)).await {
+            Ok(reply) if reply.status.is_success() && !sidecar.backend.worker_liveness() => named(&reply.body),
+            _ => Vec::new(),
+        };
+        let mut ours = Vec::new();
+        for (nth, job) in jobs.iter().enumerate() {
+            let is_named = named.iter().any(|id| **id == **job);
+            if is_named {
+                let lasts = visibility.saturating_sub(margin(visibility));
+                sidecar.hold.proved(job, sent, lasts, Duration::ZERO);
+            }
+            if is_named || (nth < asked && self.still_active(scope, job, None).await == Some(true)) {
+                ours.push((job.clone(), sent));
+            }
+        }
+        ours
+    }
+
+    /// Whether the backend has the job as active (in `attempt`, if given); `None`: it cannot be asked.
+    pub(super) async fn still_active(&self, scope: u64, job: &str, attempt: Option<u32>) -> Option<bool> {
+        let target = format!("/ojs/v1/jobs/{job}");
+        let reply = super::call(self, "get_job", super::get(self, scope, target)).await.ok()?;
+        match reply.status {
+            StatusCode::OK => {
+                let whole = Json::parse(&reply.body, DEPTH).ok()?;
+                let job = whole.get_exact("job").unwrap_or(whole);
+                let state = job.get("state")?.text()?;
+                let same = match (attempt, job.get("attempt").and_then(|a| a.int())) {
+                    (Some(claimed), Some(now)) => i64::from(claimed) == now,
+                    _ => true,
+                };
+                Some(state == "active" && same)
+            }
+            // A backend without this route answers 404 too, but not in JSON.
+            StatusCode::NOT_FOUND => Json::parse(&reply.body, DEPTH).ok().map(|_| false),
+            _ => None,
+        }
+    }
+}
+
+/// The ids in a heartbeat reply's `jobs_extended`.
+pub(super) fn named(reply: &[u8]) -> Vec<String> {
+    let Ok(whole) = Json::parse(reply, DEPTH) else { return Vec::new() };
+    let ids = whole.get("jobs_extended").into_iter().flat_map(|ids| ids.items());
+    ids.filter_map(|id| id.text().map(|text| text.into_owned())).collect()
+}
