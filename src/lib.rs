@@ -1,13 +1,11 @@
 //! ojs-throttle
-<<<<<<< HEAD
-pub mod hold;
-=======
 pub mod duration;
->>>>>>> config
+pub mod hold;
 pub mod json;
 pub mod limit;
 pub mod metrics;
 pub mod net;
 pub mod policy;
+pub mod proxy;
 pub mod store;
 pub mod upstream;

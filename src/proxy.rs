@@ -129,6 +129,7 @@ pub struct Sidecar {
     scopes: Scopes,
     paused: Mutex<HashSet<Arc<str>>>,
     settled: settle::Undelivered,
+    named: limits::Named,
     /// The worker id under which limited queues are claimed.
     name: Arc<str>,
     claims: AtomicU64,
@@ -166,6 +167,7 @@ impl Sidecar {
             scopes: Scopes::default(),
             paused: Mutex::default(),
             settled: settle::Undelivered::default(),
+            named: limits::Named::default(),
             name: Arc::from(name),
             claims: AtomicU64::new(1),
             draining: CancellationToken::new(),
@@ -239,6 +241,7 @@ impl Sidecar {
         self.hold.clear();
         self.paused.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.settled.clear();
+        self.named.clear();
         // Only the memory store can be behind this, and it does not fail.
         let _cleared = self.store.set(crate::store::Change::Clear).await;
     }

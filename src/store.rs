@@ -112,6 +112,9 @@ pub enum Change {
     Hidden { job: Arc<str>, hidden: bool },
     /// No starts of this job key before `until` (section 9.1); an earlier time than now opens it.
     Shut { key: Key, until: Timestamp },
+    /// A job that was found running, although nobody here started it: it takes its slots, above the
+    /// limits if need be. Nothing is done if it has a row.
+    Adopt(Claimed),
     /// Forget everything (the embedded backend's reset; tests).
     Clear,
 }

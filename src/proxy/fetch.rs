@@ -57,7 +57,7 @@ impl Proxy {
         let worker_id = read.as_ref().and_then(|r| r.worker_id.clone());
         let wanted = Wanted {
             body,
-            target: respond::target(&parts.uri),
+            target: self.target(&parts.uri),
             headers: parts.headers.clone(),
             scope,
             count: read.as_ref().map_or(1, |r| r.count),

@@ -9,30 +9,26 @@ use bytes::Bytes;
 
 use crate::json::{Json, Splice, quote};
 
-/// The mirror's name in `meta`. It contains `rate_limit`, so that one byte search finds every job
-/// that brings a limit of its own.
-pub(crate) const MIRROR: &str = "ojs.rate_limit.mirror";
+pub(crate) use crate::policy::MIRROR;
 
 /// What a search for jobs with limits of their own looks for.
 pub(crate) const NEEDLE: &str = "rate_limit";
 
-/// The member to write into `meta`: the policies as sent, each with where it stood, and the job's own
-/// visibility timeout.
-pub(crate) fn value(policies: &[(&str, &[u8])], visibility_ms: Option<i64>, added_meta: bool) -> Vec<u8> {
-    let mut text = String::from("{");
-    let mut members = Vec::new();
-    for (at, raw) in policies {
-        members.push(format!("{}:{}", quote(at), String::from_utf8_lossy(raw)));
+/// The member to write into `meta`: the policy as sent and where it stood, the job's own visibility
+/// timeout, and whether `meta` itself is ours.
+pub(crate) fn value(policy: Option<(&str, &[u8])>, visibility_ms: Option<i64>, added_meta: bool) -> Vec<u8> {
+    let mut members: Vec<Vec<u8>> = Vec::new();
+    if let Some((at, raw)) = policy {
+        members.push([br#""policy":"#, raw].concat());
+        members.push(format!("\"at\":{}", quote(at)).into_bytes());
     }
     if let Some(ms) = visibility_ms {
-        members.push(format!("\"visibility_timeout_ms\":{ms}"));
+        members.push(format!("\"visibility_timeout_ms\":{ms}").into_bytes());
     }
     if added_meta {
-        members.push("\"meta\":\"added\"".to_owned());
+        members.push(br#""meta":"added""#.to_vec());
     }
-    text.push_str(&members.join(","));
-    text.push('}');
-    text.into_bytes()
+    [b"{".as_slice(), &members.join(&b","[..]), b"}"].concat()
 }
 
 /// A job's visibility timeout as its mirror has it, in milliseconds.
@@ -56,8 +52,7 @@ pub(crate) fn hide(job: Json<'_>, splice: &mut Splice) -> bool {
     } else {
         splice.remove_member(meta, mirror);
     }
-    let as_option = mirror.value.get_exact("options.rate_limit").filter(|_| job.get("rate_limit").is_none());
-    if let Some(sent) = as_option {
+    if let Some(sent) = mirror.value.get_exact("policy").filter(|_| job.get(NEEDLE).is_none()) {
         splice.add_member(job, NEEDLE, sent.raw());
     }
     true

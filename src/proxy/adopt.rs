@@ -1,0 +1,119 @@
+//! Adoption: jobs that were running before this sidecar started get their slots, from the backend's
+//! list of active jobs and from workers' heartbeats. Windows start empty with the memory store; slots
+//! do not.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::time::Instant;
+
+use super::{DEFAULT_VISIBILITY, DEPTH, Proxy, Sidecar, job, mirror};
+use crate::json::Json;
+use crate::metrics::Event;
+use crate::store::{Change, Claimed};
+
+/// The most unknown jobs looked up from heartbeats.
+const MAX_SEEN: usize = 10_000;
+/// Jobs on one page of the backend's list, and the most pages read.
+const PAGE: usize = 100;
+const PAGES: usize = 100;
+
+impl Sidecar {
+    /// Whether heartbeats may still name jobs that ran before this sidecar started.
+    pub(super) fn adopts_from_heartbeats(&self) -> bool {
+        if self.policies.load().is_empty() {
+            return false;
+        }
+        let adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
+        Instant::now() < adopting.until
+    }
+
+    /// Whether the job was not looked up yet.
+    fn first_seen(&self, job: &str) -> bool {
+        let mut adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
+        adopting.seen.len() < MAX_SEEN && adopting.seen.insert(job.into())
+    }
+}
+
+impl Proxy {
+    /// Reads the backend's list of active jobs and takes their slots. Says how many were adopted;
+    /// `None`: the backend has no such list for us.
+    pub async fn adopt_running(&self) -> Option<usize> {
+        let mut adopted = 0;
+        for page in 1..=PAGES {
+            let target = format!("/ojs/v1/admin/jobs?state=active&page={page}&per_page={PAGE}");
+            let mut call = super::get(self, 0, target);
+            call.timeout = Duration::from_secs(2);
+            let reply = super::call(self, "list_active", call).await.ok()?;
+            if reply.status != StatusCode::OK {
+                return None;
+            }
+            let whole = Json::parse(&reply.body, DEPTH).ok()?;
+            let jobs: Vec<Json<'_>> = whole.get_exact("items")?.items().collect();
+            let count = jobs.len();
+            for job in jobs {
+                adopted += usize::from(self.adopt(0, job).await);
+            }
+            if count < PAGE {
+                break;
+            }
+        }
+        Some(adopted)
+    }
+
+    /// Looks up the jobs of a heartbeat that have no row, and takes their slots.
+    pub(super) async fn adopt_named(&self, scope: u64, jobs: &[Arc<str>]) {
+        for id in jobs {
+            let known = matches!(self.sidecar.store.row(id).await, Ok(Some(_)) | Err(_));
+            if known || self.sidecar.hold.has(id) || !self.sidecar.first_seen(id) {
+                continue;
+            }
+            let call = super::get(self, scope, format!("/ojs/v1/jobs/{id}"));
+            let Ok(reply) = super::call(self, "get_job", call).await else { continue };
+            if reply.status == StatusCode::OK
+                && let Ok(whole) = Json::parse(&reply.body, DEPTH)
+            {
+                self.adopt(scope, whole.get_exact("job").unwrap_or(whole)).await;
+            }
+        }
+    }
+
+    /// Takes the slots of one running job, above its limits if need be.
+    async fn adopt(&self, scope: u64, job: Json<'_>) -> bool {
+        let sidecar = &self.sidecar;
+        let [id, kind, queue, state, attempt] = job.pick(["id", "type", "queue", "state", "attempt"]);
+        let text = |value: Option<Json<'_>>| value.and_then(|v| v.text()).map(|v| v.into_owned());
+        let (Some(id), Some("active")) = (text(id), text(state).as_deref()) else { return false };
+        let queue = text(queue).unwrap_or_else(|| "default".to_owned());
+        let kind = text(kind).unwrap_or_default();
+        let policies = sidecar.policies.load();
+        let limits = sidecar.limits_of(job, &queue, &kind, None, &policies);
+        drop(policies);
+        if limits.limited.is_empty() || sidecar.hold.has(&id) {
+            return false;
+        }
+        let attempt = attempt.and_then(|a| a.int()).and_then(|a| u32::try_from(a).ok()).unwrap_or(0);
+        let own = mirror::visibility(job).map(Duration::from_millis);
+        let claimed = Claimed {
+            job: Arc::from(id),
+            generation: sidecar.next_claim(),
+            // Whoever claimed it knows its own id; ours stands for "not translated".
+            claim_id: text(job.get("worker_id")).map_or_else(|| sidecar.name.clone(), Arc::from),
+            scope,
+            queue: Arc::from(queue),
+            priority: 0,
+            attempt,
+            visibility: job::micros(own.unwrap_or(DEFAULT_VISIBILITY)),
+            limited: limits.limited.clone(),
+        };
+        let limited = claimed.limited.clone();
+        let adopted = matches!(sidecar.store.set(Change::Adopt(claimed)).await, Ok(true));
+        if adopted {
+            sidecar.noted(&limited);
+            sidecar.metrics.started(&limited, Duration::ZERO, false);
+            sidecar.metrics.count(Event::SlotAdopted);
+        }
+        adopted
+    }
+}

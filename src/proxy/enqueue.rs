@@ -1,0 +1,189 @@
+//! Enqueue: the `rate_limit` that a job brings is checked and mirrored, because backends forget it.
+//! Everything else passes byte for byte.
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::Response;
+
+use super::body::Body;
+use super::{DEPTH, Proxy, mirror, respond};
+use crate::json::{self, Json, JsonError, Kind, Splice};
+use crate::metrics::Event;
+use crate::policy::{self, FieldError, JobView, PolicySet, Sent};
+use crate::upstream::{Call, UpstreamError};
+
+/// The option whose value backends do not give back.
+const VISIBILITY: &str = "visibility_timeout_ms";
+
+/// Why an enqueue is not forwarded.
+enum Refused {
+    Field(FieldError),
+    Deep,
+}
+
+impl Proxy {
+    /// Answers one enqueue of a job, or of a batch.
+    pub(super) async fn enqueue(&self, parts: Parts, body: Bytes, batch: bool) -> Response<Body> {
+        let sidecar = &self.sidecar;
+        let policies = sidecar.policies.load();
+        let brings = sidecar.settings.job_policies && json::may_name(&body, mirror::NEEDLE);
+        let matters = brings || (!policies.is_empty() && (policies.rejects() || json::may_name(&body, VISIBILITY)));
+        if !matters {
+            return self.send_on(&parts, body).await;
+        }
+        let (body, keys) = match self.prepared(&parts, &body, batch, &policies) {
+            Ok(Some((spliced, keys))) => (Bytes::from(spliced), keys),
+            Ok(None) => (body, Vec::new()),
+            Err(Refused::Field(error)) => {
+                sidecar.metrics.count(Event::PolicyRefused);
+                return respond::bad_field(&parts.headers, &error);
+            }
+            Err(Refused::Deep) => return respond::too_deep(&parts.headers, DEPTH),
+        };
+        drop(policies);
+        let proxy = self.clone();
+        let call = self.enqueue_call(&parts, body);
+        // The job may be stored although its producer hangs up: the call runs to its end, so that what
+        // is counted is what is stored.
+        let task = sidecar.tasks.spawn(async move {
+            let answer = super::call(&proxy, "enqueue", call).await;
+            if answer.as_ref().is_ok_and(|reply| reply.status == http::StatusCode::CREATED) {
+                proxy.sidecar.enqueued(keys);
+            }
+            answer
+        });
+        match task.await {
+            Ok(Ok(mut reply)) => {
+                if let Some(shown) = mirror::hide_all(&reply.body) {
+                    reply.body = shown.into();
+                }
+                self.theirs(&parts, reply)
+            }
+            Ok(Err(error)) => failed(&parts, &error),
+            Err(_) => respond::internal(&parts.headers),
+        }
+    }
+
+    /// Forwards a body that is known, as it is.
+    async fn send_on(&self, parts: &Parts, body: Bytes) -> Response<Body> {
+        match self.upstream.call(self.enqueue_call(parts, body)).await {
+            Ok(reply) => self.theirs(parts, reply),
+            Err(error) => failed(parts, &error),
+        }
+    }
+
+    fn enqueue_call(&self, parts: &Parts, body: Bytes) -> Call {
+        Call {
+            method: parts.method.clone(),
+            target: self.target(&parts.uri),
+            headers: parts.headers.clone(),
+            body,
+            timeout: self.sidecar.settings.upstream_timeout,
+        }
+    }
+
+    /// The body with every job's mirror in it, and the limits that its jobs name; `None`: it goes on
+    /// as it came (the backend will say what is wrong with it).
+    #[expect(clippy::type_complexity, reason = "a pair that lives for one call")]
+    fn prepared(
+        &self,
+        parts: &Parts,
+        body: &[u8],
+        batch: bool,
+        policies: &PolicySet,
+    ) -> Result<Option<(Vec<u8>, Vec<crate::limit::Limited>)>, Refused> {
+        let whole = match Json::parse(body, DEPTH) {
+            Ok(whole) => whole,
+            Err(JsonError::Deep(_)) => return Err(Refused::Deep),
+            Err(JsonError::Malformed(_)) => return Ok(None),
+        };
+        let mut splice = Splice::new();
+        let mut keys = Vec::new();
+        if !batch {
+            self.prepare(parts, whole, policies, &mut splice, &mut keys).map_err(Refused::Field)?;
+        }
+        let jobs = if batch { whole.get("jobs") } else { None };
+        for (nth, job) in jobs.into_iter().flat_map(|jobs| jobs.items()).enumerate() {
+            self.prepare(parts, job, policies, &mut splice, &mut keys).map_err(|error| {
+                Refused::Field(FieldError { field: format!("jobs[{nth}].{}", error.field), ..error })
+            })?;
+        }
+        Ok(Some((if splice.is_empty() { body.to_vec() } else { splice.apply(body) }, keys)))
+    }
+
+    /// Checks one job and writes its mirror.
+    fn prepare(
+        &self,
+        parts: &Parts,
+        job: Json<'_>,
+        policies: &PolicySet,
+        splice: &mut Splice,
+        keys: &mut Vec<crate::limit::Limited>,
+    ) -> Result<(), FieldError> {
+        let sent = if self.sidecar.settings.job_policies { policy::sent_policies(job)? } else { Vec::new() };
+        let options = job.get("options");
+        let metadata = options.and_then(|options| options.get("metadata"));
+        // Backends let a non-empty `options.metadata` replace `meta` as a whole.
+        let metadata = metadata.filter(|metadata| metadata.members().next().is_some());
+        let meta = metadata.or(job.get("meta"));
+        if policies.rejects() {
+            let queue = options.and_then(|options| options.get("queue")).and_then(|queue| queue.text());
+            let kind = job.get("type").and_then(|kind| kind.text()).unwrap_or_default();
+            let tenant = super::job::tenant(&parts.headers).filter(|_| self.sidecar.settings.trust_tenant_header);
+            let view = JobView { queue: queue.as_deref().unwrap_or("default"), kind: &kind, meta, tenant };
+            policies.missing_key(&view).map_or(Ok(()), Err)?;
+        }
+        keys.extend(sent.iter().map(|sent| sent.policy.limited.clone()));
+        unforward(options, splice);
+        let visibility = options.and_then(|options| options.get(VISIBILITY)).and_then(|ms| ms.int());
+        write(job, meta, &sent, visibility.filter(|ms| *ms > 0), splice);
+        Ok(())
+    }
+}
+
+/// Takes `options.rate_limit.max_per_second` out: some backends would keep it for the queue for ever,
+/// and the sidecar enforces it.
+fn unforward(options: Option<Json<'_>>, splice: &mut Splice) {
+    let Some(limit) = options.and_then(|options| options.get(mirror::NEEDLE)) else { return };
+    for member in limit.members().filter(|member| member.is_named("max_per_second")) {
+        splice.remove_member(limit, member);
+    }
+}
+
+/// Writes a job's mirror into the `meta` that the backend will keep.
+fn write(job: Json<'_>, meta: Option<Json<'_>>, sent: &[Sent<'_>], visibility: Option<i64>, splice: &mut Splice) {
+    let forgotten = sent.iter().find(|sent| ["options.rate_limit", "rate_limit"].contains(&sent.at));
+    let policy = forgotten.map(|sent| (sent.at, sent.raw.raw()));
+    // Nobody but the sidecar writes mirrors.
+    for forged in meta.into_iter().flat_map(|meta| meta.members()) {
+        if forged.name.text().as_deref() == Some(mirror::MIRROR)
+            && let Some(meta) = meta
+        {
+            splice.remove_member(meta, forged);
+        }
+    }
+    if policy.is_none() && visibility.is_none() {
+        return;
+    }
+    match meta {
+        Some(meta) if meta.kind() == Kind::Object => {
+            splice.add_member(meta, mirror::MIRROR, &mirror::value(policy, visibility, false));
+        }
+        None if job.kind() == Kind::Object => {
+            let value = mirror::value(policy, visibility, true);
+            let meta = [b"{\"", mirror::MIRROR.as_bytes(), b"\":", &value, b"}"].concat();
+            splice.add_member(job, "meta", &meta);
+        }
+        Some(meta) if meta.is_null() => {
+            let value = mirror::value(policy, visibility, true);
+            splice.replace(meta.range(), [b"{\"", mirror::MIRROR.as_bytes(), b"\":", &value, b"}"].concat());
+        }
+        // A `meta` of another kind is the backend's to refuse.
+        _ => {}
+    }
+}
+
+/// Never 502, 503, 504 or 429 once the job may be stored: SDKs send POSTs again on those.
+fn failed(parts: &Parts, error: &UpstreamError) -> Response<Body> {
+    if error.in_doubt() { respond::in_doubt(&parts.headers, error) } else { respond::upstream_failed(&parts.headers, error) }
+}

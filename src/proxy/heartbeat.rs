@@ -1,0 +1,193 @@
+//! Heartbeats. A worker names the jobs it runs; those that the sidecar claimed go upstream under the
+//! sidecar's id, the rest under the worker's own. They never fail on the sidecar's account: a worker
+//! whose heartbeat fails may be taken for dead, or retry four times as often.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Response, StatusCode};
+
+use super::body::Body;
+use super::start::named;
+use super::{DEPTH, Proxy, respond};
+use crate::json::{Json, Kind, Splice, quote};
+use crate::metrics::Event;
+use crate::store::{Change, Place, Row};
+use crate::upstream::{Call, Reply};
+
+/// A heartbeat, read.
+struct Beat {
+    /// The jobs it names.
+    jobs: Vec<Arc<str>>,
+    /// The visibility it asks for.
+    visibility: Option<Duration>,
+    /// Whether `active_jobs` is something else than a list, beside a list of ids.
+    crooked: bool,
+}
+
+/// Jobs that go upstream in one heartbeat.
+#[derive(Default)]
+struct Group {
+    ids: Vec<Arc<str>>,
+    rows: Vec<Row>,
+}
+
+impl Proxy {
+    /// Answers one heartbeat.
+    pub(super) async fn heartbeat(&self, parts: Parts, body: Bytes) -> Response<Body> {
+        let scope = self.sidecar.scopes.of(&parts.headers);
+        let Some(beat) = read(&body) else { return self.beat_as_it_is(&parts, body).await };
+        if self.sidecar.adopts_from_heartbeats() {
+            self.adopt_named(scope, &beat.jobs).await;
+        }
+        let (own, ours) = self.split(&beat).await;
+        let mend = beat.crooked && self.sidecar.settings.repair_heartbeat;
+        if mend {
+            self.sidecar.metrics.count(Event::HeartbeatMended);
+        }
+        if ours.is_empty() && !mend {
+            let reply = self.beat_as_it_is(&parts, body).await;
+            return reply;
+        }
+        let own_body = if mend || !ours.is_empty() { with_jobs(&body, &own) } else { body };
+        let reply = self.own_beat(&parts, own_body).await;
+        if reply.status != StatusCode::OK {
+            return self.theirs(&parts, reply);
+        }
+        let mut extended = named(&reply.body);
+        for ((claim_id, lasts), group) in ours {
+            extended.extend(self.beat_for(scope, &claim_id, Duration::from_micros(lasts), &group).await);
+        }
+        let body = united(&reply.body, &extended);
+        self.theirs(&parts, Reply { body: body.into(), ..reply })
+    }
+
+    /// Which jobs are the worker's own claims, and which ours, by claim id and visibility.
+    async fn split(&self, beat: &Beat) -> (Vec<Arc<str>>, BTreeMap<(Arc<str>, u64), Group>) {
+        let mut own = Vec::new();
+        let mut ours: BTreeMap<(Arc<str>, u64), Group> = BTreeMap::new();
+        for job in &beat.jobs {
+            match self.sidecar.store.row(job).await {
+                Ok(Some(row)) if row.place == Place::Out => {
+                    let lasts = beat.visibility.map_or(row.claimed.visibility, super::job::micros);
+                    let group = ours.entry((row.claimed.claim_id.clone(), lasts)).or_default();
+                    group.ids.push(job.clone());
+                    group.rows.push(row);
+                }
+                _ => own.push(job.clone()),
+            }
+        }
+        (own, ours)
+    }
+
+    /// One heartbeat for jobs that the sidecar claimed; which of them were extended.
+    async fn beat_for(&self, scope: u64, claim_id: &str, lasts: Duration, group: &Group) -> Vec<String> {
+        let sidecar = &self.sidecar;
+        let ids: Vec<String> = group.ids.iter().map(|id| quote(id)).collect();
+        let ms = lasts.as_millis();
+        let body = format!(
+            r#"{{"worker_id":{},"active_jobs":[{}],"visibility_timeout_ms":{ms}}}"#,
+            quote(claim_id),
+            ids.join(",")
+        );
+        let call = super::post(self, scope, "/ojs/v1/workers/heartbeat", body);
+        let extended = match super::call(self, "heartbeat", call).await {
+            Ok(reply) if reply.status.is_success() => named(&reply.body),
+            _ => Vec::new(),
+        };
+        // A list that is only an echo proves nothing: those slots wait until the backend is asked.
+        if !sidecar.backend.worker_liveness() {
+            for row in group.rows.iter().filter(|row| extended.iter().any(|id| **id == *row.claimed.job)) {
+                let until = sidecar.store.now().plus(super::job::micros(lasts));
+                let change = Change::Until {
+                    job: row.claimed.job.clone(),
+                    generation: row.claimed.generation,
+                    until,
+                    visibility: super::job::micros(lasts),
+                };
+                // If the store is away the old time stands, and the backend is asked when it passes.
+                let _moved = sidecar.store.set(change).await;
+            }
+        }
+        extended
+    }
+
+    async fn beat_as_it_is(&self, parts: &Parts, body: Bytes) -> Response<Body> {
+        let reply = self.own_beat(parts, body).await;
+        self.theirs(parts, reply)
+    }
+
+    /// The worker's own heartbeat. A backend that is lost, fails or is overloaded is answered for: the
+    /// worker goes on, and nothing is extended.
+    async fn own_beat(&self, parts: &Parts, body: Bytes) -> Reply {
+        let call = Call {
+            method: parts.method.clone(),
+            target: self.target(&parts.uri),
+            headers: parts.headers.clone(),
+            body,
+            timeout: self.sidecar.settings.upstream_timeout.min(Duration::from_secs(10)),
+        };
+        match super::call(self, "heartbeat", call).await {
+            Ok(reply) if !reply.status.is_server_error() && reply.status != StatusCode::TOO_MANY_REQUESTS => reply,
+            _ => {
+                let mut headers = http::HeaderMap::new();
+                respond::standard_headers(&parts.headers, &mut headers);
+                let body = Bytes::from_static(br#"{"state":"active","directive":"continue","jobs_extended":[]}"#);
+                Reply { status: StatusCode::OK, headers, body }
+            }
+        }
+    }
+}
+
+/// Reads a heartbeat; `None`: it names no jobs that we understand.
+fn read(body: &[u8]) -> Option<Beat> {
+    let request = Json::parse(body, DEPTH).ok()?;
+    let [active, ids, visibility] = request.pick(["active_jobs", "active_job_ids", "visibility_timeout_ms"]);
+    let is_list = |list: &Json<'_>| list.kind() == Kind::Array;
+    let list = active.filter(is_list).or(ids.filter(is_list))?;
+    let jobs: Option<Vec<Arc<str>>> = list.items().map(|id| id.text().map(|id| Arc::from(id.as_ref()))).collect();
+    let visibility = visibility.and_then(|ms| ms.int()).and_then(|ms| u64::try_from(ms).ok());
+    Some(Beat {
+        jobs: jobs?,
+        visibility: visibility.filter(|ms| *ms > 0).map(Duration::from_millis),
+        crooked: active.is_some_and(|active| !is_list(&active)),
+    })
+}
+
+/// The heartbeat with `active_jobs` as this list.
+fn with_jobs(body: &Bytes, jobs: &[Arc<str>]) -> Bytes {
+    let Ok(request) = Json::parse(body, DEPTH) else { return body.clone() };
+    let ids: Vec<String> = jobs.iter().map(|id| quote(id)).collect();
+    let list = format!("[{}]", ids.join(","));
+    let mut splice = Splice::new();
+    let mut found = false;
+    for member in request.members().filter(|member| member.is_named("active_jobs")) {
+        splice.replace(member.value.range(), list.clone());
+        found = true;
+    }
+    if !found {
+        splice.add_member(request, "active_jobs", list.as_bytes());
+    }
+    splice.apply(body).into()
+}
+
+/// The reply with all that was extended, and with a `state` that every SDK can read.
+fn united(reply: &[u8], extended: &[String]) -> Vec<u8> {
+    let Ok(whole) = Json::parse(reply, DEPTH) else { return reply.to_vec() };
+    let ids: Vec<String> = extended.iter().map(|id| quote(id)).collect();
+    let list = format!("[{}]", ids.join(","));
+    let mut splice = Splice::new();
+    match whole.get("jobs_extended") {
+        Some(named) => splice.replace(named.range(), list),
+        None => splice.add_member(whole, "jobs_extended", list.as_bytes()),
+    }
+    match whole.get("state") {
+        Some(state) if state.kind() == Kind::String => {}
+        Some(state) => splice.replace(state.range(), "\"active\""),
+        None => splice.add_member(whole, "state", b"\"active\""),
+    }
+    splice.apply(reply)
+}

@@ -1,0 +1,268 @@
+//! Held jobs as they are seen from outside: what the OJS text says they are, `available`, with the
+//! attempt they had before the claim. Pausing, cancelling and deleting them works at once.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Response, StatusCode};
+
+use super::body::Body;
+use super::{DEPTH, Proxy, mirror, respond};
+use crate::json::{Json, Kind, Splice};
+use crate::upstream::{Call, Reply};
+
+impl Proxy {
+    /// `GET` of one job or a list of jobs.
+    pub(super) async fn show_jobs(&self, parts: Parts) -> Response<Body> {
+        let mut reply = match self.upstream.call(self.plain_call(&parts, Bytes::new())).await {
+            Ok(reply) => reply,
+            Err(error) => return respond::upstream_failed(&parts.headers, &error),
+        };
+        if let Some(shown) = self.shown(&parts, &reply) {
+            reply.body = shown.into();
+        }
+        self.theirs(&parts, reply)
+    }
+
+    /// `GET` of one queue's numbers or of all.
+    pub(super) async fn show_queues(&self, parts: Parts, queue: Option<&str>) -> Response<Body> {
+        let mut reply = match self.upstream.call(self.plain_call(&parts, Bytes::new())).await {
+            Ok(reply) => reply,
+            Err(error) => return respond::upstream_failed(&parts.headers, &error),
+        };
+        let counts = self.sidecar.hold.counts();
+        if !counts.is_empty() && reply.status == StatusCode::OK {
+            let of = |name: &str| counts.get(name).copied().unwrap_or(0);
+            if let Some(body) = recounted(&reply.body, queue, &of, counts.values().sum()) {
+                reply.body = body.into();
+            }
+        }
+        self.theirs(&parts, reply)
+    }
+
+    /// Cancel or delete of a job: a held one is hidden first, then the call goes on.
+    pub(super) async fn cancel(&self, parts: Parts, body: Bytes, job: &str) -> Response<Body> {
+        let sidecar = &self.sidecar;
+        let hidden = sidecar.hold.hide(job);
+        let proxy = self.clone();
+        let call = self.plain_call(&parts, body);
+        let name = job.to_owned();
+        let task = sidecar.tasks.spawn(async move {
+            let mut answer = super::call(&proxy, "cancel", call).await;
+            if let Ok(reply) = &mut answer
+                && hidden
+                && let Some(shown) = proxy.relabelled(&reply.body)
+            {
+                reply.body = shown.into();
+            }
+            match &answer {
+                Ok(reply) if reply.status.is_success() => {
+                    proxy.sidecar.hold.forget(&name);
+                    proxy.sidecar.end(&name, None).await;
+                }
+                // Gone or in another state: the next proof tells, if it is still ours.
+                _ if hidden => proxy.sidecar.hold.show(&name),
+                _ => {}
+            }
+            answer
+        });
+        match task.await {
+            Ok(Ok(reply)) => self.theirs(&parts, reply),
+            Ok(Err(error)) => respond::upstream_failed(&parts.headers, &error),
+            Err(_) => respond::internal(&parts.headers),
+        }
+    }
+
+    /// Pause and resume: held jobs of a paused queue stay from the moment the call comes.
+    pub(super) async fn pause(&self, parts: Parts, body: Bytes, queue: &str, pause: bool) -> Response<Body> {
+        let sidecar = &self.sidecar;
+        let was = sidecar.paused(queue);
+        if pause {
+            sidecar.set_paused(queue, true);
+        }
+        let answer = super::call(self, "pause", self.plain_call(&parts, body)).await;
+        let done = answer.as_ref().is_ok_and(|reply| reply.status.is_success());
+        sidecar.set_paused(queue, if done { pause } else { was });
+        if done && !pause {
+            sidecar.hold.wake_all();
+        }
+        match answer {
+            Ok(reply) => self.theirs(&parts, reply),
+            Err(error) => respond::upstream_failed(&parts.headers, &error),
+        }
+    }
+
+    /// `POST /ojs/v1/admin/reset` of the embedded backend, which clears the sidecar too.
+    pub(super) async fn reset(&self, parts: Parts, body: Bytes) -> Response<Body> {
+        self.sidecar.clear().await;
+        let answer = self.upstream.call(self.plain_call(&parts, body)).await;
+        self.sidecar.clear().await;
+        match answer {
+            Ok(reply) => self.theirs(&parts, reply),
+            Err(error) => respond::upstream_failed(&parts.headers, &error),
+        }
+    }
+
+    /// The request as it came, for a reply that is read whole.
+    pub(super) fn plain_call(&self, parts: &Parts, body: Bytes) -> Call {
+        let mut headers = parts.headers.clone();
+        // What is read must not be packed.
+        headers.remove(http::header::ACCEPT_ENCODING);
+        Call {
+            method: parts.method.clone(),
+            target: self.target(&parts.uri),
+            headers,
+            body,
+            timeout: self.sidecar.settings.upstream_timeout,
+        }
+    }
+
+    /// The reply with held jobs shown as what they are and mirrors hidden; `None`: as it came.
+    fn shown(&self, parts: &Parts, reply: &Reply) -> Option<Vec<u8>> {
+        if reply.status != StatusCode::OK {
+            return None;
+        }
+        if self.sidecar.hold.is_empty() {
+            return mirror::hide_all(&reply.body);
+        }
+        let query = parts.uri.query().unwrap_or_default();
+        let asked: HashMap<&str, &str> = query.split('&').filter_map(|pair| pair.split_once('=')).collect();
+        match asked.get("state") {
+            Some(&"active") => self.without_held(&reply.body),
+            Some(&"available") => self.with_held(&reply.body, &asked),
+            _ => self.relabelled(&reply.body),
+        }
+    }
+
+    /// Every held job in a text as `available`, mirrors hidden.
+    fn relabelled(&self, text: &[u8]) -> Option<Vec<u8>> {
+        let whole = Json::parse(text, DEPTH).ok()?;
+        let mut splice = Splice::new();
+        let lists = ["items", "jobs"].into_iter().filter_map(|name| whole.get_exact(name));
+        let jobs = lists.flat_map(|list| list.items()).chain(whole.get_exact("job")).chain([whole]);
+        for job in jobs {
+            mirror::hide(job, &mut splice);
+            let id = job.get_exact("id").and_then(|id| id.text());
+            if let Some(attempt) = id.and_then(|id| self.sidecar.hold.attempt(&id)) {
+                self.relabel(job, attempt, &mut splice);
+            }
+        }
+        (!splice.is_empty()).then(|| splice.apply(text))
+    }
+
+    fn relabel(&self, job: Json<'_>, attempt: u32, splice: &mut Splice) {
+        for member in job.members() {
+            if member.is_named("state") {
+                if member.value.text().as_deref() == Some("active") {
+                    splice.replace(member.value.range(), "\"available\"");
+                }
+            } else if member.is_named("attempt") {
+                let before = self.sidecar.backend.before_claim(attempt);
+                splice.replace(member.value.range(), before.to_string());
+            } else if member.is_named("started_at") || member.is_named("worker_id") {
+                splice.remove_member(job, member);
+            }
+        }
+    }
+
+    /// A list of active jobs without those that are held.
+    fn without_held(&self, text: &[u8]) -> Option<Vec<u8>> {
+        let whole = Json::parse(text, DEPTH).ok()?;
+        let items = whole.get_exact("items")?;
+        let mut kept = Vec::new();
+        let mut removed = 0;
+        for job in items.items() {
+            let id = job.get_exact("id").and_then(|id| id.text());
+            if id.is_some_and(|id| self.sidecar.hold.has(&id)) {
+                removed += 1;
+            } else {
+                kept.push(mirror::shown(job));
+            }
+        }
+        let mut splice = Splice::new();
+        splice.replace(items.range(), list(&kept));
+        add_to_total(whole, -removed, &mut splice);
+        Some(splice.apply(text))
+    }
+
+    /// A list of available jobs, first page, with those that are held.
+    fn with_held(&self, text: &[u8], asked: &HashMap<&str, &str>) -> Option<Vec<u8>> {
+        let whole = Json::parse(text, DEPTH).ok()?;
+        let items = whole.get_exact("items")?;
+        let first_page = asked.get("page").is_none_or(|page| *page == "1");
+        let mut shown: Vec<Bytes> = items.items().map(mirror::shown).collect();
+        let mut added = 0;
+        for body in self.sidecar.hold.bodies(asked.get("queue").copied()) {
+            let Ok(job) = Json::parse(&body, DEPTH) else { continue };
+            let kind = job.get_exact("type").and_then(|kind| kind.text());
+            if asked.get("type").is_some_and(|asked| kind.as_deref() != Some(asked)) {
+                continue;
+            }
+            added += 1;
+            if first_page {
+                let id = job.get_exact("id").and_then(|id| id.text());
+                let attempt = id.and_then(|id| self.sidecar.hold.attempt(&id)).unwrap_or(0);
+                let mut splice = Splice::new();
+                self.relabel(job, attempt, &mut splice);
+                shown.push(splice.apply(&body).into());
+            }
+        }
+        let mut splice = Splice::new();
+        splice.replace(items.range(), list(&shown));
+        add_to_total(whole, added, &mut splice);
+        Some(splice.apply(text))
+    }
+}
+
+fn list(items: &[Bytes]) -> Vec<u8> {
+    let parts: Vec<&[u8]> = items.iter().map(|item| item.as_ref()).collect();
+    [b"[".as_slice(), &parts.join(&b","[..]), b"]"].concat()
+}
+
+fn add_to_total(whole: Json<'_>, change: i64, splice: &mut Splice) {
+    let total = whole.get_exact("pagination").and_then(|pages| pages.get_exact("total"));
+    if let Some((total, now)) = total.and_then(|total| Some((total, total.int()?))) {
+        splice.replace(total.range(), now.saturating_add(change).max(0).to_string());
+    }
+}
+
+/// Queue numbers with held jobs as available instead of active: of one queue, of a list (`items`,
+/// `queues`), or totals. `None`: no numbers were found.
+fn recounted(text: &[u8], queue: Option<&str>, of: &dyn Fn(&str) -> usize, all: usize) -> Option<Vec<u8>> {
+    let whole = Json::parse(text, DEPTH).ok()?;
+    let mut splice = Splice::new();
+    if let Some(queue) = queue {
+        shift(whole, of(queue), &mut splice);
+    } else {
+        let lists = ["items", "queues"].into_iter().filter_map(|name| whole.get_exact(name));
+        let mut found = false;
+        for entry in lists.flat_map(|list| list.items()) {
+            found = true;
+            if let Some(name) = entry.get_exact("name").and_then(|name| name.text()) {
+                shift(entry, of(&name), &mut splice);
+            }
+        }
+        if !found {
+            shift(whole, all, &mut splice);
+        }
+    }
+    (!splice.is_empty()).then(|| splice.apply(text))
+}
+
+/// Moves `held` jobs from `active` to `available`, in the object or one level into it.
+fn shift(object: Json<'_>, held: usize, splice: &mut Splice) {
+    if held == 0 {
+        return;
+    }
+    let held = i64::try_from(held).unwrap_or(i64::MAX);
+    let inner = ["queue", "stats", "counts", "jobs"].into_iter().filter_map(|name| object.get_exact(name));
+    for place in inner.filter(|inner| inner.kind() == Kind::Object).chain([object]) {
+        let (Some(available), Some(active)) = (place.get_exact("available"), place.get_exact("active")) else {
+            continue;
+        };
+        let (Some(many), Some(few)) = (available.int(), active.int()) else { continue };
+        splice.replace(available.range(), many.saturating_add(held).to_string());
+        splice.replace(active.range(), few.saturating_sub(held).max(0).to_string());
+    }
+}

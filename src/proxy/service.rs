@@ -1,0 +1,123 @@
+//! Dispatch: one match from operation to function.
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderMap, Request, Response, Uri, header};
+use hyper::body::Incoming;
+use std::sync::Arc;
+
+use super::body::{self, Body};
+use super::settle::Verb;
+use super::{Sidecar, pass, respond};
+use crate::metrics::Event;
+use crate::ojs::{self, Operation};
+use crate::upstream::Upstream;
+
+/// The service of one thread: the sidecar, and that thread's connections to the backend.
+#[derive(Clone, Debug)]
+pub struct Proxy {
+    pub(super) sidecar: Arc<Sidecar>,
+    pub(super) upstream: Upstream,
+}
+
+impl Proxy {
+    /// A service for one thread.
+    pub fn new(sidecar: Arc<Sidecar>, upstream: Upstream) -> Proxy {
+        Proxy { sidecar, upstream }
+    }
+
+    /// Answers one request.
+    pub async fn handle(&self, request: Request<Incoming>) -> Response<Body> {
+        let path = request.uri().path().to_owned();
+        let operation = match Operation::of(request.method(), &path) {
+            Ok(operation) => operation,
+            Err(bad) => return respond::bad_path(request.headers(), bad),
+        };
+        match operation {
+            Operation::Fetch
+            | Operation::Ack
+            | Operation::Nack
+            | Operation::Heartbeat
+            | Operation::Enqueue
+            | Operation::Batch
+            | Operation::CancelJob { .. }
+            | Operation::Pause { .. }
+            | Operation::Resume { .. }
+            | Operation::Reset => self.with_body(request, operation).await,
+            Operation::Job { .. } | Operation::AdminJob { .. } | Operation::AdminJobs | Operation::DeadLetters => {
+                self.show_jobs(request.into_parts().0).await
+            }
+            Operation::QueueStats { queue } | Operation::AdminQueue { queue } => {
+                self.show_queues(request.into_parts().0, Some(&queue)).await
+            }
+            Operation::Queues | Operation::AdminQueues | Operation::AdminStats => {
+                self.show_queues(request.into_parts().0, None).await
+            }
+            Operation::RateLimit { key } => self.inspect(&request.into_parts().0, &key).await,
+            _ => self.pass(request).await,
+        }
+    }
+
+    /// Operations whose bodies are read whole before anything is sent on.
+    async fn with_body(&self, request: Request<Incoming>, operation: Operation<'_>) -> Response<Body> {
+        let (parts, incoming) = request.into_parts();
+        if is_packed(&parts.headers) {
+            return respond::packed_body(&parts.headers);
+        }
+        let settings = &self.sidecar.settings;
+        let bytes = match body::read(incoming, settings.max_body, settings.body_timeout).await {
+            Ok(bytes) => bytes,
+            Err(error) => return respond::unread(&parts.headers, &error),
+        };
+        match operation {
+            Operation::Fetch => self.fetch(parts, bytes).await,
+            Operation::Ack => self.settle(parts, bytes, Verb::Ack).await,
+            Operation::Nack => self.settle(parts, bytes, Verb::Nack).await,
+            Operation::Heartbeat => self.heartbeat(parts, bytes).await,
+            Operation::Enqueue => self.enqueue(parts, bytes, false).await,
+            Operation::Batch => self.enqueue(parts, bytes, true).await,
+            Operation::CancelJob { id } => self.cancel(parts, bytes, &id).await,
+            Operation::Pause { queue } => self.pause(parts, bytes, &queue, true).await,
+            Operation::Resume { queue } => self.pause(parts, bytes, &queue, false).await,
+            Operation::Reset if settings.reset => self.reset(parts, bytes).await,
+            _ => self.forward(&parts, bytes).await,
+        }
+    }
+
+    /// Passes a request whose body is known.
+    async fn forward(&self, parts: &Parts, bytes: Bytes) -> Response<Body> {
+        match self.upstream.call(self.plain_call(parts, bytes)).await {
+            Ok(reply) => self.theirs(parts, reply),
+            Err(error) => respond::upstream_failed(&parts.headers, &error),
+        }
+    }
+
+    /// Streams a request and its reply.
+    async fn pass(&self, request: Request<Incoming>) -> Response<Body> {
+        let headers = request.headers().clone();
+        let mut response = pass::pass(&self.upstream, request).await;
+        self.mend_media_type(&headers, response.headers_mut());
+        response
+    }
+
+    /// The target to send upstream: the raw path and query, over-encoded queue names made plain.
+    pub(super) fn target(&self, uri: &Uri) -> String {
+        let raw = uri.path_and_query().map_or("/", |target| target.as_str());
+        if self.sidecar.settings.repair_paths
+            && uri.path().contains("/queues/")
+            && let Some(plain) = ojs::plain_path(uri.path())
+        {
+            self.sidecar.metrics.count(Event::PathMended);
+            return match uri.query() {
+                Some(query) => format!("{plain}?{query}"),
+                None => plain,
+            };
+        }
+        raw.to_owned()
+    }
+}
+
+/// Whether a body is packed, so that we cannot read what it asks for.
+fn is_packed(headers: &HeaderMap) -> bool {
+    headers.get(header::CONTENT_ENCODING).is_some_and(|coding| coding != "identity")
+}

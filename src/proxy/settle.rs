@@ -1,0 +1,269 @@
+//! ACK and nack. They never fail on the sidecar's account: SDKs turn a failed ACK into a nack, and a
+//! job that succeeded would run again. So the body is read whole before anything is sent, a backend
+//! that is down or cuts its reply is asked again in here, and an answer that its worker never got is
+//! kept for the same request.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Response, StatusCode};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::body::{Body, Watch};
+use super::{DEPTH, Proxy, respond};
+use crate::json::{Json, Splice, quote};
+use crate::metrics::Event;
+use crate::store::{Place, Row};
+use crate::upstream::{Call, Reply, UpstreamError};
+
+/// How long an answer that did not reach its worker is kept.
+const KEEP: Duration = Duration::from_secs(60);
+/// The most answers kept.
+const KEPT: usize = 1024;
+/// The first and the longest pause between tries.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+
+/// Which of the two it is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Verb {
+    Ack,
+    Nack,
+}
+
+/// Answers that did not reach their workers, by the request they answer.
+#[derive(Default, Debug)]
+pub(super) struct Undelivered {
+    hasher: RandomState,
+    answers: Mutex<HashMap<u64, (Instant, Reply)>>,
+}
+
+impl Undelivered {
+    fn key(&self, verb: Verb, scope: u64, body: &[u8]) -> u64 {
+        self.hasher.hash_one((verb, scope, body))
+    }
+
+    fn keep(&self, key: u64, reply: Reply) {
+        let now = Instant::now();
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.retain(|_, (since, _)| now.duration_since(*since) < KEEP);
+        if answers.len() < KEPT {
+            answers.insert(key, (now, reply));
+        }
+    }
+
+    /// The answer to this very request, once.
+    fn take(&self, key: u64) -> Option<Reply> {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let (since, reply) = answers.remove(&key)?;
+        (since.elapsed() < KEEP).then_some(reply)
+    }
+
+    pub(super) fn clear(&self) {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+/// An answer on its way; kept for the next identical request unless its body is polled.
+struct Delivery {
+    proxy: Proxy,
+    key: u64,
+    reply: Option<Reply>,
+}
+
+impl Watch for Delivery {
+    fn sent(&mut self) {
+        self.reply = None;
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        if let Some(reply) = self.reply.take() {
+            self.proxy.sidecar.settled.keep(self.key, reply);
+        }
+    }
+}
+
+/// A job as GET shows it, after a try whose answer was lost.
+enum Seen {
+    /// It ended as asked: the answer that was lost must have said this.
+    Done(Reply),
+    /// It did not happen, or something else did: asking again gets the backend's verdict.
+    Open,
+}
+
+impl Proxy {
+    /// Answers one ACK or nack.
+    pub(super) async fn settle(&self, parts: Parts, body: Bytes, verb: Verb) -> Response<Body> {
+        let sidecar = &self.sidecar;
+        let scope = sidecar.scopes.of(&parts.headers);
+        let key = sidecar.settled.key(verb, scope, &body);
+        if let Some(reply) = sidecar.settled.take(key) {
+            sidecar.metrics.count(Event::SettleReplayed);
+            return self.delivered(&parts, Delivery { proxy: self.clone(), key, reply: Some(reply) });
+        }
+        let call = Call {
+            method: parts.method.clone(),
+            target: self.target(&parts.uri),
+            headers: parts.headers.clone(),
+            body,
+            timeout: sidecar.settings.upstream_timeout,
+        };
+        let (give, take) = oneshot::channel();
+        let proxy = self.clone();
+        sidecar.tasks.spawn(async move {
+            let answer = proxy.settle_through(call, scope, verb).await;
+            let answer = answer.map(|reply| Delivery { proxy, key, reply: Some(reply) });
+            // A worker that has gone asks again: the answer, dropped here, is kept for it.
+            drop(give.send(answer));
+        });
+        match take.await {
+            Ok(Ok(delivery)) => self.delivered(&parts, delivery),
+            Ok(Err(error)) => respond::upstream_failed(&parts.headers, &error),
+            Err(_) => respond::internal(&parts.headers),
+        }
+    }
+
+    fn delivered(&self, parts: &Parts, delivery: Delivery) -> Response<Body> {
+        let Some(mut reply) = delivery.reply.clone() else { return respond::internal(&parts.headers) };
+        let bytes = std::mem::take(&mut reply.body);
+        let mut response = self.theirs(parts, reply);
+        *response.body_mut() = Body::watched(bytes, delivery);
+        response
+    }
+
+    /// Sends it, again if need be, and ends the job's slot when it is over.
+    async fn settle_through(&self, mut call: Call, scope: u64, verb: Verb) -> Result<Reply, UpstreamError> {
+        let sidecar = &self.sidecar;
+        let Some(job) = job_id(&call.body) else { return self.upstream.call(call).await };
+        let hidden = sidecar.hold.hide(&job);
+        let row = sidecar.store.row(&job).await.ok().flatten();
+        if let Some(row) = &row
+            && let Some(body) = under(&call.body, &row.claimed.claim_id)
+        {
+            call.body = body;
+        }
+        let answer = self.insist(call, scope, verb, &job, row.as_ref()).await;
+        let over = match &answer {
+            Ok(reply) if reply.status.is_success() => true,
+            // The backend's own verdict passes as it is; the slot follows what it says of the job.
+            Ok(_) => match &row {
+                Some(row) => self.still_active(scope, &job, Some(row.claimed.attempt)).await == Some(false),
+                None => false,
+            },
+            Err(_) => false,
+        };
+        if over {
+            sidecar.hold.forget(&job);
+            sidecar.end(&job, None).await;
+        } else if hidden {
+            sidecar.hold.show(&job);
+        }
+        answer
+    }
+
+    /// Until the backend answers, GET tells how it ended, or time is up.
+    async fn insist(
+        &self,
+        call: Call,
+        scope: u64,
+        verb: Verb,
+        job: &str,
+        row: Option<&Row>,
+    ) -> Result<Reply, UpstreamError> {
+        let deadline = Instant::now() + self.sidecar.settings.settle_retry_for;
+        let mut pause = PAUSES.0;
+        let mut doubt = false;
+        loop {
+            let mut next = call.clone();
+            next.timeout = next.timeout.min(deadline.saturating_duration_since(Instant::now()));
+            let error = match super::call(self, "settle", next).await {
+                Ok(reply) if reply.status.is_success() || !doubt => return Ok(reply),
+                // An error after a try that may have been carried out: perhaps it was.
+                Ok(reply) => {
+                    return Ok(match self.seen(scope, verb, job, row).await {
+                        Some(Seen::Done(done)) => done,
+                        _ => reply,
+                    });
+                }
+                Err(error) => error,
+            };
+            if error.in_doubt() {
+                doubt = true;
+                if let Some(Seen::Done(done)) = self.seen(scope, verb, job, row).await {
+                    return Ok(done);
+                }
+            }
+            if Instant::now() + pause >= deadline {
+                return Err(error);
+            }
+            self.sidecar.metrics.count(Event::SettleRetried);
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+
+    async fn seen(&self, scope: u64, verb: Verb, job: &str, row: Option<&Row>) -> Option<Seen> {
+        let target = format!("/ojs/v1/jobs/{job}");
+        let reply = super::call(self, "get_job", super::get(self, scope, target)).await.ok()?;
+        if reply.status != StatusCode::OK {
+            return None;
+        }
+        let whole = Json::parse(&reply.body, DEPTH).ok()?;
+        let found = whole.get_exact("job").unwrap_or(whole);
+        let state = found.get("state")?.text()?;
+        let attempt = found.get("attempt").and_then(|a| a.int());
+        let moved_on = row.is_some_and(|row| attempt.is_some_and(|a| a > i64::from(row.claimed.attempt)));
+        let done = match (verb, &*state) {
+            (Verb::Ack, "completed") => true,
+            (Verb::Nack, "retryable" | "available" | "scheduled" | "discarded" | "pending") => true,
+            (Verb::Nack, "active") => moved_on,
+            _ => false,
+        };
+        if !done {
+            return Some(Seen::Open);
+        }
+        let mut body = format!(r#"{{"id":{0},"job_id":{0},"state":{1}"#, quote(job), quote(&state)).into_bytes();
+        if verb == Verb::Ack {
+            body.extend_from_slice(br#","acknowledged":true"#);
+        }
+        for name in ["attempt", "max_attempts", "completed_at", "next_attempt_at", "discarded_at"] {
+            if let Some(value) = found.get(name) {
+                body.extend_from_slice(format!(",\"{name}\":").as_bytes());
+                body.extend_from_slice(value.raw());
+            }
+        }
+        body.extend_from_slice(b",\"job\":");
+        body.extend_from_slice(&super::mirror::shown(found));
+        body.push(b'}');
+        Some(Seen::Done(Reply { status: StatusCode::OK, headers: reply.headers.clone(), body: body.into() }))
+    }
+}
+
+/// The job that an ACK or nack names.
+fn job_id(body: &[u8]) -> Option<Arc<str>> {
+    let id = Json::parse(body, DEPTH).ok()?.get("job_id")?.text()?;
+    Some(Arc::from(id.as_ref()))
+}
+
+/// The body with `worker_id` as the id under which the job was claimed; `None`: it says none, or that.
+fn under(body: &[u8], claim_id: &str) -> Option<Bytes> {
+    let request = Json::parse(body, DEPTH).ok()?;
+    let said = request.get("worker_id")?;
+    if said.text().as_deref() == Some(claim_id) {
+        return None;
+    }
+    let mut splice = Splice::new();
+    splice.replace(said.range(), quote(claim_id));
+    Some(splice.apply(body).into())
+}
+
+/// Whether a row is out with a worker.
+pub(super) fn is_out(row: &Row) -> bool {
+    row.place == Place::Out
+}

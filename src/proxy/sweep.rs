@@ -1,0 +1,191 @@
+//! The sweep: what must be done although nobody asks. Held jobs get heartbeats or go back to the
+//! backend, slots whose deadline has passed are asked about, and what is empty is forgotten.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::job::margin;
+use super::{Proxy, Sidecar};
+use crate::hold::Held;
+use crate::json::quote;
+use crate::metrics::Event;
+use crate::store::{Change, Claimed, Place, Row};
+
+/// The longest time between two looks.
+const EVERY: Duration = Duration::from_millis(500);
+/// Jobs in one heartbeat of ours, rows looked at in one go.
+const AT_ONCE: usize = 256;
+/// How many times in a row a backend may fail to say whether a job is over before its slot ends: one
+/// more visibility.
+const UNASKED: u32 = 1;
+
+impl Proxy {
+    /// Runs until the sidecar is told to stop looking.
+    pub async fn sweep(&self, stop: tokio_util::sync::CancellationToken) {
+        let mut unasked: HashMap<Arc<str>, u32> = HashMap::new();
+        let mut ticks = tokio::time::interval(EVERY);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = stop.cancelled() => return,
+            }
+            self.return_idle().await;
+            self.keep_held().await;
+            self.ask_about_overdue(&mut unasked).await;
+            let minute_ago = Instant::now().checked_sub(Duration::from_secs(60));
+            if let Some(minute_ago) = minute_ago {
+                self.sidecar.hold.tidy(minute_ago);
+            }
+        }
+    }
+
+    /// Gives held jobs back that no worker has asked for in a while, where that costs them nothing.
+    async fn return_idle(&self) {
+        let sidecar = &self.sidecar;
+        if !sidecar.backend.requeue_harmless() {
+            return;
+        }
+        let now = Instant::now();
+        let idle = sidecar.settings.hold_idle;
+        let held = sidecar.hold.take_idle(|_, fetched_at| now.duration_since(fetched_at) >= idle);
+        self.give_back(held).await;
+    }
+
+    /// Gives every held job back (drain), where that costs it nothing.
+    pub(super) async fn return_all(&self) {
+        if self.sidecar.backend.requeue_harmless() {
+            self.give_back(self.sidecar.hold.take_idle(|_, _| true)).await;
+        }
+    }
+
+    async fn give_back(&self, held: Vec<Held>) {
+        // The last first: where a requeued job goes to the head of its queue, their order is kept.
+        for held in held.into_iter().rev() {
+            let body = format!(
+                r#"{{"job_id":{},"worker_id":{},"requeue":true,"error":{{"code":"requeued","message":"given back unstarted by ojs-throttle","retryable":true}}}}"#,
+                quote(&held.claimed.job),
+                quote(&held.claimed.claim_id),
+            );
+            let call = super::post(self, held.claimed.scope, "/ojs/v1/workers/nack", body);
+            let (job, generation) = (held.claimed.job.clone(), held.claimed.generation);
+            match super::call(self, "give_back", call).await {
+                Ok(reply) if reply.status.is_success() => {
+                    self.sidecar.hold.forget(&job);
+                    self.sidecar.end(&job, Some(generation)).await;
+                    self.sidecar.metrics.count(Event::Returned);
+                }
+                // Cancelled, lapsed, or not answered: if it is still ours it waits on, and the next
+                // heartbeat tells.
+                _ => self.sidecar.hold.put_back(held, None),
+            }
+        }
+    }
+
+    /// One heartbeat for the held jobs of each claim id whose claim is a third over.
+    async fn keep_held(&self) {
+        let now = Instant::now();
+        let mut due: HashMap<(u64, Arc<str>, u64), Vec<Claimed>> = HashMap::new();
+        for (claimed, proven) in self.sidecar.hold.proofs() {
+            if now.duration_since(proven) >= Duration::from_micros(claimed.visibility) / 3 {
+                let group = (claimed.scope, claimed.claim_id.clone(), claimed.visibility);
+                due.entry(group).or_default().push(claimed);
+            }
+        }
+        for ((scope, claim_id, visibility), claims) in due {
+            let visibility = Duration::from_micros(visibility);
+            for batch in claims.chunks(AT_ONCE) {
+                self.keep(scope, &claim_id, visibility, batch).await;
+            }
+        }
+    }
+}
+
+impl Proxy {
+    async fn keep(&self, scope: u64, claim_id: &str, visibility: Duration, claims: &[Claimed]) {
+        let jobs: Vec<Arc<str>> = claims.iter().map(|claimed| claimed.job.clone()).collect();
+        let age = self.sidecar.hold.oldest(&jobs);
+        let ours = self.confirm(scope, claim_id, &jobs, jobs.len(), visibility, age).await;
+        for claimed in claims {
+            let kept = ours.iter().find(|(job, _)| *job == claimed.job);
+            match kept {
+                Some((job, since)) => self.sidecar.hold.proved(job, *since, visibility, margin(visibility)),
+                // Not ours by the backend's word or for want of it: past its deadline it is dropped.
+                None => self.drop_if_gone(claimed).await,
+            }
+        }
+    }
+
+    async fn drop_if_gone(&self, claimed: &Claimed) {
+        let gone = match self.still_active(claimed.scope, &claimed.job, Some(claimed.attempt)).await {
+            Some(active) => !active,
+            None => self.sidecar.hold.is_past_deadline(&claimed.job),
+        };
+        if gone {
+            self.sidecar.lose(&claimed.job, claimed.generation).await;
+        }
+    }
+
+    /// Slots whose job should be over: the backend says whether it is.
+    async fn ask_about_overdue(&self, unasked: &mut HashMap<Arc<str>, u32>) {
+        let Ok(rows) = self.sidecar.store.due(AT_ONCE).await else { return };
+        for row in rows {
+            match row.place {
+                Place::Held if self.sidecar.hold.has(&row.claimed.job) => self.look_later(&row).await,
+                Place::Held => {
+                    self.sidecar.end(&row.claimed.job, Some(row.claimed.generation)).await;
+                }
+                Place::Out => self.ask_about(&row, unasked).await,
+            }
+        }
+    }
+
+    async fn ask_about(&self, row: &Row, unasked: &mut HashMap<Arc<str>, u32>) {
+        let claimed = &row.claimed;
+        let over = match self.still_active(claimed.scope, &claimed.job, Some(claimed.attempt)).await {
+            Some(active) => {
+                unasked.remove(&claimed.job);
+                !active
+            }
+            None => {
+                let times = unasked.entry(claimed.job.clone()).or_default();
+                *times += 1;
+                *times > UNASKED
+            }
+        };
+        if over {
+            unasked.remove(&claimed.job);
+            if self.sidecar.end(&claimed.job, Some(claimed.generation)).await.is_some() {
+                self.sidecar.metrics.count(Event::SlotReclaimed);
+            }
+        } else {
+            self.look_later(row).await;
+        }
+    }
+
+    async fn look_later(&self, row: &Row) {
+        let claimed = &row.claimed;
+        // Still running past its deadline happens for as long as the backend has not noticed, which is
+        // soon: a look every second costs little and frees the slot in time.
+        let lapsed = row.place == Place::Out && !self.sidecar.backend.worker_liveness();
+        let wait = if lapsed { claimed.visibility.min(1_000_000) } else { claimed.visibility };
+        let change = Change::Until {
+            job: claimed.job.clone(),
+            generation: claimed.generation,
+            until: self.sidecar.store.now().plus(wait),
+            visibility: claimed.visibility,
+        };
+        // If the store is away the row is overdue still, and is looked at again.
+        let _moved = self.sidecar.store.set(change).await;
+    }
+}
+
+impl Sidecar {
+    /// Whether nothing limited is out with workers through us.
+    pub async fn quiet(&self) -> bool {
+        matches!(self.store.count(Place::Out).await, Ok(0))
+    }
+}
