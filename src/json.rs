@@ -166,7 +166,7 @@ impl<'a> Json<'a> {
         let mut found = [None; N];
         for member in self.members() {
             let written = Name::new(member.name.inside());
-            for (slot, name) in found.iter_mut().zip(names) {
+            for (slot, name) in found.iter_mut().zip(&names) {
                 if written.folds_to(name) {
                     *slot = Some(member.value);
                 }

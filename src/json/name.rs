@@ -20,6 +20,7 @@ pub(super) struct Name<'a> {
 }
 
 impl<'a> Name<'a> {
+    #[inline]
     pub(super) fn new(inside: &'a str) -> Name<'a> {
         let beyond = |byte: u8| byte == b'\\' || !byte.is_ascii();
         // Without an early end this takes many bytes at a time.
@@ -28,12 +29,13 @@ impl<'a> Name<'a> {
     }
 
     /// Whether Go's decoder takes it for its field `name`.
+    #[inline]
     pub(super) fn folds_to(self, name: &str) -> bool {
         if self.disguised {
             let folded = unescaped(self.inside).map(|character| character.map(fold));
             return folded.eq(name.chars().map(|character| Some(fold(character))));
         }
-        self.inside.eq_ignore_ascii_case(name)
+        self.inside.len() == name.len() && self.inside.eq_ignore_ascii_case(name)
     }
 
     /// Whether it is exactly `name`.

@@ -86,6 +86,7 @@ fn name(text: &[u8], pos: usize) -> Result<usize, JsonError> {
 }
 
 /// Checks the string whose quote is at `pos`; returns its end.
+#[inline]
 fn string(text: &[u8], pos: usize) -> Result<usize, JsonError> {
     let mut pos = pos + 1;
     loop {
@@ -237,31 +238,32 @@ fn closing_bracket(text: &[u8], mut pos: usize) -> usize {
         let rest = text.get(pos..).unwrap_or_default();
         let mut padded = [b' '; BLOCK];
         let block = rest.first_chunk().unwrap_or_else(|| {
-            padded.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
+            padded
+                .iter_mut()
+                .zip(rest)
+                .for_each(|(to, from)| *to = *from);
             &padded
         });
 
         let quotes = bits(block, |byte| byte == b'"') & !escaped(block, &mut escape);
         let strings = up_to_next(quotes) ^ inside;
-        inside = if strings >> (BLOCK - 1) == 0 { 0 } else { u64::MAX };
-        // A bracket and a brace differ in the bit of lower case only.
-        let openers = bits(block, |byte| byte | 0x20 == b'{') & !strings;
-        let mut closers = bits(block, |byte| byte | 0x20 == b'}') & !strings;
-
-        if open > closers.count_ones() as usize {
-            open = open + openers.count_ones() as usize - closers.count_ones() as usize;
+        inside = if strings >> (BLOCK - 1) == 0 {
+            0
         } else {
-            let mut closed = 0;
-            while closers != 0 {
-                let at = closers.trailing_zeros();
-                closed += 1;
-                let opened = (openers & !(u64::MAX << at)).count_ones() as usize;
-                if open + opened == closed {
-                    return pos + at as usize + 1;
-                }
-                closers &= closers - 1;
+            u64::MAX
+        };
+        // A bracket and a brace differ in the bit of lower case only.
+        let mut brackets = bits(block, |byte| matches!(byte | 0x20, b'{' | b'}')) & !strings;
+
+        // Brackets are few: one at a time is quicker than counting both kinds.
+        while brackets != 0 {
+            let at = brackets.trailing_zeros() as usize;
+            match block.get(at) {
+                Some(b'{' | b'[') => open += 1,
+                _ if open > 1 => open -= 1,
+                _ => return pos + at + 1,
             }
-            open = open + openers.count_ones() as usize - closed;
+            brackets &= brackets - 1;
         }
         if rest.len() <= BLOCK {
             return text.len();
@@ -282,15 +284,20 @@ fn bits(block: &[u8; BLOCK], wanted: impl Fn(u8) -> bool) -> u64 {
         *mark = if wanted(*byte) { 1 << (at / 8) } else { 0 };
     }
     let (rows, _) = marks.as_chunks::<8>();
-    transpose(rows.iter().fold(0, |all, row| all | u64::from_le_bytes(*row)))
+    transpose(
+        rows.iter()
+            .fold(0, |all, row| all | u64::from_le_bytes(*row)),
+    )
 }
 
 /// Swaps rows and columns of eight times eight bits: single ones, then squares of two and four.
 #[inline]
 fn transpose(mut square: u64) -> u64 {
-    for (distance, mask) in
-        [(7, 0x00AA_00AA_00AA_00AA), (14, 0x0000_CCCC_0000_CCCC), (28, 0x0000_0000_F0F0_F0F0)]
-    {
+    for (distance, mask) in [
+        (7, 0x00AA_00AA_00AA_00AA),
+        (14, 0x0000_CCCC_0000_CCCC),
+        (28, 0x0000_0000_F0F0_F0F0),
+    ] {
         let swap = (square ^ (square >> distance)) & mask;
         square ^= swap ^ (swap << distance);
     }
