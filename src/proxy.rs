@@ -89,7 +89,7 @@ pub struct Settings {
     /// Look up over-encoded queue names decoded, and send them plain.
     pub repair_paths: bool,
     /// The reply media type for clients that read only `application/json`.
-    pub media_type: respond::MediaType,
+    pub media_type: Relabel,
     /// Whether `POST /ojs/v1/admin/reset` clears the sidecar too (`dev` only).
     pub reset: bool,
 }
@@ -111,7 +111,7 @@ impl Default for Settings {
             job_policies: true,
             repair_heartbeat: true,
             repair_paths: true,
-            media_type: respond::MediaType::Auto,
+            media_type: Relabel::Auto,
             reset: false,
         }
     }
@@ -286,4 +286,9 @@ fn get(proxy: &Proxy, scope: u64, target: String) -> Call {
         body: Bytes::new(),
         timeout: proxy.sidecar.settings.upstream_timeout.min(Duration::from_secs(5)),
     }
+}
+
+/// A reply of our own that is no success.
+fn refuse(parts: &http::request::Parts, fault: Fault) -> http::Response<body::Body> {
+    fault.reply(respond::request_id(&parts.headers))
 }

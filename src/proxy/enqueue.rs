@@ -36,9 +36,9 @@ impl Proxy {
             Ok(None) => (body, Vec::new()),
             Err(Refused::Field(error)) => {
                 sidecar.metrics.count(Event::PolicyRefused);
-                return respond::bad_field(&parts.headers, &error);
+                return refuse(&parts, Fault::field(&error.field, &error.message));
             }
-            Err(Refused::Deep) => return respond::too_deep(&parts.headers, DEPTH),
+            Err(Refused::Deep) => return refuse(&parts, Fault::bad_request(format!("the body is nested deeper than {DEPTH} levels"))),
         };
         drop(policies);
         let proxy = self.clone();
@@ -59,8 +59,8 @@ impl Proxy {
                 }
                 self.theirs(&parts, reply)
             }
-            Ok(Err(error)) => failed(&parts, &error),
-            Err(_) => respond::internal(&parts.headers),
+            Ok(Err(error)) => refuse(&parts, Fault::backend(&error, true)),
+            Err(_) => refuse(&parts, Fault::internal()),
         }
     }
 
@@ -68,7 +68,7 @@ impl Proxy {
     async fn send_on(&self, parts: &Parts, body: Bytes) -> Response<Body> {
         match self.upstream.call(self.enqueue_call(parts, body)).await {
             Ok(reply) => self.theirs(parts, reply),
-            Err(error) => failed(parts, &error),
+            Err(error) => refuse(parts, Fault::backend(&error, true)),
         }
     }
 
@@ -181,9 +181,4 @@ fn write(job: Json<'_>, meta: Option<Json<'_>>, sent: &[Sent<'_>], visibility: O
         // A `meta` of another kind is the backend's to refuse.
         _ => {}
     }
-}
-
-/// Never 502, 503, 504 or 429 once the job may be stored: SDKs send POSTs again on those.
-fn failed(parts: &Parts, error: &UpstreamError) -> Response<Body> {
-    if error.in_doubt() { respond::in_doubt(&parts.headers, error) } else { respond::upstream_failed(&parts.headers, error) }
 }

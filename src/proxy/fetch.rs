@@ -84,7 +84,7 @@ impl Proxy {
             Err(_) => {
                 // The task ended without an answer, which only a panic in it does.
                 drop(task);
-                respond::internal(&parts.headers)
+                refuse(&parts, Fault::internal())
             }
         }
     }
@@ -95,7 +95,7 @@ impl Proxy {
         let sent = Instant::now();
         let reply = match self.upstream.call(wanted.call(wanted.body.clone())).await {
             Ok(reply) => reply,
-            Err(error) => return Some(respond::upstream_failed(&parts.headers, &error)),
+            Err(error) => return Some(refuse(&parts, Fault::backend(&error, false))),
         };
         if !crate::json::contains(&reply.body, mirror::NEEDLE) {
             return Some(self.theirs(parts, reply));
@@ -281,14 +281,14 @@ impl Proxy {
     fn answer(&self, parts: &Parts, outcome: Outcome) -> Response<Body> {
         match outcome {
             Outcome::Theirs(reply) => self.theirs(parts, reply),
-            Outcome::Lost(error) => respond::upstream_failed(&parts.headers, &error),
+            Outcome::Lost(error) => refuse(&parts, Fault::backend(&error, false)),
             Outcome::Ours(out, hint) => out.respond(parts, hint),
         }
     }
 
     /// The backend's own answer.
     pub(super) fn theirs(&self, parts: &Parts, reply: Reply) -> Response<Body> {
-        let mut response = Response::new(Body::bytes(reply.body));
+        let mut response = Response::new(Body::from(reply.body));
         *response.status_mut() = reply.status;
         *response.headers_mut() = reply.headers;
         self.mend_media_type(&parts.headers, response.headers_mut());

@@ -51,7 +51,7 @@ impl HandOut {
         self.jobs = jobs;
         let bytes = self.bytes();
         let proxy = self.proxy.clone();
-        let body = if self.jobs.is_empty() { Body::bytes(bytes) } else { Body::watched(bytes, self) };
+        let body = if self.jobs.is_empty() { Body::from(bytes) } else { Body::watched(bytes, self) };
         let mut response = Response::new(body);
         *response.status_mut() = fetch::OK;
         respond::standard_headers(&parts.headers, response.headers_mut());

@@ -17,7 +17,7 @@ impl Proxy {
     pub(super) async fn show_jobs(&self, parts: Parts) -> Response<Body> {
         let mut reply = match self.upstream.call(self.plain_call(&parts, Bytes::new())).await {
             Ok(reply) => reply,
-            Err(error) => return respond::upstream_failed(&parts.headers, &error),
+            Err(error) => return refuse(&parts, Fault::backend(&error, false)),
         };
         if let Some(shown) = self.shown(&parts, &reply) {
             reply.body = shown.into();
@@ -29,7 +29,7 @@ impl Proxy {
     pub(super) async fn show_queues(&self, parts: Parts, queue: Option<&str>) -> Response<Body> {
         let mut reply = match self.upstream.call(self.plain_call(&parts, Bytes::new())).await {
             Ok(reply) => reply,
-            Err(error) => return respond::upstream_failed(&parts.headers, &error),
+            Err(error) => return refuse(&parts, Fault::backend(&error, false)),
         };
         let counts = self.sidecar.hold.counts();
         if !counts.is_empty() && reply.status == StatusCode::OK {
@@ -69,8 +69,8 @@ impl Proxy {
         });
         match task.await {
             Ok(Ok(reply)) => self.theirs(&parts, reply),
-            Ok(Err(error)) => respond::upstream_failed(&parts.headers, &error),
-            Err(_) => respond::internal(&parts.headers),
+            Ok(Err(error)) => refuse(&parts, Fault::backend(&error, false)),
+            Err(_) => refuse(&parts, Fault::internal()),
         }
     }
 
@@ -89,7 +89,7 @@ impl Proxy {
         }
         match answer {
             Ok(reply) => self.theirs(&parts, reply),
-            Err(error) => respond::upstream_failed(&parts.headers, &error),
+            Err(error) => refuse(&parts, Fault::backend(&error, false)),
         }
     }
 
@@ -100,7 +100,7 @@ impl Proxy {
         self.sidecar.clear().await;
         match answer {
             Ok(reply) => self.theirs(&parts, reply),
-            Err(error) => respond::upstream_failed(&parts.headers, &error),
+            Err(error) => refuse(&parts, Fault::backend(&error, false)),
         }
     }
 

@@ -31,7 +31,7 @@ impl Proxy {
         let path = request.uri().path().to_owned();
         let operation = match Operation::of(request.method(), &path) {
             Ok(operation) => operation,
-            Err(bad) => return respond::bad_path(request.headers(), bad),
+            Err(bad) => return Fault::from(bad).reply(respond::request_id(request.headers())),
         };
         match operation {
             Operation::Fetch
@@ -62,12 +62,12 @@ impl Proxy {
     async fn with_body(&self, request: Request<Incoming>, operation: Operation<'_>) -> Response<Body> {
         let (parts, incoming) = request.into_parts();
         if is_packed(&parts.headers) {
-            return respond::packed_body(&parts.headers);
+            return refuse(&parts, packed());
         }
         let settings = &self.sidecar.settings;
         let bytes = match body::read(incoming, settings.max_body, settings.body_timeout).await {
             Ok(bytes) => bytes,
-            Err(error) => return respond::unread(&parts.headers, &error),
+            Err(error) => return refuse(&parts, Fault::from(error)),
         };
         match operation {
             Operation::Fetch => self.fetch(parts, bytes).await,
@@ -88,7 +88,7 @@ impl Proxy {
     async fn forward(&self, parts: &Parts, bytes: Bytes) -> Response<Body> {
         match self.upstream.call(self.plain_call(parts, bytes)).await {
             Ok(reply) => self.theirs(parts, reply),
-            Err(error) => respond::upstream_failed(&parts.headers, &error),
+            Err(error) => refuse(&parts, Fault::backend(&error, false)),
         }
     }
 

@@ -124,13 +124,13 @@ impl Proxy {
         });
         match take.await {
             Ok(Ok(delivery)) => self.delivered(&parts, delivery),
-            Ok(Err(error)) => respond::upstream_failed(&parts.headers, &error),
-            Err(_) => respond::internal(&parts.headers),
+            Ok(Err(error)) => refuse(&parts, Fault::backend(&error, false)),
+            Err(_) => refuse(&parts, Fault::internal()),
         }
     }
 
     fn delivered(&self, parts: &Parts, delivery: Delivery) -> Response<Body> {
-        let Some(mut reply) = delivery.reply.clone() else { return respond::internal(&parts.headers) };
+        let Some(mut reply) = delivery.reply.clone() else { return refuse(&parts, Fault::internal()) };
         let bytes = std::mem::take(&mut reply.body);
         let mut response = self.theirs(parts, reply);
         *response.body_mut() = Body::watched(bytes, delivery);
