@@ -1,4 +1,5 @@
 //! ojs-throttle
+pub mod backend;
 pub mod json;
 pub mod limit;
 pub mod net;
