@@ -356,3 +356,56 @@ pub fn is_in(any: &Value, status: u16) -> bool {
     any.as_array()
         .is_some_and(|list| list.iter().any(|code| code.as_u64() == Some(status.into())))
 }
+
+#[test]
+fn paths_filters_and_missing_members() {
+    let data = serde_json::json!({"jobs": [{"id": "a", "n": [1, [2]]}, {"id": "b"}]});
+    for (path, wanted) in [
+        ("$.jobs[0].n[1][0]", Some(serde_json::json!(2))),
+        ("$.jobs[?(@.id=='b')].id", Some("b".into())),
+        ("$.jobs[?(@.id=='c')]", Some(Value::Null)),
+        ("$.jobs[?(@.id=='c')].id", None),
+        ("$.jobs[*].id", Some(serde_json::json!(["a", "b"]))),
+        ("$.none", Some(Value::Null)),
+        ("$.none.deeper", Some(Value::Null)),
+        ("$.jobs[7]", None),
+        ("$.jobs.id", None),
+    ] {
+        assert_eq!(resolve(path, &data).ok(), wanted, "{path}");
+    }
+}
+
+#[test]
+fn matchers_accept_and_refuse() {
+    use serde_json::json;
+    for (matcher, yes, no) in [
+        (json!("~1000"), json!(1500), json!(1501)),
+        (json!("number:range(400,422)"), json!(422), json!(423)),
+        (
+            json!("string:datetime"),
+            json!("2026-01-02T03:04:05.678Z"),
+            json!("2026-01-02 03:04:05Z"),
+        ),
+        (json!("array:min_length:1"), json!([1]), json!([])),
+        (json!("absent"), Value::Null, json!(0)),
+        (
+            json!({"$exists": true, "$type": "string"}),
+            json!(""),
+            json!(1),
+        ),
+        (json!({"$in": ["a", 1]}), json!(1), json!(2)),
+        (json!({"$size": {"$gte": 1}}), json!([1, 2]), json!([])),
+        (json!({"range": {"min": 1, "max": 3}}), json!(3), json!(3.1)),
+        (json!([]), json!([]), json!([1])),
+        (json!({"a": "absent"}), json!({}), json!({"a": null})),
+        // Without `$exists`, `$type` is the name of a member: the official runner's own rule.
+        (
+            json!({"$type": "number"}),
+            json!({"$type": "number"}),
+            json!(1),
+        ),
+    ] {
+        assert!(matches(&matcher, &yes).is_ok(), "{matcher} refuses {yes}");
+        assert!(matches(&matcher, &no).is_err(), "{matcher} accepts {no}");
+    }
+}

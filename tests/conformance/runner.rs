@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
 use serde_json::{Map, Value};
 
-use super::judge;
+mod judge;
 
 /// The longest that one request may take.
 const PATIENCE: Duration = Duration::from_secs(30);
