@@ -1,6 +1,7 @@
 //! The backend behind a port: HTTP/1.1 as the real ones speak it, and the event streams.
 
 use std::convert::Infallible;
+use std::fmt::Write;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +14,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::json;
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -175,7 +177,7 @@ async fn stream_events(
             change = changes.recv() => match change {
                 Ok(change) if topic.covers(&change) => {
                     let number = server.events.fetch_add(1, Ordering::Relaxed) + 1;
-                    (api::frame(number, &change), change.done && matches!(topic, Topic::Job(_)))
+                    (frame(number, &change), change.done && matches!(topic, Topic::Job(_)))
                 }
                 // A stream that is too slow misses changes, as it does with the real ones.
                 Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => continue,
@@ -186,6 +188,26 @@ async fn stream_events(
             return;
         }
     }
+}
+
+/// One frame of an event stream.
+fn frame(number: u64, change: &Change) -> Bytes {
+    let data = json!({
+        "event": "job.state_changed",
+        "job_id": &*change.job,
+        "queue": &*change.queue,
+        "type": &*change.job_type,
+        "from": change.from.unwrap_or_default(),
+        "to": change.to,
+        "timestamp": change.at,
+    });
+    let mut frame = String::new();
+    // Writing to a string cannot fail.
+    let _ = write!(
+        frame,
+        "id: evt_{number:04}\nevent: job.state_changed\ndata: {data}\n\n"
+    );
+    frame.into()
 }
 
 /// The body of a reply.
