@@ -1,11 +1,14 @@
 //! ojs-throttle
+pub mod backend;
 pub mod duration;
 pub mod hold;
 pub mod json;
 pub mod limit;
 pub mod metrics;
 pub mod net;
+pub mod ojs;
 pub mod policy;
 pub mod proxy;
+pub mod server;
 pub mod store;
 pub mod upstream;

@@ -1,0 +1,204 @@
+//! Routes, and what each of them reads and answers.
+
+mod operations;
+mod views;
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::state::State;
+use super::wire::Refusal;
+use operations::wrapped;
+
+/// The media type of every answer but those of unknown routes.
+const OJS: &str = "application/openjobspec+json";
+/// The longest body that is read.
+pub(super) const LONGEST_BODY: usize = 1024 * 1024;
+/// A status and the value to answer, or why not.
+type Answer = Result<(u16, Vec<u8>), Refusal>;
+
+/// Answers `request` as of `now`.
+pub(super) fn answer(state: &mut State, request: &Request<Bytes>, now: Instant) -> Response<Bytes> {
+    state.tick(now);
+    let path = request.uri().path();
+    let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+    let id = request_id(state, request, now);
+    let mut response = match check(request).and_then(|()| route(state, request, &segments, now)) {
+        Ok((status, body)) => reply(status, body),
+        Err(refusal) if refusal.code == NO_ROUTE => plain_404(),
+        Err(refusal) if refusal.code == NO_METHOD => reply(405, Vec::new()),
+        Err(refusal) => reply(refusal.status, envelope(&refusal, &id)),
+    };
+    let location = location(&segments, &response);
+    let headers = response.headers_mut();
+    headers.insert("ojs-version", HeaderValue::from_static(state.lax.version));
+    headers.insert("x-request-id", id);
+    if let Some(location) = location {
+        headers.insert(header::LOCATION, location);
+    }
+    response
+}
+
+/// Codes that never leave: such answers have no envelope.
+const NO_ROUTE: &str = "no_route";
+const NO_METHOD: &str = "no_method";
+
+fn reply(status: u16, body: Vec<u8>) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from(body));
+    *response.status_mut() =
+        StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static(OJS));
+    response
+}
+
+fn plain_404() -> Response<Bytes> {
+    let mut response = reply(404, b"404 page not found\n".to_vec());
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/plain; charset=utf-8"),
+    );
+    headers.insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
+    response
+}
+
+fn envelope(refusal: &Refusal, id: &HeaderValue) -> Vec<u8> {
+    let mut error = json!({
+        "code": refusal.code,
+        "message": refusal.message,
+        "type": refusal.code,
+        "retryable": refusal.status >= 500,
+        "request_id": id.to_str().unwrap_or_default(),
+        "hint": "Look at the message; the OJS text tells what each operation wants.",
+        "docs_url": "https://openjobspec.org/",
+    });
+    if let Some(index) = refusal.index {
+        error["details"] = json!({ "index": index });
+    }
+    text(&json!({ "error": error }))
+}
+
+fn text(value: &impl Serialize) -> Vec<u8> {
+    // What is written here are strings, numbers and JSON that was parsed before: it cannot fail.
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+fn ok(value: &impl Serialize) -> Answer {
+    Ok((200, text(value)))
+}
+
+fn request_id(state: &mut State, request: &Request<Bytes>, now: Instant) -> HeaderValue {
+    let sent = request
+        .headers()
+        .get("x-request-id")
+        .filter(|id| !id.is_empty())
+        .cloned();
+    sent.unwrap_or_else(|| {
+        let id = format!("req_{}", state.fresh_id(now));
+        HeaderValue::from_str(&id).unwrap_or(HeaderValue::from_static("req"))
+    })
+}
+
+/// A single enqueue tells where the job is.
+fn location(segments: &[&str], response: &Response<Bytes>) -> Option<HeaderValue> {
+    if *segments != ["ojs", "v1", "jobs"] || response.status() != StatusCode::CREATED {
+        return None;
+    }
+    let body: Value = serde_json::from_slice(response.body()).ok()?;
+    HeaderValue::from_str(&format!("/ojs/v1/jobs/{}", body["job"]["id"].as_str()?)).ok()
+}
+
+/// What holds for every request.
+fn check(request: &Request<Bytes>) -> Result<(), Refusal> {
+    let writes = [Method::POST, Method::PUT, Method::PATCH].contains(request.method());
+    let media = request
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .filter(|_| writes);
+    let media = media.map(|media| String::from_utf8_lossy(media.as_bytes()).to_ascii_lowercase());
+    let media = media
+        .as_deref()
+        .map(|media| media.split(';').next().unwrap_or_default().trim());
+    if media.is_some_and(|media| media != OJS && media != "application/json") {
+        return Err(Refusal::invalid("Unsupported Content-Type."));
+    }
+    if request.body().len() > LONGEST_BODY {
+        return Err(Refusal::invalid("Failed to read request body."));
+    }
+    Ok(())
+}
+
+fn route(state: &mut State, request: &Request<Bytes>, segments: &[&str], now: Instant) -> Answer {
+    let rest = match segments {
+        ["ojs", "manifest"] => return only(request, &Method::GET, || views::manifest(state)),
+        ["ojs", "v1", rest @ ..] => rest,
+        _ => return Err(Refusal::new(404, NO_ROUTE, "")),
+    };
+    let (method, body) = (request.method().as_str(), request.body());
+    match (method, rest) {
+        ("GET", ["health"]) => views::health(state, now),
+        ("POST", ["jobs"]) => operations::enqueue(state, body, now),
+        ("POST", ["jobs", "batch"]) => operations::batch(state, body, now),
+        ("GET", ["jobs", id]) => wrapped(state, state.find(id)?.0),
+        ("DELETE", ["jobs", id]) => state
+            .cancel(id, now)
+            .and_then(|number| wrapped(state, number)),
+        ("POST", ["workers", "fetch"]) => operations::fetch(state, body, now),
+        ("POST", ["workers", "ack"]) => operations::ack(state, body, now),
+        ("POST", ["workers", "nack"]) => operations::nack(state, body, now),
+        ("POST", ["workers", "heartbeat"]) => operations::heartbeat(state, body, now),
+        ("GET", ["queues"]) => views::queues(state),
+        ("GET", ["queues", name, "stats"]) => views::stats(state, name),
+        ("POST", ["queues", name, "pause"]) => {
+            ok(&json!({ "queue": views::pause(state, name, true, now) }))
+        }
+        ("POST", ["queues", name, "resume"]) => {
+            ok(&json!({ "queue": views::pause(state, name, false, now) }))
+        }
+        ("GET", ["queues" | "jobs", _, "events"]) => Ok((200, b"retry: 3000\n\n".to_vec())),
+        ("GET", ["events"]) => views::events(state, request.uri().query()),
+        ("GET", ["dead-letter"]) => views::dead_letters(state),
+        ("POST", ["dead-letter", id, "retry"]) => state
+            .revive(id, true, now)
+            .and_then(|number| wrapped(state, number)),
+        ("DELETE", ["dead-letter", id]) => state
+            .bury(id)
+            .and_then(|()| ok(&json!({ "deleted": true, "job_id": id }))),
+        (_, ["admin", rest @ ..]) => views::admin(state, request, rest, now),
+        _ => Err(unrouted(rest)),
+    }
+}
+
+fn only(request: &Request<Bytes>, method: &Method, then: impl FnOnce() -> Answer) -> Answer {
+    if request.method() == method {
+        then()
+    } else {
+        Err(Refusal::new(405, NO_METHOD, ""))
+    }
+}
+
+/// 405 where another method would do, else 404.
+fn unrouted(rest: &[&str]) -> Refusal {
+    let known = matches!(
+        rest,
+        ["health" | "jobs" | "queues" | "events" | "dead-letter"]
+            | ["jobs" | "dead-letter", _]
+            | ["workers", "fetch" | "ack" | "nack" | "heartbeat"]
+            | ["queues", _, "stats" | "pause" | "resume" | "events"]
+            | ["jobs", _, "events"]
+            | ["dead-letter", _, "retry"]
+    );
+    if known {
+        Refusal::new(405, NO_METHOD, "")
+    } else {
+        Refusal::new(404, NO_ROUTE, "")
+    }
+}

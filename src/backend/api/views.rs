@@ -1,0 +1,250 @@
+//! What can be looked at, and the admin view.
+
+use bytes::Bytes;
+use http::Request;
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::operations::{Told, bare};
+use super::{Answer, NO_ROUTE, ok};
+use crate::backend::job::{Job, Phase, View};
+use crate::backend::state::{Queue, State};
+use crate::backend::wire::Refusal;
+use crate::backend::{Event, EventKind};
+
+pub(super) fn admin(
+    state: &mut State,
+    request: &Request<Bytes>,
+    rest: &[&str],
+    now: Instant,
+) -> Answer {
+    let query = request.uri().query();
+    let has_queues = state.lax.admin_queues;
+    match (request.method().as_str(), rest) {
+        ("POST", ["reset"]) => {
+            state.clear();
+            ok(&json!({ "status": "ok" }))
+        }
+        ("GET", ["queues"]) if has_queues => {
+            let items: Vec<Value> = state
+                .queues
+                .iter()
+                .map(|(name, queue)| admin_queue(state, name, queue))
+                .collect();
+            page(&items, query)
+        }
+        ("GET", ["queues", name]) if has_queues => match state.queues.get(*name) {
+            Some(queue) => ok(&admin_queue(state, name, queue)),
+            None => Err(Refusal::new(
+                404,
+                "not_found",
+                format!("Queue '{name}' not found."),
+            )),
+        },
+        ("POST", ["queues", name, "pause"]) if has_queues => ok(&pause(state, name, true, now)),
+        ("POST", ["queues", name, "resume"]) if has_queues => ok(&pause(state, name, false, now)),
+        ("GET", ["jobs"]) => {
+            let wanted = |name: &str, value: &str| {
+                parameter(query, name).is_none_or(|wanted| wanted == value)
+            };
+            let fits = |job: &Job| {
+                wanted("queue", &job.queue)
+                    && wanted("state", job.phase.name())
+                    && wanted("type", &job.kind)
+            };
+            page(&views(state, fits), query)
+        }
+        ("GET", ["jobs", id]) => bare(state, state.find(id)?.0),
+        ("POST", ["jobs", id, "cancel"]) => {
+            state.cancel(id, now).and_then(|number| bare(state, number))
+        }
+        ("POST", ["jobs", id, "retry"]) => state
+            .revive(id, false, now)
+            .and_then(|number| bare(state, number)),
+        ("GET", ["dead-letter"]) => page(&views(state, |job| job.dead), query),
+        ("GET", ["dead-letter", "stats"]) => {
+            ok(&json!({ "total": views(state, |job| job.dead).len() }))
+        }
+        ("POST", ["dead-letter", id, "retry"]) => state
+            .revive(id, true, now)
+            .and_then(|number| bare(state, number)),
+        ("DELETE", ["dead-letter", id]) => state.bury(id).map(|()| (204, Vec::new())),
+        _ => Err(Refusal::new(404, NO_ROUTE, "")),
+    }
+}
+
+fn views(state: &State, fits: impl Fn(&Job) -> bool) -> Vec<View<'_>> {
+    state
+        .all()
+        .filter(|job| fits(job))
+        .map(|job| View {
+            job,
+            clock: &state.clock,
+        })
+        .collect()
+}
+
+/// The value of a query parameter; none of those that are used here needs decoding.
+fn parameter<'a>(query: Option<&'a str>, name: &str) -> Option<&'a str> {
+    let pairs = query.unwrap_or_default().split('&');
+    let value = pairs
+        .filter_map(|pair| pair.split_once('='))
+        .find(|(key, _)| *key == name)?
+        .1;
+    Some(value).filter(|value| !value.is_empty())
+}
+
+/// One page of `items`.
+fn page(items: &[impl Serialize], query: Option<&str>) -> Answer {
+    #[derive(Serialize)]
+    struct Page<T> {
+        items: Vec<T>,
+        pagination: Value,
+    }
+    let number = |name: &str, default: usize| {
+        parameter(query, name)
+            .and_then(|n| n.parse().ok())
+            .unwrap_or(default)
+    };
+    let (at, per_page) = (
+        number("page", 1).max(1),
+        number("per_page", 20).clamp(1, 100),
+    );
+    let pagination = json!({ "total": items.len(), "page": at, "per_page": per_page });
+    let items = items
+        .iter()
+        .skip(per_page.saturating_mul(at - 1))
+        .take(per_page)
+        .collect();
+    ok(&Page { items, pagination })
+}
+
+pub(super) fn manifest(state: &State) -> Answer {
+    ok(&json!({
+        "specversion": "1.0",
+        "implementation": { "name": state.lax.name, "version": env!("CARGO_PKG_VERSION"), "backend": "memory" },
+        "conformance_level": 1,
+        "protocols": ["http"],
+        "capabilities": {
+            "batch_enqueue": true, "delayed_jobs": true, "priority_queues": true, "dead_letter": true,
+            "cron_jobs": false, "workflows": false, "unique_jobs": false, "rate_limiting": false,
+        },
+        "extensions": { "official": [] },
+    }))
+}
+
+pub(super) fn health(state: &State, now: Instant) -> Answer {
+    ok(&json!({
+        "status": "ok",
+        "version": env!("CARGO_PKG_VERSION"),
+        "uptime_seconds": state.clock.since_start(now).as_secs(),
+        "backend": { "type": "memory", "status": "connected", "latency_ms": 0 },
+    }))
+}
+
+pub(super) fn queues(state: &State) -> Answer {
+    let queues: Vec<Value> = state.queues.iter().map(|(name, queue)| {
+        let status = if queue.paused { "paused" } else { "active" };
+        json!({ "name": &**name, "status": status, "created_at": state.clock.print(queue.created) })
+    }).collect();
+    let pagination = json!({ "total": queues.len(), "limit": 50, "offset": 0, "has_more": false });
+    ok(&json!({ "queues": queues, "pagination": pagination }))
+}
+
+pub(super) fn stats(state: &State, name: &str) -> Answer {
+    let queue = state.queues.get(name);
+    if queue.is_none() && state.lax.unknown_queue_is_404 {
+        return Err(Refusal::new(
+            404,
+            "not_found",
+            format!("Queue '{name}' not found."),
+        ));
+    }
+    let count = |phase: Phase| queue.map_or(0, |queue| queue.count(phase));
+    ok(&json!({ "queue": {
+        "name": name,
+        "available": count(Phase::Available),
+        "active": count(Phase::Active),
+        "completed": count(Phase::Completed),
+        "paused": queue.is_some_and(|queue| queue.paused),
+    }}))
+}
+
+pub(super) fn pause(state: &mut State, name: &str, paused: bool, now: Instant) -> Value {
+    state.queue(name, now).paused = paused;
+    json!({ "name": name, "paused": paused })
+}
+
+fn admin_queue(state: &State, name: &str, queue: &Queue) -> Value {
+    let known = |phase: Phase| {
+        if state.lax.counts_all {
+            queue.count(phase)
+        } else {
+            0
+        }
+    };
+    json!({ "name": name, "paused": queue.paused, "counts": {
+        "available": queue.count(Phase::Available),
+        "active": queue.count(Phase::Active),
+        "completed": queue.count(Phase::Completed),
+        "scheduled": known(Phase::Scheduled),
+        "retryable": known(Phase::Retryable),
+        "discarded": known(Phase::Discarded),
+        "cancelled": 0,
+    }})
+}
+
+pub(super) fn dead_letters(state: &State) -> Answer {
+    let jobs = views(state, |job| job.dead);
+    let pagination = json!({ "total": jobs.len(), "limit": 50, "offset": 0, "has_more": false });
+    ok(&Told {
+        told: json!({ "pagination": pagination }),
+        job: None,
+        jobs: Some(jobs),
+    })
+}
+
+/// The ledger in the words of the OJS event catalogue, oldest first.
+pub(super) fn events(state: &State, query: Option<&str>) -> Answer {
+    let listed = |name: &str, value: &str| {
+        parameter(query, name).is_none_or(|all| all.split(',').any(|v| v == value))
+    };
+    let limit = parameter(query, "limit")
+        .and_then(|limit| limit.parse().ok())
+        .unwrap_or(50);
+    let events: Vec<Value> = state
+        .ledger
+        .iter()
+        .filter(|event| listed("types", event_type(event.kind)) && listed("queues", &event.queue))
+        .take(limit)
+        .map(event_json)
+        .collect();
+    ok(&json!({ "events": events }))
+}
+
+fn event_json(event: &Event) -> Value {
+    json!({ "type": event_type(event.kind), "subject": &*event.job, "data": {
+        "job_id": &*event.job,
+        "job_type": &*event.job_type,
+        "queue": &*event.queue,
+        "attempt": event.attempt,
+        "duration_ms": event.ran.unwrap_or_default().as_millis(),
+    }})
+}
+
+fn event_type(kind: EventKind) -> &'static str {
+    match kind {
+        EventKind::Stored => "job.enqueued",
+        EventKind::Claimed => "job.started",
+        EventKind::Acked => "job.completed",
+        EventKind::Nacked => "job.failed",
+        EventKind::Requeued => "job.requeued",
+        EventKind::Expired => "job.expired",
+        EventKind::Discarded => "job.discarded",
+        EventKind::Cancelled => "job.cancelled",
+        EventKind::Extended => "job.heartbeat",
+        EventKind::Promoted => "job.available",
+        EventKind::Revived => "job.retried",
+    }
+}

@@ -1,0 +1,250 @@
+//! The backend behind a port: HTTP/1.1 as the real ones speak it, and the event streams.
+
+use std::convert::Infallible;
+use std::fmt::Write;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, header};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::json;
+use tokio::sync::{broadcast, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use super::{Backend, Change, api};
+use crate::net::{Listener, Stream};
+
+/// How often what time does is done without a request.
+const REAPER: Duration = Duration::from_millis(500);
+/// How long a connection may be idle.
+const IDLE: Duration = Duration::from_secs(120);
+/// Replies longer than this are sent in chunks.
+const UNCHUNKED: usize = 2048;
+/// How often an event stream says that it is alive.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+/// Frames that an event stream may be ahead of its reader.
+const FRAMES: usize = 64;
+
+impl Backend {
+    /// Serves HTTP/1.1 on `listener` until `stop`; then answers what is under way, and returns.
+    pub async fn serve(self, mut listener: Listener, stop: CancellationToken) {
+        let server = Arc::new(Server {
+            backend: self,
+            stop: stop.clone(),
+            events: AtomicU64::new(0),
+        });
+        let mut connections = JoinSet::new();
+        let mut reaper = tokio::time::interval(REAPER);
+        reaper.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                _ = reaper.tick() => server.backend.state().tick(Instant::now()),
+                Some(_) = connections.join_next() => {}
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) => {
+                        connections.spawn(connection(server.clone(), stream));
+                    }
+                    // Out of descriptors, most likely: waiting may help, and spinning would not.
+                    Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+                },
+            }
+        }
+        drop(listener);
+        while connections.join_next().await.is_some() {}
+    }
+}
+
+/// What the connections share.
+struct Server {
+    backend: Backend,
+    stop: CancellationToken,
+    /// Frames sent so far, over all event streams.
+    events: AtomicU64,
+}
+
+async fn connection(server: Arc<Server>, stream: Stream) {
+    let stop = server.stop.clone();
+    let service = hyper::service::service_fn(move |request| respond(server.clone(), request));
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE)
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    // A connection that breaks has nobody left to tell.
+    tokio::select! {
+        _ = connection.as_mut() => return,
+        () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
+    }
+    let _ = connection.await;
+}
+
+async fn respond(
+    server: Arc<Server>,
+    request: Request<Incoming>,
+) -> Result<Response<Reply>, hyper::Error> {
+    let (head, body) = request.into_parts();
+    let body = match Limited::new(body, api::LONGEST_BODY + 1).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(error) => match error.downcast::<hyper::Error>() {
+            Ok(broken) => return Err(*broken),
+            // Too long: as long as it takes to be refused as such.
+            Err(_) => Bytes::from(vec![b' '; api::LONGEST_BODY + 1]),
+        },
+    };
+    let topic = Topic::of(&head.method, head.uri.path());
+    let changes = server.backend.changes.subscribe();
+    let (mut head, body) = server
+        .backend
+        .handle(Request::from_parts(head, body))
+        .await
+        .into_parts();
+    let Some(topic) = topic else {
+        let reply = if body.len() > UNCHUNKED {
+            Reply::Chunked(Some(body))
+        } else {
+            Reply::Whole(Some(body))
+        };
+        return Ok(Response::from_parts(head, reply));
+    };
+    head.headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/event-stream"),
+    );
+    head.headers
+        .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    head.headers
+        .insert("x-accel-buffering", HeaderValue::from_static("no"));
+    let (frames, reply) = mpsc::channel(FRAMES);
+    tokio::spawn(stream_events(server, topic, changes, frames, body));
+    Ok(Response::from_parts(head, Reply::Stream(reply)))
+}
+
+/// What an event stream is about.
+enum Topic {
+    Queue(String),
+    Job(String),
+}
+
+impl Topic {
+    fn of(method: &Method, path: &str) -> Option<Topic> {
+        let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+        match segments[..] {
+            ["ojs", "v1", "queues", name, "events"] if method == Method::GET => {
+                Some(Topic::Queue(name.into()))
+            }
+            ["ojs", "v1", "jobs", id, "events"] if method == Method::GET => {
+                Some(Topic::Job(id.into()))
+            }
+            _ => None,
+        }
+    }
+
+    fn covers(&self, change: &Change) -> bool {
+        match self {
+            Topic::Queue(name) => *name == *change.queue,
+            Topic::Job(id) => *id == *change.job,
+        }
+    }
+}
+
+/// Sends frames until the reader leaves, the backend stops, or the job has ended.
+async fn stream_events(
+    server: Arc<Server>,
+    topic: Topic,
+    mut changes: broadcast::Receiver<Change>,
+    frames: mpsc::Sender<Bytes>,
+    first: Bytes,
+) {
+    if frames.send(first).await.is_err() {
+        return;
+    }
+    let mut heartbeat = tokio::time::interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
+    loop {
+        let (frame, last) = tokio::select! {
+            () = server.stop.cancelled() => return,
+            () = frames.closed() => return,
+            _ = heartbeat.tick() => (Bytes::from_static(b":heartbeat\n\n"), false),
+            change = changes.recv() => match change {
+                Ok(change) if topic.covers(&change) => {
+                    let number = server.events.fetch_add(1, Ordering::Relaxed) + 1;
+                    (frame(number, &change), change.done && matches!(topic, Topic::Job(_)))
+                }
+                // A stream that is too slow misses changes, as it does with the real ones.
+                Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => continue,
+                Err(broadcast::error::RecvError::Closed) => return,
+            },
+        };
+        if frames.send(frame).await.is_err() || last {
+            return;
+        }
+    }
+}
+
+/// One frame of an event stream.
+fn frame(number: u64, change: &Change) -> Bytes {
+    let data = json!({
+        "event": "job.state_changed",
+        "job_id": &*change.job,
+        "queue": &*change.queue,
+        "type": &*change.job_type,
+        "from": change.from.unwrap_or_default(),
+        "to": change.to,
+        "timestamp": change.at,
+    });
+    let mut frame = String::new();
+    // Writing to a string cannot fail.
+    let _ = write!(
+        frame,
+        "id: evt_{number:04}\nevent: job.state_changed\ndata: {data}\n\n"
+    );
+    frame.into()
+}
+
+/// The body of a reply.
+enum Reply {
+    /// With `Content-Length`.
+    Whole(Option<Bytes>),
+    /// Of a length that is not told before.
+    Chunked(Option<Bytes>),
+    /// An event stream.
+    Stream(mpsc::Receiver<Bytes>),
+}
+
+impl Body for Reply {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let next = match self.get_mut() {
+            Reply::Whole(body) | Reply::Chunked(body) => {
+                Poll::Ready(body.take().filter(|body| !body.is_empty()))
+            }
+            Reply::Stream(frames) => frames.poll_recv(cx),
+        };
+        next.map(|body| body.map(|body| Ok(Frame::data(body))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Reply::Whole(body) if body.as_ref().is_none_or(Bytes::is_empty))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Reply::Whole(body) => SizeHint::with_exact(body.as_ref().map_or(0, Bytes::len) as u64),
+            Reply::Chunked(_) | Reply::Stream(_) => SizeHint::default(),
+        }
+    }
+}

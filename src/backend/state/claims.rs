@@ -1,0 +1,375 @@
+//! What workers and those who look after jobs do to them: claim, settle, extend, cancel, revive.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::Rng;
+use rand::seq::SliceRandom;
+use tokio::time::Instant;
+
+use super::State;
+use crate::backend::job::{Job, Phase};
+use crate::backend::retry::{Failure, Retry};
+use crate::backend::wire::{Raw, Refusal};
+use crate::backend::{EventKind, Extended, Liveness, Requeue};
+
+/// Visibility where nobody names one.
+const VISIBILITY: Duration = Duration::from_secs(30);
+
+/// What a FETCH asks for.
+#[derive(Debug)]
+pub(in crate::backend) struct Fetch {
+    pub queues: Vec<String>,
+    pub count: usize,
+    pub worker: Option<Arc<str>>,
+    pub visibility: Option<Duration>,
+}
+
+/// What a heartbeat did.
+#[derive(Debug, Default)]
+pub(in crate::backend) struct Beat {
+    pub extended: Vec<String>,
+    pub directive: Option<String>,
+}
+
+impl State {
+    /// Claims up to `count` jobs: queues left to right, then priority, then order of arrival.
+    pub(in crate::backend) fn fetch(&mut self, fetch: &Fetch, now: Instant) -> Vec<u64> {
+        let mut claimed = Vec::new();
+        for name in &fetch.queues {
+            while claimed.len() < fetch.count {
+                let queue = self.queues.get(name.as_str()).filter(|queue| !queue.paused);
+                let Some(number) = queue.and_then(|queue| queue.ready.values().next().copied())
+                else {
+                    break;
+                };
+                let expired = self
+                    .jobs
+                    .get(&number)
+                    .and_then(|job| job.expires.as_ref())
+                    .is_some_and(|w| w.at <= now);
+                if expired && self.lax.heeds_expiry {
+                    self.end(number, Phase::Discarded, EventKind::Discarded, now);
+                    continue;
+                }
+                self.claim(number, fetch, now);
+                claimed.push(number);
+            }
+        }
+        if let Some(worker) = &fetch.worker {
+            self.seen.insert(worker.clone(), now);
+        }
+        if self.lax.unordered {
+            claimed.shuffle(&mut self.random);
+        }
+        claimed
+    }
+
+    fn claim(&mut self, number: u64, fetch: &Fetch, now: Instant) {
+        let asked = fetch.visibility.filter(|_| self.lax.heeds_fetch_visibility);
+        let (by_job, by_time) = (self.lax.heeds_job_visibility, self.lax.heeds_timeout);
+        let counts = u32::from(!self.lax.counts_at_nack);
+        self.change(number, |job| {
+            job.lease = asked
+                .or(job.visibility.filter(|_| by_job))
+                .unwrap_or(VISIBILITY);
+            job.phase = Phase::Active;
+            job.attempt += counts;
+            job.started = Some(now);
+            job.worker = fetch.worker.clone();
+            job.due = Some(deadline(job, now, by_time));
+        });
+        self.note(number, EventKind::Claimed, now);
+        self.tell(number, Some(Phase::Available), now);
+    }
+
+    /// An active job of `worker`, or why it is not.
+    fn active(&self, id: &str, worker: Option<&str>, verb: &str) -> Result<u64, Refusal> {
+        let (number, job) = self.find(id)?;
+        if job.phase != Phase::Active {
+            return Err(self.wrong_state(
+                format!("Cannot {verb} job not in 'active' state."),
+                job.phase,
+            ));
+        }
+        match self.is_foreign(job, worker) {
+            true => Err(not_yours(verb)),
+            false => Ok(number),
+        }
+    }
+
+    /// Claimed by another worker than the one that speaks, where both have a name.
+    fn is_foreign(&self, job: &Job, worker: Option<&str>) -> bool {
+        let named = worker.zip(job.worker.as_deref());
+        self.lax.checks_owner && named.is_some_and(|(speaker, claimer)| speaker != claimer)
+    }
+
+    fn wrong_state(&self, message: String, phase: Phase) -> Refusal {
+        let message = format!("{message} Current state: '{}'.", phase.name());
+        match self.lax.wrong_state_is_500 {
+            true => Refusal::new(
+                500,
+                "internal_error",
+                format!("[invalid_request] {message}"),
+            ),
+            false => Refusal::new(409, "conflict", message),
+        }
+    }
+
+    /// ACK.
+    pub(in crate::backend) fn ack(
+        &mut self,
+        id: &str,
+        worker: Option<&str>,
+        result: Option<Raw>,
+        now: Instant,
+    ) -> Result<u64, Refusal> {
+        let number = self.active(id, worker, "acknowledge")?;
+        self.note(number, EventKind::Acked, now);
+        self.change(number, |job| {
+            job.phase = Phase::Completed;
+            job.completed = Some(now);
+            job.due = None;
+            job.delay = None;
+            job.result = result;
+        });
+        if self.lax.settle_shows_job {
+            self.tell(number, Some(Phase::Active), now);
+        }
+        Ok(number)
+    }
+
+    /// Nack, with or without `requeue`.
+    pub(in crate::backend) fn nack(
+        &mut self,
+        id: &str,
+        worker: Option<&str>,
+        error: Failure,
+        requeue: bool,
+        now: Instant,
+    ) -> Result<u64, Refusal> {
+        let number = self.active(id, worker, "fail")?;
+        match requeue {
+            true => self.requeue(number, now),
+            false => {
+                self.note(number, EventKind::Nacked, now);
+                self.fail(number, error, now);
+            }
+        }
+        if self.lax.settle_shows_job {
+            self.tell(number, Some(Phase::Active), now);
+        }
+        Ok(number)
+    }
+
+    fn requeue(&mut self, number: u64, now: Instant) {
+        let Some(job) = self.jobs.get(&number) else {
+            return;
+        };
+        let exhausted = job.attempt >= job.max_attempts();
+        match self.lax.requeue {
+            Requeue::DiscardsLast | Requeue::Delays if exhausted => {
+                self.note(number, EventKind::Requeued, now);
+                self.discard(number, now);
+            }
+            Requeue::Delays => {
+                let seconds = 1u64 << job.attempt.saturating_sub(1).min(6);
+                self.note(number, EventKind::Requeued, now);
+                self.retry_after(number, Duration::from_secs(seconds.min(60)), now);
+            }
+            Requeue::Tail | Requeue::Head | Requeue::DiscardsLast => {
+                self.make_available(number, EventKind::Requeued, now);
+            }
+        }
+    }
+
+    /// An attempt ended in `error`: another one later, or the end.
+    pub(in crate::backend) fn fail(&mut self, number: u64, mut error: Failure, now: Instant) {
+        let counts = u32::from(self.lax.counts_at_nack);
+        let Some(job) = self.jobs.get_mut(&number) else {
+            return;
+        };
+        job.attempt += counts;
+        error.attempt = job.attempt;
+        error.at = self.clock.print(now);
+        let retry = job.retry.as_ref();
+        let fatal = self.lax.heeds_non_retryable
+            && (error.retryable == Some(false)
+                || retry.is_some_and(|retry| retry.is_fatal(&error)));
+        let never = self.lax.discards_without_retry && retry.is_none();
+        let wait = match retry {
+            Some(retry) => retry.delay(job.attempt),
+            None => Retry::default().delay(job.attempt),
+        };
+        let jitter = retry.is_none_or(|retry| retry.jitter);
+        job.errors.push(error);
+        if fatal || never || job.attempt >= job.max_attempts() {
+            return self.discard(number, now);
+        }
+        let factor = if jitter {
+            self.random.random_range(0.5..1.5)
+        } else {
+            1.0
+        };
+        self.retry_after(number, wait.mul_f64(factor), now);
+    }
+
+    fn retry_after(&mut self, number: u64, wait: Duration, now: Instant) {
+        self.change(number, |job| {
+            job.phase = Phase::Retryable;
+            job.worker = None;
+            job.delay = Some(wait);
+            job.due = Some(now + wait);
+        });
+    }
+
+    /// Attempts are spent, or another one is of no use.
+    pub(in crate::backend) fn discard(&mut self, number: u64, now: Instant) {
+        let lite = self.lax.requeue == Requeue::DiscardsLast;
+        self.end(number, Phase::Discarded, EventKind::Discarded, now);
+        if let Some(job) = self.jobs.get_mut(&number) {
+            job.completed = Some(now);
+            job.dead = lite || job.retry.as_ref().is_some_and(|retry| retry.keeps_dead);
+        }
+    }
+
+    fn end(&mut self, number: u64, phase: Phase, kind: EventKind, now: Instant) {
+        self.note(number, kind, now);
+        self.change(number, |job| {
+            job.phase = phase;
+            job.due = None;
+        });
+    }
+
+    /// Cancels a job that has not ended.
+    pub(in crate::backend) fn cancel(&mut self, id: &str, now: Instant) -> Result<u64, Refusal> {
+        let (number, job) = self.find(id)?;
+        let from = job.phase;
+        if from.terminal() {
+            return Err(self.wrong_state("Cannot cancel a job that has ended.".into(), from));
+        }
+        self.end(number, Phase::Cancelled, EventKind::Cancelled, now);
+        if let Some(job) = self.jobs.get_mut(&number) {
+            job.cancelled = Some(now);
+        }
+        self.tell(number, Some(from), now);
+        Ok(number)
+    }
+
+    /// A fresh life for a job that waits or has ended; `dead` asks for one of the dead-letter list.
+    pub(in crate::backend) fn revive(
+        &mut self,
+        id: &str,
+        dead: bool,
+        now: Instant,
+    ) -> Result<u64, Refusal> {
+        let (number, job) = self.find(id)?;
+        if dead && !job.dead {
+            return Err(Refusal::new(
+                404,
+                "not_found",
+                format!("Job '{id}' is not in the dead-letter list."),
+            ));
+        }
+        if matches!(
+            job.phase,
+            Phase::Active | Phase::Available | Phase::Scheduled
+        ) {
+            return Err(self.wrong_state("Cannot retry this job.".into(), job.phase));
+        }
+        self.make_available(number, EventKind::Revived, now);
+        if let Some(job) = self.jobs.get_mut(&number) {
+            job.attempt = 0;
+            job.dead = false;
+            (job.completed, job.cancelled, job.delay) = (None, None, None);
+            job.errors.clear();
+        }
+        Ok(number)
+    }
+
+    /// Deletes a job of the dead-letter list.
+    pub(in crate::backend) fn bury(&mut self, id: &str) -> Result<(), Refusal> {
+        let (number, job) = self.find(id)?;
+        if !job.dead {
+            return Err(Refusal::new(
+                404,
+                "not_found",
+                format!("Job '{id}' is not in the dead-letter list."),
+            ));
+        }
+        self.remove(number);
+        Ok(())
+    }
+
+    /// Heartbeat. It is refused if all it could extend is another worker's.
+    pub(in crate::backend) fn beat(
+        &mut self,
+        worker: &str,
+        named: Vec<String>,
+        visibility: Option<Duration>,
+        now: Instant,
+    ) -> Result<Beat, Refusal> {
+        self.seen.insert(worker.into(), now);
+        let visibility = visibility.unwrap_or(VISIBILITY);
+        let mut beat = Beat::default();
+        let mut foreign = false;
+        for id in &named {
+            let Some((number, job)) = self
+                .find(id)
+                .ok()
+                .filter(|(_, job)| job.phase == Phase::Active)
+            else {
+                continue;
+            };
+            if self.is_foreign(job, Some(worker)) {
+                foreign = true;
+                continue;
+            }
+            let directive = self.extend(number, visibility, now);
+            beat.directive = beat.directive.or(directive);
+            beat.extended.push(id.clone());
+        }
+        if foreign && beat.extended.is_empty() {
+            return Err(not_yours("extend"));
+        }
+        if self.lax.extended == Extended::Echo {
+            beat.extended = named;
+        }
+        Ok(beat)
+    }
+
+    /// Extends a claim by a heartbeat; what its job wants the worker to be told.
+    fn extend(&mut self, number: u64, visibility: Duration, now: Instant) -> Option<String> {
+        let (liveness, by_time) = (self.lax.liveness, self.lax.heeds_timeout);
+        self.change(number, |job| match liveness {
+            Liveness::Worker => {}
+            Liveness::Job => {
+                job.lease = visibility;
+                job.due = Some(deadline(job, now, by_time));
+            }
+            Liveness::SinceStart => {
+                job.lease = visibility;
+                job.due = Some(deadline(job, job.started.unwrap_or(now), by_time));
+            }
+        });
+        self.note(number, EventKind::Extended, now);
+        self.jobs.get(&number)?.directive.clone()
+    }
+}
+
+fn not_yours(verb: &str) -> Refusal {
+    Refusal::new(
+        409,
+        "conflict",
+        format!("Cannot {verb} a job that another worker has claimed."),
+    )
+}
+
+/// When an active job ends by itself: at the end of its claim, or of its time to run.
+fn deadline(job: &Job, since: Instant, by_time: bool) -> Instant {
+    let end = since + job.lease;
+    match (job.started, job.timeout) {
+        (Some(started), Some(timeout)) if by_time => end.min(started + timeout),
+        _ => end,
+    }
+}

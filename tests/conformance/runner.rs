@@ -1,0 +1,372 @@
+//! Runs a case of the official suites against a base URL, by the rules of the official runner.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Request, header};
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use serde_json::{Map, Value};
+
+mod judge;
+
+/// The longest that one request may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One case, as its file says.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// `test_id`; some are used twice.
+    pub id: String,
+    /// Path below the suites' folder: what really tells cases apart.
+    pub file: String,
+    steps: Vec<Value>,
+}
+
+/// How a case ended.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    /// `test_id` of the case.
+    pub id: String,
+    /// File of the case.
+    pub file: String,
+    /// Nothing failed.
+    pub passed: bool,
+    /// What failed first of all, step by step.
+    pub why: Vec<String>,
+}
+
+/// All cases below `folder`, sorted by id and file.
+pub fn load(folder: &Path) -> Vec<Case> {
+    let mut cases = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        let entries = std::fs::read_dir(&next)
+            .unwrap_or_else(|e| panic!("the suites at {}: {e}", next.display()));
+        for entry in entries {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ext| ext == "json") {
+                cases.push(read(folder, &path));
+            }
+        }
+    }
+    cases.sort_by(|a, b| (&a.id, &a.file).cmp(&(&b.id, &b.file)));
+    cases
+}
+
+fn read(folder: &Path, path: &Path) -> Case {
+    let text = std::fs::read(path).unwrap();
+    let case: Value =
+        serde_json::from_slice(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    // The rules for these two are not needed: no case has them.
+    assert!(
+        case.get("setup").is_none() && case.get("teardown").is_none(),
+        "{}",
+        path.display()
+    );
+    Case {
+        id: case["test_id"].as_str().unwrap().to_owned(),
+        file: path
+            .strip_prefix(folder)
+            .unwrap()
+            .to_string_lossy()
+            .into_owned(),
+        steps: case["steps"].as_array().unwrap().clone(),
+    }
+}
+
+/// Resets the backend behind `base` and runs `case` against it.
+pub async fn run_case(base: &str, case: &Case) -> Verdict {
+    let mut run = Run {
+        base,
+        replies: HashMap::new(),
+        why: Vec::new(),
+    };
+    let reset = send(
+        base,
+        Method::POST,
+        "/ojs/v1/admin/reset",
+        HeaderMap::new(),
+        None,
+    )
+    .await;
+    run.why.extend(reset.err().map(|e| format!("reset: {e}")));
+    let mut steps = case.steps.as_slice();
+    while let Some((first, rest)) = steps.split_first() {
+        match rest.split_first() {
+            // The suites pair neighbours only.
+            Some((second, rest))
+                if first["parallel_with"]
+                    .as_str()
+                    .is_some_and(|with| second["id"] == with) =>
+            {
+                let (a, b) = tokio::join!(run.step(first), run.step(second));
+                run.keep(first, a);
+                run.keep(second, b);
+                steps = rest;
+            }
+            _ => {
+                let outcome = run.step(first).await;
+                run.keep(first, outcome);
+                steps = rest;
+            }
+        }
+    }
+    Verdict {
+        id: case.id.clone(),
+        file: case.file.clone(),
+        passed: run.why.is_empty(),
+        why: run.why,
+    }
+}
+
+struct Run<'a> {
+    base: &'a str,
+    /// Parsed replies by step id; only JSON objects count.
+    replies: HashMap<String, Value>,
+    why: Vec<String>,
+}
+
+/// The reply of a step, if it made a request, and what was wrong with it.
+type Outcome = (Option<Value>, Vec<String>);
+
+impl Run<'_> {
+    fn keep(&mut self, step: &Value, (reply, why): Outcome) {
+        let id = step["id"].as_str().unwrap_or_default();
+        self.replies
+            .extend(reply.map(|reply| (id.to_owned(), reply)));
+        self.why
+            .extend(why.into_iter().map(|why| format!("{id}: {why}")));
+    }
+
+    async fn step(&self, step: &Value) -> Outcome {
+        let millis = |name: &str| Duration::from_millis(step[name].as_u64().unwrap_or(0));
+        let action = step["action"].as_str().unwrap_or_default();
+        tokio::time::sleep(millis("delay_ms")).await;
+        if action.eq_ignore_ascii_case("WAIT") {
+            let wait = if millis("duration_ms").is_zero() {
+                millis("delay_ms")
+            } else {
+                millis("duration_ms")
+            };
+            tokio::time::sleep(wait).await;
+            return (None, Vec::new());
+        }
+        let path = self.fill(step["path"].as_str().unwrap_or_default());
+        let body = step.get("body").map(|body| self.fill(&body.to_string()));
+        let headers = headers(step, body.is_some());
+        let Ok(method) = Method::from_bytes(if action.is_empty() {
+            b"GET"
+        } else {
+            action.as_bytes()
+        }) else {
+            return (None, vec![format!("{action:?} is not a method")]);
+        };
+        match send(self.base, method, &path, headers, body).await {
+            Ok(reply) => {
+                let parsed = serde_json::from_slice(&reply.body)
+                    .ok()
+                    .filter(Value::is_object);
+                let why = step
+                    .get("assertions")
+                    .map(|wanted| self.judge(wanted, &reply, parsed.as_ref()));
+                (parsed, why.unwrap_or_default())
+            }
+            Err(error) => (None, vec![error]),
+        }
+    }
+
+    /// What of `wanted` the reply is not.
+    fn judge(&self, wanted: &Value, reply: &Reply, parsed: Option<&Value>) -> Vec<String> {
+        let mut why = Vec::new();
+        if let Some(status) = wanted.get("status") {
+            why.extend(judge::status(status, reply.status).err());
+        }
+        if let Some(any) = wanted
+            .get("status_in")
+            .filter(|any| !judge::is_in(any, reply.status))
+        {
+            why.push(format!("wanted a status in {any}, got {}", reply.status));
+        }
+        if let Some(body) = wanted.get("body").and_then(Value::as_object) {
+            why.extend(self.judge_body(body, parsed));
+        }
+        if let Some(headers) = wanted.get("headers").and_then(Value::as_object) {
+            why.extend(
+                headers
+                    .iter()
+                    .filter_map(|(name, matcher)| judge_header(name, matcher, reply).err()),
+            );
+        }
+        // Rules that the runner has and no case uses.
+        for unused in ["body_absent", "timing_ms", "body_contains"] {
+            assert!(wanted.get(unused).is_none(), "a case with {unused}");
+        }
+        why
+    }
+
+    fn judge_body(&self, body: &Map<String, Value>, parsed: Option<&Value>) -> Vec<String> {
+        let mut why = Vec::new();
+        if let Some(any) = body.get("$or").and_then(Value::as_array) {
+            let fits = |all: &Map<String, Value>| {
+                all.iter()
+                    .all(|(path, m)| self.judge_path(path, m, parsed).is_ok())
+            };
+            if !any.iter().filter_map(Value::as_object).any(fits) {
+                why.push("none of $or".to_owned());
+            }
+        }
+        if parsed.is_some() {
+            let paths = body
+                .iter()
+                .filter(|(path, _)| !path.starts_with('$') || path.starts_with("$."));
+            why.extend(
+                paths.filter_map(|(path, matcher)| self.judge_path(path, matcher, parsed).err()),
+            );
+        }
+        why
+    }
+
+    fn judge_path(&self, path: &str, matcher: &Value, parsed: Option<&Value>) -> judge::Judged {
+        let filled: Value =
+            serde_json::from_str(&self.fill(&matcher.to_string())).map_err(|e| e.to_string())?;
+        match judge::resolve(&self.fill(path), parsed.unwrap_or(&Value::Null)) {
+            Ok(actual) => judge::matches(&filled, &actual).map_err(|why| format!("{path}: {why}")),
+            Err(_) if filled == "absent" => Ok(()),
+            Err(why) => Err(format!("{path}: {why}")),
+        }
+    }
+
+    /// Fills in `{{steps.ID.response.body.PATH}}`; what cannot be found stays as it is.
+    fn fill(&self, text: &str) -> String {
+        let (mut filled, mut rest) = (String::new(), text);
+        while let Some(start) = rest.find("{{steps.") {
+            let Some(end) = rest[start..].find("}}").map(|end| start + end + 2) else {
+                break;
+            };
+            filled.push_str(&rest[..start]);
+            let reference = &rest[start..end];
+            filled.push_str(
+                &self
+                    .look_up(reference)
+                    .unwrap_or_else(|| reference.to_owned()),
+            );
+            rest = &rest[end..];
+        }
+        filled + rest
+    }
+
+    fn look_up(&self, reference: &str) -> Option<String> {
+        let inner = reference.strip_prefix("{{steps.")?.strip_suffix("}}")?;
+        let (id, path) = inner.split_once(".response.body.")?;
+        let value = judge::resolve(path, self.replies.get(id)?).ok()?;
+        (!value.is_null()).then(|| judge::plain(&value))
+    }
+}
+
+/// Exact text, `$match` and `$eq` count; other matchers on headers are skipped.
+fn judge_header(name: &str, matcher: &Value, reply: &Reply) -> judge::Judged {
+    let actual = reply
+        .headers
+        .get(name)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    let texts = matcher
+        .as_object()
+        .filter(|object| object.values().all(Value::is_string));
+    let fits = match (matcher.as_str(), texts) {
+        (Some(exact), _) => actual == exact,
+        (None, Some(object)) => match (object.get("$match"), object.get("$eq")) {
+            (Some(pattern), _) => {
+                judge::matches_pattern(pattern.as_str().unwrap_or_default(), actual)?
+            }
+            (None, Some(exact)) => exact == actual,
+            (None, None) => true,
+        },
+        (None, None) => true,
+    };
+    if fits {
+        Ok(())
+    } else {
+        Err(format!("header {name}: wanted {matcher}, got {actual:?}"))
+    }
+}
+
+fn headers(step: &Value, has_body: bool) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in step["headers"].as_object().into_iter().flatten() {
+        let name: header::HeaderName = name.parse().unwrap();
+        headers.insert(
+            name,
+            HeaderValue::from_str(value.as_str().unwrap()).unwrap(),
+        );
+    }
+    if has_body && !headers.contains_key(header::CONTENT_TYPE) {
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/openjobspec+json"),
+        );
+    }
+    headers
+}
+
+struct Reply {
+    status: u16,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+/// One request on a connection of its own. Braces in the path go percent-encoded, as Go sends them.
+async fn send(
+    base: &str,
+    method: Method,
+    path: &str,
+    headers: HeaderMap,
+    body: Option<String>,
+) -> Result<Reply, String> {
+    let authority = base
+        .strip_prefix("http://")
+        .ok_or("the base URL must begin with http://")?;
+    let path = path.replace('{', "%7B").replace('}', "%7D");
+    let path = if path.starts_with('/') {
+        path
+    } else {
+        format!("/{path}")
+    };
+    let mut request = Request::new(Full::new(Bytes::from(body.unwrap_or_default())));
+    *request.method_mut() = method;
+    *request.uri_mut() = path.parse().map_err(|e| format!("{path}: {e}"))?;
+    *request.headers_mut() = headers;
+    request.headers_mut().insert(
+        header::HOST,
+        authority.parse().map_err(|_| "bad authority")?,
+    );
+    let exchange = async {
+        let stream = tokio::net::TcpStream::connect(authority)
+            .await
+            .map_err(|e| e.to_string())?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|e| e.to_string())?;
+        let connection = tokio::spawn(connection);
+        let (head, body) = sender
+            .send_request(request)
+            .await
+            .map_err(|e| e.to_string())?
+            .into_parts();
+        let body = body.collect().await.map_err(|e| e.to_string())?.to_bytes();
+        connection.abort();
+        Ok(Reply {
+            status: head.status.as_u16(),
+            headers: head.headers,
+            body,
+        })
+    };
+    tokio::time::timeout(PATIENCE, exchange)
+        .await
+        .unwrap_or_else(|_| Err("no answer in 30 s".to_owned()))
+}
