@@ -1,0 +1,3 @@
+//! What is done with a request, by operation.
+
+pub mod body;
