@@ -2,18 +2,39 @@
 //! read whole or streamed, and the one question that decides whether a call may be made again:
 //! was it written?
 
-use bytes::Bytes;
-use http::{HeaderMap, Method, StatusCode};
+mod body;
+mod headers;
+mod link;
+mod target;
+
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{self, HeaderMap, HeaderValue};
+use http::{Method, Request, Response, StatusCode, Uri, Version};
+use http_body::Body as _;
+use http_body_util::BodyExt as _;
+use tokio::time::timeout;
+
+pub use body::{BodyError, ReplyBody, RequestBody};
+pub use headers::{named_by_connection, strip_hop_by_hop};
+pub use target::{BadTarget, Target};
+
+use crate::net::{Net, Stream};
+use body::Progress;
+use link::{Failure, Idle, Link};
 
 /// One request whose body is known, and whose reply is read whole.
 #[derive(Clone, Debug)]
 pub struct Call {
+    /// The method.
     pub method: Method,
     /// Path and query as the client wrote them, without the upstream's base path.
     pub target: String,
     /// End-to-end headers; framing and hop-by-hop ones are ignored.
     pub headers: HeaderMap,
+    /// The whole body.
     pub body: Bytes,
     /// From the first byte sent to the last byte read.
     pub timeout: Duration,
@@ -22,8 +43,11 @@ pub struct Call {
 /// A reply read whole. Hop-by-hop and framing headers are gone.
 #[derive(Clone, Debug)]
 pub struct Reply {
+    /// The status.
     pub status: StatusCode,
+    /// The end-to-end headers.
     pub headers: HeaderMap,
+    /// The whole body.
     pub body: Bytes,
 }
 
@@ -51,14 +75,333 @@ impl UpstreamError {
     }
 }
 
+/// A streamed request got no reply.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// The backend did not answer.
+    #[error(transparent)]
+    Backend(#[from] UpstreamError),
+    /// The client's body broke off; the backend saw a request that is not whole.
+    #[error("the client's body did not come whole")]
+    Broken,
+    /// The client sent no more of its body for this long.
+    #[error("the client sent nothing of its body for {0:?}")]
+    Stalled(Duration),
+}
+
+/// Times and sizes on the way to the backend.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// To open a connection, TLS included. Default 2 s.
+    pub connect: Duration,
+    /// How long a connection stays idle. Default 4 s: Node closes after 5 s, and closing first
+    /// is what keeps a request from meeting a close.
+    pub idle: Duration,
+    /// From the last byte of a streamed request to the head of its reply. Default 30 s.
+    pub head: Duration,
+    /// The largest reply read whole, in bytes. Default 8 MiB.
+    pub reply: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connect: Duration::from_secs(2),
+            idle: Duration::from_secs(4),
+            head: Duration::from_secs(30),
+            reply: 8 * 1024 * 1024,
+        }
+    }
+}
+
 /// A handle on one thread's connections. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Upstream {}
+pub struct Upstream(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    target: Target,
+    net: Net,
+    limits: Limits,
+    idle: Mutex<Idle>,
+}
 
 impl Upstream {
+    /// The way to `target`. Nothing is opened before the first request.
+    pub fn new(target: Target, net: Net, limits: Limits) -> Upstream {
+        Upstream(Arc::new(Shared {
+            target,
+            net,
+            limits,
+            idle: Mutex::default(),
+        }))
+    }
+
+    /// Where it leads.
+    pub fn target(&self) -> &Target {
+        &self.0.target
+    }
+
     /// Sends and reads whole. A call that found its idle connection closed before anything was
     /// written is sent once more on a new one; nothing else is repeated.
-    pub async fn call(&self, _call: Call) -> Result<Reply, UpstreamError> {
-        todo!()
+    ///
+    /// # Errors
+    /// See [`UpstreamError`]: each variant says what the backend may have done.
+    pub async fn call(&self, call: Call) -> Result<Reply, UpstreamError> {
+        let patience = call.timeout;
+        let mut request = self.request(call)?;
+        let mut idle = self.pop();
+        loop {
+            let (mut link, fresh) = match idle.take() {
+                Some(link) => (link, false),
+                None => (self.connect().await?, true),
+            };
+            let whole = async {
+                let head = link.exchange(request).await?;
+                Ok(self.read(head, link).await)
+            };
+            match timeout(patience, whole).await {
+                Err(_) => return Err(UpstreamError::Timeout(patience)),
+                Ok(Ok(reply)) => return reply,
+                Ok(Err(Failure::Unwritten(again, _))) if !fresh => request = *again,
+                Ok(Err(failure)) => return Err(failed(failure)),
+            }
+        }
+    }
+
+    /// Sends a request and answers with the head of its reply; bodies stream both ways. Both
+    /// heads are cleaned of what belongs to one connection, and `Host` becomes the backend's.
+    /// A request for another protocol keeps its `Upgrade`; see [`ReplyBody`] for the reply to it.
+    ///
+    /// # Errors
+    /// The backend gave no head of a reply, or the client's body broke off or stalled.
+    pub async fn send(
+        &self,
+        mut request: Request<RequestBody>,
+    ) -> Result<Response<ReplyBody>, SendError> {
+        self.clean(&mut request)?;
+        let progress = request.body().progress();
+        let mut idle = self.pop();
+        loop {
+            let (mut link, fresh) = match idle.take() {
+                Some(link) => (link, false),
+                None => (self.connect().await?, true),
+            };
+            match self
+                .wait(link.exchange(request), progress.as_deref())
+                .await?
+            {
+                Ok(head) => return Ok(self.streamed(head, link)),
+                Err(Failure::Unwritten(again, _)) if !fresh => request = *again,
+                Err(Failure::Broken(Some(error))) if error.is_user() => {
+                    return Err(SendError::Broken);
+                }
+                Err(failure) => return Err(failed(failure).into()),
+            }
+        }
+    }
+
+    /// Waits for a head. The time runs from the last part of the request's body that moved.
+    async fn wait<T>(
+        &self,
+        exchange: impl Future<Output = T>,
+        progress: Option<&Progress>,
+    ) -> Result<T, SendError> {
+        let patience = self.0.limits.head;
+        let mut exchange = std::pin::pin!(exchange);
+        let mut seen = 0;
+        loop {
+            if let Ok(done) = timeout(patience, exchange.as_mut()).await {
+                return Ok(done);
+            }
+            let Some(progress) = progress else { break };
+            if progress.waits_for_client() && progress.frames() == seen {
+                return Err(SendError::Stalled(patience));
+            }
+            if progress.frames() == seen {
+                break;
+            }
+            seen = progress.frames();
+        }
+        Err(UpstreamError::Timeout(patience).into())
+    }
+
+    /// A call as a request.
+    fn request(&self, call: Call) -> Result<Request<RequestBody>, UpstreamError> {
+        let target = Uri::try_from(call.target.as_str()).map_err(unsendable)?;
+        let empty = call.body.is_empty();
+        let mut request = Request::new(RequestBody::from(call.body));
+        *request.method_mut() = call.method;
+        *request.uri_mut() = target;
+        *request.headers_mut() = call.headers;
+        request.headers_mut().remove(header::CONTENT_LENGTH);
+        request.headers_mut().remove(header::UPGRADE);
+        self.clean(&mut request)?;
+        // A POST without any length is answered with 411 by some servers.
+        if empty
+            && matches!(
+                *request.method(),
+                Method::POST | Method::PUT | Method::PATCH
+            )
+        {
+            request
+                .headers_mut()
+                .insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
+        }
+        Ok(request)
+    }
+
+    /// Makes a head ours: the backend's request line and `Host`, and nothing that was meant for
+    /// the connection it came on.
+    fn clean(&self, request: &mut Request<RequestBody>) -> Result<(), UpstreamError> {
+        let line = self.0.target.line(request.uri()).map_err(unsendable)?;
+        *request.uri_mut() = line;
+        *request.version_mut() = Version::HTTP_11;
+        let upgrade = request
+            .headers()
+            .get(header::UPGRADE)
+            .filter(|_| wants_upgrade(request))
+            .cloned();
+        let headers = request.headers_mut();
+        strip_hop_by_hop(headers);
+        if let Some(protocol) = upgrade {
+            headers.insert(header::UPGRADE, protocol);
+            headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        }
+        // Answered on the client's connection already, when its body was first asked for.
+        headers.remove(header::EXPECT);
+        headers.insert(header::HOST, self.0.target.authority());
+        Ok(())
+    }
+
+    /// A connection that was idle.
+    fn pop(&self) -> Option<Box<Link>> {
+        self.idle().pop(self.0.limits.idle)
+    }
+
+    /// Takes a connection back.
+    fn put(&self, link: Box<Link>) {
+        self.idle().push(link, self.0.limits.idle);
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Idle> {
+        self.0.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens a connection.
+    async fn connect(&self) -> Result<Box<Link>, UpstreamError> {
+        let Shared {
+            target,
+            net,
+            limits,
+            ..
+        } = &*self.0;
+        let open = async {
+            let stream = net.connect(target.host(), target.port()).await?;
+            match (target.tls(), stream) {
+                (Some(tls), Stream::Tcp(stream)) => {
+                    let stream = tls.connector.connect(tls.name.clone(), stream).await?;
+                    Ok(Stream::Tls(Box::new(stream)))
+                }
+                (_, stream) => Ok::<Stream, std::io::Error>(stream),
+            }
+        };
+        match timeout(limits.connect, open).await {
+            Ok(Ok(stream)) => Link::open(stream).await.map_err(unsendable),
+            Ok(Err(error)) => Err(UpstreamError::Unreachable(format!("{target:?}: {error}"))),
+            Err(_) => {
+                let waited = limits.connect;
+                Err(UpstreamError::Unreachable(format!(
+                    "{target:?}: no connection within {waited:?}"
+                )))
+            }
+        }
+    }
+
+    /// A reply whose body comes later.
+    fn streamed(
+        &self,
+        head: Response<hyper::body::Incoming>,
+        link: Box<Link>,
+    ) -> Response<ReplyBody> {
+        let mut reply = head.map(|body| ReplyBody::new(body, link, self.clone()));
+        *reply.version_mut() = Version::HTTP_11;
+        if reply.status() != StatusCode::SWITCHING_PROTOCOLS {
+            strip_hop_by_hop(reply.headers_mut());
+        }
+        reply
+    }
+
+    /// A reply read whole.
+    async fn read(
+        &self,
+        head: Response<hyper::body::Incoming>,
+        link: Box<Link>,
+    ) -> Result<Reply, UpstreamError> {
+        let cap = self.0.limits.reply;
+        let (mut parts, body) = self.streamed(head, link).into_parts();
+        parts.headers.remove(header::CONTENT_LENGTH);
+        if body.size_hint().lower() > cap as u64 {
+            return Err(UpstreamError::TooLarge(cap));
+        }
+        let body = collect(body, cap).await?;
+        Ok(Reply {
+            status: parts.status,
+            headers: parts.headers,
+            body,
+        })
+    }
+}
+
+/// Reads a body of at most `cap` bytes. One that comes in one piece is not copied.
+async fn collect(mut body: ReplyBody, cap: usize) -> Result<Bytes, UpstreamError> {
+    let mut first = Bytes::new();
+    let mut rest = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| UpstreamError::Lost(error.to_string()))?;
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        if first.len() + rest.len() + data.len() > cap {
+            return Err(UpstreamError::TooLarge(cap));
+        }
+        if first.is_empty() {
+            first = data;
+        } else {
+            rest.extend_from_slice(&data);
+        }
+        if body.is_end_stream() {
+            break;
+        }
+    }
+    if rest.is_empty() {
+        return Ok(first);
+    }
+    let mut whole = BytesMut::with_capacity(first.len() + rest.len());
+    whole.extend_from_slice(&first);
+    whole.extend_from_slice(&rest);
+    Ok(whole.freeze())
+}
+
+/// Whether the client asks to go on in the WebSocket protocol; the other that is seen, Java's
+/// `h2c`, is an offer that nobody need take.
+fn wants_upgrade<B>(request: &Request<B>) -> bool {
+    request
+        .headers()
+        .get(header::UPGRADE)
+        .is_some_and(|p| p.as_bytes().eq_ignore_ascii_case(b"websocket"))
+        && named_by_connection(request.headers()).any(|name| name == header::UPGRADE)
+}
+
+/// What cannot even be written.
+fn unsendable(error: impl std::fmt::Display) -> UpstreamError {
+    UpstreamError::Unreachable(error.to_string())
+}
+
+fn failed(failure: Failure) -> UpstreamError {
+    match failure {
+        Failure::Unwritten(_, error) => UpstreamError::Unreachable(error.to_string()),
+        Failure::Broken(Some(error)) => UpstreamError::Lost(error.to_string()),
+        Failure::Broken(None) => UpstreamError::Lost("the connection ended".to_owned()),
     }
 }

@@ -1,0 +1,459 @@
+//! OJS over HTTP: which operation a path names, and the words of its headers and media types.
+
+use std::borrow::Cow;
+
+use http::{HeaderName, HeaderValue, Method};
+
+/// The media type of OJS bodies, exactly as backends send it.
+pub const MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/openjobspec+json");
+/// What clients that do not know [`MEDIA_TYPE`] read, and what 429 is sent as.
+pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
+/// The version of the protocol that a reply speaks.
+pub const OJS_VERSION: HeaderName = HeaderName::from_static("ojs-version");
+/// The value of [`OJS_VERSION`] on replies of our own.
+pub const VERSION: HeaderValue = HeaderValue::from_static("1.0");
+/// A request's id, echoed in its reply.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The tenant a request is made for.
+pub const TENANT: HeaderName = HeaderName::from_static("x-ojs-tenant");
+
+/// What a request asks for. Parts of the path are percent-decoded; borrowed where nothing was
+/// encoded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Operation<'a> {
+    /// `POST /ojs/v1/jobs`
+    Enqueue,
+    /// `POST /ojs/v1/jobs/batch`
+    Batch,
+    /// `POST /ojs/v1/workers/fetch`
+    Fetch,
+    /// `POST /ojs/v1/workers/ack`
+    Ack,
+    /// `POST /ojs/v1/workers/nack`
+    Nack,
+    /// `POST /ojs/v1/workers/heartbeat`
+    Heartbeat,
+    /// `GET /ojs/v1/jobs/{id}`
+    Job { id: Cow<'a, str> },
+    /// `DELETE /ojs/v1/jobs/{id}` and `POST /ojs/v1/admin/jobs/{id}/cancel`
+    CancelJob { id: Cow<'a, str> },
+    /// `POST /ojs/v1/admin/jobs/{id}/retry`
+    RetryJob { id: Cow<'a, str> },
+    /// `GET /ojs/v1/admin/jobs`
+    AdminJobs,
+    /// `GET /ojs/v1/admin/jobs/{id}`
+    AdminJob { id: Cow<'a, str> },
+    /// `GET /ojs/v1/jobs/{id}/events`, a stream
+    JobEvents { id: Cow<'a, str> },
+    /// `GET /ojs/v1/queues`
+    Queues,
+    /// `POST /ojs/v1/queues`
+    CreateQueue,
+    /// `GET /ojs/v1/queues/{queue}/stats`
+    QueueStats { queue: Cow<'a, str> },
+    /// `GET /ojs/v1/queues/{queue}/events`, a stream
+    QueueEvents { queue: Cow<'a, str> },
+    /// `POST …/queues/{queue}/pause`, plain and admin
+    Pause { queue: Cow<'a, str> },
+    /// `POST …/queues/{queue}/resume`, plain and admin
+    Resume { queue: Cow<'a, str> },
+    /// Any method on `…/queues/{queue}/config`, plain and admin
+    QueueConfig { queue: Cow<'a, str> },
+    /// Any method on `…/queues/{queue}/rate-limit`, plain and admin
+    QueueLimit { queue: Cow<'a, str> },
+    /// `GET /ojs/v1/admin/queues`
+    AdminQueues,
+    /// `GET /ojs/v1/admin/queues/{queue}`
+    AdminQueue { queue: Cow<'a, str> },
+    /// `GET /ojs/v1/admin/stats`
+    AdminStats,
+    /// `POST /ojs/v1/admin/reset`
+    Reset,
+    /// Any method on `/ojs/v1/rate-limits`
+    RateLimits,
+    /// Any method on `/ojs/v1/rate-limits/{key}`
+    RateLimit { key: Cow<'a, str> },
+    /// Any method on `/ojs/v1/rate-limits/{key}/override`
+    Override { key: Cow<'a, str> },
+    /// `POST /ojs/v1/cron`
+    Cron,
+    /// `POST /ojs/v1/workflows`
+    Workflows,
+    /// `GET …/dead-letter`, plain and admin
+    DeadLetters,
+    /// `POST …/dead-letter/{id}/retry`, plain and admin
+    RetryDeadLetter { id: Cow<'a, str> },
+    /// `DELETE …/dead-letter/{id}`, plain and admin
+    DeleteDeadLetter { id: Cow<'a, str> },
+    /// `GET /ojs/v1/events/stream`
+    EventStream,
+    /// `GET /ojs/manifest`
+    Manifest,
+    /// `GET /ojs/v1/health`
+    Health,
+    /// Everything else: it passes.
+    Other,
+}
+
+/// A path under `/ojs/` that a backend could read as another route than we do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BadPath {
+    /// `//`, or a slash at the end.
+    #[error("the path has an empty segment")]
+    EmptySegment,
+    /// `.` or `..`, encoded or not.
+    #[error("the path has a `.` or `..` segment")]
+    DotSegment,
+    /// `%2F`, `%5C`, `%00`, or a plain backslash.
+    #[error("the path has an encoded slash, a backslash or a NUL")]
+    Separator,
+}
+
+/// The most segments of a path that an operation has: `ojs v1 admin queues {queue} rate-limit`.
+const SEGMENTS: usize = 6;
+
+impl<'a> Operation<'a> {
+    /// What `method` on `path` (raw, without the query) asks for.
+    ///
+    /// # Errors
+    /// The path is, or could be read as, one under `/ojs/`, and is ambiguous.
+    pub fn of(method: &Method, path: &'a str) -> Result<Operation<'a>, BadPath> {
+        if let Some(bad) = ambiguous(path) {
+            return if may_reach_ojs(path) {
+                Err(bad)
+            } else {
+                Ok(Operation::Other)
+            };
+        }
+        let mut parts: [Cow<'a, str>; SEGMENTS] = Default::default();
+        let mut count = 0;
+        for segment in path.strip_prefix('/').unwrap_or(path).split('/') {
+            let (Some(part), Some(text)) = (parts.get_mut(count), decoded(segment)) else {
+                return Ok(Operation::Other);
+            };
+            *part = text;
+            count += 1;
+        }
+        let names: [&str; SEGMENTS] =
+            std::array::from_fn(|i| parts.get(i).map_or("", |part| part.as_ref()));
+        let part = |index: usize| parts.get(index).cloned().unwrap_or_default();
+        Ok(match names.get(..count) {
+            Some(["ojs", "v1", "admin", rest @ ..]) => admin(method.as_str(), rest, || part(4)),
+            Some(["ojs", "v1", rest @ ..]) => plain(method.as_str(), rest, || part(3)),
+            Some(["ojs", "manifest"]) if method == Method::GET => Operation::Manifest,
+            _ => Operation::Other,
+        })
+    }
+}
+
+/// Operations under `/ojs/v1/`; `name` is the second segment after it.
+fn plain<'a>(method: &str, rest: &[&str], name: impl Fn() -> Cow<'a, str>) -> Operation<'a> {
+    match (method, rest) {
+        ("POST", ["workers", "fetch"]) => Operation::Fetch,
+        ("POST", ["workers", "ack"]) => Operation::Ack,
+        ("POST", ["workers", "nack"]) => Operation::Nack,
+        ("POST", ["workers", "heartbeat"]) => Operation::Heartbeat,
+        ("POST", ["jobs"]) => Operation::Enqueue,
+        ("POST", ["jobs", "batch"]) => Operation::Batch,
+        ("GET", ["jobs", _]) => Operation::Job { id: name() },
+        ("DELETE", ["jobs", _]) => Operation::CancelJob { id: name() },
+        ("GET", ["jobs", _, "events"]) => Operation::JobEvents { id: name() },
+        ("GET", ["queues"]) => Operation::Queues,
+        ("POST", ["queues"]) => Operation::CreateQueue,
+        ("GET", ["queues", _, "stats"]) => Operation::QueueStats { queue: name() },
+        ("GET", ["queues", _, "events"]) => Operation::QueueEvents { queue: name() },
+        (_, ["rate-limits"]) => Operation::RateLimits,
+        (_, ["rate-limits", _]) => Operation::RateLimit { key: name() },
+        (_, ["rate-limits", _, "override"]) => Operation::Override { key: name() },
+        ("POST", ["cron"]) => Operation::Cron,
+        ("POST", ["workflows"]) => Operation::Workflows,
+        ("GET", ["events", "stream"]) => Operation::EventStream,
+        ("GET", ["health"]) => Operation::Health,
+        _ => either(method, rest, name),
+    }
+}
+
+/// Operations under `/ojs/v1/admin/`; `name` is the second segment after it.
+fn admin<'a>(method: &str, rest: &[&str], name: impl Fn() -> Cow<'a, str>) -> Operation<'a> {
+    match (method, rest) {
+        ("GET", ["jobs"]) => Operation::AdminJobs,
+        ("GET", ["jobs", _]) => Operation::AdminJob { id: name() },
+        ("POST", ["jobs", _, "cancel"]) => Operation::CancelJob { id: name() },
+        ("POST", ["jobs", _, "retry"]) => Operation::RetryJob { id: name() },
+        ("GET", ["queues"]) => Operation::AdminQueues,
+        ("GET", ["queues", _]) => Operation::AdminQueue { queue: name() },
+        ("GET", ["stats"]) => Operation::AdminStats,
+        ("POST", ["reset"]) => Operation::Reset,
+        _ => either(method, rest, name),
+    }
+}
+
+/// Operations that stand under both prefixes.
+fn either<'a>(method: &str, rest: &[&str], name: impl Fn() -> Cow<'a, str>) -> Operation<'a> {
+    match (method, rest) {
+        ("POST", ["queues", _, "pause"]) => Operation::Pause { queue: name() },
+        ("POST", ["queues", _, "resume"]) => Operation::Resume { queue: name() },
+        (_, ["queues", _, "config"]) => Operation::QueueConfig { queue: name() },
+        (_, ["queues", _, "rate-limit"]) => Operation::QueueLimit { queue: name() },
+        ("GET", ["dead-letter"]) => Operation::DeadLetters,
+        ("POST", ["dead-letter", _, "retry"]) => Operation::RetryDeadLetter { id: name() },
+        ("DELETE", ["dead-letter", _]) => Operation::DeleteDeadLetter { id: name() },
+        _ => Operation::Other,
+    }
+}
+
+/// The path with the escapes of unreserved characters undone, and no others (RFC 3986, 2.3): the
+/// same path to whoever decodes, and the right one to backends that do not. `None`: there are no
+/// such escapes, or the path is ambiguous without them.
+pub fn plain_path(raw: &str) -> Option<String> {
+    if !raw.contains('%') {
+        return None;
+    }
+    let mut out = String::with_capacity(raw.len());
+    let mut rest = raw;
+    while let Some(at) = rest.find('%') {
+        let (before, from) = rest.split_at(at);
+        out.push_str(before);
+        let length = match escaped(from.as_bytes()) {
+            Some(byte) if is_unreserved(byte) => {
+                out.push(char::from(byte));
+                3
+            }
+            _ => {
+                out.push('%');
+                1
+            }
+        };
+        rest = from.get(length..).unwrap_or_default();
+    }
+    out.push_str(rest);
+    (out.len() != raw.len() && ambiguous(&out).is_none()).then_some(out)
+}
+
+fn is_unreserved(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
+}
+
+/// The byte that `%XX` at the beginning of `text` stands for.
+fn escaped(text: &[u8]) -> Option<u8> {
+    let (Some(b'%'), Some(high), Some(low)) = (text.first(), text.get(1), text.get(2)) else {
+        return None;
+    };
+    let digit = |byte: &u8| {
+        char::from(*byte)
+            .to_digit(16)
+            .and_then(|digit| u8::try_from(digit).ok())
+    };
+    Some(digit(high)? << 4 | digit(low)?)
+}
+
+/// A segment's text; `None` if it is not UTF-8 once decoded. A `%` without two digits is itself.
+fn decoded(segment: &str) -> Option<Cow<'_, str>> {
+    if !segment.contains('%') {
+        return Some(Cow::Borrowed(segment));
+    }
+    let mut out = Vec::with_capacity(segment.len());
+    let mut rest = segment.as_bytes();
+    while let Some(first) = rest.first() {
+        let (byte, length) = escaped(rest).map_or((*first, 1), |byte| (byte, 3));
+        out.push(byte);
+        rest = rest.get(length..).unwrap_or_default();
+    }
+    String::from_utf8(out).ok().map(Cow::Owned)
+}
+
+/// What makes a path readable in two ways, if anything does.
+fn ambiguous(path: &str) -> Option<BadPath> {
+    let path = path.strip_prefix('/').unwrap_or(path);
+    path.split('/').find_map(|segment| {
+        let first = segment.as_bytes().first();
+        match first {
+            None => return Some(BadPath::EmptySegment),
+            // Nearly all segments end here.
+            Some(byte) if *byte != b'.' && !segment.contains(['%', '\\']) => return None,
+            Some(_) => {}
+        }
+        let mut rest = segment.as_bytes();
+        let mut dots = 0;
+        let mut count = 0;
+        while let Some(first) = rest.first() {
+            let (byte, length) = escaped(rest).map_or((*first, 1), |byte| (byte, 3));
+            if matches!(byte, b'/' | b'\\' | 0) {
+                return Some(BadPath::Separator);
+            }
+            dots += usize::from(byte == b'.');
+            count += 1;
+            rest = rest.get(length..).unwrap_or_default();
+        }
+        (dots == count && count <= 2).then_some(BadPath::DotSegment)
+    })
+}
+
+/// Whether some way of reading an ambiguous path could end under `/ojs/`: one of its names,
+/// however it is separated, is `ojs`.
+fn may_reach_ojs(path: &str) -> bool {
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut rest = path.as_bytes();
+    while let Some(first) = rest.first() {
+        let (byte, length) = escaped(rest).map_or((*first, 1), |byte| (byte, 3));
+        bytes.push(byte);
+        rest = rest.get(length..).unwrap_or_default();
+    }
+    bytes
+        .split(|byte| matches!(byte, b'/' | b'\\' | 0))
+        .any(|name| name == b"ojs")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of<'a>(method: &str, path: &'a str) -> Result<Operation<'a>, BadPath> {
+        Operation::of(&Method::from_bytes(method.as_bytes()).unwrap(), path)
+    }
+
+    #[test]
+    fn operations_by_path() {
+        let q = || Cow::Borrowed("q");
+        for (method, path, want) in [
+            ("POST", "/ojs/v1/workers/fetch", Operation::Fetch),
+            ("POST", "/ojs/v1/workers/%66etch", Operation::Fetch),
+            ("POST", "/%6fjs/v1/workers/ack", Operation::Ack),
+            ("GET", "/ojs/v1/workers/fetch", Operation::Other),
+            ("fetch", "/", Operation::Other),
+            ("post", "/ojs/v1/jobs", Operation::Other),
+            ("POST", "/ojs/v1/jobs", Operation::Enqueue),
+            ("POST", "/ojs/v1/jobs/batch", Operation::Batch),
+            ("GET", "/ojs/v1/jobs/q", Operation::Job { id: q() }),
+            ("DELETE", "/ojs/v1/jobs/q", Operation::CancelJob { id: q() }),
+            (
+                "POST",
+                "/ojs/v1/admin/jobs/q/cancel",
+                Operation::CancelJob { id: q() },
+            ),
+            ("GET", "/ojs/v1/admin/jobs", Operation::AdminJobs),
+            (
+                "GET",
+                "/ojs/v1/jobs/q/events",
+                Operation::JobEvents { id: q() },
+            ),
+            (
+                "GET",
+                "/ojs/v1/queues/q/stats",
+                Operation::QueueStats { queue: q() },
+            ),
+            (
+                "POST",
+                "/ojs/v1/queues/q/pause",
+                Operation::Pause { queue: q() },
+            ),
+            (
+                "POST",
+                "/ojs/v1/admin/queues/q/resume",
+                Operation::Resume { queue: q() },
+            ),
+            (
+                "PUT",
+                "/ojs/v1/admin/queues/q/config",
+                Operation::QueueConfig { queue: q() },
+            ),
+            (
+                "PUT",
+                "/ojs/v1/rate-limits/q",
+                Operation::RateLimit { key: q() },
+            ),
+            (
+                "DELETE",
+                "/ojs/v1/rate-limits/q/override",
+                Operation::Override { key: q() },
+            ),
+            ("GET", "/ojs/v1/admin/dead-letter", Operation::DeadLetters),
+            ("GET", "/ojs/manifest", Operation::Manifest),
+            ("POST", "/ojs/v1/admin/reset", Operation::Reset),
+            ("GET", "/ojs/v1/a/b/c/d/e/f/g", Operation::Other),
+            ("GET", "/ojs/v1/jobs/%ff", Operation::Other),
+            ("GET", "*", Operation::Other),
+            ("GET", "/", Operation::Other),
+        ] {
+            assert_eq!(of(method, path), Ok(want), "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn names_are_decoded() {
+        let queue = |text: &'static str| Operation::QueueStats {
+            queue: Cow::Borrowed(text),
+        };
+        assert_eq!(
+            of("GET", "/ojs/v1/queues/rs1%2Dhi%2Ex/stats"),
+            Ok(queue("rs1-hi.x"))
+        );
+        assert_eq!(of("GET", "/ojs/v1/queues/100%/stats"), Ok(queue("100%")));
+        assert_eq!(
+            of("GET", "/ojs/v1/queues/%7B%7Bq%7D%7D/stats"),
+            Ok(queue("{{q}}"))
+        );
+    }
+
+    #[test]
+    fn nothing_is_allocated_for_a_plain_path() {
+        let Ok(Operation::Job {
+            id: Cow::Borrowed("x"),
+        }) = of("GET", "/ojs/v1/jobs/x")
+        else {
+            panic!("not borrowed")
+        };
+    }
+
+    #[test]
+    fn what_could_be_read_as_another_route_is_refused() {
+        for (path, why) in [
+            ("/ojs/v1//workers/fetch", BadPath::EmptySegment),
+            ("//ojs/v1/workers/fetch", BadPath::EmptySegment),
+            ("/ojs/v1/workers/fetch/", BadPath::EmptySegment),
+            ("/ojs/", BadPath::EmptySegment),
+            ("/ojs/v1/x/../workers/fetch", BadPath::DotSegment),
+            ("/ojs/v1/./workers/fetch", BadPath::DotSegment),
+            ("/ojs/v1/x/%2e%2E/workers/fetch", BadPath::DotSegment),
+            ("/ojs/v1/x/.%2e/workers/fetch", BadPath::DotSegment),
+            ("/a/../ojs/v1/workers/fetch", BadPath::DotSegment),
+            ("/a/..%2fojs/v1/workers/fetch", BadPath::Separator),
+            ("/ojs/v1/workers%2Ffetch", BadPath::Separator),
+            ("/ojs%5cv1/workers/fetch", BadPath::Separator),
+            ("/ojs\\v1/workers/fetch", BadPath::Separator),
+            ("/ojs/v1/workers/fetch%00", BadPath::Separator),
+        ] {
+            assert_eq!(of("POST", path), Err(why), "{path}");
+        }
+        for path in [
+            "/metrics//x",
+            "/a/../b",
+            "/a%2Fb/",
+            "/ojs/v1/jobs/...",
+            "/ojs/v1/jobs/a.b",
+        ] {
+            assert!(of("PUT", path).is_ok(), "{path}");
+        }
+    }
+
+    #[test]
+    fn over_encoded_paths_become_plain() {
+        let plain = |raw| plain_path(raw).unwrap_or_default();
+        assert_eq!(
+            plain("/ojs/v1/queues/a%2Db%2ec/stats"),
+            "/ojs/v1/queues/a-b.c/stats"
+        );
+        assert_eq!(plain("/%7E%7b%2D"), "/~%7b-");
+        for same in [
+            "/ojs/v1/queues/a-b/stats",
+            "/a%2Fb",
+            "/%",
+            "/%4",
+            "/x%zz",
+            "/%2e/a",
+            "/%c3%a9",
+        ] {
+            assert_eq!(plain_path(same), None, "{same}");
+        }
+    }
+}

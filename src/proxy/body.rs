@@ -1,0 +1,175 @@
+//! The one body type of every reply, and reading a request's body whole.
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+
+pub use crate::upstream::BodyError;
+use crate::upstream::ReplyBody;
+
+/// Is told when a reply leaves. Dropped untold, the reply never left: undo in `Drop`.
+pub trait Watch: Send {
+    /// The connection has taken the first bytes of the body. Called at most once.
+    fn sent(&mut self);
+}
+
+/// A reply's body.
+pub struct Body(Kind);
+
+enum Kind {
+    Empty,
+    Whole(Bytes),
+    Watched(Bytes, Option<Box<dyn Watch>>),
+    Stream(ReplyBody),
+}
+
+impl Body {
+    /// No body.
+    pub fn empty() -> Body {
+        Body(Kind::Empty)
+    }
+
+    /// A whole body whose leaving is watched: `watch` is told when the connection polls it first
+    /// (an empty body too), and is dropped either way.
+    pub fn watched(bytes: Bytes, watch: impl Watch + 'static) -> Body {
+        Body(Kind::Watched(bytes, Some(Box::new(watch))))
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Empty => f.write_str("Empty"),
+            Kind::Whole(bytes) => write!(f, "Whole({} bytes)", bytes.len()),
+            Kind::Watched(bytes, _) => write!(f, "Watched({} bytes)", bytes.len()),
+            Kind::Stream(_) => f.write_str("Stream"),
+        }
+    }
+}
+
+impl From<Bytes> for Body {
+    fn from(bytes: Bytes) -> Body {
+        Body(Kind::Whole(bytes))
+    }
+}
+
+impl From<ReplyBody> for Body {
+    fn from(body: ReplyBody) -> Body {
+        Body(Kind::Stream(body))
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = self.get_mut();
+        let bytes = match &mut this.0 {
+            Kind::Stream(body) => return Pin::new(body).poll_frame(cx),
+            Kind::Empty => return Poll::Ready(None),
+            Kind::Whole(bytes) => bytes,
+            Kind::Watched(bytes, watch) => {
+                if let Some(mut watch) = watch.take() {
+                    watch.sent();
+                }
+                bytes
+            }
+        };
+        let bytes = std::mem::take(bytes);
+        this.0 = Kind::Empty;
+        Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Kind::Empty => true,
+            Kind::Whole(bytes) => bytes.is_empty(),
+            // Not before it was polled: that is what the watch waits for.
+            Kind::Watched(..) => false,
+            Kind::Stream(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Kind::Empty => SizeHint::with_exact(0),
+            Kind::Whole(bytes) | Kind::Watched(bytes, _) => {
+                SizeHint::with_exact(bytes.len() as u64)
+            }
+            Kind::Stream(body) => body.size_hint(),
+        }
+    }
+}
+
+/// Why a request's body was not read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// It is larger than the cap (413).
+    #[error("the body is larger than {0} bytes")]
+    TooLarge(usize),
+    /// It did not come whole in time (408).
+    #[error("the body did not come whole within {0:?}")]
+    Slow(Duration),
+    /// The connection broke, or the framing is wrong (400).
+    #[error("the body did not come whole: {0}")]
+    Broken(#[source] hyper::Error),
+}
+
+/// Reads a request's body of at most `cap` bytes within `patience` for all of it, so that a
+/// client cannot hold us by sending a byte at a time. One that comes in one piece is not copied.
+///
+/// # Errors
+/// Too large (nothing is read if its length says so), too slow, or broken.
+pub async fn read(body: Incoming, cap: usize, patience: Duration) -> Result<Bytes, ReadError> {
+    use http_body::Body as _;
+    if body.is_end_stream() {
+        return Ok(Bytes::new());
+    }
+    if body.size_hint().lower() > cap as u64 {
+        return Err(ReadError::TooLarge(cap));
+    }
+    match tokio::time::timeout(patience, collect(body, cap)).await {
+        Ok(read) => read,
+        Err(_) => Err(ReadError::Slow(patience)),
+    }
+}
+
+async fn collect(mut body: Incoming, cap: usize) -> Result<Bytes, ReadError> {
+    use http_body::Body as _;
+    let mut first = Bytes::new();
+    let mut whole = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(ReadError::Broken)?.into_data() else {
+            continue;
+        };
+        if first.len().max(whole.len()) + data.len() > cap {
+            return Err(ReadError::TooLarge(cap));
+        }
+        if first.is_empty() {
+            first = data;
+        } else {
+            if whole.is_empty() {
+                whole.extend_from_slice(&first);
+            }
+            whole.extend_from_slice(&data);
+        }
+        if body.is_end_stream() {
+            break;
+        }
+    }
+    Ok(if whole.is_empty() {
+        first
+    } else {
+        whole.freeze()
+    })
+}

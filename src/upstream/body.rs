@@ -1,0 +1,204 @@
+//! Bodies on their way: what goes to the backend, and what comes from it.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+
+use super::Upstream;
+use super::link::Link;
+
+/// Why a body did not come whole: the only error of every body here, so that whoever gets it
+/// knows whose fault it is.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyError {
+    /// The client's connection broke, or its framing is wrong.
+    #[error("the client's body did not come whole: {0}")]
+    Client(#[source] hyper::Error),
+    /// The backend's connection broke, or its framing is wrong.
+    #[error("the backend's body did not come whole: {0}")]
+    Backend(#[source] hyper::Error),
+}
+
+/// A request's body on its way to the backend.
+#[derive(Debug)]
+pub struct RequestBody(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Whole(Bytes),
+    Stream {
+        body: Incoming,
+        progress: Arc<Progress>,
+    },
+}
+
+/// How far a streamed request body is; shared with the one who waits for the reply.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    frames: AtomicU32,
+    waiting: AtomicBool,
+}
+
+impl Progress {
+    /// Frames passed on so far (it may wrap; only change matters).
+    pub(super) fn frames(&self) -> u32 {
+        self.frames.load(Ordering::Relaxed)
+    }
+
+    /// Whether the next part has yet to come from the client.
+    pub(super) fn waits_for_client(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed)
+    }
+}
+
+impl RequestBody {
+    /// The progress of a streamed body; a whole one needs none.
+    pub(super) fn progress(&self) -> Option<Arc<Progress>> {
+        match &self.0 {
+            Kind::Whole(_) => None,
+            Kind::Stream { progress, .. } => Some(Arc::clone(progress)),
+        }
+    }
+}
+
+impl From<Bytes> for RequestBody {
+    fn from(bytes: Bytes) -> RequestBody {
+        RequestBody(Kind::Whole(bytes))
+    }
+}
+
+impl From<Incoming> for RequestBody {
+    fn from(body: Incoming) -> RequestBody {
+        if body.is_end_stream() {
+            return RequestBody(Kind::Whole(Bytes::new()));
+        }
+        RequestBody(Kind::Stream {
+            body,
+            progress: Arc::default(),
+        })
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match &mut self.get_mut().0 {
+            Kind::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Kind::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Kind::Stream { body, progress } => {
+                let polled = Pin::new(body).poll_frame(cx);
+                progress
+                    .waiting
+                    .store(polled.is_pending(), Ordering::Relaxed);
+                if polled.is_ready() {
+                    progress.frames.fetch_add(1, Ordering::Relaxed);
+                }
+                polled.map_err(BodyError::Client)
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Kind::Whole(bytes) => bytes.is_empty(),
+            Kind::Stream { body, .. } => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Kind::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Kind::Stream { body, .. } => body.size_hint(),
+        }
+    }
+}
+
+/// A reply's body with the connection that it comes on. When it has ended cleanly the connection
+/// is idle again; dropped earlier, the connection is closed.
+#[derive(Debug)]
+pub struct ReplyBody {
+    body: Incoming,
+    link: Option<Box<Link>>,
+    home: Upstream,
+}
+
+impl ReplyBody {
+    /// The body of a reply whose head came over `link`.
+    pub(super) fn new(body: Incoming, link: Box<Link>, home: Upstream) -> ReplyBody {
+        let mut reply = ReplyBody {
+            body,
+            link: Some(link),
+            home,
+        };
+        reply.release_at_end();
+        reply
+    }
+
+    /// The connection, for a reply that switched protocols.
+    pub(super) fn into_link(mut self) -> Option<Box<Link>> {
+        self.link.take()
+    }
+
+    fn release_at_end(&mut self) {
+        if self.body.is_end_stream()
+            && let Some(link) = self.link.take()
+        {
+            self.home.put(link);
+        }
+    }
+}
+
+impl Body for ReplyBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = self.get_mut();
+        // Only the connection feeds the body, and we poll it ourselves: the body needs no waker.
+        let mut quiet = Context::from_waker(Waker::noop());
+        let mut polled = Pin::new(&mut this.body).poll_frame(&mut quiet);
+        if polled.is_pending()
+            && let Some(link) = &mut this.link
+        {
+            let over = link.drive(cx);
+            polled = Pin::new(&mut this.body).poll_frame(&mut quiet);
+            if over && polled.is_pending() {
+                // Dropping the connection ends the body, with an error if it is not whole.
+                this.link = None;
+                polled = Pin::new(&mut this.body).poll_frame(&mut quiet);
+            }
+        }
+        match &polled {
+            Poll::Ready(Some(Err(_))) => this.link = None,
+            Poll::Ready(None) => {
+                if let Some(link) = this.link.take() {
+                    this.home.put(link);
+                }
+            }
+            Poll::Ready(Some(Ok(_))) => this.release_at_end(),
+            Poll::Pending => {}
+        }
+        polled.map_err(BodyError::Backend)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

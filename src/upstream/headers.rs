@@ -1,0 +1,108 @@
+//! What of a head belongs to one connection only, and does not cross to the other side.
+
+use http::header::{self, HeaderMap, HeaderName};
+
+/// `Keep-Alive`, which `http` has no constant for.
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+/// What old clients send in place of `Connection`.
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+/// Goes with `Upgrade: h2c` (Java's client offers it on every first request).
+const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
+
+/// Removes the hop-by-hop headers (RFC 9110, 7.6.1) and those that `Connection` names. Where both
+/// lengths are given the chunked one counts, so `Content-Length` goes with `Transfer-Encoding`
+/// (RFC 9112, 6.3). The order of what stays is kept.
+pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    // Most heads have at most one of these, and a look at each name costs less than eight lookups.
+    if !headers.keys().any(is_hop_by_hop) {
+        return;
+    }
+    let named: Vec<HeaderName> = named_by_connection(headers).collect();
+    if headers.contains_key(header::TRANSFER_ENCODING) {
+        headers.remove(header::CONTENT_LENGTH);
+    }
+    for name in named {
+        headers.remove(name);
+    }
+    while let Some(name) = headers.keys().find(|name| is_hop_by_hop(name)).cloned() {
+        headers.remove(name);
+    }
+}
+
+/// The headers that `Connection` lines name; words that are no header names are passed over.
+pub fn named_by_connection(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> + '_ {
+    headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
+        .map(|word| word.trim_ascii())
+        // These two are words of the protocol, by far the most frequent, and name nothing.
+        .filter(|word| {
+            !word.eq_ignore_ascii_case(b"keep-alive") && !word.eq_ignore_ascii_case(b"close")
+        })
+        .filter_map(|word| HeaderName::from_bytes(word).ok())
+}
+
+fn is_hop_by_hop(name: &HeaderName) -> bool {
+    match *name {
+        header::CONNECTION
+        | header::TE
+        | header::TRAILER
+        | header::TRANSFER_ENCODING
+        | header::UPGRADE => true,
+        // Names that `http` knows are told apart by number; only the others are compared as text.
+        _ => *name == KEEP_ALIVE || *name == PROXY_CONNECTION || *name == HTTP2_SETTINGS,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn heads(lines: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(*name, http::HeaderValue::from_static(value));
+        }
+        headers
+    }
+
+    fn left(lines: &[(&'static str, &'static str)]) -> Vec<String> {
+        let mut headers = heads(lines);
+        strip_hop_by_hop(&mut headers);
+        headers.keys().map(|name| name.to_string()).collect()
+    }
+
+    #[test]
+    fn what_belongs_to_one_connection_goes() {
+        assert_eq!(
+            left(&[
+                ("content-type", "application/json"),
+                ("connection", "Upgrade, HTTP2-Settings, x-mine"),
+                ("connection", "keep-alive"),
+                ("upgrade", "h2c"),
+                ("http2-settings", "AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA"),
+                ("x-mine", "1"),
+                ("te", "trailers"),
+                ("keep-alive", "timeout=5"),
+                ("proxy-connection", "keep-alive"),
+                ("x-yours", "2"),
+            ]),
+            ["content-type", "x-yours"]
+        );
+    }
+
+    #[test]
+    fn the_chunked_length_wins() {
+        assert_eq!(
+            left(&[("content-length", "5"), ("transfer-encoding", "chunked")]),
+            [""; 0]
+        );
+        assert_eq!(left(&[("content-length", "5")]), ["content-length"]);
+    }
+
+    #[test]
+    fn order_is_kept_when_nothing_goes() {
+        assert_eq!(left(&[("b", "1"), ("a", "2"), ("c", "3")]), ["b", "a", "c"]);
+    }
+}

@@ -1,0 +1,218 @@
+//! The backend's address.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use http::uri::{Authority, PathAndQuery, Scheme, Uri};
+use http::{HeaderValue, uri};
+use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
+use tokio_rustls::TlsConnector;
+
+/// Where the backend is: scheme, host, port, and a base path that goes before every target.
+#[derive(Clone)]
+pub struct Target {
+    host: String,
+    port: u16,
+    base: String,
+    authority: HeaderValue,
+    tls: Option<Tls>,
+}
+
+/// What a TLS connection needs.
+#[derive(Clone)]
+pub(super) struct Tls {
+    pub(super) connector: TlsConnector,
+    pub(super) name: ServerName<'static>,
+}
+
+/// Why a text is no [`Target`].
+#[derive(Debug, thiserror::Error)]
+pub enum BadTarget {
+    /// It does not parse, or says something that has no meaning here.
+    #[error("{0:?} is no backend URL: {1}")]
+    Url(String, &'static str),
+    /// The roots that the backend's certificate is checked against cannot be read.
+    #[error("certificates of {0} cannot be read: {1}")]
+    Roots(String, String),
+}
+
+impl std::fmt::Debug for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        write!(f, "{scheme}://{}:{}{}", self.host, self.port, self.base)
+    }
+}
+
+impl Target {
+    /// Reads `http(s)://host[:port][/base/path]`. For `https` the platform's roots are trusted,
+    /// and those of the PEM file `ca` beside them.
+    ///
+    /// # Errors
+    /// The text is no such URL, has a query or credentials, or the roots cannot be read.
+    pub fn parse(text: &str, ca: Option<&Path>) -> Result<Target, BadTarget> {
+        let bad = |why| BadTarget::Url(text.to_owned(), why);
+        let url: Uri = text.parse().map_err(|_| bad("it does not parse"))?;
+        let scheme = url
+            .scheme()
+            .ok_or_else(|| bad("it must begin with http:// or https://"))?;
+        let secure = *scheme == Scheme::HTTPS;
+        if !secure && *scheme != Scheme::HTTP {
+            return Err(bad("it must begin with http:// or https://"));
+        }
+        let authority = url.authority().ok_or_else(|| bad("it has no host"))?;
+        if authority.as_str().contains('@') {
+            return Err(bad("credentials belong in upstream.token"));
+        }
+        if authority.port_u16().is_none() && authority.as_str() != authority.host() {
+            return Err(bad("its port is no number from 0 to 65535"));
+        }
+        if url.query().is_some() {
+            return Err(bad("a query has no meaning here"));
+        }
+        let host = authority
+            .host()
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .to_owned();
+        if host.is_empty() {
+            return Err(bad("it has no host"));
+        }
+        let tls = secure.then(|| Tls::new(&host, ca)).transpose()?;
+        Ok(Target {
+            port: authority
+                .port_u16()
+                .unwrap_or(if secure { 443 } else { 80 }),
+            base: url.path().trim_end_matches('/').to_owned(),
+            authority: host_header(authority).ok_or_else(|| bad("its host is no header value"))?,
+            host,
+            tls,
+        })
+    }
+
+    /// The host, without brackets.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The value of `Host`.
+    pub(super) fn authority(&self) -> HeaderValue {
+        self.authority.clone()
+    }
+
+    /// How to secure a connection, if that is asked for.
+    pub(super) fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
+    }
+
+    /// What stands in the request line: the base path, then path and query as they came. Scheme
+    /// and host that a client wrote there are not looked at: there is one backend.
+    pub(super) fn line(&self, target: &Uri) -> Result<Uri, uri::InvalidUri> {
+        if self.base.is_empty() {
+            if target.authority().is_none() && target.scheme().is_none() {
+                return Ok(target.clone());
+            }
+            let path = target.path_and_query().map_or("/", PathAndQuery::as_str);
+            return Uri::try_from(path);
+        }
+        let path = target.path_and_query().map_or("/", PathAndQuery::as_str);
+        if path == "*" {
+            return Ok(target.clone());
+        }
+        Uri::try_from(format!("{}{path}", self.base))
+    }
+}
+
+/// The authority as `Host` says it: a default port stays if it was written.
+fn host_header(authority: &Authority) -> Option<HeaderValue> {
+    HeaderValue::from_str(authority.as_str()).ok()
+}
+
+impl Tls {
+    fn new(host: &str, ca: Option<&Path>) -> Result<Tls, BadTarget> {
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|_| BadTarget::Url(host.to_owned(), "no name that a certificate can bear"))?;
+        let mut roots = rustls::RootCertStore::empty();
+        // A broken certificate among the platform's own is no reason not to start.
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        if let Some(path) = ca {
+            let failed = |error: String| BadTarget::Roots(path.display().to_string(), error);
+            let read = CertificateDer::pem_file_iter(path).map_err(|e| failed(e.to_string()))?;
+            for certificate in read {
+                let certificate = certificate.map_err(|e| failed(e.to_string()))?;
+                roots.add(certificate).map_err(|e| failed(e.to_string()))?;
+            }
+        }
+        if roots.is_empty() {
+            let none = "none were found; name a file in upstream.ca".to_owned();
+            return Err(BadTarget::Roots("the platform".to_owned(), none));
+        }
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| BadTarget::Roots("TLS".to_owned(), error.to_string()))?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Tls {
+            connector: TlsConnector::from(Arc::new(config)),
+            name,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(base: &str, target: &str) -> String {
+        let target: Uri = target.parse().unwrap();
+        Target::parse(base, None)
+            .unwrap()
+            .line(&target)
+            .unwrap()
+            .to_string()
+    }
+
+    #[test]
+    fn the_base_path_goes_before_every_target() {
+        assert_eq!(line("http://h:1", "/ojs/v1/jobs?a=b"), "/ojs/v1/jobs?a=b");
+        assert_eq!(line("http://h:1/", "/%66?a"), "/%66?a");
+        assert_eq!(line("http://h:1/base/", "/ojs//x"), "/base/ojs//x");
+        assert_eq!(line("http://h:1/base", "*"), "*");
+    }
+
+    #[test]
+    fn a_host_in_the_request_line_leads_nowhere() {
+        assert_eq!(line("http://h:1", "http://169.254.169.254/x?y"), "/x?y");
+        assert_eq!(line("http://h:1/b", "http://169.254.169.254/x"), "/b/x");
+        assert_eq!(line("http://h:1", "http://169.254.169.254"), "/");
+    }
+
+    #[test]
+    fn ports_and_hosts() {
+        let target = Target::parse("http://[::1]:8080/x", None).unwrap();
+        assert_eq!((target.host(), target.port()), ("::1", 8080));
+        assert_eq!(target.authority(), "[::1]:8080");
+        assert_eq!(Target::parse("http://h", None).unwrap().port(), 80);
+    }
+
+    #[test]
+    fn what_is_no_backend_url() {
+        for text in [
+            "h:1",
+            "ftp://h",
+            "http://",
+            "http://u:p@h",
+            "http://h/?q",
+            "/x",
+            "http://h:99999",
+        ] {
+            assert!(Target::parse(text, None).is_err(), "{text}");
+        }
+    }
+}
