@@ -597,27 +597,39 @@ impl Hold {
 
     /// The waiting and hidden jobs, each with when the backend last said that it is ours.
     pub fn proofs(&self) -> Vec<(Claimed, Instant)> {
-        self.state().each().map(|held| (held.claimed.clone(), held.proven)).collect()
+        self.state()
+            .each()
+            .map(|held| (held.claimed.clone(), held.proven))
+            .collect()
     }
 
     /// How long ago the oldest of these jobs came into the hold.
     pub fn oldest(&self, jobs: &[Arc<str>]) -> Duration {
         let state = self.state();
         let of_these = state.each().filter(|held| jobs.contains(&held.claimed.job));
-        of_these.map(|held| held.since.elapsed()).max().unwrap_or_default()
+        of_these
+            .map(|held| held.since.elapsed())
+            .max()
+            .unwrap_or_default()
     }
 
     /// Whether a held job's claim can no longer be counted on.
     pub fn is_past_deadline(&self, job: &str) -> bool {
         let now = Instant::now();
-        self.state().each().any(|held| &*held.claimed.job == job && held.deadline <= now)
+        self.state()
+            .each()
+            .any(|held| &*held.claimed.job == job && held.deadline <= now)
     }
 
     /// Wakes the first who waits for the lane, if something of it may be asked for.
     pub fn nudge(&self, lane: &Lane) {
         let state = self.state();
         if let Some(queue) = state.queues.get(lane)
-            && queue.groups.values().flatten().any(|group| group.next == Next::Ask && !group.jobs.is_empty())
+            && queue
+                .groups
+                .values()
+                .flatten()
+                .any(|group| group.next == Next::Ask && !group.jobs.is_empty())
         {
             queue.line.wake();
         }
@@ -717,11 +729,17 @@ impl State {
 
     /// Jobs that are neither in hand nor gone.
     fn each(&self) -> impl Iterator<Item = &Held> {
-        let hidden = self.jobs.values().filter_map(|known| match &known.whereabouts {
-            Whereabouts::Hidden(held) => Some(&**held),
-            _ => None,
-        });
-        let groups = self.queues.values().flat_map(|queue| queue.groups.values().flatten());
+        let hidden = self
+            .jobs
+            .values()
+            .filter_map(|known| match &known.whereabouts {
+                Whereabouts::Hidden(held) => Some(&**held),
+                _ => None,
+            });
+        let groups = self
+            .queues
+            .values()
+            .flat_map(|queue| queue.groups.values().flatten());
         groups.flat_map(|group| &group.jobs).chain(hidden)
     }
 

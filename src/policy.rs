@@ -16,7 +16,7 @@ use std::sync::Arc;
 use crate::json::Json;
 use crate::limit::{Key, Limited, Limits, OnLimit, Space};
 
-pub use job::{Sent, own_policies, sent_policies};
+pub use job::{MIRROR, Sent, own_policies, sent_policies};
 pub use matcher::{Match, Pattern};
 pub use template::{Rendered, Template};
 
@@ -286,6 +286,37 @@ impl PolicySet {
                     ),
                 }),
             })
+    }
+
+    /// Whether no entry limits anything.
+    pub fn is_empty(&self) -> bool {
+        self.policies.is_empty() && self.queues.is_empty()
+    }
+
+    /// Whether some policy refuses jobs at enqueue that lack what its key is made from.
+    pub fn rejects(&self) -> bool {
+        let strict = |policy: &Policy| policy.key_missing == KeyMissing::Reject;
+        self.policies.iter().any(strict)
+    }
+
+    /// The numbers that the file has for a constant key.
+    pub fn constant(&self, key: &Key) -> Option<Limits> {
+        let named = |policy: &&Policy| policy.key.constant() == Some(key);
+        let of_key = self
+            .policies
+            .iter()
+            .filter(named)
+            .map(|policy| &policy.limits);
+        // A policy may join a key without numbers of its own; those of the others count.
+        of_key
+            .reduce(|found, next| {
+                if *found == Limits::default() {
+                    next
+                } else {
+                    found
+                }
+            })
+            .cloned()
     }
 
     /// What may be done by limits that come with a job.

@@ -4,7 +4,7 @@
 //! [`Sidecar`] (one per process) and the [`Proxy`] (one per thread: the sidecar and that thread's
 //! connections to the backend).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -19,13 +19,14 @@ use tokio_util::task::TaskTracker;
 use crate::hold::Hold;
 use crate::limit::{Limited, Timestamp};
 use crate::metrics::{Event, Metrics};
+use crate::ojs;
 use crate::policy::PolicySet;
 use crate::store::{Gen, Row, Store};
-use crate::upstream::{Call, Reply, Upstream, UpstreamError};
+use crate::upstream::{Call, Reply, UpstreamError};
 
-pub mod body;
 mod adopt;
 mod backend;
+pub mod body;
 mod claim;
 mod enqueue;
 mod fetch;
@@ -46,6 +47,7 @@ mod sweep;
 pub use backend::Backend;
 pub use service::Proxy;
 
+use respond::{Fault, Relabel};
 use scope::Scopes;
 
 /// How deep JSON may nest on routes that are read.
@@ -82,8 +84,6 @@ pub struct Settings {
     pub token: Option<http::HeaderValue>,
     /// Whether `X-OJS-Tenant` may be believed in key templates.
     pub trust_tenant_header: bool,
-    /// Whether the limits that jobs bring are enforced.
-    pub job_policies: bool,
     /// Mend heartbeats with a number in `active_jobs`.
     pub repair_heartbeat: bool,
     /// Look up over-encoded queue names decoded, and send them plain.
@@ -108,7 +108,6 @@ impl Default for Settings {
             upstream_timeout: Duration::from_secs(30),
             token: None,
             trust_tenant_header: false,
-            job_policies: true,
             repair_heartbeat: true,
             repair_paths: true,
             media_type: Relabel::Auto,
@@ -192,12 +191,23 @@ impl Sidecar {
     /// Sets the gauges that are read rather than counted; called at each scrape.
     pub fn measure(&self) {
         let waiting = |key: &str| self.hold.waiting(|limited| limited.key.as_str() == key);
-        self.metrics.hold(self.hold.len(), self.hold.bytes(), self.hold_max(), &waiting);
+        self.metrics.hold(
+            self.hold.len(),
+            self.hold.bytes(),
+            self.hold_max(),
+            &waiting,
+        );
     }
 
     /// The most jobs that may be held.
     fn hold_max(&self) -> usize {
-        self.settings.hold_max.unwrap_or(if self.backend.claims_count() { 32 } else { 1024 })
+        self.settings
+            .hold_max
+            .unwrap_or(if self.backend.claims_count() {
+                32
+            } else {
+                1024
+            })
     }
 
     /// The number of the next claim.
@@ -207,7 +217,10 @@ impl Sidecar {
 
     /// Whether a queue was paused through us.
     fn paused(&self, queue: &str) -> bool {
-        self.paused.lock().unwrap_or_else(PoisonError::into_inner).contains(queue)
+        self.paused
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(queue)
     }
 
     fn set_paused(&self, queue: &str, paused: bool) {
@@ -239,7 +252,10 @@ impl Sidecar {
     /// Forgets everything (`dev`'s reset).
     async fn clear(&self) {
         self.hold.clear();
-        self.paused.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.paused
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
         self.settled.clear();
         self.named.clear();
         // Only the memory store can be behind this, and it does not fail.
@@ -254,7 +270,9 @@ impl Sidecar {
 
 /// Whether a late hand-out of a job would break a promise: only windows and spacing count time.
 fn timed(limited: &[Limited]) -> bool {
-    limited.iter().any(|l| !l.limits.rates.is_empty() || l.limits.throttle.is_some())
+    limited
+        .iter()
+        .any(|l| !l.limits.rates.is_empty() || l.limits.throttle.is_some())
 }
 
 /// One call of the sidecar's own, measured.
@@ -284,11 +302,24 @@ fn get(proxy: &Proxy, scope: u64, target: String) -> Call {
         target,
         headers: proxy.sidecar.own_headers(scope, false),
         body: Bytes::new(),
-        timeout: proxy.sidecar.settings.upstream_timeout.min(Duration::from_secs(5)),
+        timeout: proxy
+            .sidecar
+            .settings
+            .upstream_timeout
+            .min(Duration::from_secs(5)),
     }
 }
 
 /// A reply of our own that is no success.
 fn refuse(parts: &http::request::Parts, fault: Fault) -> http::Response<body::Body> {
     fault.reply(respond::request_id(&parts.headers))
+}
+
+/// The headers of a success of our own.
+fn ours(request: &HeaderMap, reply: &mut HeaderMap) {
+    reply.insert(http::header::CONTENT_TYPE, ojs::MEDIA_TYPE);
+    reply.insert(ojs::OJS_VERSION, ojs::VERSION);
+    if let Some(id) = respond::request_id(request).or_else(respond::fresh_id) {
+        reply.insert(ojs::REQUEST_ID, id);
+    }
 }

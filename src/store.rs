@@ -153,7 +153,7 @@ pub enum StoreError {
 }
 
 /// The contract that every store keeps.
-pub trait Store: Send + Sync {
+pub trait Store: std::fmt::Debug + Send + Sync {
     /// The store's clock.
     fn now(&self) -> Timestamp;
 

@@ -70,11 +70,14 @@ impl Proxy {
                 continue;
             }
             let call = super::get(self, scope, format!("/ojs/v1/jobs/{id}"));
-            let Ok(reply) = super::call(self, "get_job", call).await else { continue };
+            let Ok(reply) = super::call(self, "get_job", call).await else {
+                continue;
+            };
             if reply.status == StatusCode::OK
                 && let Ok(whole) = Json::parse(&reply.body, DEPTH)
             {
-                self.adopt(scope, whole.get_exact("job").unwrap_or(whole)).await;
+                self.adopt(scope, whole.get_exact("job").unwrap_or(whole))
+                    .await;
             }
         }
     }
@@ -82,9 +85,12 @@ impl Proxy {
     /// Takes the slots of one running job, above its limits if need be.
     async fn adopt(&self, scope: u64, job: Json<'_>) -> bool {
         let sidecar = &self.sidecar;
-        let [id, kind, queue, state, attempt] = job.pick(["id", "type", "queue", "state", "attempt"]);
+        let [id, kind, queue, state, attempt] =
+            job.pick(["id", "type", "queue", "state", "attempt"]);
         let text = |value: Option<Json<'_>>| value.and_then(|v| v.text()).map(|v| v.into_owned());
-        let (Some(id), Some("active")) = (text(id), text(state).as_deref()) else { return false };
+        let (Some(id), Some("active")) = (text(id), text(state).as_deref()) else {
+            return false;
+        };
         let queue = text(queue).unwrap_or_else(|| "default".to_owned());
         let kind = text(kind).unwrap_or_default();
         let policies = sidecar.policies.load();
@@ -93,7 +99,10 @@ impl Proxy {
         if limits.limited.is_empty() || sidecar.hold.has(&id) {
             return false;
         }
-        let attempt = attempt.and_then(|a| a.int()).and_then(|a| u32::try_from(a).ok()).unwrap_or(0);
+        let attempt = attempt
+            .and_then(|a| a.int())
+            .and_then(|a| u32::try_from(a).ok())
+            .unwrap_or(0);
         let own = mirror::visibility(job).map(Duration::from_millis);
         let claimed = Claimed {
             job: Arc::from(id),

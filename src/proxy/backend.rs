@@ -48,7 +48,10 @@ impl Trait {
     /// What was set stays.
     fn learn(&self, value: bool) {
         if self.0.load(Ordering::Relaxed) < SET_NO {
-            self.0.store(if value { LEARNT_YES } else { LEARNT_NO }, Ordering::Relaxed);
+            self.0.store(
+                if value { LEARNT_YES } else { LEARNT_NO },
+                Ordering::Relaxed,
+            );
         }
     }
 }
@@ -78,7 +81,9 @@ impl Backend {
     /// Whether giving back with `requeue` is proven to cost nothing: where claims count, a requeue
     /// keeps the count.
     pub fn requeue_harmless(&self) -> bool {
-        self.requeue_harmless.known().unwrap_or(!self.claims_count())
+        self.requeue_harmless
+            .known()
+            .unwrap_or(!self.claims_count())
     }
 
     /// Whether one heartbeat of a worker id keeps all its jobs alive.
@@ -88,7 +93,11 @@ impl Backend {
 
     /// The value to send so that a job claimed `age` ago stays ours for `visibility` from now.
     pub fn heartbeat_value(&self, visibility: Duration, age: Duration) -> Duration {
-        if self.from_start.known() == Some(true) { visibility + age } else { visibility }
+        if self.from_start.known() == Some(true) {
+            visibility + age
+        } else {
+            visibility
+        }
     }
 
     /// Learns from a fresh claim: attempt 0 is only seen where claims do not count.
@@ -102,12 +111,24 @@ impl Backend {
 
     /// Learns from the manifest's `implementation`: the two official backends that are unlike the rest.
     pub(super) fn read_manifest(&self, text: &[u8]) {
-        let Ok(manifest) = Json::parse(text, super::DEPTH) else { return };
-        let Some(implementation) = manifest.get("implementation") else { return };
+        let Ok(manifest) = Json::parse(text, super::DEPTH) else {
+            return;
+        };
+        let Some(implementation) = manifest.get("implementation") else {
+            return;
+        };
         let words = [implementation.get("name"), implementation.get("backend")];
         let says = |word: &str| {
-            let is = |text: &str| text == word || text.strip_suffix(word).is_some_and(|rest| rest.ends_with('-'));
-            words.iter().flatten().any(|w| w.text().is_some_and(|text| is(&text)))
+            let is = |text: &str| {
+                text == word
+                    || text
+                        .strip_suffix(word)
+                        .is_some_and(|rest| rest.ends_with('-'))
+            };
+            words
+                .iter()
+                .flatten()
+                .any(|w| w.text().is_some_and(|text| is(&text)))
         };
         if says("amqp") {
             self.worker_liveness.learn(true);
@@ -121,7 +142,11 @@ impl Backend {
 
     /// The attempt a job had before the claim that showed `attempt`.
     pub(super) fn before_claim(&self, attempt: u32) -> u32 {
-        if self.claims_count() { attempt.saturating_sub(1) } else { attempt }
+        if self.claims_count() {
+            attempt.saturating_sub(1)
+        } else {
+            attempt
+        }
     }
 }
 

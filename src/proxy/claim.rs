@@ -100,7 +100,11 @@ impl Proxy {
             }
         }
         if gate.keyed || gate.limited.is_empty() {
-            jobs = jobs.min(sidecar.hold.lookahead(sidecar.hold_max(), sidecar.settings.hold_bytes));
+            jobs = jobs.min(
+                sidecar
+                    .hold
+                    .lookahead(sidecar.hold_max(), sidecar.settings.hold_bytes),
+            );
         }
         Allowance { jobs, prospect }
     }
@@ -115,12 +119,16 @@ impl Proxy {
         policies: &PolicySet,
     ) -> Result<Answer, UpstreamError> {
         let sidecar = &self.sidecar;
-        let Some(first) = section.lanes.first() else { return Ok(Answer::Jobs { short: true }) };
+        let Some(first) = section.lanes.first() else {
+            return Ok(Answer::Jobs { short: true });
+        };
         let alone = section.gate.is_some() && sidecar.backend.worker_liveness();
         let n = if alone { 1 } else { n };
         let claim_id = match (&section.gate, &wanted.worker_id) {
             // One claim id never covers held jobs and jobs out with a worker where liveness is by worker.
-            (Some(_), _) if alone => Arc::from(format!("{}-{}", sidecar.name, sidecar.next_claim().0)),
+            (Some(_), _) if alone => {
+                Arc::from(format!("{}-{}", sidecar.name, sidecar.next_claim().0))
+            }
             (Some(_), _) | (None, None) => sidecar.name.clone(),
             (None, Some(own)) => own.clone(),
         };
@@ -134,7 +142,11 @@ impl Proxy {
         let origin = Origin {
             scope: wanted.scope,
             tenant: job::tenant(&wanted.headers),
-            queue: if section.lanes.len() == 1 { Some(&first.queue) } else { None },
+            queue: if section.lanes.len() == 1 {
+                Some(&first.queue)
+            } else {
+                None
+            },
             claim_id: &claim_id,
             visibility: wanted.visibility,
             sent,
@@ -143,7 +155,9 @@ impl Proxy {
             Ok(reply) => self.keep(reply, &origin, policies),
             Err(_) => None,
         };
-        sidecar.hold.asked(first, n, got.is_some_and(|got| got >= n), Instant::now());
+        sidecar
+            .hold
+            .asked(first, n, got.is_some_and(|got| got >= n), Instant::now());
         match (answer, got) {
             (Ok(_), Some(got)) => Ok(Answer::Jobs { short: got < n }),
             (Ok(reply), None) => Ok(Answer::Other(reply)),
@@ -153,7 +167,12 @@ impl Proxy {
 
     /// Puts the jobs of a FETCH reply into the hold and says how many came; `None`: it is no FETCH
     /// reply.
-    pub(super) fn keep(&self, reply: &Reply, origin: &Origin<'_>, policies: &PolicySet) -> Option<usize> {
+    pub(super) fn keep(
+        &self,
+        reply: &Reply,
+        origin: &Origin<'_>,
+        policies: &PolicySet,
+    ) -> Option<usize> {
         let sidecar = &self.sidecar;
         if reply.status != http::StatusCode::OK {
             return None;

@@ -2,15 +2,17 @@
 //! Everything else passes byte for byte.
 
 use bytes::Bytes;
-use http::request::Parts;
 use http::Response;
+use http::request::Parts;
 
 use super::body::Body;
-use super::{DEPTH, Proxy, mirror, respond};
+use super::refuse;
+use super::respond::Fault;
+use super::{DEPTH, Proxy, mirror};
 use crate::json::{self, Json, JsonError, Kind, Splice};
 use crate::metrics::Event;
-use crate::policy::{self, FieldError, JobView, PolicySet, Sent};
-use crate::upstream::{Call, UpstreamError};
+use crate::policy::{self, Accept, FieldError, JobView, PolicySet, Sent};
+use crate::upstream::Call;
 
 /// The option whose value backends do not give back.
 const VISIBILITY: &str = "visibility_timeout_ms";
@@ -26,8 +28,9 @@ impl Proxy {
     pub(super) async fn enqueue(&self, parts: Parts, body: Bytes, batch: bool) -> Response<Body> {
         let sidecar = &self.sidecar;
         let policies = sidecar.policies.load();
-        let brings = sidecar.settings.job_policies && json::may_name(&body, mirror::NEEDLE);
-        let matters = brings || (!policies.is_empty() && (policies.rejects() || json::may_name(&body, VISIBILITY)));
+        let brings = policies.accept() != Accept::Ignore && json::may_name(&body, mirror::NEEDLE);
+        let matters = brings
+            || (!policies.is_empty() && (policies.rejects() || json::may_name(&body, VISIBILITY)));
         if !matters {
             return self.send_on(&parts, body).await;
         }
@@ -38,7 +41,12 @@ impl Proxy {
                 sidecar.metrics.count(Event::PolicyRefused);
                 return refuse(&parts, Fault::field(&error.field, &error.message));
             }
-            Err(Refused::Deep) => return refuse(&parts, Fault::bad_request(format!("the body is nested deeper than {DEPTH} levels"))),
+            Err(Refused::Deep) => {
+                return refuse(
+                    &parts,
+                    Fault::bad_request(format!("the body is nested deeper than {DEPTH} levels")),
+                );
+            }
         };
         drop(policies);
         let proxy = self.clone();
@@ -47,7 +55,10 @@ impl Proxy {
         // is counted is what is stored.
         let task = sidecar.tasks.spawn(async move {
             let answer = super::call(&proxy, "enqueue", call).await;
-            if answer.as_ref().is_ok_and(|reply| reply.status == http::StatusCode::CREATED) {
+            if answer
+                .as_ref()
+                .is_ok_and(|reply| reply.status == http::StatusCode::CREATED)
+            {
                 proxy.sidecar.enqueued(keys);
             }
             answer
@@ -100,15 +111,27 @@ impl Proxy {
         let mut splice = Splice::new();
         let mut keys = Vec::new();
         if !batch {
-            self.prepare(parts, whole, policies, &mut splice, &mut keys).map_err(Refused::Field)?;
+            self.prepare(parts, whole, policies, &mut splice, &mut keys)
+                .map_err(Refused::Field)?;
         }
         let jobs = if batch { whole.get("jobs") } else { None };
         for (nth, job) in jobs.into_iter().flat_map(|jobs| jobs.items()).enumerate() {
-            self.prepare(parts, job, policies, &mut splice, &mut keys).map_err(|error| {
-                Refused::Field(FieldError { field: format!("jobs[{nth}].{}", error.field), ..error })
-            })?;
+            self.prepare(parts, job, policies, &mut splice, &mut keys)
+                .map_err(|error| {
+                    Refused::Field(FieldError {
+                        field: format!("jobs[{nth}].{}", error.field),
+                        ..error
+                    })
+                })?;
         }
-        Ok(Some((if splice.is_empty() { body.to_vec() } else { splice.apply(body) }, keys)))
+        Ok(Some((
+            if splice.is_empty() {
+                body.to_vec()
+            } else {
+                splice.apply(body)
+            },
+            keys,
+        )))
     }
 
     /// Checks one job and writes its mirror.
@@ -120,22 +143,39 @@ impl Proxy {
         splice: &mut Splice,
         keys: &mut Vec<crate::limit::Limited>,
     ) -> Result<(), FieldError> {
-        let sent = if self.sidecar.settings.job_policies { policy::sent_policies(job)? } else { Vec::new() };
+        let sent = if policies.accept() != Accept::Ignore {
+            policy::sent_policies(job)?
+        } else {
+            Vec::new()
+        };
         let options = job.get("options");
         let metadata = options.and_then(|options| options.get("metadata"));
         // Backends let a non-empty `options.metadata` replace `meta` as a whole.
         let metadata = metadata.filter(|metadata| metadata.members().next().is_some());
         let meta = metadata.or(job.get("meta"));
         if policies.rejects() {
-            let queue = options.and_then(|options| options.get("queue")).and_then(|queue| queue.text());
-            let kind = job.get("type").and_then(|kind| kind.text()).unwrap_or_default();
-            let tenant = super::job::tenant(&parts.headers).filter(|_| self.sidecar.settings.trust_tenant_header);
-            let view = JobView { queue: queue.as_deref().unwrap_or("default"), kind: &kind, meta, tenant };
+            let queue = options
+                .and_then(|options| options.get("queue"))
+                .and_then(|queue| queue.text());
+            let kind = job
+                .get("type")
+                .and_then(|kind| kind.text())
+                .unwrap_or_default();
+            let tenant = super::job::tenant(&parts.headers)
+                .filter(|_| self.sidecar.settings.trust_tenant_header);
+            let view = JobView {
+                queue: queue.as_deref().unwrap_or("default"),
+                kind: &kind,
+                meta,
+                tenant,
+            };
             policies.missing_key(&view).map_or(Ok(()), Err)?;
         }
         keys.extend(sent.iter().map(|sent| sent.policy.limited.clone()));
         unforward(options, splice);
-        let visibility = options.and_then(|options| options.get(VISIBILITY)).and_then(|ms| ms.int());
+        let visibility = options
+            .and_then(|options| options.get(VISIBILITY))
+            .and_then(|ms| ms.int());
         write(job, meta, &sent, visibility.filter(|ms| *ms > 0), splice);
         Ok(())
     }
@@ -144,15 +184,28 @@ impl Proxy {
 /// Takes `options.rate_limit.max_per_second` out: some backends would keep it for the queue for ever,
 /// and the sidecar enforces it.
 fn unforward(options: Option<Json<'_>>, splice: &mut Splice) {
-    let Some(limit) = options.and_then(|options| options.get(mirror::NEEDLE)) else { return };
-    for member in limit.members().filter(|member| member.is_named("max_per_second")) {
+    let Some(limit) = options.and_then(|options| options.get(mirror::NEEDLE)) else {
+        return;
+    };
+    for member in limit
+        .members()
+        .filter(|member| member.is_named("max_per_second"))
+    {
         splice.remove_member(limit, member);
     }
 }
 
 /// Writes a job's mirror into the `meta` that the backend will keep.
-fn write(job: Json<'_>, meta: Option<Json<'_>>, sent: &[Sent<'_>], visibility: Option<i64>, splice: &mut Splice) {
-    let forgotten = sent.iter().find(|sent| ["options.rate_limit", "rate_limit"].contains(&sent.at));
+fn write(
+    job: Json<'_>,
+    meta: Option<Json<'_>>,
+    sent: &[Sent<'_>],
+    visibility: Option<i64>,
+    splice: &mut Splice,
+) {
+    let forgotten = sent
+        .iter()
+        .find(|sent| ["options.rate_limit", "rate_limit"].contains(&sent.at));
     let policy = forgotten.map(|sent| (sent.at, sent.raw.raw()));
     // Nobody but the sidecar writes mirrors.
     for forged in meta.into_iter().flat_map(|meta| meta.members()) {
@@ -167,7 +220,11 @@ fn write(job: Json<'_>, meta: Option<Json<'_>>, sent: &[Sent<'_>], visibility: O
     }
     match meta {
         Some(meta) if meta.kind() == Kind::Object => {
-            splice.add_member(meta, mirror::MIRROR, &mirror::value(policy, visibility, false));
+            splice.add_member(
+                meta,
+                mirror::MIRROR,
+                &mirror::value(policy, visibility, false),
+            );
         }
         None if job.kind() == Kind::Object => {
             let value = mirror::value(policy, visibility, true);
@@ -176,7 +233,10 @@ fn write(job: Json<'_>, meta: Option<Json<'_>>, sent: &[Sent<'_>], visibility: O
         }
         Some(meta) if meta.is_null() => {
             let value = mirror::value(policy, visibility, true);
-            splice.replace(meta.range(), [b"{\"", mirror::MIRROR.as_bytes(), b"\":", &value, b"}"].concat());
+            splice.replace(
+                meta.range(),
+                [b"{\"", mirror::MIRROR.as_bytes(), b"\":", &value, b"}"].concat(),
+            );
         }
         // A `meta` of another kind is the backend's to refuse.
         _ => {}

@@ -17,8 +17,10 @@ use super::body::Body;
 use super::claim::{Answer, Section, Wanted};
 use super::handout::HandOut;
 use super::job::{self, Origin};
+use super::refuse;
+use super::respond::Fault;
 use super::start::Started;
-use super::{DEPTH, Proxy, mirror, respond};
+use super::{DEPTH, Proxy, mirror};
 use crate::hold::{Lane, Place, Prospect, Waiter};
 use crate::json::{Json, Kind};
 use crate::limit::EARLY;
@@ -52,7 +54,11 @@ impl Proxy {
     pub(super) async fn fetch(&self, parts: Parts, body: Bytes) -> Response<Body> {
         let sidecar = &self.sidecar;
         let policies = sidecar.policies.load_full();
-        let read = if policies.is_empty() && sidecar.hold.is_empty() { None } else { read(&body) };
+        let read = if policies.is_empty() && sidecar.hold.is_empty() {
+            None
+        } else {
+            read(&body)
+        };
         let scope = sidecar.scopes.of(&parts.headers);
         let worker_id = read.as_ref().and_then(|r| r.worker_id.clone());
         let wanted = Wanted {
@@ -64,7 +70,9 @@ impl Proxy {
             worker_id,
             visibility: read.as_ref().and_then(|r| r.visibility),
         };
-        let sections = read.map(|read| self.sections(scope, &read.queues, &policies)).unwrap_or_default();
+        let sections = read
+            .map(|read| self.sections(scope, &read.queues, &policies))
+            .unwrap_or_default();
         if sections.iter().all(|section| section.gate.is_none()) {
             if let Some(answer) = self.pass_whole(&parts, &wanted).await {
                 return answer;
@@ -107,7 +115,9 @@ impl Proxy {
             tenant: job::tenant(&wanted.headers),
             queue: None,
             claim_id: &claim_id,
-            visibility: wanted.visibility.or_else(|| read(&wanted.body).and_then(|r| r.visibility)),
+            visibility: wanted
+                .visibility
+                .or_else(|| read(&wanted.body).and_then(|r| r.visibility)),
             sent,
         };
         match self.keep(&reply, &origin, &self.sidecar.policies.load_full()) {
@@ -120,17 +130,26 @@ impl Proxy {
     fn sections(&self, scope: u64, queues: &[Arc<str>], policies: &PolicySet) -> Vec<Section> {
         let mut sections: Vec<Section> = Vec::new();
         for queue in queues {
-            let lane = Lane { scope, queue: queue.clone() };
+            let lane = Lane {
+                scope,
+                queue: queue.clone(),
+            };
             let mut gate = policies.gate(queue);
             // Held jobs with limits of their own make any queue a limited one.
             gate.keyed |= self.sidecar.hold.holds(&lane);
             if gate.open() {
                 match sections.last_mut() {
                     Some(section) if section.gate.is_none() => section.lanes.push(lane),
-                    _ => sections.push(Section { lanes: vec![lane], gate: None }),
+                    _ => sections.push(Section {
+                        lanes: vec![lane],
+                        gate: None,
+                    }),
                 }
             } else {
-                sections.push(Section { lanes: vec![lane], gate: Some(gate) });
+                sections.push(Section {
+                    lanes: vec![lane],
+                    gate: Some(gate),
+                });
             }
         }
         sections
@@ -149,12 +168,17 @@ impl Proxy {
         let deadline = begun + sidecar.settings.max_wait;
         for section in sections {
             let gate = section.gate.clone().unwrap_or_default();
-            section.lanes.iter().for_each(|lane| sidecar.hold.fetched(lane, &gate, begun));
+            section
+                .lanes
+                .iter()
+                .for_each(|lane| sidecar.hold.fetched(lane, &gate, begun));
         }
         let mut line: Option<Standing<'_>> = None;
         let mut out = HandOut::new(self.clone());
         loop {
-            let other = self.round(wanted, sections, policies, &mut out, line.is_some()).await;
+            let other = self
+                .round(wanted, sections, policies, &mut out, line.is_some())
+                .await;
             match other {
                 Err(error) if out.is_empty() => return Outcome::Lost(error),
                 Ok(Some(reply)) if out.is_empty() => return Outcome::Theirs(reply),
@@ -166,7 +190,9 @@ impl Proxy {
             let helps = match prospect {
                 Prospect::None => false,
                 Prospect::Slot => true,
-                Prospect::At(at) => sidecar.instant_of(at) <= deadline + Duration::from_micros(EARLY),
+                Prospect::At(at) => {
+                    sidecar.instant_of(at) <= deadline + Duration::from_micros(EARLY)
+                }
             };
             if ends || !helps || waited >= deadline {
                 if let Some(line) = &line {
@@ -199,7 +225,11 @@ impl Proxy {
         let sidecar = &self.sidecar;
         let budget = Instant::now() + sidecar.settings.claim_budget;
         for section in sections {
-            for lane in section.lanes.iter().filter(|lane| !sidecar.paused(&lane.queue)) {
+            for lane in section
+                .lanes
+                .iter()
+                .filter(|lane| !sidecar.paused(&lane.queue))
+            {
                 if sidecar.hold.outranked(lane) && self.may_claim(lane, section, 1).await > 0 {
                     self.claim(wanted, section, 1, policies).await?;
                 }
@@ -207,9 +237,14 @@ impl Proxy {
             }
             let mut n = wanted.count.saturating_sub(out.len());
             while n > 0 && !sidecar.draining.is_cancelled() {
-                let Some(first) = section.lanes.first() else { break };
+                let Some(first) = section.lanes.first() else {
+                    break;
+                };
                 let asked_at = sidecar.hold.asked_at(first);
-                if again && asked_at.is_some_and(|at| at.elapsed() < ASK_AGAIN) && !self.reopened(first, section) {
+                if again
+                    && asked_at.is_some_and(|at| at.elapsed() < ASK_AGAIN)
+                    && !self.reopened(first, section)
+                {
                     break;
                 }
                 let n_now = self.may_claim(first, section, n).await;
@@ -221,7 +256,11 @@ impl Proxy {
                     Answer::Jobs { short } => short,
                 };
                 let before = out.len();
-                for lane in section.lanes.iter().filter(|lane| !sidecar.paused(&lane.queue)) {
+                for lane in section
+                    .lanes
+                    .iter()
+                    .filter(|lane| !sidecar.paused(&lane.queue))
+                {
                     self.start_into(lane, wanted, out).await;
                 }
                 if short || Instant::now() >= budget {
@@ -237,11 +276,19 @@ impl Proxy {
     /// Whether a gate that was shut when the backend was last asked may have room now: then the worker
     /// need not wait for the next time to ask.
     fn reopened(&self, lane: &Lane, section: &Section) -> bool {
-        section.gate.as_ref().is_some_and(|gate| !gate.limited.is_empty()) && self.sidecar.hold.more(lane)
+        section
+            .gate
+            .as_ref()
+            .is_some_and(|gate| !gate.limited.is_empty())
+            && self.sidecar.hold.more(lane)
     }
 
     async fn may_claim(&self, lane: &Lane, section: &Section, n: usize) -> usize {
-        if section.lanes.iter().all(|lane| self.sidecar.paused(&lane.queue)) {
+        if section
+            .lanes
+            .iter()
+            .all(|lane| self.sidecar.paused(&lane.queue))
+        {
             // The backend knows that it is paused; asking it keeps what it says of the queue ours to pass.
             return 0;
         }
@@ -264,7 +311,11 @@ impl Proxy {
         let mut hint = Hint::default();
         for section in sections {
             let Some(gate) = &section.gate else { continue };
-            for lane in section.lanes.iter().filter(|lane| !sidecar.paused(&lane.queue)) {
+            for lane in section
+                .lanes
+                .iter()
+                .filter(|lane| !sidecar.paused(&lane.queue))
+            {
                 hint.limited |= sidecar.hold.holds(lane);
                 soonest = soonest.sooner(sidecar.hold.prospect(lane));
                 let allowance = self.allowance(lane, gate, 1).await;
@@ -309,7 +360,10 @@ impl Hint {
     /// Writes what it knows into the headers of an answer.
     pub(super) fn write(self, headers: &mut http::HeaderMap) {
         if self.limited {
-            headers.insert("ojs-throttle-limited", http::HeaderValue::from_static("true"));
+            headers.insert(
+                "ojs-throttle-limited",
+                http::HeaderValue::from_static("true"),
+            );
         }
         if let Some(next) = self.next {
             let text = format!("{:.3}", next.as_secs_f64());
@@ -332,10 +386,18 @@ struct Standing<'a> {
 impl<'a> Standing<'a> {
     fn new(proxy: &'a Proxy, sections: &'a [Section], want: usize) -> Standing<'a> {
         let limited = sections.iter().filter(|section| section.gate.is_some());
-        let lanes: Vec<Lane> = limited.flat_map(|section| section.lanes.iter().cloned()).collect();
+        let lanes: Vec<Lane> = limited
+            .flat_map(|section| section.lanes.iter().cloned())
+            .collect();
         let since = Instant::now();
         let waiter = proxy.sidecar.hold.stand(&lanes, want, since);
-        Standing { proxy, sections, lanes, waiter, since }
+        Standing {
+            proxy,
+            sections,
+            lanes,
+            waiter,
+            since,
+        }
     }
 
     /// When this waiter looks again by itself: the first in a line watches the clock and asks the
@@ -349,11 +411,17 @@ impl<'a> Standing<'a> {
             return at;
         }
         if let Prospect::At(start) = prospect {
-            let early = self.proxy.sidecar.instant_of(start).checked_sub(Duration::from_micros(EARLY));
+            let early = self
+                .proxy
+                .sidecar
+                .instant_of(start)
+                .checked_sub(Duration::from_micros(EARLY));
             at = at.min(early.unwrap_or(now));
         }
         for section in self.sections {
-            let (Some(gate), Some(lane)) = (&section.gate, section.lanes.first()) else { continue };
+            let (Some(gate), Some(lane)) = (&section.gate, section.lanes.first()) else {
+                continue;
+            };
             if first(lane) && self.proxy.allowance(lane, gate, 1).await.jobs > 0 {
                 at = at.min(hold.asked_at(lane).map_or(now, |asked| asked + ASK_AGAIN));
             }
@@ -380,18 +448,31 @@ struct Read {
 /// Reads a FETCH; `None`: it is not one that we understand, and the backend will say so.
 fn read(body: &[u8]) -> Option<Read> {
     let request = Json::parse(body, DEPTH).ok()?;
-    let [queues, count, batch, worker_id, visibility] =
-        request.pick(["queues", "count", "batch_size", "worker_id", "visibility_timeout_ms"]);
+    let [queues, count, batch, worker_id, visibility] = request.pick([
+        "queues",
+        "count",
+        "batch_size",
+        "worker_id",
+        "visibility_timeout_ms",
+    ]);
     let queues = queues.filter(|queues| queues.kind() == Kind::Array)?;
-    let names: Option<Vec<Arc<str>>> = queues.items().map(|q| q.text().map(|q| Arc::from(q.as_ref()))).collect();
+    let names: Option<Vec<Arc<str>>> = queues
+        .items()
+        .map(|q| q.text().map(|q| Arc::from(q.as_ref())))
+        .collect();
     let count = count.or(batch).filter(|count| !count.is_null());
     Some(Read {
         queues: names.filter(|names| !names.is_empty())?,
         // The backend answers anything else than a whole number by itself; zero and less mean one.
         count: count.map_or(Some(1), |count| count.int())?.clamp(1, 10_000) as usize,
-        worker_id: worker_id.and_then(|id| id.text()).map(|id| Arc::from(id.as_ref())),
-        visibility: visibility.and_then(|ms| ms.int()).and_then(|ms| u64::try_from(ms).ok())
-            .filter(|ms| *ms > 0).map(Duration::from_millis),
+        worker_id: worker_id
+            .and_then(|id| id.text())
+            .map(|id| Arc::from(id.as_ref())),
+        visibility: visibility
+            .and_then(|ms| ms.int())
+            .and_then(|ms| u64::try_from(ms).ok())
+            .filter(|ms| *ms > 0)
+            .map(Duration::from_millis),
     })
 }
 

@@ -2,16 +2,15 @@
 //! polls the reply's body; until then it undoes itself when it is dropped, and the jobs are in the hold
 //! again for the next worker.
 
-use std::time::Duration;
-
 use bytes::{Bytes, BytesMut};
+use http::Response;
 use http::request::Parts;
-use http::{HeaderValue, Response};
 
 use super::body::{Body, Watch};
 use super::fetch::{self, Hint};
+use super::ours;
 use super::start::Started;
-use super::{Proxy, respond, timed};
+use super::{Proxy, timed};
 use crate::limit::EARLY;
 use crate::metrics::Event;
 
@@ -24,7 +23,10 @@ pub(super) struct HandOut {
 
 impl HandOut {
     pub(super) fn new(proxy: Proxy) -> HandOut {
-        HandOut { proxy, jobs: Vec::new() }
+        HandOut {
+            proxy,
+            jobs: Vec::new(),
+        }
     }
 
     pub(super) fn extend(&mut self, jobs: Vec<Started>) {
@@ -46,15 +48,22 @@ impl HandOut {
         let late = |job: &Started| now > job.at.plus(EARLY) && timed(&job.held.claimed.limited);
         let (late, jobs): (Vec<Started>, Vec<Started>) = self.jobs.drain(..).partition(late);
         if !late.is_empty() {
-            drop(HandOut { proxy: self.proxy.clone(), jobs: late });
+            drop(HandOut {
+                proxy: self.proxy.clone(),
+                jobs: late,
+            });
         }
         self.jobs = jobs;
         let bytes = self.bytes();
         let proxy = self.proxy.clone();
-        let body = if self.jobs.is_empty() { Body::from(bytes) } else { Body::watched(bytes, self) };
+        let body = if self.jobs.is_empty() {
+            Body::from(bytes)
+        } else {
+            Body::watched(bytes, self)
+        };
         let mut response = Response::new(body);
         *response.status_mut() = fetch::OK;
-        respond::standard_headers(&parts.headers, response.headers_mut());
+        ours(&parts.headers, response.headers_mut());
         hint.write(response.headers_mut());
         proxy.mend_media_type(&parts.headers, response.headers_mut());
         response
@@ -119,14 +128,8 @@ impl Proxy {
 
     /// Mends the media type for clients that cannot read OJS's own.
     pub(super) fn mend_media_type(&self, request: &http::HeaderMap, reply: &mut http::HeaderMap) {
-        if respond::relabel(self.sidecar.settings.media_type, request, reply) {
+        if self.sidecar.settings.media_type.applies(request) && super::respond::relabel(reply) {
             self.sidecar.metrics.count(Event::MediaTypeMended);
         }
     }
-}
-
-/// Whole seconds for `Retry-After`: at least 1, because Rust's SDK panics on less and JavaScript's
-/// replays at once, and at most 30, where SDKs cap it anyway.
-pub(super) fn retry_after(time: Duration) -> HeaderValue {
-    HeaderValue::from(time.as_secs_f64().ceil().clamp(1.0, 30.0) as u64)
 }

@@ -11,8 +11,9 @@ use http::request::Parts;
 use http::{Response, StatusCode};
 
 use super::body::Body;
+use super::ours;
 use super::start::named;
-use super::{DEPTH, Proxy, respond};
+use super::{DEPTH, Proxy};
 use crate::json::{Json, Kind, Splice, quote};
 use crate::metrics::Event;
 use crate::store::{Change, Place, Row};
@@ -39,7 +40,9 @@ impl Proxy {
     /// Answers one heartbeat.
     pub(super) async fn heartbeat(&self, parts: Parts, body: Bytes) -> Response<Body> {
         let scope = self.sidecar.scopes.of(&parts.headers);
-        let Some(beat) = read(&body) else { return self.beat_as_it_is(&parts, body).await };
+        let Some(beat) = read(&body) else {
+            return self.beat_as_it_is(&parts, body).await;
+        };
         if self.sidecar.adopts_from_heartbeats() {
             self.adopt_named(scope, &beat.jobs).await;
         }
@@ -52,17 +55,30 @@ impl Proxy {
             let reply = self.beat_as_it_is(&parts, body).await;
             return reply;
         }
-        let own_body = if mend || !ours.is_empty() { with_jobs(&body, &own) } else { body };
+        let own_body = if mend || !ours.is_empty() {
+            with_jobs(&body, &own)
+        } else {
+            body
+        };
         let reply = self.own_beat(&parts, own_body).await;
         if reply.status != StatusCode::OK {
             return self.theirs(&parts, reply);
         }
         let mut extended = named(&reply.body);
         for ((claim_id, lasts), group) in ours {
-            extended.extend(self.beat_for(scope, &claim_id, Duration::from_micros(lasts), &group).await);
+            extended.extend(
+                self.beat_for(scope, &claim_id, Duration::from_micros(lasts), &group)
+                    .await,
+            );
         }
         let body = united(&reply.body, &extended);
-        self.theirs(&parts, Reply { body: body.into(), ..reply })
+        self.theirs(
+            &parts,
+            Reply {
+                body: body.into(),
+                ..reply
+            },
+        )
     }
 
     /// Which jobs are the worker's own claims, and which ours, by claim id and visibility.
@@ -72,8 +88,12 @@ impl Proxy {
         for job in &beat.jobs {
             match self.sidecar.store.row(job).await {
                 Ok(Some(row)) if row.place == Place::Out => {
-                    let lasts = beat.visibility.map_or(row.claimed.visibility, super::job::micros);
-                    let group = ours.entry((row.claimed.claim_id.clone(), lasts)).or_default();
+                    let lasts = beat
+                        .visibility
+                        .map_or(row.claimed.visibility, super::job::micros);
+                    let group = ours
+                        .entry((row.claimed.claim_id.clone(), lasts))
+                        .or_default();
                     group.ids.push(job.clone());
                     group.rows.push(row);
                 }
@@ -84,7 +104,13 @@ impl Proxy {
     }
 
     /// One heartbeat for jobs that the sidecar claimed; which of them were extended.
-    async fn beat_for(&self, scope: u64, claim_id: &str, lasts: Duration, group: &Group) -> Vec<String> {
+    async fn beat_for(
+        &self,
+        scope: u64,
+        claim_id: &str,
+        lasts: Duration,
+        group: &Group,
+    ) -> Vec<String> {
         let sidecar = &self.sidecar;
         let ids: Vec<String> = group.ids.iter().map(|id| quote(id)).collect();
         let ms = lasts.as_millis();
@@ -100,7 +126,11 @@ impl Proxy {
         };
         // A list that is only an echo proves nothing: those slots wait until the backend is asked.
         if !sidecar.backend.worker_liveness() {
-            for row in group.rows.iter().filter(|row| extended.iter().any(|id| **id == *row.claimed.job)) {
+            for row in group
+                .rows
+                .iter()
+                .filter(|row| extended.iter().any(|id| **id == *row.claimed.job))
+            {
                 let until = sidecar.store.now().plus(super::job::micros(lasts));
                 let change = Change::Until {
                     job: row.claimed.job.clone(),
@@ -128,15 +158,30 @@ impl Proxy {
             target: self.target(&parts.uri),
             headers: parts.headers.clone(),
             body,
-            timeout: self.sidecar.settings.upstream_timeout.min(Duration::from_secs(10)),
+            timeout: self
+                .sidecar
+                .settings
+                .upstream_timeout
+                .min(Duration::from_secs(10)),
         };
         match super::call(self, "heartbeat", call).await {
-            Ok(reply) if !reply.status.is_server_error() && reply.status != StatusCode::TOO_MANY_REQUESTS => reply,
+            Ok(reply)
+                if !reply.status.is_server_error()
+                    && reply.status != StatusCode::TOO_MANY_REQUESTS =>
+            {
+                reply
+            }
             _ => {
                 let mut headers = http::HeaderMap::new();
-                respond::standard_headers(&parts.headers, &mut headers);
-                let body = Bytes::from_static(br#"{"state":"active","directive":"continue","jobs_extended":[]}"#);
-                Reply { status: StatusCode::OK, headers, body }
+                ours(&parts.headers, &mut headers);
+                let body = Bytes::from_static(
+                    br#"{"state":"active","directive":"continue","jobs_extended":[]}"#,
+                );
+                Reply {
+                    status: StatusCode::OK,
+                    headers,
+                    body,
+                }
             }
         }
     }
@@ -145,11 +190,17 @@ impl Proxy {
 /// Reads a heartbeat; `None`: it names no jobs that we understand.
 fn read(body: &[u8]) -> Option<Beat> {
     let request = Json::parse(body, DEPTH).ok()?;
-    let [active, ids, visibility] = request.pick(["active_jobs", "active_job_ids", "visibility_timeout_ms"]);
+    let [active, ids, visibility] =
+        request.pick(["active_jobs", "active_job_ids", "visibility_timeout_ms"]);
     let is_list = |list: &Json<'_>| list.kind() == Kind::Array;
     let list = active.filter(is_list).or(ids.filter(is_list))?;
-    let jobs: Option<Vec<Arc<str>>> = list.items().map(|id| id.text().map(|id| Arc::from(id.as_ref()))).collect();
-    let visibility = visibility.and_then(|ms| ms.int()).and_then(|ms| u64::try_from(ms).ok());
+    let jobs: Option<Vec<Arc<str>>> = list
+        .items()
+        .map(|id| id.text().map(|id| Arc::from(id.as_ref())))
+        .collect();
+    let visibility = visibility
+        .and_then(|ms| ms.int())
+        .and_then(|ms| u64::try_from(ms).ok());
     Some(Beat {
         jobs: jobs?,
         visibility: visibility.filter(|ms| *ms > 0).map(Duration::from_millis),
@@ -159,12 +210,17 @@ fn read(body: &[u8]) -> Option<Beat> {
 
 /// The heartbeat with `active_jobs` as this list.
 fn with_jobs(body: &Bytes, jobs: &[Arc<str>]) -> Bytes {
-    let Ok(request) = Json::parse(body, DEPTH) else { return body.clone() };
+    let Ok(request) = Json::parse(body, DEPTH) else {
+        return body.clone();
+    };
     let ids: Vec<String> = jobs.iter().map(|id| quote(id)).collect();
     let list = format!("[{}]", ids.join(","));
     let mut splice = Splice::new();
     let mut found = false;
-    for member in request.members().filter(|member| member.is_named("active_jobs")) {
+    for member in request
+        .members()
+        .filter(|member| member.is_named("active_jobs"))
+    {
         splice.replace(member.value.range(), list.clone());
         found = true;
     }
@@ -176,7 +232,9 @@ fn with_jobs(body: &Bytes, jobs: &[Arc<str>]) -> Bytes {
 
 /// The reply with all that was extended, and with a `state` that every SDK can read.
 fn united(reply: &[u8], extended: &[String]) -> Vec<u8> {
-    let Ok(whole) = Json::parse(reply, DEPTH) else { return reply.to_vec() };
+    let Ok(whole) = Json::parse(reply, DEPTH) else {
+        return reply.to_vec();
+    };
     let ids: Vec<String> = extended.iter().map(|id| quote(id)).collect();
     let list = format!("[{}]", ids.join(","));
     let mut splice = Splice::new();

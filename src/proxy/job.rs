@@ -9,7 +9,7 @@ use super::{DEFAULT_VISIBILITY, Sidecar, mirror, scope};
 use crate::hold::Held;
 use crate::json::Json;
 use crate::limit::OnLimit;
-use crate::policy::{self, JobLimits, JobView, PolicySet};
+use crate::policy::{self, Accept, JobLimits, JobView, PolicySet};
 use crate::store::Claimed;
 
 /// The circumstances of a claim.
@@ -35,15 +35,23 @@ pub(super) fn margin(visibility: Duration) -> Duration {
 
 impl Sidecar {
     /// Reads one job of a FETCH reply; `None`: it has no id, so nothing can be kept about it.
-    pub(super) fn read_job(&self, job: Json<'_>, origin: &Origin<'_>, policies: &PolicySet) -> Option<Held> {
-        let [id, kind, queue, priority, attempt] = job.pick(["id", "type", "queue", "priority", "attempt"]);
+    pub(super) fn read_job(
+        &self,
+        job: Json<'_>,
+        origin: &Origin<'_>,
+        policies: &PolicySet,
+    ) -> Option<Held> {
+        let [id, kind, queue, priority, attempt] =
+            job.pick(["id", "type", "queue", "priority", "attempt"]);
         let id = id?.text()?;
         let queue: Arc<str> = match origin.queue {
             Some(queue) => queue.clone(),
             None => Arc::from(queue.and_then(|q| q.text()).as_deref().unwrap_or("default")),
         };
         let kind = kind.and_then(|kind| kind.text()).unwrap_or_default();
-        let attempt = attempt.and_then(|a| a.int()).and_then(|a| u32::try_from(a).ok());
+        let attempt = attempt
+            .and_then(|a| a.int())
+            .and_then(|a| u32::try_from(a).ok());
         self.backend.saw_attempt(attempt);
         let limits = self.limits_of(job, &queue, &kind, origin.tenant, policies);
         let own = || mirror::visibility(job).map(Duration::from_millis);
@@ -54,7 +62,9 @@ impl Sidecar {
             claim_id: origin.claim_id.clone(),
             scope: origin.scope,
             queue,
-            priority: priority.and_then(|p| p.int()).map_or(0, |p| p.clamp(-1000, 1000) as i32),
+            priority: priority
+                .and_then(|p| p.int())
+                .map_or(0, |p| p.clamp(-1000, 1000) as i32),
             attempt: attempt.unwrap_or(0),
             visibility: micros(visibility),
             limited: limits.limited.clone(),
@@ -80,10 +90,23 @@ impl Sidecar {
         policies: &PolicySet,
     ) -> JobLimits {
         let tenant = tenant.filter(|_| self.settings.trust_tenant_header);
-        let view = JobView { queue, kind, meta: job.get("meta"), tenant };
-        let brings = self.settings.job_policies && crate::json::contains(job.raw(), mirror::NEEDLE);
-        let own = if brings { policy::own_policies(job, queue) } else { Vec::new() };
-        let none = || JobLimits { limited: Arc::from([]), on_limit: OnLimit::Wait };
+        let view = JobView {
+            queue,
+            kind,
+            meta: job.get("meta"),
+            tenant,
+        };
+        let brings =
+            policies.accept() != Accept::Ignore && crate::json::contains(job.raw(), mirror::NEEDLE);
+        let own = if brings {
+            policy::own_policies(job, queue)
+        } else {
+            Vec::new()
+        };
+        let none = || JobLimits {
+            limited: Arc::from([]),
+            on_limit: OnLimit::Wait,
+        };
         policies.limits(&view, &own).unwrap_or_else(none)
     }
 }

@@ -2,17 +2,20 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{Method, Response};
+use http::{Method, Response, StatusCode};
 
 use super::body::Body;
-use super::{Proxy, Sidecar, respond};
+use super::respond::Fault;
+use super::{Proxy, Sidecar};
+use super::{ours, refuse};
 use crate::duration;
 use crate::json::quote;
 use crate::limit::{Key, Limited, Limits, Space, Timestamp};
-use crate::store::Usage;
+use crate::store::{StoreError, Usage};
 
 /// More keys than this are not listed; they are limited all the same.
 const MAX: usize = 100_000;
@@ -37,18 +40,26 @@ impl Named {
                 entry.limits = limited.limits.clone();
             }
         } else if named.len() < MAX {
-            let entry = Entry { limits: limited.limits.clone(), pending: pending(0) };
+            let entry = Entry {
+                limits: limited.limits.clone(),
+                pending: pending(0),
+            };
             named.insert(limited.key.clone(), entry);
         }
     }
 
     fn get(&self, key: &Key) -> Option<(Limits, usize)> {
         let named = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        named.get(key).map(|entry| (entry.limits.clone(), entry.pending))
+        named
+            .get(key)
+            .map(|entry| (entry.limits.clone(), entry.pending))
     }
 
     pub(super) fn clear(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
     }
 }
 
@@ -63,7 +74,8 @@ impl Sidecar {
     /// A job was claimed.
     pub(super) fn noted(&self, limited: &[Limited]) {
         for limited in limited.iter().filter(|limited| limited.space == Space::Job) {
-            self.named.note(limited, |pending| pending.saturating_sub(1));
+            self.named
+                .note(limited, |pending| pending.saturating_sub(1));
         }
     }
 }
@@ -72,24 +84,65 @@ impl Proxy {
     /// Answers inspection of one key.
     pub(super) async fn inspect(&self, parts: &Parts, key: &str) -> Response<Body> {
         if parts.method != Method::GET && parts.method != Method::HEAD {
-            return respond::not_allowed(&parts.headers, "GET");
+            return refuse(parts, not_allowed());
         }
         let sidecar = &self.sidecar;
-        let Ok(key) = Key::new(key) else { return respond::unknown_key(&parts.headers, key) };
+        let Ok(key) = Key::new(key) else {
+            return refuse(parts, unknown_key(key));
+        };
         let named = sidecar.named.get(&key);
         let configured = sidecar.policies.load().constant(&key);
-        let Some((limits, pending)) = configured.map(|limits| (limits, named.as_ref().map_or(0, |n| n.1))).or(named)
+        let Some((limits, pending)) = configured
+            .map(|limits| (limits, named.as_ref().map_or(0, |n| n.1)))
+            .or(named)
         else {
-            return respond::unknown_key(&parts.headers, key.as_str());
+            return refuse(parts, unknown_key(key.as_str()));
         };
         let usage = match sidecar.store.usage(Space::Job, &key, &limits).await {
             Ok(usage) => usage.unwrap_or_default(),
-            Err(error) => return respond::store_failed(&parts.headers, &error),
+            Err(error) => return refuse(parts, store_failed(&error)),
         };
-        let held = sidecar.hold.waiting(|l| l.space == Space::Job && l.key == key);
+        let held = sidecar
+            .hold
+            .waiting(|l| l.space == Space::Job && l.key == key);
         let body = state(&key, &limits, &usage, held + pending, sidecar.store.now());
-        respond::json(&parts.headers, Bytes::from(body))
+        self.json(parts, Bytes::from(body))
     }
+}
+
+impl Proxy {
+    /// A success of our own.
+    fn json(&self, parts: &Parts, body: Bytes) -> Response<Body> {
+        let mut response = Response::new(Body::from(body));
+        ours(&parts.headers, response.headers_mut());
+        self.mend_media_type(&parts.headers, response.headers_mut());
+        response
+    }
+}
+
+fn unknown_key(key: &str) -> Fault {
+    let message = format!("no job has named the rate limit key {key:?} yet, and no policy has it");
+    let mut fault = Fault::new(StatusCode::NOT_FOUND, "not_found", message);
+    fault.hint = Some("a key is known from the first job that names it");
+    fault
+}
+
+fn not_allowed() -> Fault {
+    let message = "this version only shows limits: use GET";
+    Fault::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "method_not_allowed",
+        message,
+    )
+}
+
+fn store_failed(error: &StoreError) -> Fault {
+    Fault::new(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "store_unavailable",
+        error.to_string(),
+    )
+    .later(Duration::from_secs(1))
 }
 
 /// A key's state as JSON.
@@ -98,7 +151,9 @@ fn state(key: &Key, limits: &Limits, usage: &Usage, waiting: usize, now: Timesta
     if let Some(limit) = limits.concurrency {
         let active = usage.active;
         let available = limit.saturating_sub(active);
-        text += &format!(r#","concurrency":{{"limit":{limit},"active":{active},"available":{available}}}"#);
+        text += &format!(
+            r#","concurrency":{{"limit":{limit},"active":{active},"available":{available}}}"#
+        );
     }
     for (nth, rate) in limits.rates.iter().enumerate() {
         let (count, leaves) = usage.windows.get(nth).copied().unwrap_or((0, None));
@@ -140,7 +195,10 @@ mod tests {
 
     #[test]
     fn times_are_as_the_text_writes_them() {
-        assert_eq!(rfc3339(Timestamp(1_770_984_000_100_000)), "2026-02-13T12:00:00.100Z");
+        assert_eq!(
+            rfc3339(Timestamp(1_770_984_000_100_000)),
+            "2026-02-13T12:00:00.100Z"
+        );
         assert_eq!(rfc3339(Timestamp::NEVER), "9999-12-31T23:59:59.999Z");
     }
 }

@@ -16,7 +16,11 @@ pub(crate) const NEEDLE: &str = "rate_limit";
 
 /// The member to write into `meta`: the policy as sent and where it stood, the job's own visibility
 /// timeout, and whether `meta` itself is ours.
-pub(crate) fn value(policy: Option<(&str, &[u8])>, visibility_ms: Option<i64>, added_meta: bool) -> Vec<u8> {
+pub(crate) fn value(
+    policy: Option<(&str, &[u8])>,
+    visibility_ms: Option<i64>,
+    added_meta: bool,
+) -> Vec<u8> {
     let mut members: Vec<Vec<u8>> = Vec::new();
     if let Some((at, raw)) = policy {
         members.push([br#""policy":"#, raw].concat());
@@ -34,16 +38,26 @@ pub(crate) fn value(policy: Option<(&str, &[u8])>, visibility_ms: Option<i64>, a
 /// A job's visibility timeout as its mirror has it, in milliseconds.
 pub(crate) fn visibility(job: Json<'_>) -> Option<u64> {
     let mirror = job.get_exact("meta")?.get_exact(MIRROR)?;
-    u64::try_from(mirror.get_exact("visibility_timeout_ms")?.int()?).ok().filter(|ms| *ms > 0)
+    u64::try_from(mirror.get_exact("visibility_timeout_ms")?.int()?)
+        .ok()
+        .filter(|ms| *ms > 0)
 }
 
 /// Writes into `splice` what hides the mirror of one job; `false`: it has none.
 pub(crate) fn hide(job: Json<'_>, splice: &mut Splice) -> bool {
-    let Some(meta_member) = job.members().filter(|m| m.name.text().as_deref() == Some("meta")).last() else {
+    let Some(meta_member) = job
+        .members()
+        .filter(|m| m.name.text().as_deref() == Some("meta"))
+        .last()
+    else {
         return false;
     };
     let meta = meta_member.value;
-    let Some(mirror) = meta.members().filter(|m| m.name.text().as_deref() == Some(MIRROR)).last() else {
+    let Some(mirror) = meta
+        .members()
+        .filter(|m| m.name.text().as_deref() == Some(MIRROR))
+        .last()
+    else {
         return false;
     };
     let added = mirror.value.get_exact("meta").is_some();
@@ -52,7 +66,11 @@ pub(crate) fn hide(job: Json<'_>, splice: &mut Splice) -> bool {
     } else {
         splice.remove_member(meta, mirror);
     }
-    if let Some(sent) = mirror.value.get_exact("policy").filter(|_| job.get(NEEDLE).is_none()) {
+    if let Some(sent) = mirror
+        .value
+        .get_exact("policy")
+        .filter(|_| job.get(NEEDLE).is_none())
+    {
         splice.add_member(job, NEEDLE, sent.raw());
     }
     true
@@ -71,7 +89,11 @@ pub(crate) fn hide_all(text: &[u8]) -> Option<Vec<u8>> {
         hide(job, &mut splice);
     }
     for list in ["jobs", "items"] {
-        for job in whole.get_exact(list).into_iter().flat_map(|jobs| jobs.items()) {
+        for job in whole
+            .get_exact(list)
+            .into_iter()
+            .flat_map(|jobs| jobs.items())
+        {
             hide(job, &mut splice);
         }
     }

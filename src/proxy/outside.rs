@@ -8,14 +8,20 @@ use http::request::Parts;
 use http::{Response, StatusCode};
 
 use super::body::Body;
-use super::{DEPTH, Proxy, mirror, respond};
+use super::refuse;
+use super::respond::Fault;
+use super::{DEPTH, Proxy, mirror};
 use crate::json::{Json, Kind, Splice};
 use crate::upstream::{Call, Reply};
 
 impl Proxy {
     /// `GET` of one job or a list of jobs.
     pub(super) async fn show_jobs(&self, parts: Parts) -> Response<Body> {
-        let mut reply = match self.upstream.call(self.plain_call(&parts, Bytes::new())).await {
+        let mut reply = match self
+            .upstream
+            .call(self.plain_call(&parts, Bytes::new()))
+            .await
+        {
             Ok(reply) => reply,
             Err(error) => return refuse(&parts, Fault::backend(&error, false)),
         };
@@ -27,7 +33,11 @@ impl Proxy {
 
     /// `GET` of one queue's numbers or of all.
     pub(super) async fn show_queues(&self, parts: Parts, queue: Option<&str>) -> Response<Body> {
-        let mut reply = match self.upstream.call(self.plain_call(&parts, Bytes::new())).await {
+        let mut reply = match self
+            .upstream
+            .call(self.plain_call(&parts, Bytes::new()))
+            .await
+        {
             Ok(reply) => reply,
             Err(error) => return refuse(&parts, Fault::backend(&error, false)),
         };
@@ -75,7 +85,13 @@ impl Proxy {
     }
 
     /// Pause and resume: held jobs of a paused queue stay from the moment the call comes.
-    pub(super) async fn pause(&self, parts: Parts, body: Bytes, queue: &str, pause: bool) -> Response<Body> {
+    pub(super) async fn pause(
+        &self,
+        parts: Parts,
+        body: Bytes,
+        queue: &str,
+        pause: bool,
+    ) -> Response<Body> {
         let sidecar = &self.sidecar;
         let was = sidecar.paused(queue);
         if pause {
@@ -127,7 +143,10 @@ impl Proxy {
             return mirror::hide_all(&reply.body);
         }
         let query = parts.uri.query().unwrap_or_default();
-        let asked: HashMap<&str, &str> = query.split('&').filter_map(|pair| pair.split_once('=')).collect();
+        let asked: HashMap<&str, &str> = query
+            .split('&')
+            .filter_map(|pair| pair.split_once('='))
+            .collect();
         match asked.get("state") {
             Some(&"active") => self.without_held(&reply.body),
             Some(&"available") => self.with_held(&reply.body, &asked),
@@ -139,8 +158,13 @@ impl Proxy {
     fn relabelled(&self, text: &[u8]) -> Option<Vec<u8>> {
         let whole = Json::parse(text, DEPTH).ok()?;
         let mut splice = Splice::new();
-        let lists = ["items", "jobs"].into_iter().filter_map(|name| whole.get_exact(name));
-        let jobs = lists.flat_map(|list| list.items()).chain(whole.get_exact("job")).chain([whole]);
+        let lists = ["items", "jobs"]
+            .into_iter()
+            .filter_map(|name| whole.get_exact(name));
+        let jobs = lists
+            .flat_map(|list| list.items())
+            .chain(whole.get_exact("job"))
+            .chain([whole]);
         for job in jobs {
             mirror::hide(job, &mut splice);
             let id = job.get_exact("id").and_then(|id| id.text());
@@ -194,15 +218,22 @@ impl Proxy {
         let mut shown: Vec<Bytes> = items.items().map(mirror::shown).collect();
         let mut added = 0;
         for body in self.sidecar.hold.bodies(asked.get("queue").copied()) {
-            let Ok(job) = Json::parse(&body, DEPTH) else { continue };
+            let Ok(job) = Json::parse(&body, DEPTH) else {
+                continue;
+            };
             let kind = job.get_exact("type").and_then(|kind| kind.text());
-            if asked.get("type").is_some_and(|asked| kind.as_deref() != Some(asked)) {
+            if asked
+                .get("type")
+                .is_some_and(|asked| kind.as_deref() != Some(asked))
+            {
                 continue;
             }
             added += 1;
             if first_page {
                 let id = job.get_exact("id").and_then(|id| id.text());
-                let attempt = id.and_then(|id| self.sidecar.hold.attempt(&id)).unwrap_or(0);
+                let attempt = id
+                    .and_then(|id| self.sidecar.hold.attempt(&id))
+                    .unwrap_or(0);
                 let mut splice = Splice::new();
                 self.relabel(job, attempt, &mut splice);
                 shown.push(splice.apply(&body).into());
@@ -221,7 +252,9 @@ fn list(items: &[Bytes]) -> Vec<u8> {
 }
 
 fn add_to_total(whole: Json<'_>, change: i64, splice: &mut Splice) {
-    let total = whole.get_exact("pagination").and_then(|pages| pages.get_exact("total"));
+    let total = whole
+        .get_exact("pagination")
+        .and_then(|pages| pages.get_exact("total"));
     if let Some((total, now)) = total.and_then(|total| Some((total, total.int()?))) {
         splice.replace(total.range(), now.saturating_add(change).max(0).to_string());
     }
@@ -229,13 +262,20 @@ fn add_to_total(whole: Json<'_>, change: i64, splice: &mut Splice) {
 
 /// Queue numbers with held jobs as available instead of active: of one queue, of a list (`items`,
 /// `queues`), or totals. `None`: no numbers were found.
-fn recounted(text: &[u8], queue: Option<&str>, of: &dyn Fn(&str) -> usize, all: usize) -> Option<Vec<u8>> {
+fn recounted(
+    text: &[u8],
+    queue: Option<&str>,
+    of: &dyn Fn(&str) -> usize,
+    all: usize,
+) -> Option<Vec<u8>> {
     let whole = Json::parse(text, DEPTH).ok()?;
     let mut splice = Splice::new();
     if let Some(queue) = queue {
         shift(whole, of(queue), &mut splice);
     } else {
-        let lists = ["items", "queues"].into_iter().filter_map(|name| whole.get_exact(name));
+        let lists = ["items", "queues"]
+            .into_iter()
+            .filter_map(|name| whole.get_exact(name));
         let mut found = false;
         for entry in lists.flat_map(|list| list.items()) {
             found = true;
@@ -256,12 +296,21 @@ fn shift(object: Json<'_>, held: usize, splice: &mut Splice) {
         return;
     }
     let held = i64::try_from(held).unwrap_or(i64::MAX);
-    let inner = ["queue", "stats", "counts", "jobs"].into_iter().filter_map(|name| object.get_exact(name));
-    for place in inner.filter(|inner| inner.kind() == Kind::Object).chain([object]) {
-        let (Some(available), Some(active)) = (place.get_exact("available"), place.get_exact("active")) else {
+    let inner = ["queue", "stats", "counts", "jobs"]
+        .into_iter()
+        .filter_map(|name| object.get_exact(name));
+    for place in inner
+        .filter(|inner| inner.kind() == Kind::Object)
+        .chain([object])
+    {
+        let (Some(available), Some(active)) =
+            (place.get_exact("available"), place.get_exact("active"))
+        else {
             continue;
         };
-        let (Some(many), Some(few)) = (available.int(), active.int()) else { continue };
+        let (Some(many), Some(few)) = (available.int(), active.int()) else {
+            continue;
+        };
         splice.replace(available.range(), many.saturating_add(held).to_string());
         splice.replace(active.range(), few.saturating_sub(held).max(0).to_string());
     }

@@ -52,7 +52,13 @@ impl Scopes {
             if let Some(value) = &mut authorization {
                 value.set_sensitive(true);
             }
-            known.insert(scope, Credentials { authorization, tenant: tenant.cloned() });
+            known.insert(
+                scope,
+                Credentials {
+                    authorization,
+                    tenant: tenant.cloned(),
+                },
+            );
         }
         scope
     }
@@ -70,9 +76,15 @@ impl Sidecar {
         let mut headers = HeaderMap::with_capacity(4);
         headers.insert(VERSION, HeaderValue::from_static("1.0"));
         if json {
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/openjobspec+json"));
+            headers.insert(
+                CONTENT_TYPE,
+                HeaderValue::from_static("application/openjobspec+json"),
+            );
         }
-        if let Some(value) = credentials.authorization.or_else(|| self.settings.token.clone()) {
+        if let Some(value) = credentials
+            .authorization
+            .or_else(|| self.settings.token.clone())
+        {
             headers.insert(AUTHORIZATION, value);
         }
         if let Some(value) = credentials.tenant {

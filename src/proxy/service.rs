@@ -2,15 +2,19 @@
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, Request, Response, Uri, header};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, header};
 use hyper::body::Incoming;
 use std::sync::Arc;
 
 use super::body::{self, Body};
+use super::pass::{self, Passing};
+use super::refuse;
+use super::respond::Fault;
 use super::settle::Verb;
-use super::{Sidecar, pass, respond};
+use super::{Sidecar, respond};
 use crate::metrics::Event;
 use crate::ojs::{self, Operation};
+use crate::server;
 use crate::upstream::Upstream;
 
 /// The service of one thread: the sidecar, and that thread's connections to the backend.
@@ -44,9 +48,10 @@ impl Proxy {
             | Operation::Pause { .. }
             | Operation::Resume { .. }
             | Operation::Reset => self.with_body(request, operation).await,
-            Operation::Job { .. } | Operation::AdminJob { .. } | Operation::AdminJobs | Operation::DeadLetters => {
-                self.show_jobs(request.into_parts().0).await
-            }
+            Operation::Job { .. }
+            | Operation::AdminJob { .. }
+            | Operation::AdminJobs
+            | Operation::DeadLetters => self.show_jobs(request.into_parts().0).await,
             Operation::QueueStats { queue } | Operation::AdminQueue { queue } => {
                 self.show_queues(request.into_parts().0, Some(&queue)).await
             }
@@ -59,7 +64,11 @@ impl Proxy {
     }
 
     /// Operations whose bodies are read whole before anything is sent on.
-    async fn with_body(&self, request: Request<Incoming>, operation: Operation<'_>) -> Response<Body> {
+    async fn with_body(
+        &self,
+        request: Request<Incoming>,
+        operation: Operation<'_>,
+    ) -> Response<Body> {
         let (parts, incoming) = request.into_parts();
         if is_packed(&parts.headers) {
             return refuse(&parts, packed());
@@ -94,10 +103,11 @@ impl Proxy {
 
     /// Streams a request and its reply.
     async fn pass(&self, request: Request<Incoming>) -> Response<Body> {
-        let headers = request.headers().clone();
-        let mut response = pass::pass(&self.upstream, request).await;
-        self.mend_media_type(&headers, response.headers_mut());
-        response
+        let how = Passing {
+            relabel: self.sidecar.settings.media_type,
+            stores: request.method() == Method::POST,
+        };
+        pass::pass(&self.upstream, request, how).await
     }
 
     /// The target to send upstream: the raw path and query, over-encoded queue names made plain.
@@ -119,5 +129,24 @@ impl Proxy {
 
 /// Whether a body is packed, so that we cannot read what it asks for.
 fn is_packed(headers: &HeaderMap) -> bool {
-    headers.get(header::CONTENT_ENCODING).is_some_and(|coding| coding != "identity")
+    headers
+        .get(header::CONTENT_ENCODING)
+        .is_some_and(|coding| coding != "identity")
+}
+
+fn packed() -> Fault {
+    let message = "Content-Encoding is not supported on this route: its body must be read";
+    let mut fault = Fault::new(
+        StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        "unsupported_media_type",
+        message,
+    );
+    fault.hint = Some("send the body as it is");
+    fault.closing()
+}
+
+impl server::Service for Proxy {
+    async fn call(&self, request: Request<Incoming>) -> Response<Body> {
+        self.handle(request).await
+    }
 }

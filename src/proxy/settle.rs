@@ -15,7 +15,9 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::body::{Body, Watch};
-use super::{DEPTH, Proxy, respond};
+use super::refuse;
+use super::respond::Fault;
+use super::{DEPTH, Proxy};
 use crate::json::{Json, Splice, quote};
 use crate::metrics::Event;
 use crate::store::{Place, Row};
@@ -64,7 +66,10 @@ impl Undelivered {
     }
 
     pub(super) fn clear(&self) {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.answers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
     }
 }
 
@@ -105,7 +110,14 @@ impl Proxy {
         let key = sidecar.settled.key(verb, scope, &body);
         if let Some(reply) = sidecar.settled.take(key) {
             sidecar.metrics.count(Event::SettleReplayed);
-            return self.delivered(&parts, Delivery { proxy: self.clone(), key, reply: Some(reply) });
+            return self.delivered(
+                &parts,
+                Delivery {
+                    proxy: self.clone(),
+                    key,
+                    reply: Some(reply),
+                },
+            );
         }
         let call = Call {
             method: parts.method.clone(),
@@ -118,7 +130,11 @@ impl Proxy {
         let proxy = self.clone();
         sidecar.tasks.spawn(async move {
             let answer = proxy.settle_through(call, scope, verb).await;
-            let answer = answer.map(|reply| Delivery { proxy, key, reply: Some(reply) });
+            let answer = answer.map(|reply| Delivery {
+                proxy,
+                key,
+                reply: Some(reply),
+            });
             // A worker that has gone asks again: the answer, dropped here, is kept for it.
             drop(give.send(answer));
         });
@@ -130,7 +146,9 @@ impl Proxy {
     }
 
     fn delivered(&self, parts: &Parts, delivery: Delivery) -> Response<Body> {
-        let Some(mut reply) = delivery.reply.clone() else { return refuse(&parts, Fault::internal()) };
+        let Some(mut reply) = delivery.reply.clone() else {
+            return refuse(&parts, Fault::internal());
+        };
         let bytes = std::mem::take(&mut reply.body);
         let mut response = self.theirs(parts, reply);
         *response.body_mut() = Body::watched(bytes, delivery);
@@ -138,9 +156,16 @@ impl Proxy {
     }
 
     /// Sends it, again if need be, and ends the job's slot when it is over.
-    async fn settle_through(&self, mut call: Call, scope: u64, verb: Verb) -> Result<Reply, UpstreamError> {
+    async fn settle_through(
+        &self,
+        mut call: Call,
+        scope: u64,
+        verb: Verb,
+    ) -> Result<Reply, UpstreamError> {
         let sidecar = &self.sidecar;
-        let Some(job) = job_id(&call.body) else { return self.upstream.call(call).await };
+        let Some(job) = job_id(&call.body) else {
+            return self.upstream.call(call).await;
+        };
         let hidden = sidecar.hold.hide(&job);
         let row = sidecar.store.row(&job).await.ok().flatten();
         if let Some(row) = &row
@@ -153,7 +178,11 @@ impl Proxy {
             Ok(reply) if reply.status.is_success() => true,
             // The backend's own verdict passes as it is; the slot follows what it says of the job.
             Ok(_) => match &row {
-                Some(row) => self.still_active(scope, &job, Some(row.claimed.attempt)).await == Some(false),
+                Some(row) => {
+                    self.still_active(scope, &job, Some(row.claimed.attempt))
+                        .await
+                        == Some(false)
+                }
                 None => false,
             },
             Err(_) => false,
@@ -181,7 +210,9 @@ impl Proxy {
         let mut doubt = false;
         loop {
             let mut next = call.clone();
-            next.timeout = next.timeout.min(deadline.saturating_duration_since(Instant::now()));
+            next.timeout = next
+                .timeout
+                .min(deadline.saturating_duration_since(Instant::now()));
             let error = match super::call(self, "settle", next).await {
                 Ok(reply) if reply.status.is_success() || !doubt => return Ok(reply),
                 // An error after a try that may have been carried out: perhaps it was.
@@ -210,7 +241,9 @@ impl Proxy {
 
     async fn seen(&self, scope: u64, verb: Verb, job: &str, row: Option<&Row>) -> Option<Seen> {
         let target = format!("/ojs/v1/jobs/{job}");
-        let reply = super::call(self, "get_job", super::get(self, scope, target)).await.ok()?;
+        let reply = super::call(self, "get_job", super::get(self, scope, target))
+            .await
+            .ok()?;
         if reply.status != StatusCode::OK {
             return None;
         }
@@ -218,7 +251,8 @@ impl Proxy {
         let found = whole.get_exact("job").unwrap_or(whole);
         let state = found.get("state")?.text()?;
         let attempt = found.get("attempt").and_then(|a| a.int());
-        let moved_on = row.is_some_and(|row| attempt.is_some_and(|a| a > i64::from(row.claimed.attempt)));
+        let moved_on =
+            row.is_some_and(|row| attempt.is_some_and(|a| a > i64::from(row.claimed.attempt)));
         let done = match (verb, &*state) {
             (Verb::Ack, "completed") => true,
             (Verb::Nack, "retryable" | "available" | "scheduled" | "discarded" | "pending") => true,
@@ -228,11 +262,22 @@ impl Proxy {
         if !done {
             return Some(Seen::Open);
         }
-        let mut body = format!(r#"{{"id":{0},"job_id":{0},"state":{1}"#, quote(job), quote(&state)).into_bytes();
+        let mut body = format!(
+            r#"{{"id":{0},"job_id":{0},"state":{1}"#,
+            quote(job),
+            quote(&state)
+        )
+        .into_bytes();
         if verb == Verb::Ack {
             body.extend_from_slice(br#","acknowledged":true"#);
         }
-        for name in ["attempt", "max_attempts", "completed_at", "next_attempt_at", "discarded_at"] {
+        for name in [
+            "attempt",
+            "max_attempts",
+            "completed_at",
+            "next_attempt_at",
+            "discarded_at",
+        ] {
             if let Some(value) = found.get(name) {
                 body.extend_from_slice(format!(",\"{name}\":").as_bytes());
                 body.extend_from_slice(value.raw());
@@ -241,7 +286,11 @@ impl Proxy {
         body.extend_from_slice(b",\"job\":");
         body.extend_from_slice(&super::mirror::shown(found));
         body.push(b'}');
-        Some(Seen::Done(Reply { status: StatusCode::OK, headers: reply.headers.clone(), body: body.into() }))
+        Some(Seen::Done(Reply {
+            status: StatusCode::OK,
+            headers: reply.headers.clone(),
+            body: body.into(),
+        }))
     }
 }
 

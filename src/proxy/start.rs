@@ -29,18 +29,27 @@ const TOGETHER: usize = 64;
 impl Proxy {
     /// Starts up to `want` held jobs of a lane. A job's visibility becomes `visibility` if the worker
     /// asked for one.
-    pub(super) async fn start(&self, lane: &Lane, want: usize, visibility: Option<Duration>) -> Vec<Started> {
+    pub(super) async fn start(
+        &self,
+        lane: &Lane,
+        want: usize,
+        visibility: Option<Duration>,
+    ) -> Vec<Started> {
         let sidecar = &self.sidecar;
         let mut out: Vec<Started> = Vec::new();
         while out.len() < want {
-            let picked = sidecar.hold.pick(lane, want - out.len(), sidecar.store.now());
+            let picked = sidecar
+                .hold
+                .pick(lane, want - out.len(), sidecar.store.now());
             if picked.is_empty() {
                 break;
             }
             let ours = self.prove(lane, picked, visibility).await;
             let asks: Vec<Claimed> = ours.iter().map(|held| held.claimed.clone()).collect();
             let Ok(verdicts) = sidecar.store.take(&asks, want - out.len()).await else {
-                ours.into_iter().rev().for_each(|held| sidecar.hold.put_back(held, None));
+                ours.into_iter()
+                    .rev()
+                    .for_each(|held| sidecar.hold.put_back(held, None));
                 break;
             };
             let before = out.len();
@@ -70,7 +79,11 @@ impl Proxy {
         let sidecar = &self.sidecar;
         let claimed = &start.held.claimed;
         if sidecar.hold.started(&start.held) {
-            sidecar.metrics.started(&claimed.limited, start.held.since.elapsed(), start.held.refused);
+            sidecar.metrics.started(
+                &claimed.limited,
+                start.held.since.elapsed(),
+                start.held.refused,
+            );
             out.push(start);
         } else if let Ok(true) = sidecar.store.back(&claimed.job, claimed.generation).await {
             sidecar.hold.wake(&claimed.limited);
@@ -78,10 +91,18 @@ impl Proxy {
         }
     }
 
-    fn refused(&self, held: Held, which: usize, why: &crate::limit::Refusal, at: Option<Timestamp>) {
+    fn refused(
+        &self,
+        held: Held,
+        which: usize,
+        why: &crate::limit::Refusal,
+        at: Option<Timestamp>,
+    ) {
         let limited: Option<&Limited> = held.claimed.limited.get(which);
         if let Some(limited) = limited {
-            self.sidecar.metrics.refused(limited, why.strategy, !held.refused);
+            self.sidecar
+                .metrics
+                .refused(limited, why.strategy, !held.refused);
         }
         let paused = why.strategy == Strategy::Concurrency && why.limit == 0;
         let refused = match at {
@@ -94,7 +115,12 @@ impl Proxy {
 
     /// Drops what is past its deadline, and asks the backend about what it has not confirmed for a
     /// while, or claimed for another visibility than this worker's.
-    async fn prove(&self, lane: &Lane, picked: Vec<Held>, visibility: Option<Duration>) -> Vec<Held> {
+    async fn prove(
+        &self,
+        lane: &Lane,
+        picked: Vec<Held>,
+        visibility: Option<Duration>,
+    ) -> Vec<Held> {
         let now = Instant::now();
         let fresh = |held: &Held| {
             let same = visibility.is_none_or(|v| micros(v) == held.claimed.visibility);
@@ -104,24 +130,42 @@ impl Proxy {
             return picked;
         }
         let mut due: HashMap<(Arc<str>, u64), Vec<Arc<str>>> = HashMap::new();
-        for held in picked.iter().filter(|held| !fresh(held) && now < held.deadline) {
+        for held in picked
+            .iter()
+            .filter(|held| !fresh(held) && now < held.deadline)
+        {
             let lasts = visibility.map_or(held.claimed.visibility, micros);
-            due.entry((held.claimed.claim_id.clone(), lasts)).or_default().push(held.claimed.job.clone());
+            due.entry((held.claimed.claim_id.clone(), lasts))
+                .or_default()
+                .push(held.claimed.job.clone());
         }
-        let age = picked.iter().map(|held| held.since.elapsed()).max().unwrap_or_default();
+        let age = picked
+            .iter()
+            .map(|held| held.since.elapsed())
+            .max()
+            .unwrap_or_default();
         let mut confirmed: Vec<(Arc<str>, Instant)> = Vec::new();
         for ((claim_id, lasts), mut jobs) in due {
             let lasts = Duration::from_micros(lasts);
-            let more = self.sidecar.hold.unproven(lane, &claim_id, now - PROOF / 2, TOGETHER);
+            let more = self
+                .sidecar
+                .hold
+                .unproven(lane, &claim_id, now - PROOF / 2, TOGETHER);
             let asked = jobs.len();
             jobs.extend(more);
-            confirmed.extend(self.confirm(lane.scope, &claim_id, &jobs, asked, lasts, age).await);
+            confirmed.extend(
+                self.confirm(lane.scope, &claim_id, &jobs, asked, lasts, age)
+                    .await,
+            );
         }
         let mut ours = Vec::with_capacity(picked.len());
         for mut held in picked {
             if !fresh(&held) {
-                let Some((_, when)) = confirmed.iter().find(|(job, _)| *job == held.claimed.job) else {
-                    self.sidecar.lose(&held.claimed.job, held.claimed.generation).await;
+                let Some((_, when)) = confirmed.iter().find(|(job, _)| *job == held.claimed.job)
+                else {
+                    self.sidecar
+                        .lose(&held.claimed.job, held.claimed.generation)
+                        .await;
                     continue;
                 };
                 let lasts = visibility.unwrap_or(Duration::from_micros(held.claimed.visibility));
@@ -156,10 +200,13 @@ impl Proxy {
             ids.join(",")
         );
         let target = "/ojs/v1/workers/heartbeat";
-        let named = match super::call(self, "heartbeat", super::post(self, scope, target, body)).await {
-            Ok(reply) if reply.status.is_success() && !sidecar.backend.worker_liveness() => named(&reply.body),
-            _ => Vec::new(),
-        };
+        let named =
+            match super::call(self, "heartbeat", super::post(self, scope, target, body)).await {
+                Ok(reply) if reply.status.is_success() && !sidecar.backend.worker_liveness() => {
+                    named(&reply.body)
+                }
+                _ => Vec::new(),
+            };
         let mut ours = Vec::new();
         for (nth, job) in jobs.iter().enumerate() {
             let is_named = named.iter().any(|id| **id == **job);
@@ -167,7 +214,8 @@ impl Proxy {
                 let lasts = visibility.saturating_sub(margin(visibility));
                 sidecar.hold.proved(job, sent, lasts, Duration::ZERO);
             }
-            if is_named || (nth < asked && self.still_active(scope, job, None).await == Some(true)) {
+            if is_named || (nth < asked && self.still_active(scope, job, None).await == Some(true))
+            {
                 ours.push((job.clone(), sent));
             }
         }
@@ -175,9 +223,16 @@ impl Proxy {
     }
 
     /// Whether the backend has the job as active (in `attempt`, if given); `None`: it cannot be asked.
-    pub(super) async fn still_active(&self, scope: u64, job: &str, attempt: Option<u32>) -> Option<bool> {
+    pub(super) async fn still_active(
+        &self,
+        scope: u64,
+        job: &str,
+        attempt: Option<u32>,
+    ) -> Option<bool> {
         let target = format!("/ojs/v1/jobs/{job}");
-        let reply = super::call(self, "get_job", super::get(self, scope, target)).await.ok()?;
+        let reply = super::call(self, "get_job", super::get(self, scope, target))
+            .await
+            .ok()?;
         match reply.status {
             StatusCode::OK => {
                 let whole = Json::parse(&reply.body, DEPTH).ok()?;
@@ -198,7 +253,13 @@ impl Proxy {
 
 /// The ids in a heartbeat reply's `jobs_extended`.
 pub(super) fn named(reply: &[u8]) -> Vec<String> {
-    let Ok(whole) = Json::parse(reply, DEPTH) else { return Vec::new() };
-    let ids = whole.get("jobs_extended").into_iter().flat_map(|ids| ids.items());
-    ids.filter_map(|id| id.text().map(|text| text.into_owned())).collect()
+    let Ok(whole) = Json::parse(reply, DEPTH) else {
+        return Vec::new();
+    };
+    let ids = whole
+        .get("jobs_extended")
+        .into_iter()
+        .flat_map(|ids| ids.items());
+    ids.filter_map(|id| id.text().map(|text| text.into_owned()))
+        .collect()
 }

@@ -51,14 +51,17 @@ impl Proxy {
         }
         let now = Instant::now();
         let idle = sidecar.settings.hold_idle;
-        let held = sidecar.hold.take_idle(|_, fetched_at| now.duration_since(fetched_at) >= idle);
+        let held = sidecar
+            .hold
+            .take_idle(|_, fetched_at| now.duration_since(fetched_at) >= idle);
         self.give_back(held).await;
     }
 
     /// Gives every held job back (drain), where that costs it nothing.
     pub(super) async fn return_all(&self) {
         if self.sidecar.backend.requeue_harmless() {
-            self.give_back(self.sidecar.hold.take_idle(|_, _| true)).await;
+            self.give_back(self.sidecar.hold.take_idle(|_, _| true))
+                .await;
         }
     }
 
@@ -98,21 +101,33 @@ impl Proxy {
         for ((scope, claim_id, visibility), claims) in due {
             let visibility = Duration::from_micros(visibility);
             for batch in claims.chunks(AT_ONCE) {
-                self.keep(scope, &claim_id, visibility, batch).await;
+                self.keep_claims(scope, &claim_id, visibility, batch).await;
             }
         }
     }
 }
 
 impl Proxy {
-    async fn keep(&self, scope: u64, claim_id: &str, visibility: Duration, claims: &[Claimed]) {
+    async fn keep_claims(
+        &self,
+        scope: u64,
+        claim_id: &str,
+        visibility: Duration,
+        claims: &[Claimed],
+    ) {
         let jobs: Vec<Arc<str>> = claims.iter().map(|claimed| claimed.job.clone()).collect();
         let age = self.sidecar.hold.oldest(&jobs);
-        let ours = self.confirm(scope, claim_id, &jobs, jobs.len(), visibility, age).await;
+        let ours = self
+            .confirm(scope, claim_id, &jobs, jobs.len(), visibility, age)
+            .await;
         for claimed in claims {
             let kept = ours.iter().find(|(job, _)| *job == claimed.job);
             match kept {
-                Some((job, since)) => self.sidecar.hold.proved(job, *since, visibility, margin(visibility)),
+                Some((job, since)) => {
+                    self.sidecar
+                        .hold
+                        .proved(job, *since, visibility, margin(visibility))
+                }
                 // Not ours by the backend's word or for want of it: past its deadline it is dropped.
                 None => self.drop_if_gone(claimed).await,
             }
@@ -120,7 +135,10 @@ impl Proxy {
     }
 
     async fn drop_if_gone(&self, claimed: &Claimed) {
-        let gone = match self.still_active(claimed.scope, &claimed.job, Some(claimed.attempt)).await {
+        let gone = match self
+            .still_active(claimed.scope, &claimed.job, Some(claimed.attempt))
+            .await
+        {
             Some(active) => !active,
             None => self.sidecar.hold.is_past_deadline(&claimed.job),
         };
@@ -131,12 +149,18 @@ impl Proxy {
 
     /// Slots whose job should be over: the backend says whether it is.
     async fn ask_about_overdue(&self, unasked: &mut HashMap<Arc<str>, u32>) {
-        let Ok(rows) = self.sidecar.store.due(AT_ONCE).await else { return };
+        let Ok(rows) = self.sidecar.store.due(AT_ONCE).await else {
+            return;
+        };
         for row in rows {
             match row.place {
-                Place::Held if self.sidecar.hold.has(&row.claimed.job) => self.look_later(&row).await,
+                Place::Held if self.sidecar.hold.has(&row.claimed.job) => {
+                    self.look_later(&row).await
+                }
                 Place::Held => {
-                    self.sidecar.end(&row.claimed.job, Some(row.claimed.generation)).await;
+                    self.sidecar
+                        .end(&row.claimed.job, Some(row.claimed.generation))
+                        .await;
                 }
                 Place::Out => self.ask_about(&row, unasked).await,
             }
@@ -145,7 +169,10 @@ impl Proxy {
 
     async fn ask_about(&self, row: &Row, unasked: &mut HashMap<Arc<str>, u32>) {
         let claimed = &row.claimed;
-        let over = match self.still_active(claimed.scope, &claimed.job, Some(claimed.attempt)).await {
+        let over = match self
+            .still_active(claimed.scope, &claimed.job, Some(claimed.attempt))
+            .await
+        {
             Some(active) => {
                 unasked.remove(&claimed.job);
                 !active
@@ -158,7 +185,12 @@ impl Proxy {
         };
         if over {
             unasked.remove(&claimed.job);
-            if self.sidecar.end(&claimed.job, Some(claimed.generation)).await.is_some() {
+            if self
+                .sidecar
+                .end(&claimed.job, Some(claimed.generation))
+                .await
+                .is_some()
+            {
                 self.sidecar.metrics.count(Event::SlotReclaimed);
             }
         } else {
@@ -171,7 +203,11 @@ impl Proxy {
         // Still running past its deadline happens for as long as the backend has not noticed, which is
         // soon: a look every second costs little and frees the slot in time.
         let lapsed = row.place == Place::Out && !self.sidecar.backend.worker_liveness();
-        let wait = if lapsed { claimed.visibility.min(1_000_000) } else { claimed.visibility };
+        let wait = if lapsed {
+            claimed.visibility.min(1_000_000)
+        } else {
+            claimed.visibility
+        };
         let change = Change::Until {
             job: claimed.job.clone(),
             generation: claimed.generation,
