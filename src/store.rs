@@ -4,13 +4,16 @@
 //! question brings its own numbers, so that changing a number changes the next decision and
 //! nothing else.
 
+pub mod faulty;
 pub mod memory;
+
+pub use crate::limit::Room;
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use crate::limit::{Key, Limited, Refusal, Space, Timestamp};
+use crate::limit::{Key, Limited, OnLimit, Refusal, Space, Timestamp};
 
 /// The answer of a store operation, some time.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -60,8 +63,11 @@ pub enum Verdict {
         which: usize,
         /// Why that key refused.
         why: Refusal,
-        /// The earliest time at which all keys could allow the start.
+        /// The time of the start as far as all keys go: granted from 5 ms before it, if nothing
+        /// else starts. `None`: a slot must end first.
         at: Option<Timestamp>,
+        /// The strongest action of the keys that refused: drop, else reschedule, else wait.
+        action: OnLimit,
     },
     /// Not asked: enough others started.
     Unasked,
@@ -102,22 +108,22 @@ pub struct Ended {
 #[derive(Clone, Debug)]
 pub enum Change {
     /// Move a row's `until` (and its visibility) if its claim is still this one.
-    Until { job: Arc<str>, generation: Gen, until: Timestamp, visibility: u64 },
+    Until {
+        job: Arc<str>,
+        generation: Gen,
+        until: Timestamp,
+        visibility: u64,
+    },
     /// Hide a held row (or show it again).
     Hidden { job: Arc<str>, hidden: bool },
     /// No starts of this job key before `until` (section 9.1); an earlier time than now opens it.
     Shut { key: Key, until: Timestamp },
+    /// A job that is out with a worker already (found after a restart): it takes its slots whatever
+    /// the limits say, and its start is not counted again. Replaces the row of an older claim and a
+    /// held row of the same one.
+    Adopt { claimed: Claimed, until: Timestamp },
     /// Forget everything (the embedded backend's reset; tests).
     Clear,
-}
-
-/// What may still start under some limits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Room {
-    /// How many starts all the limits together allow right now.
-    pub starts: u32,
-    /// When there will be more, if time alone brings it.
-    pub at: Option<Timestamp>,
 }
 
 /// A key's state, for inspection (section 10.1). Numbers only; limits come from the config.
@@ -175,7 +181,12 @@ pub trait Store: Send + Sync {
     fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room>;
 
     /// A key's usage under the given windows and throttle; `None` when it has none at all.
-    fn usage<'a>(&'a self, space: Space, key: &'a Key, limits: &'a crate::limit::Limits) -> Answer<'a, Option<Usage>>;
+    fn usage<'a>(
+        &'a self,
+        space: Space,
+        key: &'a Key,
+        limits: &'a crate::limit::Limits,
+    ) -> Answer<'a, Option<Usage>>;
 
     /// Rows by place, for drain and inspection.
     fn count(&self, place: Place) -> Answer<'_, usize>;
