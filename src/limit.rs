@@ -5,12 +5,22 @@
 //! worker, a **slot** is a start that has not ended, `rate` is a sliding window, `throttle` is even
 //! spacing (GCRA, by `governor`).
 
+mod pace;
+mod ring;
+mod state;
+mod window;
+
+pub use pace::Pace;
+pub use state::{KeyState, Undo};
+pub use window::Window;
+
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
-/// How much earlier than its time a start may leave, and how much longer a window keeps it:
-/// timers wake a little late, and without this a limit of 1,000/s would lose half of itself.
+/// How much earlier than its time a spaced start may leave, and how much longer than its period a
+/// window keeps a start, in microseconds: timers wake a little late, and without this a limit of
+/// 1,000/s would lose half of itself.
 pub const EARLY: u64 = 5_000;
 
 /// Microseconds since the Unix epoch, on the store's clock. The only time the core knows.
@@ -121,6 +131,26 @@ pub struct Throttle {
     pub burst: NonZeroU32,
 }
 
+impl Throttle {
+    /// Checks that a whole burst is earned back within about 73 years. Beyond that the arithmetic
+    /// in nanoseconds would not fit; a throttle that was not checked is held to that span instead.
+    ///
+    /// # Errors
+    /// `period / limit × burst` is too long.
+    pub fn check(&self) -> Result<(), LongThrottle> {
+        let exact = u128::from(self.period.get()) * 1000 * u128::from(self.burst.get());
+        match exact.div_ceil(u128::from(self.limit.get())) <= u128::from(pace::LONGEST) {
+            true => Ok(()),
+            false => Err(LongThrottle),
+        }
+    }
+}
+
+/// A throttle that no one would live to see used twice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("period / limit × burst must be under 73 years")]
+pub struct LongThrottle;
+
 /// The limits that one job brings to one key. Absent means: not limited in that way.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Limits {
@@ -189,10 +219,54 @@ impl Strategy {
 pub struct Refusal {
     /// Which limit.
     pub strategy: Strategy,
-    /// Its number.
+    /// Its number; 0 for a shut key.
     pub limit: u32,
-    /// How much of it is used.
+    /// How much of it is used; for spacing, all of it.
     pub current: u32,
-    /// The earliest time at which this limit, by itself, would allow the start. `None`: a slot must end first.
+    /// The time of the start as far as this limit alone goes. The start is granted from
+    /// [`EARLY`] before it, and not sooner: that is when to ask again. `None`: a slot must end first.
     pub at: Option<Timestamp>,
+}
+
+impl Refusal {
+    /// Whether this refusal lets go later than `other`. One that waits for a slot outlasts any
+    /// that waits for a time.
+    pub fn outlasts(&self, other: &Refusal) -> bool {
+        match (self.at, other.at) {
+            (_, None) => false,
+            (None, Some(_)) => true,
+            (Some(mine), Some(theirs)) => mine > theirs,
+        }
+    }
+}
+
+/// What may still start under some limits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Room {
+    /// How many starts all the limits together allow right now; `u32::MAX` when nothing limits.
+    pub starts: u32,
+    /// When there will be more, if time alone brings it; as in [`Refusal::at`], granted from
+    /// [`EARLY`] before.
+    pub at: Option<Timestamp>,
+}
+
+impl Room {
+    /// No limit.
+    pub const OPEN: Room = Room {
+        starts: u32::MAX,
+        at: None,
+    };
+
+    /// The room under both: the smaller one, and more only when every limit that binds has more.
+    #[must_use]
+    pub fn and(self, other: Room) -> Room {
+        match self.starts.cmp(&other.starts) {
+            std::cmp::Ordering::Less => self,
+            std::cmp::Ordering::Greater => other,
+            std::cmp::Ordering::Equal => Room {
+                starts: self.starts,
+                at: self.at.zip(other.at).map(|(mine, theirs)| mine.max(theirs)),
+            },
+        }
+    }
 }

@@ -4,13 +4,16 @@
 //! question brings its own numbers, so that changing a number changes the next decision and
 //! nothing else.
 
+pub mod faulty;
 pub mod memory;
+
+pub use crate::limit::Room;
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use crate::limit::{Key, Limited, Refusal, Space, Timestamp};
+use crate::limit::{Key, Limited, OnLimit, Refusal, Space, Timestamp};
 
 /// The answer of a store operation, some time.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -60,8 +63,11 @@ pub enum Verdict {
         which: usize,
         /// Why that key refused.
         why: Refusal,
-        /// The earliest time at which all keys could allow the start.
+        /// The time of the start as far as all keys go: granted from 5 ms before it, if nothing
+        /// else starts. `None`: a slot must end first.
         at: Option<Timestamp>,
+        /// The strongest action of the keys that refused: drop, else reschedule, else wait.
+        action: OnLimit,
     },
     /// Not asked: enough others started.
     Unasked,
@@ -112,20 +118,12 @@ pub enum Change {
     Hidden { job: Arc<str>, hidden: bool },
     /// No starts of this job key before `until` (section 9.1); an earlier time than now opens it.
     Shut { key: Key, until: Timestamp },
-    /// A job that was found running, although nobody here started it: it takes its slots, above the
-    /// limits if need be. Nothing is done if it has a row.
-    Adopt(Claimed),
+    /// A job that is out with a worker already (found after a restart): it takes its slots whatever
+    /// the limits say, and its start is not counted again. Replaces the row of an older claim and a
+    /// held row of the same one.
+    Adopt { claimed: Claimed, until: Timestamp },
     /// Forget everything (the embedded backend's reset; tests).
     Clear,
-}
-
-/// What may still start under some limits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Room {
-    /// How many starts all the limits together allow right now.
-    pub starts: u32,
-    /// When there will be more, if time alone brings it.
-    pub at: Option<Timestamp>,
 }
 
 /// A key's state, for inspection (section 10.1). Numbers only; limits come from the config.

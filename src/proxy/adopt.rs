@@ -117,7 +117,14 @@ impl Proxy {
             limited: limits.limited.clone(),
         };
         let limited = claimed.limited.clone();
-        let adopted = matches!(sidecar.store.set(Change::Adopt(claimed)).await, Ok(true));
+        if !matches!(sidecar.store.row(&claimed.job).await, Ok(None)) {
+            return false;
+        }
+        let until = sidecar.store.now().plus(claimed.visibility);
+        let adopted = matches!(
+            sidecar.store.set(Change::Adopt { claimed, until }).await,
+            Ok(true)
+        );
         if adopted {
             sidecar.noted(&limited);
             sidecar.metrics.started(&limited, Duration::ZERO, false);

@@ -1,1 +1,134 @@
-//! one lock
+//! The store of one process: everything under one lock, gone when the process ends.
+//!
+//! Every step takes well under a microsecond and nothing waits inside, so one lock is all it needs;
+//! the futures of the [`Store`] trait are ready when they are made.
+
+mod books;
+mod keys;
+mod slab;
+
+use std::future::ready;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::time::Instant;
+
+use self::books::Books;
+use super::{Answer, Change, Claimed, Ended, Gen, Place, Room, Row, Store, Usage, Verdict};
+use crate::limit::{Key, Limited, Limits, Space, Timestamp};
+
+/// Keeps usage in memory.
+#[derive(Debug)]
+pub struct MemoryStore {
+    clock: Clock,
+    books: Mutex<Books>,
+}
+
+/// Wall time that runs on tokio's monotonic clock: it does not jump, and stands still with paused
+/// time.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    base: Instant,
+    unix_base: Timestamp,
+}
+
+impl Clock {
+    /// A clock on which it is `unix_micros` microseconds since the Unix epoch now.
+    pub fn new(unix_micros: u64) -> Clock {
+        Clock {
+            base: Instant::now(),
+            unix_base: Timestamp(unix_micros),
+        }
+    }
+
+    /// The time.
+    pub fn now(&self) -> Timestamp {
+        let since = self.base.elapsed();
+        self.unix_base
+            .plus(since.as_secs() * 1_000_000 + u64::from(since.subsec_micros()))
+    }
+}
+
+impl MemoryStore {
+    /// An empty store, on whose clock it is `unix_micros` microseconds since the Unix epoch now.
+    pub fn new(unix_micros: u64) -> MemoryStore {
+        MemoryStore {
+            clock: Clock::new(unix_micros),
+            books: Mutex::new(Books::new()),
+        }
+    }
+
+    /// How many keys are kept. Those with nothing used are forgotten by and by, as jobs are asked.
+    pub fn keys(&self) -> usize {
+        self.books().keys()
+    }
+
+    /// The books. A panic elsewhere while they were open has left them between two whole steps at
+    /// worst, so they are used on.
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The books and the time. The clock is read under the lock, so that times are in the order of
+    /// the steps.
+    fn open(&self) -> (MutexGuard<'_, Books>, Timestamp) {
+        let books = self.books();
+        (books, self.clock.now())
+    }
+}
+
+fn answer<'a, T: Send + 'a>(value: T) -> Answer<'a, T> {
+    Box::pin(ready(Ok(value)))
+}
+
+impl Store for MemoryStore {
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    fn take<'a>(&'a self, asks: &'a [Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
+        let (mut books, now) = self.open();
+        answer(books.take(asks, want, now))
+    }
+
+    fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool> {
+        let (mut books, now) = self.open();
+        answer(books.back(job, generation, now))
+    }
+
+    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Ended>> {
+        answer(self.books().end(job, generation))
+    }
+
+    fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
+        let (mut books, now) = self.open();
+        answer(books.due(max, now))
+    }
+
+    fn set(&self, change: Change) -> Answer<'_, bool> {
+        let (mut books, now) = self.open();
+        answer(books.set(change, now))
+    }
+
+    fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>> {
+        answer(self.books().row(job).cloned())
+    }
+
+    fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room> {
+        let (books, now) = self.open();
+        answer(books.room(limited, now))
+    }
+
+    fn usage<'a>(
+        &'a self,
+        space: Space,
+        key: &'a Key,
+        limits: &'a Limits,
+    ) -> Answer<'a, Option<Usage>> {
+        let (books, now) = self.open();
+        answer(books.usage(space, key, limits, now))
+    }
+
+    fn count(&self, place: Place) -> Answer<'_, usize> {
+        answer(self.books().count(place))
+    }
+}

@@ -1,0 +1,273 @@
+//! Spacing of one key's starts: GCRA, done by `governor`.
+//!
+//! `governor` keeps its state in the limiter and takes what it grants. Here the state lies with
+//! the key and must be asked before it is taken, so each decision builds a limiter (a few
+//! instructions) over a copy of the state, at a time that is passed in, and the caller keeps the
+//! copy or throws it away.
+
+use std::cell::Cell;
+
+use governor::clock::Clock;
+use governor::middleware::NoOpMiddleware;
+use governor::nanos::Nanos;
+use governor::state::{NotKeyed, StateStore};
+use governor::{Quota, RateLimiter};
+
+use super::{EARLY, Room, Throttle, Timestamp};
+
+/// The longest time in nanoseconds in which a burst may be earned back: 2^61, some 73 years. A
+/// time of ours (below 2^62), a burst and one more interval then fit into 64 bits, which `governor`
+/// does not check.
+pub(super) const LONGEST: u64 = 1 << 61;
+
+/// The last time in nanoseconds since 1970 that is told apart, in the year 2116.
+const LAST: u64 = 1 << 62;
+
+/// How far the starts of a key have run ahead of their spacing.
+///
+/// Only times are kept, no limits: a throttle that changes is applied to them at the next decision.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Pace {
+    /// When every start so far has been earned back: GCRA's theoretical arrival time, in
+    /// nanoseconds since 1970.
+    earned: u64,
+    /// The last spaced start.
+    last: Timestamp,
+}
+
+impl Pace {
+    /// The earliest start from `now` on.
+    pub fn next(&self, throttle: &Throttle, now: Timestamp) -> Timestamp {
+        match decide(self.earned_under(throttle), throttle, now) {
+            Ok(_) => now,
+            Err(earliest) => micros(earliest),
+        }
+    }
+
+    /// The pace after one more start at `at`, which is not before [`Pace::next`].
+    #[must_use]
+    pub fn after(&self, throttle: &Throttle, at: Timestamp) -> Pace {
+        let before = self.earned_under(throttle);
+        // A refusal here is a caller that did not ask; the start is counted all the same.
+        let earned = decide(before, throttle, at)
+            .unwrap_or_else(|_| before.saturating_add(interval(throttle)));
+        // Where jobs bring different throttles to one key, a faster one does not shorten the wait
+        // that a slower one has earned.
+        Pace {
+            earned: earned.max(self.earned),
+            last: at,
+        }
+    }
+
+    /// This pace with the debt of whichever of the two has more.
+    #[must_use]
+    pub fn and(&self, other: Pace) -> Pace {
+        Pace {
+            earned: self.earned.max(other.earned),
+            last: self.last.max(other.last),
+        }
+    }
+
+    /// Whether nothing is left to be earned back.
+    pub fn idle(&self, now: Timestamp) -> bool {
+        self.earned <= nanos(now)
+    }
+
+    /// How many starts are allowed at `now`, and when one more is.
+    pub fn room(&self, throttle: &Throttle, now: Timestamp) -> Room {
+        let step = interval(throttle);
+        let burst = step * u64::from(burst(throttle).get() - 1);
+        let earned = self.earned_under(throttle).max(nanos(now));
+        let most = 1 + (EARLY * 1000 + burst) / step;
+        let starts = match (nanos(now) + EARLY * 1000 + burst).checked_sub(earned) {
+            Some(spare) => 1 + spare / step,
+            None => 0,
+        };
+        let more = (starts < most).then(|| micros((earned + starts * step).saturating_sub(burst)));
+        Room {
+            starts: u32::try_from(starts).unwrap_or(u32::MAX),
+            at: more,
+        }
+    }
+
+    /// The time at which all is earned back, seen through `throttle`: no start leaves more debt
+    /// than a whole burst behind, so a limit that was raised does not wait for what the old one
+    /// asked for.
+    fn earned_under(&self, throttle: &Throttle) -> u64 {
+        let whole = interval(throttle) * u64::from(burst(throttle).get());
+        self.earned.min(nanos(self.last) + whole)
+    }
+}
+
+/// One start at `at`: `Ok` is the new time at which all is earned back, `Err` the earliest start.
+fn decide(earned: u64, throttle: &Throttle, at: Timestamp) -> Result<u64, u64> {
+    // Born at time zero, so that its state is time since 1970 and outlives the limiter.
+    let limiter: RateLimiter<NotKeyed, Earned, At, NoOpMiddleware<Nanos>> =
+        RateLimiter::new(quota(throttle), Earned(Cell::new(earned)), At(Cell::new(0)));
+    limiter.clock().0.set(nanos(at));
+    match limiter.check() {
+        Ok(()) => Ok(limiter.into_state_store().0.get()),
+        Err(until) => Err(until.earliest_possible().as_u64()),
+    }
+}
+
+/// `governor`'s state for the length of one decision.
+struct Earned(Cell<u64>);
+
+impl StateStore for Earned {
+    type Key = NotKeyed;
+
+    fn measure_and_replace<T, F, E>(&self, _: &NotKeyed, decide: F) -> Result<T, E>
+    where
+        F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
+    {
+        let (outcome, next) = decide(Some(Nanos::new(self.0.get())))?;
+        self.0.set(next.as_u64());
+        Ok(outcome)
+    }
+}
+
+/// `governor`'s clock: the time that was passed in.
+struct At(Cell<u64>);
+
+impl Clock for At {
+    type Instant = Nanos;
+
+    fn now(&self) -> Nanos {
+        Nanos::new(self.0.get())
+    }
+}
+
+fn quota(throttle: &Throttle) -> Quota {
+    let step = std::time::Duration::from_nanos(interval(throttle));
+    // `None` is only for an interval of zero, which `interval` never gives.
+    let spaced = Quota::with_period(step).unwrap_or(Quota::per_second(throttle.limit));
+    spaced.allow_burst(burst(throttle))
+}
+
+/// Nanoseconds between two starts, rounded up: P3 allows no start too many, ever.
+fn interval(throttle: &Throttle) -> u64 {
+    let period = throttle.period.get().saturating_mul(1000).min(LONGEST);
+    period.div_ceil(u64::from(throttle.limit.get()))
+}
+
+/// The burst, held to what can be earned back in [`LONGEST`].
+fn burst(throttle: &Throttle) -> std::num::NonZeroU32 {
+    let most = u32::try_from(LONGEST / interval(throttle)).unwrap_or(u32::MAX);
+    std::num::NonZeroU32::new(most).map_or(throttle.burst, |most| most.min(throttle.burst))
+}
+
+fn nanos(time: Timestamp) -> u64 {
+    time.0.min(LAST / 1000) * 1000
+}
+
+/// Rounded up, so that a start counts no sooner than it may.
+fn micros(nanos: u64) -> Timestamp {
+    Timestamp(nanos.div_ceil(1000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::num::{NonZeroU32, NonZeroU64};
+
+    const DAY: Timestamp = Timestamp(1_800_000_000_000_000);
+
+    fn throttle(limit: u32, period: u64, burst: u32) -> Throttle {
+        Throttle {
+            limit: NonZeroU32::new(limit).unwrap(),
+            period: NonZeroU64::new(period).unwrap(),
+            burst: NonZeroU32::new(burst).unwrap(),
+        }
+    }
+
+    #[test]
+    fn starts_are_an_interval_apart() {
+        let ten = throttle(10, 1_000_000, 1);
+        let pace = Pace::default();
+        assert_eq!(pace.next(&ten, DAY), DAY);
+        let pace = pace.after(&ten, DAY);
+        assert_eq!(pace.next(&ten, DAY), DAY.plus(100_000));
+        assert_eq!(pace.next(&ten, DAY.plus(99_999)), DAY.plus(100_000));
+        assert_eq!(pace.next(&ten, DAY.plus(250_000)), DAY.plus(250_000));
+    }
+
+    #[test]
+    fn a_raised_limit_does_not_wait_for_the_old_one() {
+        let hourly = throttle(1, 3_600_000_000, 1);
+        let ten = throttle(10, 1_000_000, 1);
+        let pace = Pace::default().after(&hourly, DAY);
+        assert_eq!(pace.next(&ten, DAY), DAY.plus(100_000));
+        assert_eq!(pace.next(&hourly, DAY.plus(1)), DAY.plus(3_600_000_000));
+    }
+
+    #[test]
+    fn a_faster_job_does_not_shorten_the_wait_of_a_slower_one() {
+        let hourly = throttle(1, 3_600_000_000, 1);
+        let ten = throttle(10, 1_000_000, 3);
+        let mut pace = Pace::default().after(&hourly, DAY);
+        for n in 1..50 {
+            let at = pace.next(&ten, DAY);
+            assert_eq!(at, DAY.plus(n * 100_000));
+            pace = pace.after(&ten, at);
+        }
+        assert_eq!(pace.next(&hourly, DAY), DAY.plus(3_600_000_000));
+    }
+
+    #[test]
+    fn a_third_of_a_second_is_never_undercut() {
+        let three = throttle(3, 1_000_000, 1);
+        let mut pace = Pace::default();
+        let mut at = DAY;
+        for _ in 0..3_000 {
+            pace = pace.after(&three, at);
+            at = pace.next(&three, at);
+        }
+        assert!(at.since(DAY) >= 1_000_000_000);
+        assert!(at.since(DAY) < 1_000_003_001);
+    }
+
+    #[test]
+    fn absurd_numbers_neither_overflow_nor_let_all_through() {
+        let absurd = throttle(1, u64::MAX, u32::MAX);
+        assert_eq!(absurd.check(), Err(super::super::LongThrottle));
+        let pace = Pace::default().after(&absurd, DAY);
+        assert!(pace.next(&absurd, DAY) > DAY.plus(1_000_000_000_000));
+        let pace = pace
+            .after(&absurd, Timestamp::NEVER)
+            .after(&absurd, Timestamp::NEVER);
+        assert!(pace.next(&absurd, Timestamp::NEVER).0 > LAST / 1000);
+        assert_eq!(pace.room(&absurd, Timestamp::NEVER).starts, 0);
+        // One a day with a burst of 300,000 is 821 years of debt.
+        assert!(throttle(1, 86_400_000_000, 300_000).check().is_err());
+        assert!(throttle(1, 86_400_000_000, 10_000).check().is_ok());
+    }
+
+    #[test]
+    fn room_is_what_can_be_taken() {
+        for (limit, burst) in [(1_000, 1), (10, 5), (7, 3), (100, 1)] {
+            let some = throttle(limit, 1_000_000, burst);
+            let mut pace = Pace::default();
+            let mut now = DAY;
+            for round in 0..200 {
+                let room = pace.room(&some, now);
+                let mut taken = 0;
+                let mut trial = pace;
+                while trial.next(&some, now) <= now.plus(EARLY) {
+                    trial = trial.after(&some, trial.next(&some, now).max(now));
+                    taken += 1;
+                }
+                assert_eq!(room.starts, taken, "{some:?} round {round}");
+                if let Some(more) = room.at {
+                    let then = Timestamp(more.0 - EARLY);
+                    assert!(pace.room(&some, then).starts > room.starts);
+                    assert_eq!(pace.room(&some, Timestamp(then.0 - 1)).starts, room.starts);
+                }
+                if round % 3 == 0 {
+                    pace = trial;
+                }
+                now = now.plus(37_000);
+            }
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! A store that fails on purpose, for tests: any other store with delays and errors put in.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::{
+    Answer, Change, Claimed, Ended, Gen, Place, Room, Row, Store, StoreError, Usage, Verdict,
+};
+use crate::limit::{Key, Limited, Limits, Space, Timestamp};
+
+/// What goes wrong with one operation. The default is nothing.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Fault {
+    /// How long the operation takes to reach the store.
+    pub delay: Duration,
+    /// It fails and is not done.
+    pub before: Option<StoreError>,
+    /// How long its answer is under way, after it was done.
+    pub late: Duration,
+    /// It is done, and its answer is this error.
+    pub after: Option<StoreError>,
+}
+
+impl Fault {
+    /// Nothing goes wrong.
+    pub const NONE: Fault = Fault {
+        delay: Duration::ZERO,
+        before: None,
+        late: Duration::ZERO,
+        after: None,
+    };
+
+    /// The store is not there.
+    pub fn gone() -> Fault {
+        Fault {
+            before: Some(StoreError::Unavailable("switched off".into())),
+            ..Fault::NONE
+        }
+    }
+
+    /// The operation is done, and no one hears of it.
+    pub fn unheard() -> Fault {
+        Fault {
+            after: Some(StoreError::Timeout),
+            ..Fault::NONE
+        }
+    }
+
+    /// The operation is done at once, and its answer comes after `late`.
+    pub fn late(late: Duration) -> Fault {
+        Fault {
+            late,
+            ..Fault::NONE
+        }
+    }
+}
+
+/// Any store, with faults. Each operation takes the first of: the next scripted fault, the
+/// standing one, a random one.
+pub struct Faulty {
+    inner: Arc<dyn Store>,
+    plan: Mutex<Plan>,
+}
+
+struct Plan {
+    script: VecDeque<Fault>,
+    standing: Option<Fault>,
+    random: Option<Random>,
+}
+
+struct Random {
+    rng: SmallRng,
+    one_in: u32,
+    faults: Vec<Fault>,
+}
+
+impl std::fmt::Debug for Faulty {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Faulty").finish_non_exhaustive()
+    }
+}
+
+impl Faulty {
+    /// `inner` without faults, until told otherwise.
+    pub fn new(inner: Arc<dyn Store>) -> Faulty {
+        Faulty {
+            inner,
+            plan: Mutex::new(Plan {
+                script: VecDeque::new(),
+                standing: None,
+                random: None,
+            }),
+        }
+    }
+
+    /// Puts faults at the end of the script: one for each of the next operations.
+    pub fn script(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.plan().script.extend(faults);
+    }
+
+    /// Sets what goes wrong with every operation past the script; `None` ends it.
+    pub fn standing(&self, fault: Option<Fault>) {
+        self.plan().standing = fault;
+    }
+
+    /// From now on about one operation in `one_in` meets one of `faults`, as the seed has it.
+    pub fn random(&self, seed: u64, one_in: u32, faults: Vec<Fault>) {
+        self.plan().random = Some(Random {
+            rng: SmallRng::seed_from_u64(seed),
+            one_in: one_in.max(1),
+            faults,
+        });
+    }
+
+    fn plan(&self) -> MutexGuard<'_, Plan> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next(&self) -> Fault {
+        let mut plan = self.plan();
+        if let Some(fault) = plan.script.pop_front().or_else(|| plan.standing.clone()) {
+            return fault;
+        }
+        let Some(random) = &mut plan.random else {
+            return Fault::NONE;
+        };
+        if random.faults.is_empty() || !random.rng.random_ratio(1, random.one_in) {
+            return Fault::NONE;
+        }
+        let which = random.rng.random_range(0..random.faults.len());
+        random.faults.get(which).cloned().unwrap_or_default()
+    }
+
+    /// Runs an operation with the next fault. It reaches the store when its turn has come, not when
+    /// it was called.
+    fn run<'a, T: Send + 'a>(
+        &'a self,
+        operation: impl FnOnce() -> Answer<'a, T> + Send + 'a,
+    ) -> Answer<'a, T> {
+        let fault = self.next();
+        Box::pin(async move {
+            pause(fault.delay).await;
+            if let Some(error) = fault.before {
+                return Err(error);
+            }
+            let answer = operation().await;
+            pause(fault.late).await;
+            fault.after.map_or(answer, Err)
+        })
+    }
+}
+
+async fn pause(time: Duration) {
+    if !time.is_zero() {
+        tokio::time::sleep(time).await;
+    }
+}
+
+impl Store for Faulty {
+    fn now(&self) -> Timestamp {
+        self.inner.now()
+    }
+
+    fn take<'a>(&'a self, asks: &'a [Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
+        self.run(move || self.inner.take(asks, want))
+    }
+
+    fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool> {
+        self.run(move || self.inner.back(job, generation))
+    }
+
+    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Ended>> {
+        self.run(move || self.inner.end(job, generation))
+    }
+
+    fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
+        self.run(move || self.inner.due(max))
+    }
+
+    fn set(&self, change: Change) -> Answer<'_, bool> {
+        self.run(move || self.inner.set(change))
+    }
+
+    fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>> {
+        self.run(move || self.inner.row(job))
+    }
+
+    fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room> {
+        self.run(move || self.inner.room(limited))
+    }
+
+    fn usage<'a>(
+        &'a self,
+        space: Space,
+        key: &'a Key,
+        limits: &'a Limits,
+    ) -> Answer<'a, Option<Usage>> {
+        self.run(move || self.inner.usage(space, key, limits))
+    }
+
+    fn count(&self, place: Place) -> Answer<'_, usize> {
+        self.run(move || self.inner.count(place))
+    }
+}

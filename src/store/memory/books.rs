@@ -1,0 +1,347 @@
+//! Rows and keys together: every store operation as one step, at a time that is passed in.
+
+use std::sync::Arc;
+
+use crate::limit::{Key, Limited, Limits, OnLimit, Refusal, Room, Space, Timestamp};
+use crate::store::{Change, Claimed, Ended, Gen, Place, Row, Usage, Verdict};
+
+use super::keys::{Keys, Taken};
+use super::slab::{Id, Slab};
+
+/// How many keys the sweep looks at for each job that is asked. With more than one, it goes round
+/// faster than new keys can come.
+const SWEPT: usize = 2;
+
+/// All that the memory store keeps.
+#[derive(Debug)]
+pub(super) struct Books {
+    keys: Keys,
+    rows: Slab<Entry>,
+    /// How many rows are out.
+    out: usize,
+    /// No row is due before this. The rows are few (what workers and the hold have between them),
+    /// `until` moves with every heartbeat and is looked at once a second: a scan when this time has
+    /// come costs less than an order that every heartbeat must keep.
+    due_from: Timestamp,
+    /// The latest time seen: the clock of these books does not go back.
+    seen: Timestamp,
+}
+
+#[derive(Debug)]
+struct Entry {
+    row: Row,
+    /// Empty unless it is out.
+    taken: Vec<Taken>,
+}
+
+impl Books {
+    pub(super) fn new() -> Books {
+        Books {
+            keys: Keys::new(),
+            rows: Slab::new(),
+            out: 0,
+            due_from: Timestamp::NEVER,
+            seen: Timestamp::default(),
+        }
+    }
+
+    /// Asks for the jobs in order until `want` have started.
+    pub(super) fn take(&mut self, asks: &[Claimed], want: usize, now: Timestamp) -> Vec<Verdict> {
+        let now = self.forward(now);
+        let mut started = 0;
+        let mut verdicts = Vec::with_capacity(asks.len());
+        for ask in asks {
+            let verdict = match self.hold(ask, now) {
+                None => Verdict::Lost,
+                Some(_) if started >= want => Verdict::Unasked,
+                Some(id) => self.start(id, ask, now),
+            };
+            started += usize::from(matches!(verdict, Verdict::Started { .. }));
+            verdicts.push(verdict);
+            self.keys.sweep(SWEPT, now);
+        }
+        verdicts
+    }
+
+    /// Out becomes held again, and the start is uncounted where it is still the newest.
+    pub(super) fn back(&mut self, job: &str, generation: Gen, now: Timestamp) -> bool {
+        let now = self.forward(now);
+        let found = self.find(job).and_then(|id| self.rows.get_mut(id));
+        let Some(entry) =
+            found.filter(|e| e.row.claimed.generation == generation && e.row.place == Place::Out)
+        else {
+            return false;
+        };
+        let taken = std::mem::take(&mut entry.taken);
+        entry.row.place = Place::Held;
+        entry.row.until = look_again(&entry.row.claimed, now);
+        self.due_from = self.due_from.min(entry.row.until);
+        self.out -= 1;
+        self.keys.back(&entry.row.claimed.limited, &taken);
+        true
+    }
+
+    /// The row and its slots go, unless the row is of a newer claim than `generation`.
+    pub(super) fn end(&mut self, job: &str, generation: Option<Gen>) -> Option<Ended> {
+        let hash = self.rows.hash(job);
+        let id = self
+            .rows
+            .find(hash, |entry| *entry.row.claimed.job == *job)?;
+        let row = &self.rows.get(id)?.row;
+        if generation.is_some_and(|generation| generation < row.claimed.generation) {
+            return None;
+        }
+        let entry = self.rows.remove(hash, id)?;
+        self.out -= usize::from(entry.row.place == Place::Out);
+        self.keys.end(&entry.taken);
+        Some(Ended { row: entry.row })
+    }
+
+    /// The rows whose time has come, oldest first.
+    pub(super) fn due(&mut self, max: usize, now: Timestamp) -> Vec<Row> {
+        let now = self.forward(now);
+        if self.due_from > now {
+            return Vec::new();
+        }
+        self.due_from = self
+            .rows
+            .iter()
+            .map(|entry| entry.row.until)
+            .min()
+            .unwrap_or(Timestamp::NEVER);
+        let mut due: Vec<&Row> = self
+            .rows
+            .iter()
+            .map(|entry| &entry.row)
+            .filter(|row| row.until <= now)
+            .collect();
+        due.sort_by(|a, b| (a.until, &a.claimed.job).cmp(&(b.until, &b.claimed.job)));
+        due.into_iter().take(max).cloned().collect()
+    }
+
+    /// Changes a row or a key.
+    pub(super) fn set(&mut self, change: Change, now: Timestamp) -> bool {
+        let now = self.forward(now);
+        match change {
+            Change::Until {
+                job,
+                generation,
+                until,
+                visibility,
+            } => {
+                let row = self
+                    .row_mut(&job)
+                    .filter(|row| row.claimed.generation == generation);
+                let Some(row) = row else { return false };
+                (row.until, row.claimed.visibility) = (until, visibility);
+                self.due_from = self.due_from.min(until);
+                true
+            }
+            Change::Hidden { job, hidden } => {
+                let held = self
+                    .row_mut(&job)
+                    .filter(|row| row.place == Place::Held && row.hidden != hidden);
+                let Some(row) = held else { return false };
+                row.hidden = hidden;
+                true
+            }
+            Change::Shut { key, until } => self.keys.shut(&key, until, now),
+            Change::Adopt { claimed, until } => self.adopt(claimed, until),
+            Change::Clear => {
+                let empty = self.keys.len() == 0 && self.rows.len() == 0;
+                *self = Books {
+                    seen: self.seen,
+                    ..Books::new()
+                };
+                !empty
+            }
+        }
+    }
+
+    pub(super) fn row(&self, job: &str) -> Option<&Row> {
+        self.rows.get(self.find(job)?).map(|entry| &entry.row)
+    }
+
+    pub(super) fn room(&self, limited: &[Limited], now: Timestamp) -> Room {
+        let now = now.max(self.seen);
+        let unused = crate::limit::KeyState::default();
+        limited.iter().fold(Room::OPEN, |room, one| {
+            let state = self.keys.get(one.space, &one.key).unwrap_or(&unused);
+            room.and(state.room(&one.limits, now))
+        })
+    }
+
+    pub(super) fn usage(
+        &self,
+        space: Space,
+        key: &Key,
+        limits: &Limits,
+        now: Timestamp,
+    ) -> Option<Usage> {
+        let now = now.max(self.seen);
+        let state = self.keys.get(space, key).filter(|state| !state.idle(now))?;
+        Some(Usage {
+            active: state.active(),
+            windows: limits
+                .rates
+                .iter()
+                .map(|rate| state.counted(rate.period.get(), now))
+                .collect(),
+            next_start: limits
+                .throttle
+                .as_ref()
+                .and_then(|throttle| state.next_start(throttle, now)),
+            shut_until: state.shut_until(now),
+        })
+    }
+
+    pub(super) fn count(&self, place: Place) -> usize {
+        match place {
+            Place::Out => self.out,
+            Place::Held => self.rows.len() - self.out,
+        }
+    }
+
+    /// How many keys are kept.
+    pub(super) fn keys(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// The held row of this claim, made or put in the place of an older claim's. `None`: the claim
+    /// is not the one that may start.
+    fn hold(&mut self, ask: &Claimed, now: Timestamp) -> Option<Id> {
+        let hash = self.rows.hash(&*ask.job);
+        let known = self
+            .rows
+            .find(hash, |entry| entry.row.claimed.job == ask.job);
+        let Some(id) = known else {
+            return Some(self.insert(hash, ask, now));
+        };
+        let row = &self.rows.get(id)?.row;
+        if row.claimed.generation < ask.generation {
+            self.end(&ask.job, None);
+            return Some(self.insert(hash, ask, now));
+        }
+        let ours =
+            row.claimed.generation == ask.generation && row.place == Place::Held && !row.hidden;
+        ours.then_some(id)
+    }
+
+    fn insert(&mut self, hash: u32, ask: &Claimed, now: Timestamp) -> Id {
+        let until = look_again(ask, now);
+        self.due_from = self.due_from.min(until);
+        let row = Row {
+            claimed: ask.clone(),
+            place: Place::Held,
+            until,
+            hidden: false,
+        };
+        self.rows.insert(
+            hash,
+            Entry {
+                row,
+                taken: Vec::new(),
+            },
+        )
+    }
+
+    /// Starts a held job if every key allows it. All are asked before any is taken from, and all
+    /// are asked even when one has refused, so that the answer names the last to let go.
+    fn start(&mut self, id: Id, ask: &Claimed, now: Timestamp) -> Verdict {
+        let mut at = now;
+        let mut refused: Option<(usize, Refusal, OnLimit)> = None;
+        for (which, limited) in ask.limited.iter().enumerate() {
+            match self.keys.ask(limited, now) {
+                Ok(allowed) => at = at.max(allowed),
+                Err(why) => refused = Some(worse(refused, (which, why, limited.on_limit))),
+            }
+        }
+        if let Some((which, why, action)) = refused {
+            let at = why.at;
+            return Verdict::Refused {
+                which,
+                why,
+                at,
+                action,
+            };
+        }
+        let taken = self.keys.take(&ask.limited, at, now);
+        let Some(entry) = self.rows.get_mut(id) else {
+            return Verdict::Lost;
+        };
+        entry.taken = taken;
+        let row = &mut entry.row;
+        // What comes with the question is newer than what came with the claim.
+        if !Arc::ptr_eq(&row.claimed.limited, &ask.limited) {
+            row.claimed.limited = ask.limited.clone();
+        }
+        row.claimed.visibility = ask.visibility;
+        row.place = Place::Out;
+        row.until = at.plus(ask.visibility);
+        self.due_from = self.due_from.min(row.until);
+        self.out += 1;
+        Verdict::Started { at }
+    }
+
+    fn adopt(&mut self, claimed: Claimed, until: Timestamp) -> bool {
+        let known = self
+            .row(&claimed.job)
+            .map(|row| (row.claimed.generation, row.place));
+        match known {
+            Some((generation, _)) if generation > claimed.generation => return false,
+            Some((generation, Place::Out)) if generation == claimed.generation => return false,
+            _ => {}
+        }
+        self.end(&claimed.job, None);
+        let taken = self.keys.occupy(&claimed.limited);
+        let hash = self.rows.hash(&*claimed.job);
+        let row = Row {
+            claimed,
+            place: Place::Out,
+            until,
+            hidden: false,
+        };
+        self.rows.insert(hash, Entry { row, taken });
+        self.due_from = self.due_from.min(until);
+        self.out += 1;
+        true
+    }
+
+    fn find(&self, job: &str) -> Option<Id> {
+        self.rows
+            .find(self.rows.hash(job), |entry| *entry.row.claimed.job == *job)
+    }
+
+    fn row_mut(&mut self, job: &str) -> Option<&mut Row> {
+        let id = self.find(job)?;
+        self.rows.get_mut(id).map(|entry| &mut entry.row)
+    }
+
+    fn forward(&mut self, now: Timestamp) -> Timestamp {
+        self.seen = self.seen.max(now);
+        self.seen
+    }
+}
+
+/// When the owner of a held row must have sent a heartbeat: early enough that two may be lost.
+fn look_again(claimed: &Claimed, now: Timestamp) -> Timestamp {
+    now.plus(claimed.visibility / 3)
+}
+
+/// The refusal that lets go last, with the strongest action of both.
+fn worse(
+    known: Option<(usize, Refusal, OnLimit)>,
+    next: (usize, Refusal, OnLimit),
+) -> (usize, Refusal, OnLimit) {
+    match known {
+        None => next,
+        Some((which, why, action)) => {
+            let action = action.max(next.2);
+            if next.1.outlasts(&why) {
+                (next.0, next.1, action)
+            } else {
+                (which, why, action)
+            }
+        }
+    }
+}
