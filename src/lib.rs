@@ -1,4 +1,6 @@
 //! ojs-throttle
+pub mod cli;
+pub mod config;
 pub mod duration;
 pub mod json;
 pub mod limit;
