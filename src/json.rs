@@ -17,6 +17,7 @@ pub use name::{contains, contains_ignore_case, may_name};
 pub use splice::Splice;
 pub use string::quote;
 
+use name::Name;
 use std::borrow::Cow;
 use std::iter;
 use std::ops::Range;
@@ -164,8 +165,9 @@ impl<'a> Json<'a> {
     pub fn pick<const N: usize>(&self, names: [&str; N]) -> [Option<Json<'a>>; N] {
         let mut found = [None; N];
         for member in self.members() {
-            for (slot, name) in found.iter_mut().zip(names) {
-                if member.is_named(name) {
+            let written = Name::new(member.name.inside());
+            for (slot, name) in found.iter_mut().zip(&names) {
+                if written.folds_to(name) {
                     *slot = Some(member.value);
                 }
             }
@@ -177,7 +179,7 @@ impl<'a> Json<'a> {
     pub fn get_exact(&self, name: &str) -> Option<Json<'a>> {
         let named = self
             .members()
-            .filter(|member| name::equal(member.name.inside(), name));
+            .filter(|member| Name::new(member.name.inside()).is(name));
         named.last().map(|member| member.value)
     }
 
@@ -237,7 +239,7 @@ impl Member<'_> {
     /// undone, without regard to ASCII case, the Kelvin sign U+212A being a k and the long s
     /// U+017F an s.
     pub fn is_named(&self, name: &str) -> bool {
-        name::fold_equal(self.name.inside(), name)
+        Name::new(self.name.inside()).folds_to(name)
     }
 }
 

@@ -11,29 +11,40 @@ const RARE_FIRST: &[u8] = b"zqjxkwvbyghfp_muldcrsnotiae";
 const KELVIN_SIGN: char = '\u{212A}';
 const LONG_S: char = '\u{17F}';
 
-/// Whether a name, given as what is between its quotes, is `name` for Go's decoder.
-pub(super) fn fold_equal(inside: &str, name: &str) -> bool {
-    // Escapes and what folds to ASCII are longer than the letter that they stand for.
-    if inside.len() <= name.len() {
-        return inside.eq_ignore_ascii_case(name);
-    }
-    is_disguised(inside)
-        && unescaped(inside)
-            .map(|c| c.map(fold))
-            .eq(name.chars().map(|c| Some(fold(c))))
+/// A member's name as it is written between its quotes.
+#[derive(Clone, Copy)]
+pub(super) struct Name<'a> {
+    inside: &'a str,
+    /// Whether it has escapes or characters beyond ASCII: it may be one that is shorter.
+    disguised: bool,
 }
 
-/// Whether a name, given as what is between its quotes, is exactly `name`.
-pub(super) fn equal(inside: &str, name: &str) -> bool {
-    if inside.len() <= name.len() {
-        return inside == name;
+impl<'a> Name<'a> {
+    #[inline]
+    pub(super) fn new(inside: &'a str) -> Name<'a> {
+        let beyond = |byte: u8| byte == b'\\' || !byte.is_ascii();
+        // Without an early end this takes many bytes at a time.
+        let disguised = inside.bytes().fold(false, |any, byte| any | beyond(byte));
+        Name { inside, disguised }
     }
-    is_disguised(inside) && unescaped(inside).eq(name.chars().map(Some))
-}
 
-/// Whether a name may be one that is shorter than its bytes.
-fn is_disguised(inside: &str) -> bool {
-    inside.bytes().any(|byte| byte == b'\\' || !byte.is_ascii())
+    /// Whether Go's decoder takes it for its field `name`.
+    #[inline]
+    pub(super) fn folds_to(self, name: &str) -> bool {
+        if self.disguised {
+            let folded = unescaped(self.inside).map(|character| character.map(fold));
+            return folded.eq(name.chars().map(|character| Some(fold(character))));
+        }
+        self.inside.len() == name.len() && self.inside.eq_ignore_ascii_case(name)
+    }
+
+    /// Whether it is exactly `name`.
+    pub(super) fn is(self, name: &str) -> bool {
+        if self.disguised {
+            return unescaped(self.inside).eq(name.chars().map(Some));
+        }
+        self.inside == name
+    }
 }
 
 fn fold(character: char) -> char {

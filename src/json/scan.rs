@@ -86,6 +86,7 @@ fn name(text: &[u8], pos: usize) -> Result<usize, JsonError> {
 }
 
 /// Checks the string whose quote is at `pos`; returns its end.
+#[inline]
 fn string(text: &[u8], pos: usize) -> Result<usize, JsonError> {
     let mut pos = pos + 1;
     loop {
@@ -225,23 +226,111 @@ fn skip(text: &[u8], mut pos: usize) -> usize {
 }
 
 /// The end of the array or object of which `pos` is the inside.
+///
+/// Goes by blocks of 64 bytes as sets of bits, without a branch for each byte: such branches are
+/// what skipping costs.
 fn closing_bracket(text: &[u8], mut pos: usize) -> usize {
     let mut open = 1_usize;
-    while let Some(byte) = text.get(pos) {
-        pos += 1;
-        match byte {
-            b'"' => pos = closing_quote(text, pos),
-            b'{' | b'[' => open += 1,
-            b'}' | b']' => {
-                open -= 1;
-                if open == 0 {
-                    return pos;
-                }
+    // What the block before leaves: an escape for the first byte, and all bits set in a string.
+    let mut escape = false;
+    let mut inside = 0_u64;
+    loop {
+        let rest = text.get(pos..).unwrap_or_default();
+        let mut padded = [b' '; BLOCK];
+        let block = rest.first_chunk().unwrap_or_else(|| {
+            padded
+                .iter_mut()
+                .zip(rest)
+                .for_each(|(to, from)| *to = *from);
+            &padded
+        });
+
+        let quotes = bits(block, |byte| byte == b'"') & !escaped(block, &mut escape);
+        let strings = up_to_next(quotes) ^ inside;
+        inside = if strings >> (BLOCK - 1) == 0 {
+            0
+        } else {
+            u64::MAX
+        };
+        // A bracket and a brace differ in the bit of lower case only.
+        let mut brackets = bits(block, |byte| matches!(byte | 0x20, b'{' | b'}')) & !strings;
+
+        // Brackets are few: one at a time is quicker than counting both kinds.
+        while brackets != 0 {
+            let at = brackets.trailing_zeros() as usize;
+            match block.get(at) {
+                Some(b'{' | b'[') => open += 1,
+                _ if open > 1 => open -= 1,
+                _ => return pos + at + 1,
             }
-            _ => {}
+            brackets &= brackets - 1;
         }
+        if rest.len() <= BLOCK {
+            return text.len();
+        }
+        pos += BLOCK;
     }
-    pos
+}
+
+/// How many bytes are looked at together as the bits of a word.
+const BLOCK: usize = 64;
+
+/// The bytes that `wanted` wants, as bits, the first one lowest.
+#[inline]
+fn bits(block: &[u8; BLOCK], wanted: impl Fn(u8) -> bool) -> u64 {
+    // Each row of eight bytes gets a bit of its own; this loop becomes vector instructions.
+    let mut marks = [0_u8; BLOCK];
+    for (at, (mark, byte)) in marks.iter_mut().zip(block).enumerate() {
+        *mark = if wanted(*byte) { 1 << (at / 8) } else { 0 };
+    }
+    let (rows, _) = marks.as_chunks::<8>();
+    transpose(
+        rows.iter()
+            .fold(0, |all, row| all | u64::from_le_bytes(*row)),
+    )
+}
+
+/// Swaps rows and columns of eight times eight bits: single ones, then squares of two and four.
+#[inline]
+fn transpose(mut square: u64) -> u64 {
+    for (distance, mask) in [
+        (7, 0x00AA_00AA_00AA_00AA),
+        (14, 0x0000_CCCC_0000_CCCC),
+        (28, 0x0000_0000_F0F0_F0F0),
+    ] {
+        let swap = (square ^ (square >> distance)) & mask;
+        square ^= swap ^ (swap << distance);
+    }
+    square
+}
+
+/// The bytes after a backslash that is not itself escaped. `carry` says whether the first byte
+/// is one, and then whether the first of the next block is.
+#[inline]
+fn escaped(block: &[u8; BLOCK], carry: &mut bool) -> u64 {
+    let mut found = u64::from(*carry);
+    *carry = false;
+    if !block.iter().fold(false, |any, byte| any | (*byte == b'\\')) {
+        return found;
+    }
+    let mut backslashes = bits(block, |byte| byte == b'\\') & !found;
+    while backslashes != 0 {
+        let first = backslashes & backslashes.wrapping_neg();
+        *carry = first >> (BLOCK - 1) != 0;
+        found |= first << 1;
+        backslashes &= !(first | first << 1);
+    }
+    found
+}
+
+/// For each pair of bits: the first and all between it and the second; with an odd one, also all
+/// from that one on.
+#[inline]
+fn up_to_next(mut bits: u64) -> u64 {
+    for shift in [1, 2, 4, 8, 16, 32] {
+        bits ^= bits << shift;
+    }
+    bits
 }
 
 /// The end of the string of which `pos` is the inside.

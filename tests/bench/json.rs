@@ -89,7 +89,7 @@ fn fetch_reply() -> Vec<u8> {
     let mut reply = String::from("{\"jobs\":[");
     for number in 0..10 {
         let comma = if number == 0 { "" } else { "," };
-        let items = (0..12).fold(String::new(), |mut items, item| {
+        let items = (0..4).fold(String::new(), |mut items, item| {
             let _ = write!(
                 items,
                 r#",{{"sku":"SKU-{item:05}","quantity":{item},"price":19.9}}"#
@@ -98,7 +98,7 @@ fn fetch_reply() -> Vec<u8> {
         });
         let _ = write!(
             reply,
-            r#"{comma}{{"specversion":"1.0","id":"0195f3a0-7c1e-7b3a-9d2e-0000000000{number:02}","type":"email.send","queue":"default","args":[{{"to":"user{number}@example.com","subject":"Your order has been shipped","template":"order-shipped-v2"}}{items}],"meta":{{"trace_id":"4bf92f3577b34da6a3ce929d0e0e4736","tenant":"acme","ojs.rate_limit":{{"key":"tenant:acme","concurrency":5}}}},"priority":0,"attempt":1,"max_attempts":3,"timeout_ms":30000,"state":"active","created_at":"2026-01-01T00:00:00.000Z","enqueued_at":"2026-01-01T00:00:00.000Z","started_at":"2026-01-01T00:00:01.000Z"}}"#,
+            r#"{comma}{{"specversion":"1.0","id":"0195f3a0-7c1e-7b3a-9d2e-0000000000{number:02}","type":"email.send","queue":"default","args":[{{"to":"user{number}@example.com","subject":"Your order has been shipped","template":"order-shipped-v2","text":"Hello, your order has left our house today and should be with you in two to four working days.\nYou can follow it at https://example.com/track/0195f3a07c1e7b3a9d2e; if nobody is in, the parcel waits a week at the post office. We hope that you enjoy what you ordered, and are there for you if something is not right."}}{items}],"meta":{{"trace_id":"4bf92f3577b34da6a3ce929d0e0e4736","tenant":"acme","ojs.rate_limit":{{"key":"tenant:acme","concurrency":5}}}},"priority":0,"attempt":1,"max_attempts":3,"timeout_ms":30000,"state":"active","created_at":"2026-01-01T00:00:00.000Z","enqueued_at":"2026-01-01T00:00:00.000Z","started_at":"2026-01-01T00:00:01.000Z"}}"#,
         );
     }
     reply.push_str("]}");
