@@ -192,6 +192,11 @@ impl Hold {
         self.state().jobs.len()
     }
 
+    /// Jobs asked of the backend and not yet answered.
+    pub fn in_flight(&self) -> usize {
+        self.state().in_flight
+    }
+
     /// Their bytes.
     pub fn bytes(&self) -> usize {
         self.state().bytes

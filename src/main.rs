@@ -1,1 +1,188 @@
-fn main() {}
+//! The program: arguments, log, runtimes, signals, exit status. Nothing else may end the process.
+
+use std::io::IsTerminal;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use clap::Parser;
+use ojs_throttle::backend::{Backend, Lax};
+use ojs_throttle::cli::{Cli, Command, Dev, Run};
+use ojs_throttle::config::{self, LogFormat, Overrides, Settings};
+use ojs_throttle::net::Net;
+use ojs_throttle::run::{Env, Running, Stop};
+use ojs_throttle::store::memory::MemoryStore;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// A config that cannot be used (`EX_CONFIG`).
+const BAD_CONFIG: u8 = 78;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match act(cli.command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("ojs-throttle: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn act(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Run(args) => run(&args),
+        Command::Dev(args) => dev(&args),
+        Command::Check { path } => {
+            let checked = config::check(&path, std::io::stdout().is_terminal());
+            println!("{}", checked.text);
+            Ok(ExitCode::from(checked.status))
+        }
+        Command::Demo(_) => anyhow::bail!("demo"),
+    }
+}
+
+fn run(args: &Run) -> anyhow::Result<ExitCode> {
+    let settings = match Settings::load_with(args.config.as_deref(), &args.overrides()) {
+        Ok(settings) => settings,
+        Err(report) => {
+            eprintln!("{}", report.render(std::io::stderr().is_terminal()));
+            return Ok(ExitCode::from(BAD_CONFIG));
+        }
+    };
+    start_log(&settings.server);
+    warn(&settings);
+    runtime()?.block_on(async {
+        let stop = Stop::default();
+        watch_signals(stop.clone())?;
+        serve(settings, false, stop).await
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
+    let backend: config::BaseUrl = format!("http://{}", args.backend_listen)
+        .parse()
+        .map_err(anyhow::Error::msg)?;
+    let overrides = Overrides {
+        listen: Some(args.listen),
+        admin_listen: None,
+        upstream: Some(backend),
+    };
+    let settings = match Settings::load_with(args.config.as_deref(), &overrides) {
+        Ok(settings) => settings,
+        Err(report) => {
+            eprintln!("{}", report.render(std::io::stderr().is_terminal()));
+            return Ok(ExitCode::from(BAD_CONFIG));
+        }
+    };
+    start_log(&settings.server);
+    warn(&settings);
+    runtime()?.block_on(async {
+        let stop = Stop::default();
+        watch_signals(stop.clone())?;
+        let what = || format!("cannot listen on {} (--backend-listen)", args.backend_listen);
+        let listener = Net::Tcp.bind(args.backend_listen).await.with_context(what)?;
+        let ended = CancellationToken::new();
+        let serving = tokio::spawn(Backend::new(Lax::spec(), seed()).serve(listener, ended.clone()));
+        tracing::info!(address = %args.backend_listen, "backend in memory: its jobs are gone when this ends");
+        serve(settings, true, stop).await?;
+        ended.cancel();
+        serving.await.context("the backend")
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs the sidecar on this thread and as many more as the settings say.
+async fn serve(settings: Settings, reset: bool, stop: Stop) -> anyhow::Result<()> {
+    let upstream = settings.upstream.url.to_string();
+    let policies = settings.policies.policies().len();
+    let queues = settings.policies.queues().len();
+    let store = Arc::new(MemoryStore::new(unix_micros()));
+    let env = Env {
+        net: Net::Tcp,
+        store,
+        seed: seed(),
+        reset,
+    };
+    let running = Running::start(settings, env).await?;
+    let (data, admin): (SocketAddr, SocketAddr) = (running.addr()?, running.admin_addr()?);
+    let mut threads = Vec::new();
+    for (nth, thread) in running.threads()?.into_iter().enumerate() {
+        let runtime = runtime()?;
+        let name = format!("data-{}", nth + 2);
+        let run = move || {
+            if let Err(error) = runtime.block_on(thread.serve()) {
+                tracing::error!(%error, "a thread cannot listen; the others go on");
+            }
+        };
+        threads.push(std::thread::Builder::new().name(name).spawn(run)?);
+    }
+    tracing::info!(%data, %admin, upstream, policies, queues, "ready: point SDKs at http://{data}");
+    running.serve(stop).await;
+    for thread in threads {
+        // A thread that panicked has said so; the others are ended all the same.
+        drop(thread.join());
+    }
+    tracing::info!("drained");
+    Ok(())
+}
+
+/// The first SIGTERM or SIGINT drains, the second ends at once.
+fn watch_signals(stop: Stop) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be handled")?;
+    tokio::spawn(async move {
+        for token in [&stop.drain, &stop.now] {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            tracing::info!("stopping; once more to stop at once");
+            token.cancel();
+        }
+    });
+    Ok(())
+}
+
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+}
+
+fn start_log(settings: &config::Server) {
+    let log = tracing_subscriber::fmt()
+        .with_max_level(settings.log_level)
+        .with_writer(std::io::stderr);
+    match settings.log {
+        LogFormat::Human => log
+            .with_ansi(std::io::stderr().is_terminal())
+            .with_target(false)
+            .init(),
+        LogFormat::Json => log.json().init(),
+    }
+}
+
+fn warn(settings: &Settings) {
+    if settings.warnings.warnings() > 0 {
+        eprintln!(
+            "{}",
+            settings.warnings.render(std::io::stderr().is_terminal())
+        );
+    }
+}
+
+/// The wall clock, read once: after this the store's clock runs by itself and never steps back.
+fn unix_micros() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(0)
+}
+
+fn seed() -> u64 {
+    rand::random()
+}

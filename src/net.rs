@@ -35,21 +35,20 @@ pub enum Stream {
 }
 
 impl Net {
-    /// Binds `addr`; port 0 takes a free one. `SO_REUSEPORT` is set, so that each thread has a
-    /// listener of its own on one port.
+    /// Binds `addr`; port 0 takes a free one. A port that anyone has is refused, also one that is
+    /// shared by its owner's threads: two sidecars must not split the traffic of one port unnoticed.
     pub async fn bind(&self, addr: SocketAddr) -> io::Result<Listener> {
         match self {
-            Net::Tcp => {
-                let socket = if addr.is_ipv4() {
-                    tokio::net::TcpSocket::new_v4()?
-                } else {
-                    tokio::net::TcpSocket::new_v6()?
-                };
-                socket.set_reuseaddr(true)?;
-                socket.set_reuseport(true)?;
-                socket.bind(addr)?;
-                Ok(Listener::Tcp(socket.listen(1024)?))
-            }
+            Net::Tcp => listen(addr, false),
+            Net::Sim(network) => network.bind(addr).map(Listener::Sim),
+        }
+    }
+
+    /// Binds `addr` beside others that share it in this way: the threads of one process, each with a
+    /// listener of its own.
+    pub async fn bind_shared(&self, addr: SocketAddr) -> io::Result<Listener> {
+        match self {
+            Net::Tcp => listen(addr, true),
             Net::Sim(network) => network.bind(addr).map(Listener::Sim),
         }
     }
@@ -65,6 +64,17 @@ impl Net {
             Net::Sim(network) => network.connect(port).await.map(Stream::Sim),
         }
     }
+}
+
+fn listen(addr: SocketAddr, shared: bool) -> io::Result<Listener> {
+    let socket = match addr {
+        SocketAddr::V4(_) => tokio::net::TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => tokio::net::TcpSocket::new_v6()?,
+    };
+    socket.set_reuseaddr(true)?;
+    socket.set_reuseport(shared)?;
+    socket.bind(addr)?;
+    Ok(Listener::Tcp(socket.listen(1024)?))
 }
 
 impl Listener {

@@ -150,7 +150,7 @@ impl Sidecar {
     /// claims and must differ between sidecars.
     pub fn new(
         settings: Settings,
-        policies: PolicySet,
+        policies: Arc<PolicySet>,
         store: Arc<dyn Store>,
         backend: Backend,
         metrics: Metrics,
@@ -158,7 +158,7 @@ impl Sidecar {
     ) -> Arc<Sidecar> {
         Arc::new(Sidecar {
             settings,
-            policies: ArcSwap::from_pointee(policies),
+            policies: ArcSwap::new(policies),
             store,
             hold: Hold::default(),
             metrics,
@@ -179,13 +179,19 @@ impl Sidecar {
     }
 
     /// The policies that apply from the next decision on.
-    pub fn publish(&self, policies: PolicySet) {
-        self.policies.store(Arc::new(policies));
+    pub fn publish(&self, policies: Arc<PolicySet>) {
+        self.policies.store(policies);
     }
 
     /// The store, for drain and inspection.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
+    }
+
+    /// Ends when no task of a request is left.
+    pub async fn finished(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
     }
 
     /// Sets the gauges that are read rather than counted; called at each scrape.

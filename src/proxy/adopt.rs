@@ -37,9 +37,36 @@ impl Sidecar {
 }
 
 impl Proxy {
+    /// Learns what must be known before the first FETCH: what kind of backend it is, and which limited
+    /// jobs are running. A backend that does not answer is learnt from later.
+    pub async fn learn(&self) {
+        let mut call = super::get(self, 0, "/ojs/manifest".to_owned());
+        call.timeout = Duration::from_secs(2);
+        match super::call(self, "manifest", call).await {
+            Ok(reply) => self.sidecar.backend.read_manifest(&reply.body),
+            Err(error) => {
+                tracing::warn!(%error, "the backend does not answer yet");
+                return;
+            }
+        }
+        if self.sidecar.policies.load().is_empty() {
+            return;
+        }
+        match self.adopt_running().await {
+            Some(0) => {}
+            Some(adopted) => tracing::info!(
+                adopted,
+                "limited jobs were running already; they have their slots"
+            ),
+            None => tracing::warn!(
+                "the backend has no list of active jobs for us; those that run already are learnt from heartbeats"
+            ),
+        }
+    }
+
     /// Reads the backend's list of active jobs and takes their slots. Says how many were adopted;
     /// `None`: the backend has no such list for us.
-    pub async fn adopt_running(&self) -> Option<usize> {
+    async fn adopt_running(&self) -> Option<usize> {
         let mut adopted = 0;
         for page in 1..=PAGES {
             let target = format!("/ojs/v1/admin/jobs?state=active&page={page}&per_page={PAGE}");

@@ -192,6 +192,8 @@ impl Proxy {
             }
         }
         sidecar.metrics.claimed(held.len());
+        held.iter()
+            .for_each(|held| sidecar.noted(&held.claimed.limited));
         sidecar.hold.add(held);
         Some(came)
     }

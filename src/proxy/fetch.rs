@@ -53,6 +53,9 @@ impl Proxy {
     /// Answers one FETCH.
     pub(super) async fn fetch(&self, parts: Parts, body: Bytes) -> Response<Body> {
         let sidecar = &self.sidecar;
+        if sidecar.draining.is_cancelled() {
+            return HandOut::new(self.clone()).respond(&parts, Hint::default());
+        }
         let policies = sidecar.policies.load_full();
         let read = if policies.is_empty() && sidecar.hold.is_empty() {
             None

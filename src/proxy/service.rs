@@ -30,6 +30,11 @@ impl Proxy {
         Proxy { sidecar, upstream }
     }
 
+    /// The sidecar it is a service of.
+    pub fn sidecar(&self) -> &Sidecar {
+        &self.sidecar
+    }
+
     /// Answers one request.
     pub async fn handle(&self, request: Request<Incoming>) -> Response<Body> {
         let path = request.uri().path().to_owned();

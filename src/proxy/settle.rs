@@ -20,7 +20,7 @@ use super::respond::Fault;
 use super::{DEPTH, Proxy};
 use crate::json::{Json, Splice, quote};
 use crate::metrics::Event;
-use crate::store::{Place, Row};
+use crate::store::Row;
 use crate::upstream::{Call, Reply, UpstreamError};
 
 /// How long an answer that did not reach its worker is kept.
@@ -310,9 +310,4 @@ fn under(body: &[u8], claim_id: &str) -> Option<Bytes> {
     let mut splice = Splice::new();
     splice.replace(said.range(), quote(claim_id));
     Some(splice.apply(body).into())
-}
-
-/// Whether a row is out with a worker.
-pub(super) fn is_out(row: &Row) -> bool {
-    row.place == Place::Out
 }

@@ -57,8 +57,25 @@ impl Proxy {
         self.give_back(held).await;
     }
 
-    /// Gives every held job back (drain), where that costs it nothing.
-    pub(super) async fn return_all(&self) {
+    /// Nothing new starts from now on: waiting FETCHes are answered, claims in flight end in the hold, and
+    /// held jobs go back where that costs them nothing (elsewhere they are kept until the process ends,
+    /// and the backend takes them back when their claims lapse).
+    pub async fn drain(&self) {
+        let sidecar = &self.sidecar;
+        sidecar.draining.cancel();
+        sidecar.hold.wake_all();
+        let patience = Instant::now()
+            + sidecar
+                .settings
+                .upstream_timeout
+                .min(Duration::from_secs(5));
+        while sidecar.hold.in_flight() > 0 && Instant::now() < patience {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        self.return_all().await;
+    }
+
+    async fn return_all(&self) {
         if self.sidecar.backend.requeue_harmless() {
             self.give_back(self.sidecar.hold.take_idle(|_, _| true))
                 .await;

@@ -1,0 +1,117 @@
+//! The admin port: is it alive, is it ready, what does it count. Loopback by default; it never
+//! proxies.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use tower::{ServiceBuilder, ServiceExt};
+
+use crate::metrics::Metrics;
+use crate::proxy::Sidecar;
+use crate::proxy::body::Body;
+use crate::server;
+
+/// How long a page may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Pages made at once; more are refused.
+const AT_ONCE: usize = 16;
+
+/// Whether the data port takes work.
+#[derive(Default, Debug)]
+pub struct Readiness(AtomicU8);
+
+impl Readiness {
+    /// Listening, and running jobs are adopted.
+    pub fn ready(&self) {
+        self.0.store(1, Ordering::Relaxed);
+    }
+
+    /// Draining: nothing new is started.
+    pub fn draining(&self) {
+        self.0.store(2, Ordering::Relaxed);
+    }
+
+    fn page(&self) -> (StatusCode, &'static str) {
+        match self.0.load(Ordering::Relaxed) {
+            0 => (StatusCode::SERVICE_UNAVAILABLE, "starting\n"),
+            1 => (StatusCode::OK, "ready\n"),
+            _ => (StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
+        }
+    }
+}
+
+/// The pages.
+#[derive(Clone, Debug)]
+pub struct Admin {
+    sidecar: Arc<Sidecar>,
+    metrics: Metrics,
+    readiness: Arc<Readiness>,
+}
+
+impl Admin {
+    /// Pages about this sidecar.
+    pub fn new(sidecar: Arc<Sidecar>, metrics: Metrics, readiness: Arc<Readiness>) -> Admin {
+        Admin {
+            sidecar,
+            metrics,
+            readiness,
+        }
+    }
+
+    fn page(&self, method: &Method, path: &str) -> Response<Body> {
+        if !matches!(*method, Method::GET | Method::HEAD) {
+            return text(StatusCode::METHOD_NOT_ALLOWED, "this port answers GET\n");
+        }
+        match path {
+            "/livez" => text(StatusCode::OK, "alive\n"),
+            "/readyz" => {
+                let (status, word) = self.readiness.page();
+                text(status, word)
+            }
+            "/metrics" => {
+                self.sidecar.measure();
+                let mut page = Response::new(Body::from(Bytes::from(self.metrics.render())));
+                let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+                page.headers_mut().insert(CONTENT_TYPE, kind);
+                page
+            }
+            _ => text(
+                StatusCode::NOT_FOUND,
+                "here are /livez, /readyz and /metrics\n",
+            ),
+        }
+    }
+}
+
+impl server::Service for Admin {
+    async fn call(&self, request: Request<Incoming>) -> Response<Body> {
+        let admin = self.clone();
+        let pages = tower::service_fn(move |request: Request<Incoming>| {
+            let page = admin.page(request.method(), request.uri().path());
+            async move { Ok::<_, Infallible>(page) }
+        });
+        let service = ServiceBuilder::new()
+            .load_shed()
+            .concurrency_limit(AT_ONCE)
+            .timeout(PATIENCE)
+            .service(pages);
+        let late = |_| text(StatusCode::SERVICE_UNAVAILABLE, "too busy for this page\n");
+        service.oneshot(request).await.unwrap_or_else(late)
+    }
+}
+
+fn text(status: StatusCode, words: &'static str) -> Response<Body> {
+    let mut page = Response::new(Body::from(Bytes::from_static(words.as_bytes())));
+    *page.status_mut() = status;
+    page.headers_mut().insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static("text/plain; charset=utf-8"),
+    );
+    page
+}

@@ -1,0 +1,176 @@
+//! The command line: what can be said, not what is done.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{BaseUrl, Overrides};
+
+/// Rate limits for any Open Job Spec backend.
+#[derive(Clone, PartialEq, Eq, Debug, Parser)]
+#[command(name = "ojs-throttle", version, about = ABOUT, after_help = NEXT, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const ABOUT: &str = "Rate limits for any Open Job Spec (OJS) backend.
+
+Runs between producers, workers and the backend. Point your SDK at it instead of
+the backend; jobs then start no faster than your policies allow.";
+
+const NEXT: &str = "Examples:
+  ojs-throttle demo                                     see limits at work, in 20 seconds
+  ojs-throttle dev                                      with a backend of its own, to develop against
+  ojs-throttle run --upstream http://127.0.0.1:9090     forward to a backend; no limits of its own yet
+  ojs-throttle check throttle.toml                      is this file right?
+  ojs-throttle run --config throttle.toml               the real thing
+
+A first throttle.toml:
+  [server]
+  upstream = \"http://127.0.0.1:9090\"
+
+  [[policy]]
+  name = \"stripe\"
+  match = { queue = \"billing\" }
+  concurrency = 5
+  rate = { limit = 100, period = \"1m\" }
+
+config.example.toml documents every field with its default.
+`ojs-throttle help COMMAND` says more about one command.";
+
+/// What to do.
+#[derive(Clone, PartialEq, Eq, Debug, Subcommand)]
+pub enum Command {
+    /// Run the sidecar in front of a backend
+    Run(Run),
+    /// Check a config file and show everything that is wrong with it
+    #[command(after_help = "Exits with 0 when the file can be used, and with 78 when it cannot.")]
+    Check {
+        /// The TOML file
+        path: PathBuf,
+    },
+    /// Run the sidecar with a small OJS backend in the same process, to develop against
+    #[command(after_help = "Nothing is stored: all jobs are gone when it ends.")]
+    Dev(Dev),
+    /// Show limits at work: real workers, a real backend, one picture
+    Demo(Demo),
+}
+
+/// `run`.
+#[derive(Clone, PartialEq, Eq, Debug, Args)]
+#[command(
+    after_help = "What is given here wins over the file. Without a file, --upstream is required.
+The file is checked as a whole before anything starts; a wrong one ends with exit status 78."
+)]
+pub struct Run {
+    /// The TOML file
+    #[arg(short, long, value_name = "PATH", env = "OJS_THROTTLE_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Where SDKs connect [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<SocketAddr>,
+    /// The backend, such as http://127.0.0.1:9090
+    #[arg(long, value_name = "URL")]
+    pub upstream: Option<BaseUrl>,
+    /// Where metrics and health are [default: 127.0.0.1:9091]
+    #[arg(long, value_name = "ADDRESS")]
+    pub admin_listen: Option<SocketAddr>,
+}
+
+impl Run {
+    /// What is to be put over the file.
+    pub fn overrides(&self) -> Overrides {
+        Overrides {
+            listen: self.listen,
+            admin_listen: self.admin_listen,
+            upstream: self.upstream.clone(),
+        }
+    }
+}
+
+/// `dev`.
+#[derive(Clone, PartialEq, Eq, Debug, Args)]
+pub struct Dev {
+    /// Where SDKs connect
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    pub listen: SocketAddr,
+    /// Where the backend listens, for calls that go around the sidecar
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9090")]
+    pub backend_listen: SocketAddr,
+    /// A TOML file with policies; its listeners and upstream are not used
+    #[arg(short, long, value_name = "PATH")]
+    pub config: Option<PathBuf>,
+}
+
+/// `demo`.
+#[derive(Clone, PartialEq, Eq, Debug, Args)]
+pub struct Demo {
+    /// Show what happens without the sidecar too
+    #[arg(long = "break")]
+    pub broken: bool,
+    /// Write the picture to this file
+    #[arg(long, value_name = "FILE.svg")]
+    pub record: Option<PathBuf>,
+    /// How long it runs
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    pub seconds: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definitions_are_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_given_is_what_is_meant() {
+        let cli = Cli::parse_from([
+            "ojs-throttle",
+            "run",
+            "--upstream",
+            "https://ojs/base",
+            "--listen",
+            "0.0.0.0:1",
+        ]);
+        let Command::Run(run) = cli.command else {
+            panic!("not run")
+        };
+        assert_eq!(
+            run.overrides().upstream.unwrap().to_string(),
+            "https://ojs/base"
+        );
+        assert_eq!(run.overrides().listen, "0.0.0.0:1".parse().ok());
+        let cli = Cli::parse_from(["ojs-throttle", "demo", "--break"]);
+        let demo = Demo {
+            broken: true,
+            record: None,
+            seconds: 20,
+        };
+        assert_eq!(cli.command, Command::Demo(demo));
+        assert!(Cli::try_parse_from(["ojs-throttle", "run", "--upstream", "ojs:80"]).is_err());
+        assert!(Cli::try_parse_from(["ojs-throttle", "demo", "--seconds", "0"]).is_err());
+    }
+
+    #[test]
+    fn help_teaches() {
+        let help = Cli::command().render_help().to_string();
+        for word in [
+            "run",
+            "check",
+            "dev",
+            "demo",
+            "upstream",
+            "config.example.toml",
+        ] {
+            assert!(help.contains(word), "{word}");
+        }
+    }
+}

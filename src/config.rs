@@ -1,0 +1,416 @@
+//! The settings of the program: one TOML file, read field by field so that all its problems are
+//! shown at once, each under its line. `config.example.toml` documents every field.
+
+mod base_url;
+mod check;
+mod file;
+mod limits;
+mod reader;
+mod report;
+mod values;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::policy::PolicySet;
+
+pub use base_url::BaseUrl;
+pub use check::{Checked, check};
+pub use report::Report;
+
+/// The longest that an answer may be kept back: the SDKs give up after 30 s.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(25);
+
+const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Everything, ready to run with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Listeners and their bounds.
+    pub server: Server,
+    /// How the backend is reached and what is known of it.
+    pub upstream: Upstream,
+    /// Where usage is kept.
+    pub store: StoreUrl,
+    /// How long a FETCH may take on our account.
+    pub fetch: Fetch,
+    /// Claimed jobs that wait.
+    pub hold: Hold,
+    /// ACK and nack.
+    pub settle: Settle,
+    /// What is mended between SDKs and backends.
+    pub repairs: Repairs,
+    /// What is measured.
+    pub metrics: Metrics,
+    /// `[[policy]]`, `[[queue]]` and `[job_policies]`.
+    pub policies: Arc<PolicySet>,
+    /// What is doubtful in the file but no reason to stop.
+    pub warnings: Report,
+}
+
+/// `[server]`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Server {
+    /// Where SDKs connect.
+    pub listen: SocketAddr,
+    /// Where metrics, health and control are.
+    pub admin_listen: SocketAddr,
+    /// Threads, each with its own listener and connections.
+    pub threads: usize,
+    /// The longest that a stop waits for limited jobs that are out.
+    pub drain_timeout: Duration,
+    /// The largest body that is read whole, in bytes; beyond it 413.
+    pub max_body: usize,
+    /// Connections at once.
+    pub max_connections: usize,
+    /// Requests at once; beyond it 503.
+    pub max_in_flight: usize,
+    /// From the first byte of a request to the end of its head.
+    pub header_timeout: Duration,
+    /// How long an idle connection is kept; longer than SDKs keep theirs, so that they close first.
+    pub idle_timeout: Duration,
+    /// From the head of a request to the end of its body.
+    pub body_timeout: Duration,
+    /// Whether `X-OJS-Tenant` says which tenant a FETCH is for.
+    pub trust_tenant_header: bool,
+    /// How log lines look.
+    pub log: LogFormat,
+    /// Which log lines there are.
+    pub log_level: tracing::Level,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Human,
+    /// One JSON object a line.
+    Json,
+}
+
+/// `[upstream]`, and the `upstream` and timeouts of `[server]`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Upstream {
+    /// The backend.
+    pub url: BaseUrl,
+    /// From the first byte sent to the last byte read, of calls whose reply is read whole.
+    pub timeout: Duration,
+    /// To make a connection, TLS included.
+    pub connect_timeout: Duration,
+    /// The bearer token of the sidecar's own calls.
+    pub token: Option<Secret>,
+    /// Roots to trust beside the system's, in PEM.
+    pub ca_file: Option<PathBuf>,
+    /// What a nack with `requeue` does there.
+    pub requeue: Requeue,
+    /// Whether handing a job out counts as an attempt.
+    pub claims_count: ClaimsCount,
+    /// What keeps a job's claim alive.
+    pub liveness: Liveness,
+    /// From when a heartbeat's visibility counts.
+    pub heartbeat: Heartbeat,
+}
+
+/// What a nack with `requeue: true` does on the backend.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Requeue {
+    /// As the backend is known, else as [`Requeue::Burns`].
+    #[default]
+    Auto,
+    /// The job is available again as it was.
+    Harmless,
+    /// It costs the job an attempt, or is ignored.
+    Burns,
+}
+
+/// Whether the backend counts an attempt when it hands a job out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ClaimsCount {
+    /// As the first claimed job shows.
+    #[default]
+    Auto,
+    /// It does.
+    Yes,
+    /// It counts when the job ends.
+    No,
+}
+
+/// What keeps a job's claim alive on the backend.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Liveness {
+    /// As the backend is known, else as [`Liveness::Job`].
+    #[default]
+    Auto,
+    /// A heartbeat that names the job.
+    Job,
+    /// Any heartbeat of the worker id that claimed it.
+    Worker,
+}
+
+/// From when the visibility of a heartbeat counts on the backend.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Heartbeat {
+    /// As the backend is known, else as [`Heartbeat::FromNow`].
+    #[default]
+    Auto,
+    /// From the heartbeat.
+    FromNow,
+    /// From the start of the job.
+    FromStart,
+}
+
+/// `[store]`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum StoreUrl {
+    /// `memory:`: in this process.
+    #[default]
+    Memory,
+}
+
+/// `[fetch]`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fetch {
+    /// How long an empty FETCH may wait for a start.
+    pub max_wait: Duration,
+    /// How long one FETCH may go on claiming.
+    pub claim_budget: Duration,
+}
+
+/// `[hold]`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Hold {
+    /// After how long without a FETCH for its queue a held job is offered or given back.
+    pub idle: Duration,
+    /// The most held jobs; `None`: 1024, or 32 where claims count as attempts.
+    pub max: Option<usize>,
+    /// The most bytes of held jobs.
+    pub max_bytes: usize,
+}
+
+/// `[settle]`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Settle {
+    /// How long an ACK or nack is tried again.
+    pub retry_for: Duration,
+}
+
+/// `[repairs]`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Repairs {
+    /// A heartbeat with a number in `active_jobs` gets its list of ids there.
+    pub heartbeat_active_jobs: bool,
+    /// Over-encoded queue names in paths go upstream plain.
+    pub queue_paths: bool,
+    /// `job` and `jobs` of a FETCH reply say the same.
+    pub job_and_jobs: bool,
+    /// Replies as `application/json`.
+    pub media_type: MediaType,
+}
+
+/// When replies are labelled `application/json`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum MediaType {
+    /// For clients known to read nothing else.
+    #[default]
+    Auto,
+    /// For all.
+    Always,
+    /// Never.
+    Off,
+}
+
+/// `[metrics]`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Metrics {
+    /// How many keys have series of their own.
+    pub top_keys: usize,
+}
+
+/// What the command line says over the file.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Overrides {
+    /// In place of `server.listen`.
+    pub listen: Option<SocketAddr>,
+    /// In place of `server.admin_listen`.
+    pub admin_listen: Option<SocketAddr>,
+    /// In place of `server.upstream`.
+    pub upstream: Option<BaseUrl>,
+}
+
+impl Settings {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or everything that is wrong with it.
+    pub fn load(path: &Path) -> Result<Settings, Report> {
+        Settings::load_with(Some(path), &Overrides::default())
+    }
+
+    /// Reads a file, if there is one, and puts the command line over it.
+    ///
+    /// # Errors
+    /// As [`Settings::load`].
+    pub fn load_with(path: Option<&Path>, overrides: &Overrides) -> Result<Settings, Report> {
+        let env = |name: &str| std::env::var(name).ok();
+        let Some(path) = path else {
+            return file::read("", "command line", overrides, &env);
+        };
+        let name = path.display().to_string();
+        match std::fs::read_to_string(path) {
+            Ok(text) => file::read(&text, &name, overrides, &env),
+            Err(error) => Err(file::unreadable(&name, &error)),
+        }
+    }
+
+    /// Reads a text; `name` stands for the file in messages.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn parse(text: &str, name: &str) -> Result<Settings, Report> {
+        file::read(text, name, &Overrides::default(), &|variable| {
+            std::env::var(variable).ok()
+        })
+    }
+
+    /// All defaults and no limits.
+    pub fn default_for(upstream: BaseUrl) -> Settings {
+        Settings {
+            server: Server::default(),
+            upstream: Upstream::new(upstream),
+            store: StoreUrl::default(),
+            fetch: Fetch::default(),
+            hold: Hold::default(),
+            settle: Settle::default(),
+            repairs: Repairs::default(),
+            metrics: Metrics::default(),
+            policies: Arc::default(),
+            warnings: Report::new("", "", Vec::new()),
+        }
+    }
+}
+
+/// The paths of all fields that the reader knows (`fetch.max_wait`), as far as `text` has their
+/// tables.
+pub fn known_fields(text: &str) -> Vec<String> {
+    file::known_fields(text)
+}
+
+impl Default for Server {
+    fn default() -> Server {
+        Server {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            admin_listen: SocketAddr::from(([127, 0, 0, 1], 9091)),
+            threads: 1,
+            drain_timeout: Duration::from_secs(25),
+            max_body: 8 << 20,
+            max_connections: 10_000,
+            max_in_flight: 1_024,
+            header_timeout: Duration::from_secs(5),
+            idle_timeout: Duration::from_secs(125),
+            body_timeout: Duration::from_secs(10),
+            trust_tenant_header: false,
+            log: LogFormat::Human,
+            log_level: tracing::Level::INFO,
+        }
+    }
+}
+
+impl Upstream {
+    /// All defaults.
+    pub fn new(url: BaseUrl) -> Upstream {
+        Upstream {
+            url,
+            timeout: UPSTREAM_TIMEOUT,
+            connect_timeout: CONNECT_TIMEOUT,
+            token: None,
+            ca_file: None,
+            requeue: Requeue::Auto,
+            claims_count: ClaimsCount::Auto,
+            liveness: Liveness::Auto,
+            heartbeat: Heartbeat::Auto,
+        }
+    }
+}
+
+impl Default for Fetch {
+    fn default() -> Fetch {
+        Fetch {
+            max_wait: Duration::from_millis(500),
+            claim_budget: Duration::from_millis(200),
+        }
+    }
+}
+
+impl Default for Hold {
+    fn default() -> Hold {
+        Hold {
+            idle: Duration::from_secs(10),
+            max: None,
+            max_bytes: 64 << 20,
+        }
+    }
+}
+
+impl Default for Settle {
+    fn default() -> Settle {
+        Settle {
+            retry_for: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Default for Repairs {
+    fn default() -> Repairs {
+        Repairs {
+            heartbeat_active_jobs: true,
+            queue_paths: true,
+            job_and_jobs: true,
+            media_type: MediaType::Auto,
+        }
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Metrics {
+        Metrics { top_keys: 50 }
+    }
+}
+
+/// A text that is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Wraps a text.
+    pub fn new(text: impl Into<String>) -> Secret {
+        Secret(text.into())
+    }
+
+    /// The text, for the one place that sends it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(***)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_not_printed() {
+        let mut settings = Settings::default_for("http://ojs".parse().unwrap());
+        settings.upstream.token = Some(Secret::new("hunter2"));
+        assert!(!format!("{settings:?}").contains("hunter2"));
+    }
+}

@@ -1,0 +1,128 @@
+//! The backend's address.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The backend's address: `http` or `https`, host, port and a base path that is put before every
+/// request's own.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct BaseUrl {
+    /// Whether TLS is spoken.
+    pub tls: bool,
+    /// Name or address, without the brackets of an IPv6 one.
+    pub host: String,
+    /// 80 or 443 unless given.
+    pub port: u16,
+    /// Empty, or with a slash before and none behind.
+    pub base: String,
+}
+
+impl BaseUrl {
+    /// Host and port as in a `Host` header.
+    pub fn authority(&self) -> String {
+        let host = if self.host.contains(':') {
+            format!("[{}]", self.host)
+        } else {
+            self.host.clone()
+        };
+        if self.port == if self.tls { 443 } else { 80 } {
+            host
+        } else {
+            format!("{host}:{}", self.port)
+        }
+    }
+}
+
+impl fmt::Display for BaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.tls { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", self.authority(), self.base)
+    }
+}
+
+impl FromStr for BaseUrl {
+    /// What would be right.
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<BaseUrl, String> {
+        let tls =
+            match text.split_once("://") {
+                Some(("http", _)) => false,
+                Some(("https", _)) => true,
+                _ => return Err(
+                    "write http:// or https:// before the host, as in \"http://127.0.0.1:9090\""
+                        .into(),
+                ),
+            };
+        let url: http::Uri = text
+            .parse()
+            .map_err(|_| "write a URL such as \"http://127.0.0.1:9090\"".to_owned())?;
+        let authority = url
+            .authority()
+            .map(http::uri::Authority::as_str)
+            .unwrap_or_default();
+        if authority.contains('@') {
+            return Err("no user or password in a URL; put a token into `upstream.token`".into());
+        }
+        if url.query().is_some() || text.contains('#') {
+            return Err("only a path may follow the host".into());
+        }
+        let host = url.host().unwrap_or_default();
+        let named = authority
+            .strip_prefix(host)
+            .is_some_and(|port| port.contains(':'));
+        let port = match url.port_u16() {
+            Some(0) => return Err("the port must be from 1 to 65535".into()),
+            Some(port) => port,
+            None if named => return Err("the port must be from 1 to 65535".into()),
+            None if tls => 443,
+            None => 80,
+        };
+        let host = host
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .to_owned();
+        if host.is_empty() {
+            return Err("write a host, as in \"http://127.0.0.1:9090\"".into());
+        }
+        Ok(BaseUrl {
+            tls,
+            host,
+            port,
+            base: url.path().trim_end_matches('/').to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base_urls() {
+        let table = [
+            ("http://127.0.0.1:9090", "http://127.0.0.1:9090"),
+            ("https://ojs.example/base/", "https://ojs.example/base"),
+            ("http://ojs:80/", "http://ojs"),
+            ("http://[::1]:9090", "http://[::1]:9090"),
+        ];
+        for (text, shown) in table {
+            assert_eq!(text.parse::<BaseUrl>().unwrap().to_string(), shown);
+        }
+        let wrong = [
+            "",
+            "127.0.0.1:9090",
+            "ftp://a",
+            "http://",
+            "http://a:99999",
+            "http://a:0",
+            "http://a:",
+            "http://u:p@a",
+            "http://a/?x=1",
+            "http://a b",
+        ];
+        for text in wrong {
+            assert!(text.parse::<BaseUrl>().is_err(), "{text}");
+        }
+    }
+}

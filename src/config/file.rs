@@ -1,0 +1,435 @@
+//! From the file's text to [`Settings`]: one function a table, then what only shows when all of
+//! them are read.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use toml::Spanned;
+use toml::de::DeTable;
+
+use super::reader::{Env, Reading, Table};
+use super::report::{Problem, Report};
+use super::{
+    BaseUrl, CONNECT_TIMEOUT, ClaimsCount, Fetch, Heartbeat, Hold, LONGEST_WAIT, Liveness,
+    LogFormat, MediaType, Metrics, Overrides, Repairs, Requeue, Secret, Server, Settings, Settle,
+    StoreUrl, UPSTREAM_TIMEOUT, Upstream, limits,
+};
+
+/// The shortest timeout that makes sense.
+const LEAST: Duration = Duration::from_millis(1);
+/// The longest timeout that makes sense.
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// Reads a whole file.
+pub(super) fn read(
+    text: &str,
+    name: &str,
+    overrides: &Overrides,
+    env: Env<'_>,
+) -> Result<Settings, Report> {
+    let document = match DeTable::parse(text) {
+        Ok(document) => document,
+        Err(error) => {
+            let problem = Problem {
+                warning: false,
+                span: Some(error.span().unwrap_or_default()),
+                title: "not valid TOML".into(),
+                hint: error.message().trim().replace('\n', ", "),
+            };
+            return Err(Report::new(name, text, vec![problem]));
+        }
+    };
+    let reading = Reading::new(env);
+    let settings = sections(&reading, &document, overrides);
+    let (problems, _) = reading.finish();
+    let report = Report::new(name, text, problems);
+    match settings {
+        Some(settings) if report.errors() == 0 => Ok(Settings {
+            warnings: report,
+            ..settings
+        }),
+        _ => Err(report),
+    }
+}
+
+/// The report on a file that cannot be read at all.
+pub(super) fn unreadable(name: &str, error: &std::io::Error) -> Report {
+    let title = format!("cannot read {name}: {error}");
+    let hint = "give the path of a TOML file; config.example.toml shows every field".to_owned();
+    Report::new(
+        name,
+        "",
+        vec![Problem {
+            warning: false,
+            span: None,
+            title,
+            hint,
+        }],
+    )
+}
+
+/// Every field asked for while reading `text`.
+pub(super) fn known_fields(text: &str) -> Vec<String> {
+    let Ok(document) = DeTable::parse(text) else {
+        return Vec::new();
+    };
+    let reading = Reading::new(&|_| None);
+    sections(&reading, &document, &Overrides::default());
+    reading.finish().1
+}
+
+/// Reads every table. `None`: there is no upstream, which is among the problems.
+fn sections<'r>(
+    reading: &'r Reading<'r>,
+    document: &'r Spanned<DeTable<'r>>,
+    overrides: &Overrides,
+) -> Option<Settings> {
+    let mut root = Table::root(reading, document);
+    let (server, backend) = server(reading, &mut root, overrides);
+    let upstream = upstream(&mut root, backend);
+    let store = store(&mut root);
+    let fetch = fetch(&mut root);
+    let hold = hold(&mut root);
+    let settle = settle(&mut root);
+    let repairs = repairs(&mut root);
+    let metrics = metrics(&mut root);
+    let policies = Arc::new(limits::policies(reading, &mut root));
+    root.finish();
+    // Only here, so that the problems of all tables show.
+    let upstream = upstream?;
+    let warnings = Report::new("", "", Vec::new());
+    Some(Settings {
+        server,
+        upstream,
+        store,
+        fetch,
+        hold,
+        settle,
+        repairs,
+        metrics,
+        policies,
+        warnings,
+    })
+}
+
+/// What `[server]` says of the backend.
+struct Backend {
+    url: Option<(BaseUrl, Range<usize>)>,
+    timeout: Duration,
+    connect_timeout: Duration,
+}
+
+fn server(reading: &Reading<'_>, root: &mut Table<'_>, overrides: &Overrides) -> (Server, Backend) {
+    let mut table = root.table("server");
+    let default = Server::default();
+    let listen = table.parsed::<Listen>("listen");
+    let admin = table.parsed::<Listen>("admin_listen");
+    let backend = Backend {
+        url: backend_url(&mut table, overrides),
+        timeout: table.duration("upstream_timeout", UPSTREAM_TIMEOUT, LEAST..=HOUR),
+        connect_timeout: table.duration(
+            "connect_timeout",
+            CONNECT_TIMEOUT,
+            LEAST..=Duration::from_secs(60),
+        ),
+    };
+    let place = |given: &Option<(Listen, Range<usize>)>, default| {
+        given.as_ref().map_or(default, |(listen, _)| listen.0)
+    };
+    let server = Server {
+        listen: overrides.listen.unwrap_or(place(&listen, default.listen)),
+        admin_listen: overrides
+            .admin_listen
+            .unwrap_or(place(&admin, default.admin_listen)),
+        threads: table.number("threads", 1..=64).unwrap_or(default.threads),
+        drain_timeout: table.duration(
+            "drain_timeout",
+            default.drain_timeout,
+            Duration::ZERO..=HOUR,
+        ),
+        max_body: table.size("max_body", default.max_body, 64 << 10..=1 << 30),
+        max_connections: table
+            .number("max_connections", 1..=1_000_000)
+            .unwrap_or(default.max_connections),
+        max_in_flight: table
+            .number("max_in_flight", 1..=1_000_000)
+            .unwrap_or(default.max_in_flight),
+        header_timeout: table.duration("header_timeout", default.header_timeout, LEAST..=HOUR),
+        idle_timeout: table.duration("idle_timeout", default.idle_timeout, LEAST..=24 * HOUR),
+        body_timeout: table.duration("body_timeout", default.body_timeout, LEAST..=HOUR),
+        trust_tenant_header: table.flag("trust_tenant_header", default.trust_tenant_header),
+        log: table.word(
+            "log",
+            default.log,
+            &[("human", LogFormat::Human), ("json", LogFormat::Json)],
+        ),
+        log_level: table.word("log_level", default.log_level, &LEVELS),
+    };
+    let given = admin.or(listen).map(|(_, span)| span);
+    addresses_apart(
+        reading,
+        &server,
+        given.unwrap_or(table.span.clone()),
+        &backend,
+    );
+    table.finish();
+    (server, backend)
+}
+
+/// No address may lead back to the program itself.
+fn addresses_apart(reading: &Reading<'_>, server: &Server, given: Range<usize>, backend: &Backend) {
+    if server.listen == server.admin_listen && server.listen.port() != 0 {
+        let title = "`server.listen` and `server.admin_listen` are the same";
+        reading.error(given, title, "give each its own port");
+    }
+    if let Some((url, span)) = &backend.url
+        && points_at(url, server.listen)
+    {
+        let title = "`server.upstream` is this program's own `listen`";
+        reading.error(span.clone(), title, "write the backend's address");
+    }
+}
+
+const LEVELS: [(&str, tracing::Level); 5] = [
+    ("error", tracing::Level::ERROR),
+    ("warn", tracing::Level::WARN),
+    ("info", tracing::Level::INFO),
+    ("debug", tracing::Level::DEBUG),
+    ("trace", tracing::Level::TRACE),
+];
+
+fn backend_url(table: &mut Table<'_>, overrides: &Overrides) -> Option<(BaseUrl, Range<usize>)> {
+    let given = table.get("upstream").is_some();
+    let parsed = table.parsed::<BaseUrl>("upstream");
+    if let Some(url) = &overrides.upstream {
+        return Some((url.clone(), table.span.clone()));
+    }
+    if !given {
+        let title = "`server.upstream` is required: the address of the OJS backend";
+        table.error(
+            &table.span,
+            title,
+            "add upstream = \"http://127.0.0.1:9090\", or start with --upstream",
+        );
+    }
+    parsed
+}
+
+/// Whether a request to `url` would come back to `listen`.
+fn points_at(url: &BaseUrl, listen: SocketAddr) -> bool {
+    let host = match url.host.as_str() {
+        "localhost" => Some(std::net::IpAddr::from([127, 0, 0, 1])),
+        host => host.parse().ok(),
+    };
+    let same = |host: std::net::IpAddr| {
+        host == listen.ip() || (listen.ip().is_unspecified() && host.is_loopback())
+    };
+    url.port == listen.port() && host.is_some_and(same)
+}
+
+/// A listener's address; `localhost:8080` is one too.
+struct Listen(SocketAddr);
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Listen, String> {
+        if let Some(port) = text
+            .strip_prefix(':')
+            .or(Some(text))
+            .filter(|p| !p.is_empty() && p.bytes().all(|b| b.is_ascii_digit()))
+        {
+            return Err(format!(
+                "write \"127.0.0.1:{port}\", or \"0.0.0.0:{port}\" to be reached from other machines"
+            ));
+        }
+        let text = text
+            .strip_prefix("localhost:")
+            .map_or(text.to_owned(), |port| format!("127.0.0.1:{port}"));
+        text.parse()
+            .map(Listen)
+            .map_err(|_| "write an IP address and a port, such as \"127.0.0.1:8080\"".into())
+    }
+}
+
+fn upstream(root: &mut Table<'_>, backend: Backend) -> Option<Upstream> {
+    let mut table = root.table("upstream");
+    let token = token(&mut table);
+    let ca_file = ca_file(&mut table, &backend);
+    let requeue = [
+        ("auto", Requeue::Auto),
+        ("harmless", Requeue::Harmless),
+        ("burns", Requeue::Burns),
+    ];
+    let requeue = table.word("requeue", Requeue::Auto, &requeue);
+    let claims_count = [
+        ("auto", ClaimsCount::Auto),
+        ("yes", ClaimsCount::Yes),
+        ("no", ClaimsCount::No),
+    ];
+    let claims_count = table.word("claims_count", ClaimsCount::Auto, &claims_count);
+    let liveness = [
+        ("auto", Liveness::Auto),
+        ("job", Liveness::Job),
+        ("worker", Liveness::Worker),
+    ];
+    let liveness = table.word("liveness", Liveness::Auto, &liveness);
+    let heartbeat = [
+        ("auto", Heartbeat::Auto),
+        ("from_now", Heartbeat::FromNow),
+        ("from_start", Heartbeat::FromStart),
+    ];
+    let heartbeat = table.word("heartbeat", Heartbeat::Auto, &heartbeat);
+    table.finish();
+    let Backend {
+        url,
+        timeout,
+        connect_timeout,
+    } = backend;
+    let (url, _) = url?;
+    Some(Upstream {
+        url,
+        timeout,
+        connect_timeout,
+        token,
+        ca_file,
+        requeue,
+        claims_count,
+        liveness,
+        heartbeat,
+    })
+}
+
+/// A token as written, from the environment, or from a file.
+fn token(table: &mut Table<'_>) -> Option<Secret> {
+    let given = table.expanded("token")?;
+    let token = match given.text.strip_prefix("file:") {
+        None => given.text,
+        Some(path) => match std::fs::read_to_string(path) {
+            Ok(text) => text.trim().to_owned(),
+            Err(error) => {
+                table.error(
+                    &given.span,
+                    format!("`upstream.token`: cannot read {path}: {error}"),
+                    "the path of a file",
+                );
+                return None;
+            }
+        },
+    };
+    if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let title = "`upstream.token` is empty or has characters that no header can carry";
+        table.error(
+            &given.span,
+            title,
+            "write the token without `Bearer`, \"${NAME}\" or \"file:/path\"",
+        );
+        return None;
+    }
+    Some(Secret::new(token))
+}
+
+fn ca_file(table: &mut Table<'_>, backend: &Backend) -> Option<PathBuf> {
+    let given = table.expanded("ca_file")?;
+    let path = PathBuf::from(given.text);
+    if let Err(error) = std::fs::File::open(&path) {
+        table.error(
+            &given.span,
+            format!("`upstream.ca_file` cannot be read: {error}"),
+            "the path of a PEM file",
+        );
+    }
+    if backend.url.as_ref().is_some_and(|(url, _)| !url.tls) {
+        let title = "`upstream.ca_file` is not used: `server.upstream` is http";
+        table.warn(
+            &given.span,
+            title,
+            "write https:// there if the backend speaks TLS",
+        );
+    }
+    Some(path)
+}
+
+fn store(root: &mut Table<'_>) -> StoreUrl {
+    let mut table = root.table("store");
+    if let Some(url) = table.expanded("url")
+        && url.text != "memory:"
+    {
+        table.error(
+            &url.span,
+            "`store.url` can only be \"memory:\" in this version",
+            "write \"memory:\", or leave it out",
+        );
+    }
+    table.finish();
+    StoreUrl::Memory
+}
+
+fn fetch(root: &mut Table<'_>) -> Fetch {
+    let mut table = root.table("fetch");
+    let default = Fetch::default();
+    let fetch = Fetch {
+        max_wait: table.duration("max_wait", default.max_wait, Duration::ZERO..=LONGEST_WAIT),
+        claim_budget: table.duration("claim_budget", default.claim_budget, LEAST..=LONGEST_WAIT),
+    };
+    table.finish();
+    fetch
+}
+
+fn hold(root: &mut Table<'_>) -> Hold {
+    let mut table = root.table("hold");
+    let default = Hold::default();
+    let hold = Hold {
+        idle: table.duration("idle", default.idle, LEAST..=HOUR),
+        max: table.number("max", 1..=1_000_000),
+        max_bytes: table.size("max_bytes", default.max_bytes, 1 << 20..=16 << 30),
+    };
+    table.finish();
+    hold
+}
+
+fn settle(root: &mut Table<'_>) -> Settle {
+    let mut table = root.table("settle");
+    let settle = Settle {
+        retry_for: table.duration(
+            "retry_for",
+            Settle::default().retry_for,
+            Duration::ZERO..=LONGEST_WAIT,
+        ),
+    };
+    table.finish();
+    settle
+}
+
+fn repairs(root: &mut Table<'_>) -> Repairs {
+    let mut table = root.table("repairs");
+    let default = Repairs::default();
+    let media_types = [
+        ("auto", MediaType::Auto),
+        ("always", MediaType::Always),
+        ("off", MediaType::Off),
+    ];
+    let repairs = Repairs {
+        heartbeat_active_jobs: table.flag("heartbeat_active_jobs", default.heartbeat_active_jobs),
+        queue_paths: table.flag("queue_paths", default.queue_paths),
+        job_and_jobs: table.flag("job_and_jobs", default.job_and_jobs),
+        media_type: table.word("media_type", default.media_type, &media_types),
+    };
+    table.finish();
+    repairs
+}
+
+fn metrics(root: &mut Table<'_>) -> Metrics {
+    let mut table = root.table("metrics");
+    let metrics = Metrics {
+        top_keys: table
+            .number("top_keys", 0..=10_000)
+            .unwrap_or(Metrics::default().top_keys),
+    };
+    table.finish();
+    metrics
+}

@@ -1,0 +1,470 @@
+//! `[[policy]]`, `[[queue]]` and `[job_policies]`.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use toml::de::DeValue;
+
+use super::reader::{Found, Reading, Table};
+use super::values::Text;
+use crate::limit::{Key, Limits, OnLimit, Rate, Throttle};
+use crate::policy::numbers::{self, Wrong};
+use crate::policy::{Accept, KeyMissing, Match, Pattern, Policy, PolicySet, QueueLimits, Template};
+
+/// A policy with the places that messages point at.
+struct Written {
+    policy: Policy,
+    name: Range<usize>,
+    key: Range<usize>,
+}
+
+/// Reads and compiles all three.
+pub(super) fn policies(reading: &Reading<'_>, root: &mut Table<'_>) -> PolicySet {
+    let tables = root.tables("policy", "[[policy]] above its fields");
+    let count = tables.len();
+    let written: Vec<Written> = tables.into_iter().filter_map(policy).collect();
+    unique_names(reading, &written);
+    shared_keys(reading, &written);
+    let policies = joined(reading, &written, written.len() == count);
+    let queues = queues(reading, root);
+    PolicySet::new(policies, queues, accept(root))
+}
+
+fn accept(root: &mut Table<'_>) -> Accept {
+    let mut table = root.table("job_policies");
+    let words = [
+        ("tighten", Accept::Tighten),
+        ("replace", Accept::Replace),
+        ("ignore", Accept::Ignore),
+    ];
+    let accept = table.word("accept", Accept::default(), &words);
+    table.finish();
+    accept
+}
+
+/// Reads one `[[policy]]` to its end; `None` when it lacks what the rest needs.
+fn policy(mut table: Table<'_>) -> Option<Written> {
+    let name = policy_name(&mut table);
+    table.text("description");
+    let matching = matching(&mut table);
+    let key = key(&mut table, name.as_ref());
+    let missing = [
+        ("shared", KeyMissing::Shared),
+        ("skip", KeyMissing::Skip),
+        ("reject", KeyMissing::Reject),
+    ];
+    let key_missing = table.word("key_missing", KeyMissing::default(), &missing);
+    let limits = limits(&mut table);
+    let on_limit = on_limit(&mut table);
+    let header = table.span.clone();
+    table.finish();
+    let (name, (key, key_span)) = (name?, key?);
+    let policy = Policy {
+        name: Arc::from(name.text),
+        matching: matching?,
+        key,
+        key_missing,
+        limits: limits?,
+        on_limit,
+    };
+    let span = if name.span.is_empty() {
+        header
+    } else {
+        name.span
+    };
+    Some(Written {
+        policy,
+        name: span,
+        key: key_span,
+    })
+}
+
+fn policy_name(table: &mut Table<'_>) -> Option<Text> {
+    if table.get("name").is_none() {
+        table.error(
+            &table.span,
+            "a policy needs a `name`",
+            "add name = \"…\"; metrics and headers show it",
+        );
+    }
+    let name = table.text("name")?;
+    match Key::new(&name.text) {
+        Ok(_) => Some(name),
+        Err(_) => {
+            let hint =
+                "up to 256 letters, digits and `.` `_` `:` `-`, beginning with a letter or digit";
+            table.error(&name.span, "`policy.name` is not valid", hint);
+            None
+        }
+    }
+}
+
+/// The key's template and its place; the name's, where there is no key.
+fn key(table: &mut Table<'_>, name: Option<&Text>) -> Option<(Template, Range<usize>)> {
+    let given = table.get("key").is_some();
+    let text = if given {
+        table.text("key")
+    } else {
+        name.cloned()
+    }?;
+    match Template::new(&text.text) {
+        Ok(template) => Some((template, text.span)),
+        Err(bad) => {
+            table.error(&text.span, "`policy.key` is not valid", bad.to_string());
+            None
+        }
+    }
+}
+
+fn on_limit(table: &mut Table<'_>) -> OnLimit {
+    let later = table.get("on_limit").filter(|found| {
+        matches!(found.value, DeValue::String(word) if ["reschedule", "drop"].contains(&word.as_ref()))
+    });
+    match later {
+        Some(found) => {
+            let title = "`policy.on_limit`: \"reschedule\" and \"drop\" come with a later version";
+            table.error(&found.span, title, "use \"wait\"");
+            OnLimit::Wait
+        }
+        None => table.word("on_limit", OnLimit::Wait, &[("wait", OnLimit::Wait)]),
+    }
+}
+
+fn matching(table: &mut Table<'_>) -> Option<Match> {
+    let Some(mut table) = table.maybe_table("match", "match = { queue = \"billing\" }") else {
+        return Some(Match::default());
+    };
+    let queue = table.get("queue");
+    let queue = queue.map_or(Some(Vec::new()), |found| {
+        patterns(&table, &found, Some(QUEUE))
+    });
+    let kind = table.get("type");
+    let kind = kind.map_or(Some(Vec::new()), |found| {
+        patterns(&table, &found, Some(TYPE))
+    });
+    let mut meta = Vec::new();
+    for (name, found) in table.each() {
+        match name.strip_prefix("meta.") {
+            Some(path) if !path.is_empty() => {
+                meta.push((Box::from(path), patterns(&table, &found, None)?))
+            }
+            _ => continue,
+        }
+    }
+    // Written without quotes, `meta.plan` is a table.
+    if let Some(nested) = table.maybe_table("meta", "meta.plan = \"free\"") {
+        meta_patterns(&nested, "", &mut meta)?;
+    }
+    table.finish_but(|name| name.starts_with("meta."));
+    Some(Match {
+        queue: queue?,
+        kind: kind?,
+        meta,
+    })
+}
+
+fn meta_patterns(
+    table: &Table<'_>,
+    before: &str,
+    meta: &mut Vec<(Box<str>, Vec<Pattern>)>,
+) -> Option<()> {
+    for (name, found) in table.each() {
+        let path = format!("{before}{name}");
+        match found.value {
+            DeValue::Table(_) => {
+                meta_patterns(&table.as_table(&found, "")?, &format!("{path}."), meta)?
+            }
+            _ => meta.push((path.into(), patterns(table, &found, None)?)),
+        }
+    }
+    Some(())
+}
+
+/// What names of one sort look like, to tell patterns that nothing can match.
+#[derive(Clone, Copy)]
+struct Names {
+    what: &'static str,
+    allowed: fn(char) -> bool,
+}
+
+/// Queue names (OJS core): lower case, digits, `.` and `-`.
+const QUEUE: Names = Names {
+    what: "queue names have",
+    allowed: |c| c.is_ascii_lowercase() || c.is_ascii_digit() || ".-*?".contains(c),
+};
+/// Job types (OJS core): as queue names, and `_`.
+const TYPE: Names = Names {
+    what: "job types have",
+    allowed: |c| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-*?".contains(c),
+};
+
+/// One pattern or a list of them.
+fn patterns(table: &Table<'_>, found: &Found<'_>, names: Option<Names>) -> Option<Vec<Pattern>> {
+    let texts: Vec<Text> = match found.value {
+        DeValue::String(text) => vec![Text {
+            text: text.to_string(),
+            span: found.span.clone(),
+        }],
+        DeValue::Array(items) => {
+            let each = items.iter().map(|item| {
+                table.as_text(&Found {
+                    path: found.path.clone(),
+                    span: item.span(),
+                    value: item.get_ref(),
+                })
+            });
+            each.collect::<Option<_>>()?
+        }
+        _ => {
+            table.wrong_type(found, "a string or a list of strings", "put it in quotes");
+            return None;
+        }
+    };
+    if texts.is_empty() {
+        table.error(
+            &found.span,
+            format!("`{}` matches nothing", found.path),
+            "leave it out to match everything",
+        );
+    }
+    for text in &texts {
+        let strange = names
+            .and_then(|names| Some((names, text.text.chars().find(|c| !(names.allowed)(*c))?)));
+        if text.text.is_empty() {
+            table.error(
+                &text.span,
+                format!("`{}` matches nothing", found.path),
+                "leave it out to match everything",
+            );
+        } else if let Some((names, c)) = strange {
+            let title = format!(
+                "`{}` can never match: {:?} has {c:?}",
+                found.path, text.text
+            );
+            table.warn(
+                &text.span,
+                title,
+                format!("{} lower case letters, digits and a few marks", names.what),
+            );
+        }
+    }
+    Some(texts.iter().map(|text| Pattern::new(&text.text)).collect())
+}
+
+/// `concurrency`, `rate` and `throttle` of a policy or queue.
+fn limits(table: &mut Table<'_>) -> Option<Limits> {
+    let bounded = table.get("concurrency").is_some();
+    let concurrency = match table.integer("concurrency") {
+        None => None,
+        Some((slots, span)) => match numbers::concurrency(slots) {
+            Ok(slots) => Some(slots),
+            Err(message) => {
+                table.error(&span, format!("`{}.concurrency` {message}", table.path), "");
+                None
+            }
+        },
+    };
+    let given = table.get("rate").is_some();
+    let rates: Vec<Rate> = table
+        .tables("rate", "rate = { limit = 100, period = \"1m\" }")
+        .into_iter()
+        .filter_map(rate)
+        .collect();
+    let throttled = table.get("throttle").is_some();
+    let throttle = table
+        .maybe_table("throttle", "throttle = { limit = 10, period = \"1s\" }")
+        .and_then(throttle);
+    // What is wrong was said; to go on without it would only find that a limit is missing.
+    let lost = (bounded && concurrency.is_none())
+        || (given && rates.is_empty())
+        || (throttled && throttle.is_none());
+    (!lost).then_some(Limits {
+        concurrency,
+        rates,
+        throttle,
+    })
+}
+
+fn rate(mut table: Table<'_>) -> Option<Rate> {
+    let (limit, period) = (limit(&mut table), period(&mut table));
+    let limited = match (&limit, &period) {
+        (Some((limit, at)), Some((period, until))) => numbers::rate(*limit, *period)
+            .map_err(|wrong| out_of_range(&table, wrong, [at, until, at]))
+            .ok(),
+        _ => None,
+    };
+    table.finish();
+    limited
+}
+
+fn throttle(mut table: Table<'_>) -> Option<Throttle> {
+    let interval = table.micros("interval");
+    let burst = table.integer("burst");
+    let (burst, burst_span) = burst.map_or((1, table.span.clone()), |(burst, span)| (burst, span));
+    let found = match interval {
+        Some((micros, span)) => {
+            for other in ["limit", "period"] {
+                if let Some(found) = table.get(other) {
+                    let title = format!("`{}` stands beside `interval`", found.path);
+                    table.error(
+                        &found.span,
+                        title,
+                        "write either interval, or limit and period",
+                    );
+                }
+            }
+            numbers::interval(micros, burst)
+                .map_err(|wrong| out_of_range(&table, wrong, [&span, &span, &burst_span]))
+        }
+        None => {
+            let (limit, period) = (limit(&mut table), period(&mut table));
+            match (&limit, &period) {
+                (Some((limit, at)), Some((period, until))) => {
+                    numbers::throttle(*limit, *period, burst)
+                        .map_err(|wrong| out_of_range(&table, wrong, [at, until, &burst_span]))
+                }
+                _ => Err(()),
+            }
+        }
+    };
+    table.finish();
+    found.ok()
+}
+
+fn limit(table: &mut Table<'_>) -> Option<(i64, Range<usize>)> {
+    if table.get("limit").is_none() {
+        table.error(
+            &table.span,
+            format!("`{}` needs a `limit`", table.path),
+            "such as limit = 100",
+        );
+    }
+    table.integer("limit")
+}
+
+fn period(table: &mut Table<'_>) -> Option<(u64, Range<usize>)> {
+    if table.get("period").is_none() {
+        table.error(
+            &table.span,
+            format!("`{}` needs a `period`", table.path),
+            "such as period = \"PT1M\"",
+        );
+    }
+    table.micros("period")
+}
+
+/// Reports a number at the place of its member: limit (or interval), period, burst.
+fn out_of_range(table: &Table<'_>, wrong: Wrong, [limit, period, burst]: [&Range<usize>; 3]) {
+    let span = match wrong.member {
+        "period" => period,
+        "burst" => burst,
+        _ => limit,
+    };
+    table.error(
+        span,
+        format!("`{}.{}` is out of range", table.path, wrong.member),
+        wrong.message,
+    );
+}
+
+fn queues(reading: &Reading<'_>, root: &mut Table<'_>) -> Vec<QueueLimits> {
+    let mut queues: Vec<QueueLimits> = Vec::new();
+    for mut table in root.tables("queue", "[[queue]] above its fields") {
+        let header = table.span.clone();
+        let name = table
+            .get("name")
+            .map(|found| (patterns(&table, &found, Some(QUEUE)), found));
+        if name.is_none() {
+            table.error(
+                &header,
+                "a queue entry needs a `name`",
+                "add name = \"…\"; a glob gives each queue its own counters",
+            );
+        }
+        let limits = limits(&mut table);
+        table.finish();
+        let (Some((Some(names), found)), Some(limits)) = (name, limits) else {
+            continue;
+        };
+        if limits == Limits::default() {
+            let title = "this queue entry has no limit";
+            reading.error(
+                found.span.clone(),
+                title,
+                "add concurrency, rate or throttle, or remove the entry",
+            );
+        }
+        for name in names {
+            if queues.iter().any(|queue| queue.name == name) {
+                reading.error(
+                    found.span.clone(),
+                    format!("queue {:?} is there twice", name.as_str()),
+                    "make it one entry",
+                );
+            }
+            queues.push(QueueLimits {
+                name,
+                limits: limits.clone(),
+            });
+        }
+    }
+    queues
+}
+
+fn unique_names(reading: &Reading<'_>, written: &[Written]) {
+    for (at, one) in written.iter().enumerate() {
+        if written
+            .iter()
+            .take(at)
+            .any(|earlier| earlier.policy.name == one.policy.name)
+        {
+            let title = format!("policy {:?} is there twice", one.policy.name);
+            reading.error(one.name.clone(), title, "give each policy its own name");
+        }
+    }
+}
+
+/// Two policies on one key with different numbers may be meant, or a mistake in copying.
+fn shared_keys(reading: &Reading<'_>, written: &[Written]) {
+    let limited = |one: &&Written| one.policy.limits != Limits::default();
+    for (at, one) in written.iter().enumerate().filter(|(_, one)| limited(one)) {
+        let same = |earlier: &&Written| {
+            earlier.policy.key == one.policy.key && earlier.policy.limits != one.policy.limits
+        };
+        if let Some(other) = written.iter().take(at).filter(limited).find(same) {
+            let title = format!(
+                "policies {:?} and {:?} share a key but not their numbers",
+                other.policy.name, one.policy.name
+            );
+            let hint = "they share counters; each job is held to the numbers of the policies that match it";
+            reading.warn(one.key.clone(), title, hint);
+        }
+    }
+}
+
+/// Gives a policy without numbers those of the policies whose key it uses. Unless `all` could be
+/// read, the one it means may be missing here.
+fn joined(reading: &Reading<'_>, written: &[Written], all: bool) -> Vec<Policy> {
+    let mut policies = Vec::new();
+    for one in written {
+        if one.policy.limits != Limits::default() {
+            policies.push(one.policy.clone());
+            continue;
+        }
+        let before = policies.len();
+        for other in written {
+            if other.policy.key == one.policy.key && other.policy.limits != Limits::default() {
+                policies.push(Policy {
+                    limits: other.policy.limits.clone(),
+                    ..one.policy.clone()
+                });
+            }
+        }
+        if policies.len() == before && all {
+            let title = format!("policy {:?} has no limit", one.policy.name);
+            let hint = "add concurrency, rate or throttle, or use the key of a policy that has one";
+            reading.error(one.name.clone(), title, hint);
+        }
+    }
+    policies
+}

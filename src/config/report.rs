@@ -1,0 +1,207 @@
+//! What is wrong with a config file: every problem at once, each shown under its line.
+
+use std::fmt;
+use std::ops::Range;
+
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+
+/// One problem.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Problem {
+    pub(super) warning: bool,
+    /// Bytes of the file; `None` for what is not in it.
+    pub(super) span: Option<Range<usize>>,
+    /// What is wrong, as a sentence that also reads well by itself.
+    pub(super) title: String,
+    /// What would be right, shown beside the caret.
+    pub(super) hint: String,
+}
+
+/// The problems of a config file, in the order of its lines.
+#[derive(Clone)]
+pub struct Report {
+    name: String,
+    text: String,
+    problems: Vec<Problem>,
+}
+
+impl Report {
+    /// A report on the file `name`; secrets in `text` are made unreadable, spans stay true.
+    pub(super) fn new(name: &str, text: &str, mut problems: Vec<Problem>) -> Report {
+        problems.sort_by_key(|problem| problem.span.as_ref().map_or(0, |span| span.start));
+        Report {
+            name: name.into(),
+            text: masked(text),
+            problems,
+        }
+    }
+
+    /// How many problems forbid a start.
+    pub fn errors(&self) -> usize {
+        self.problems.len() - self.warnings()
+    }
+
+    /// How many problems do not.
+    pub fn warnings(&self) -> usize {
+        self.problems
+            .iter()
+            .filter(|problem| problem.warning)
+            .count()
+    }
+
+    /// The report as text, one block a problem, with colours for a terminal if asked.
+    pub fn render(&self, colour: bool) -> String {
+        let renderer = if colour {
+            Renderer::styled()
+        } else {
+            Renderer::plain()
+        };
+        let blocks: Vec<String> = self
+            .problems
+            .iter()
+            .map(|problem| self.block(problem, &renderer))
+            .collect();
+        blocks.join("\n\n")
+    }
+
+    fn block(&self, problem: &Problem, renderer: &Renderer) -> String {
+        let level = if problem.warning {
+            Level::WARNING
+        } else {
+            Level::ERROR
+        };
+        let title = level.primary_title(&problem.title);
+        let group = match problem.span.as_ref().filter(|_| !self.text.is_empty()) {
+            Some(span) => {
+                let mut caret = AnnotationKind::Primary.span(clamped(span, &self.text));
+                if !problem.hint.is_empty() {
+                    caret = caret.label(&problem.hint);
+                }
+                title.element(
+                    Snippet::source(&self.text)
+                        .path(&self.name)
+                        .annotation(caret),
+                )
+            }
+            None if problem.hint.is_empty() => Group::with_title(title),
+            None => title.element(Level::HELP.message(&problem.hint)),
+        };
+        renderer.render(&[group])
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.render(false))
+    }
+}
+
+/// The titles only: what the file says stays out of logs.
+impl fmt::Debug for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list()
+            .entries(self.problems.iter().map(|problem| &problem.title))
+            .finish()
+    }
+}
+
+impl std::error::Error for Report {}
+
+/// A span that is within the text, on one line, and at least one character where there is one.
+fn clamped(span: &Range<usize>, text: &str) -> Range<usize> {
+    let start = (0..=span.start.min(text.len()))
+        .rev()
+        .find(|at| text.is_char_boundary(*at))
+        .unwrap_or(0);
+    let rest = text.get(start..).unwrap_or_default();
+    let line = rest.find('\n').unwrap_or(rest.len());
+    let first = rest.chars().next().map_or(0, char::len_utf8);
+    let length = span
+        .end
+        .saturating_sub(start)
+        .min(line)
+        .max(first.min(line));
+    let end = (start + length..=text.len())
+        .find(|at| text.is_char_boundary(*at))
+        .unwrap_or(text.len());
+    start..end
+}
+
+/// The text with `*` over all that stands behind a name such as `token`, and over the login of a
+/// URL, byte for byte.
+fn masked(text: &str) -> String {
+    text.split_inclusive('\n').map(masked_line).collect()
+}
+
+fn masked_line(line: &str) -> String {
+    let lower = line.to_ascii_lowercase();
+    let named = ["tok", "secret", "passw"]
+        .iter()
+        .filter_map(|word| lower.find(word))
+        .min();
+    let from = named.and_then(|at| Some(at + lower.get(at..)?.find('=')? + 1));
+    let login = lower.find("://").map(|at| at + 3);
+    let login = login.and_then(|at| Some(at..at + lower.get(at..)?.rfind('@')?));
+    let hidden = |at: usize| {
+        from.is_some_and(|from| at >= from) || login.as_ref().is_some_and(|l| l.contains(&at))
+    };
+    let mut out = String::with_capacity(line.len());
+    for (at, c) in line.char_indices() {
+        match c {
+            ' ' | '"' | '\'' | '\r' | '\n' => out.push(c),
+            _ if hidden(at) => out.extend(std::iter::repeat_n('*', c.len_utf8())),
+            _ => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_hidden_and_spans_stay() {
+        let text = "a = 1\ntokn = \"s3cret-é\" # x\nupstream = \"http://me:pw@host:1\"\n";
+        let masked = masked(text);
+        assert_eq!(masked.len(), text.len());
+        assert!(
+            !masked.contains("s3cret") && !masked.contains("pw"),
+            "{masked}"
+        );
+        assert!(
+            masked.contains("a = 1") && masked.contains("@host:1"),
+            "{masked}"
+        );
+    }
+
+    #[test]
+    fn any_span_can_be_shown() {
+        let text = "é = 1\n";
+        for start in 0..10 {
+            for end in 0..10 {
+                let problem = Problem {
+                    warning: false,
+                    span: Some(start..end),
+                    title: "t".into(),
+                    hint: "h".into(),
+                };
+                assert!(
+                    Report::new("f", text, vec![problem])
+                        .to_string()
+                        .starts_with("error: t")
+                );
+            }
+        }
+        let problem = Problem {
+            warning: true,
+            span: Some(0..9),
+            title: "t".into(),
+            hint: String::new(),
+        };
+        assert_eq!(
+            Report::new("f", "", vec![problem]).to_string(),
+            "warning: t"
+        );
+    }
+}

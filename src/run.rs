@@ -1,0 +1,311 @@
+//! Wiring: the parts from the settings, and the drain at the end. It makes no runtime, no thread, no
+//! signal handler and no global; `main` does, and tests do without.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use http::HeaderValue;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::admin::{Admin, Readiness};
+use crate::config::{self, ClaimsCount, Heartbeat, Liveness, MediaType, Requeue, Settings};
+use crate::metrics::Metrics;
+use crate::net::{Listener, Net};
+use crate::proxy::respond::Relabel;
+use crate::proxy::{self, Backend, Proxy, Sidecar};
+use crate::server;
+use crate::store::Store;
+use crate::upstream::{self, Target, Upstream};
+
+/// How often a drain looks whether it is over.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long connections may take to end after the drain.
+const CLOSING: Duration = Duration::from_secs(3);
+
+/// What comes from outside: where connections are made, where usage is kept, and chance.
+#[derive(Clone, Debug)]
+pub struct Env {
+    /// The network.
+    pub net: Net,
+    /// Where usage is kept.
+    pub store: Arc<dyn Store>,
+    /// Makes this sidecar's own worker id.
+    pub seed: u64,
+    /// Whether `POST /ojs/v1/admin/reset` clears the sidecar too (`dev`).
+    pub reset: bool,
+}
+
+/// How a run ends: first in order, then at once.
+#[derive(Clone, Default, Debug)]
+pub struct Stop {
+    /// Begin to drain.
+    pub drain: CancellationToken,
+    /// Do not wait any longer.
+    pub now: CancellationToken,
+}
+
+/// A bound and wired sidecar that does not serve yet.
+#[derive(Debug)]
+pub struct Running {
+    settings: Settings,
+    env: Env,
+    sidecar: Arc<Sidecar>,
+    target: Target,
+    readiness: Arc<Readiness>,
+    metrics: Metrics,
+    data: Listener,
+    admin: Listener,
+    closing: CancellationToken,
+}
+
+/// One more thread's share: a listener on the same port and connections of its own.
+#[derive(Debug)]
+pub struct Thread {
+    addr: SocketAddr,
+    net: Net,
+    sidecar: Arc<Sidecar>,
+    target: Target,
+    limits: (server::Limits, upstream::Limits),
+    closing: CancellationToken,
+}
+
+impl Running {
+    /// Binds both ports and wires everything.
+    ///
+    /// # Errors
+    /// A port cannot be bound, or the backend's address or roots cannot be used.
+    pub async fn start(settings: Settings, env: Env) -> anyhow::Result<Running> {
+        let ca = settings.upstream.ca_file.as_deref();
+        let target = Target::parse(&settings.upstream.url.to_string(), ca)?;
+        let bound = |what: &'static str, addr| move || format!("cannot listen on {addr} ({what})");
+        let (listen, admin_listen) = (settings.server.listen, settings.server.admin_listen);
+        let mut data = env
+            .net
+            .bind(listen)
+            .await
+            .with_context(bound("server.listen", listen))?;
+        if settings.server.threads > 1 {
+            // Bound alone first, so that a port in use is noticed; now again, to be shared.
+            let addr = data.local_addr()?;
+            drop(data);
+            data = env
+                .net
+                .bind_shared(addr)
+                .await
+                .with_context(bound("server.listen", addr))?;
+        }
+        let admin = env
+            .net
+            .bind(admin_listen)
+            .await
+            .with_context(bound("server.admin_listen", admin_listen))?;
+        let metrics = Metrics::new(settings.metrics.top_keys);
+        let sidecar = Sidecar::new(
+            proxy_settings(&settings, env.reset)?,
+            Arc::clone(&settings.policies),
+            Arc::clone(&env.store),
+            backend(&settings.upstream),
+            metrics.clone(),
+            &format!("ojs-throttle-{:016x}", env.seed),
+        );
+        Ok(Running {
+            settings,
+            env,
+            sidecar,
+            target,
+            readiness: Arc::default(),
+            metrics,
+            data,
+            admin,
+            closing: CancellationToken::new(),
+        })
+    }
+
+    /// Where SDKs connect.
+    ///
+    /// # Errors
+    /// The system does not say.
+    pub fn addr(&self) -> std::io::Result<SocketAddr> {
+        self.data.local_addr()
+    }
+
+    /// Where metrics and health are.
+    ///
+    /// # Errors
+    /// The system does not say.
+    pub fn admin_addr(&self) -> std::io::Result<SocketAddr> {
+        self.admin.local_addr()
+    }
+
+    /// The shares of the threads beyond the first, each to be served on a runtime of its own.
+    ///
+    /// # Errors
+    /// The system does not say which port was bound.
+    pub fn threads(&self) -> std::io::Result<Vec<Thread>> {
+        let thread = |addr| Thread {
+            addr,
+            net: self.env.net.clone(),
+            sidecar: Arc::clone(&self.sidecar),
+            target: self.target.clone(),
+            limits: (
+                server_limits(&self.settings.server),
+                upstream_limits(&self.settings),
+            ),
+            closing: self.closing.clone(),
+        };
+        let addr = self.addr()?;
+        Ok((1..self.settings.server.threads)
+            .map(|_| thread(addr))
+            .collect())
+    }
+
+    /// Serves until `stop`, drains, and returns when nothing is left to do.
+    pub async fn serve(self, stop: Stop) {
+        let limits = server_limits(&self.settings.server);
+        let upstream = Upstream::new(self.target, self.env.net, upstream_limits(&self.settings));
+        let proxy = Proxy::new(Arc::clone(&self.sidecar), upstream);
+        let sweeping = CancellationToken::new();
+        let pages = Admin::new(
+            Arc::clone(&self.sidecar),
+            self.metrics,
+            Arc::clone(&self.readiness),
+        );
+        let mut tasks = JoinSet::new();
+        tasks.spawn(server::serve(
+            self.admin,
+            pages,
+            limits,
+            self.closing.clone(),
+        ));
+        // Before the first FETCH: running jobs have their slots, or a limit would be broken by a restart.
+        proxy.learn().await;
+        tasks.spawn(server::serve(
+            self.data,
+            proxy.clone(),
+            limits,
+            self.closing.clone(),
+        ));
+        tasks.spawn({
+            let (proxy, sweeping) = (proxy.clone(), sweeping.clone());
+            async move { proxy.sweep(sweeping).await }
+        });
+        self.readiness.ready();
+        tokio::select! {
+            () = stop.drain.cancelled() => {}
+            () = stop.now.cancelled() => {}
+        }
+        self.readiness.draining();
+        let deadline = Instant::now() + self.settings.server.drain_timeout;
+        let drained = async {
+            proxy.drain().await;
+            while !proxy.sidecar().quiet().await && Instant::now() < deadline {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        tokio::select! {
+            () = drained => {}
+            () = stop.now.cancelled() => {}
+        }
+        sweeping.cancel();
+        self.closing.cancel();
+        let ended = async {
+            while tasks.join_next().await.is_some() {}
+            proxy.sidecar().finished().await;
+        };
+        tokio::select! {
+            _ = tokio::time::timeout(CLOSING, ended) => {}
+            () = stop.now.cancelled() => {}
+        }
+    }
+}
+
+impl Thread {
+    /// Serves until the sidecar closes.
+    ///
+    /// # Errors
+    /// The port cannot be bound once more.
+    pub async fn serve(self) -> std::io::Result<()> {
+        let listener = self.net.bind_shared(self.addr).await?;
+        let upstream = Upstream::new(self.target, self.net, self.limits.1);
+        let proxy = Proxy::new(self.sidecar, upstream);
+        server::serve(listener, proxy, self.limits.0, self.closing).await;
+        Ok(())
+    }
+}
+
+fn server_limits(settings: &config::Server) -> server::Limits {
+    server::Limits {
+        header: settings.header_timeout,
+        idle: settings.idle_timeout,
+        connections: settings.max_connections,
+        in_flight: settings.max_in_flight,
+        ..server::Limits::default()
+    }
+}
+
+fn upstream_limits(settings: &Settings) -> upstream::Limits {
+    upstream::Limits {
+        connect: settings.upstream.connect_timeout,
+        head: settings.upstream.timeout,
+        ..upstream::Limits::default()
+    }
+}
+
+fn proxy_settings(settings: &Settings, reset: bool) -> anyhow::Result<proxy::Settings> {
+    let token = settings.upstream.token.as_ref().map(|token| {
+        let mut value = HeaderValue::try_from(format!("Bearer {}", token.expose()))?;
+        value.set_sensitive(true);
+        anyhow::Ok(value)
+    });
+    Ok(proxy::Settings {
+        max_wait: settings.fetch.max_wait,
+        claim_budget: settings.fetch.claim_budget,
+        hold_idle: settings.hold.idle,
+        hold_max: settings.hold.max,
+        hold_bytes: settings.hold.max_bytes,
+        settle_retry_for: settings.settle.retry_for,
+        max_body: settings.server.max_body,
+        body_timeout: settings.server.body_timeout,
+        upstream_timeout: settings.upstream.timeout,
+        token: token
+            .transpose()
+            .context("upstream.token cannot stand in a header")?,
+        trust_tenant_header: settings.server.trust_tenant_header,
+        repair_heartbeat: settings.repairs.heartbeat_active_jobs,
+        repair_paths: settings.repairs.queue_paths,
+        media_type: match settings.repairs.media_type {
+            MediaType::Auto => Relabel::Auto,
+            MediaType::Always => Relabel::Always,
+            MediaType::Off => Relabel::Never,
+        },
+        reset,
+    })
+}
+
+fn backend(settings: &config::Upstream) -> Backend {
+    let claims_count = match settings.claims_count {
+        ClaimsCount::Auto => None,
+        ClaimsCount::Yes => Some(true),
+        ClaimsCount::No => Some(false),
+    };
+    let requeue_harmless = match settings.requeue {
+        Requeue::Auto => None,
+        Requeue::Harmless => Some(true),
+        Requeue::Burns => Some(false),
+    };
+    let worker_liveness = match settings.liveness {
+        Liveness::Auto => None,
+        Liveness::Job => Some(false),
+        Liveness::Worker => Some(true),
+    };
+    let from_start = match settings.heartbeat {
+        Heartbeat::Auto => None,
+        Heartbeat::FromNow => Some(false),
+        Heartbeat::FromStart => Some(true),
+    };
+    Backend::new(claims_count, requeue_harmless, worker_liveness, from_start)
+}

@@ -1,0 +1,318 @@
+//! Config files: which are accepted and what is said about the rest. The expected messages stand
+//! beside each file; `UPDATE_EXPECTED=1 cargo test --test config` writes them anew, to be read
+//! before they are committed.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ojs_throttle::config::{self, LogFormat, Overrides, Settings};
+use ojs_throttle::json::Json;
+use ojs_throttle::policy::JobView;
+use proptest::prelude::*;
+
+/// The TOML files of a folder; there must be some.
+fn files(folder: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/config")
+        .join(folder);
+    let entries = fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> = entries
+        .filter(|path| path.extension().is_some_and(|e| e == "toml"))
+        .collect();
+    files.sort();
+    assert!(!files.is_empty(), "no files in {}", folder.display());
+    files
+}
+
+fn load(path: &Path) -> Result<Settings, config::Report> {
+    let name = path.file_name().unwrap().to_str().unwrap();
+    Settings::parse(&fs::read_to_string(path).unwrap(), name)
+}
+
+/// Compares with the text beside the file.
+fn expect(path: &Path, found: &str) {
+    let beside = path.with_extension("txt");
+    if std::env::var_os("UPDATE_EXPECTED").is_some() {
+        fs::write(&beside, format!("{found}\n")).unwrap();
+    }
+    let expected = fs::read_to_string(&beside).unwrap_or_default();
+    assert_eq!(found, expected.trim_end_matches('\n'), "{}", path.display());
+}
+
+#[test]
+fn valid_files_are_accepted() {
+    for path in files("valid") {
+        let settings = load(&path).unwrap_or_else(|report| panic!("{}\n{report}", path.display()));
+        match path.file_stem().unwrap().to_str() {
+            Some("warnings") => expect(&path, &settings.warnings.to_string()),
+            _ => assert_eq!(
+                settings.warnings.warnings(),
+                0,
+                "{}\n{}",
+                path.display(),
+                settings.warnings
+            ),
+        }
+    }
+}
+
+#[test]
+fn invalid_files_are_refused_with_all_their_problems() {
+    for path in files("invalid") {
+        let report = load(&path).expect_err(&path.display().to_string());
+        let text = report.to_string();
+        assert!(report.errors() > 0 && !text.contains("hunter2"), "{text}");
+        assert!(!format!("{report:?}").contains("hunter2"));
+        expect(&path, &text);
+    }
+}
+
+#[test]
+fn the_example_shows_every_field_with_its_default() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config.example.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    let settings =
+        Settings::parse(&text, "config.example.toml").unwrap_or_else(|report| panic!("{report}"));
+    assert_eq!(settings.warnings.warnings(), 0, "{}", settings.warnings);
+
+    // A name stands there as a field, or in a comment as one.
+    let words: BTreeSet<&str> = text
+        .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+        .collect();
+    let known = config::known_fields(&text);
+    assert!(known.len() > 50, "{known:?}");
+    for field in known {
+        let name = field.rsplit('.').next().unwrap();
+        assert!(words.contains(name), "{field} is not documented");
+    }
+
+    let default = Settings::default_for("http://127.0.0.1:9090".parse().unwrap());
+    assert_eq!(settings.server, default.server);
+    assert_eq!(settings.upstream, default.upstream);
+    assert_eq!(settings.store, default.store);
+    assert_eq!(settings.fetch, default.fetch);
+    assert_eq!(settings.hold, default.hold);
+    assert_eq!(settings.settle, default.settle);
+    assert_eq!(settings.repairs, default.repairs);
+    assert_eq!(settings.metrics, default.metrics);
+    assert_eq!(settings.policies.accept(), default.policies.accept());
+}
+
+#[test]
+fn what_the_example_leaves_out_is_read_too() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config.example.toml");
+    let mut text = fs::read_to_string(&path).unwrap();
+    let token = tempfile::NamedTempFile::new().unwrap();
+    fs::write(token.path(), "s3cret\n").unwrap();
+    for (commented, real) in [
+        (
+            "# token = \"file:/run/secrets/ojs-token\"",
+            format!("token = \"file:{}\"", token.path().display()),
+        ),
+        (
+            "# ca_file = \"/etc/ssl/private-ca.pem\"",
+            format!("ca_file = \"{}\"", token.path().display()),
+        ),
+        ("# max = 1024", "max = 1024".into()),
+    ] {
+        assert!(text.contains(commented), "{commented}");
+        text = text.replace(commented, &real);
+    }
+    text = text.replace("http://127", "https://127");
+    let settings = Settings::parse(&text, "example").unwrap();
+    assert_eq!(settings.upstream.token.as_ref().unwrap().expose(), "s3cret");
+    assert_eq!(settings.upstream.ca_file.as_deref(), Some(token.path()));
+    assert_eq!(settings.hold.max, Some(1024));
+    assert!(!format!("{settings:?}").contains("s3cret"));
+}
+
+/// What is asked of a job, as `policy/key`.
+fn asked(settings: &Settings, queue: &str, kind: &str, meta: &str) -> Vec<String> {
+    let meta = Some(Json::parse(meta.as_bytes(), 16).unwrap());
+    let found = settings.policies.limits(
+        &JobView {
+            queue,
+            kind,
+            meta,
+            tenant: None,
+        },
+        &[],
+    );
+    found.map_or(Vec::new(), |found| {
+        found
+            .limited
+            .iter()
+            .map(|l| format!("{}/{}", l.policy, l.key))
+            .collect()
+    })
+}
+
+#[test]
+fn policies_mean_what_the_file_says() {
+    let settings = load(
+        &files("valid")
+            .into_iter()
+            .find(|path| path.ends_with("issue.toml"))
+            .unwrap(),
+    )
+    .unwrap();
+    assert_eq!(
+        asked(
+            &settings,
+            "billing",
+            "payment.charge",
+            r#"{"tenant_id":"acme"}"#
+        ),
+        ["stripe/stripe:acme"]
+    );
+    assert_eq!(
+        asked(&settings, "billing", "report", "{}"),
+        Vec::<String>::new()
+    );
+    assert_eq!(
+        asked(&settings, "email", "payment.x", "{}"),
+        ["queue/email"]
+    );
+    assert!(settings.policies.gate("billing").keyed && settings.policies.gate("other").open());
+
+    let settings = load(
+        &files("valid")
+            .into_iter()
+            .find(|path| path.ends_with("meta.toml"))
+            .unwrap(),
+    )
+    .unwrap();
+    let both = r#"{"plan":"free","customer":{"region":"eu"}}"#;
+    assert_eq!(
+        asked(&settings, "q", "t", both),
+        ["quoted/quoted", "nested/nested"]
+    );
+    assert_eq!(
+        asked(
+            &settings,
+            "q",
+            "t",
+            r#"{"plan":"trial-9","customer.region":"eu"}"#
+        ),
+        ["quoted/quoted"]
+    );
+    let nested = &settings.policies.policies()[1].limits;
+    assert_eq!((nested.concurrency, nested.rates.len()), (Some(0), 2));
+    assert_eq!(nested.throttle.unwrap().period.get(), 250);
+    assert_eq!(settings.upstream.url.base, "/base");
+}
+
+#[test]
+fn a_policy_without_numbers_takes_those_of_its_key() {
+    let text = "server.upstream = \"http://a\"
+        [[policy]]\nname = \"a\"\nkey = \"k:{queue}\"\nmatch.type = \"a\"\nconcurrency = 3
+        [[policy]]\nname = \"b\"\nkey = \"k:{queue}\"\nmatch.type = \"b\"";
+    let settings = Settings::parse(text, "t").unwrap();
+    let found = settings
+        .policies
+        .limits(
+            &JobView {
+                queue: "q",
+                kind: "b",
+                meta: None,
+                tenant: None,
+            },
+            &[],
+        )
+        .unwrap();
+    let limited: Vec<_> = found
+        .limited
+        .iter()
+        .map(|l| (l.policy.to_string(), l.limits.concurrency))
+        .collect();
+    assert_eq!(limited, [("b".to_owned(), Some(3))]);
+}
+
+#[test]
+fn the_command_line_wins_over_the_file() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(
+        file.path(),
+        "[server]\nlisten = \"127.0.0.1:1\"\nlog = \"json\"\n",
+    )
+    .unwrap();
+    let overrides = Overrides {
+        listen: "127.0.0.1:2".parse().ok(),
+        admin_listen: None,
+        upstream: "http://other:3/x".parse().ok(),
+    };
+    let settings = Settings::load_with(Some(file.path()), &overrides).unwrap();
+    assert_eq!(settings.server.listen.port(), 2);
+    assert_eq!(settings.upstream.url.to_string(), "http://other:3/x");
+    assert_eq!(settings.server.log, LogFormat::Json);
+    assert_eq!(settings.fetch.max_wait, Duration::from_millis(500));
+
+    let bare = Settings::load_with(None, &overrides).unwrap();
+    assert_eq!(bare.upstream.url.port, 3);
+    assert!(
+        Settings::load_with(None, &Overrides::default())
+            .unwrap_err()
+            .to_string()
+            .contains("--upstream")
+    );
+}
+
+#[test]
+fn check_says_what_is_in_a_file() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config");
+    let ok = config::check(&folder.join("valid/issue.toml"), false);
+    assert_eq!((ok.text.as_str(), ok.status), ("ok: 1 policy, 1 queue", 0));
+    let warned = config::check(&folder.join("valid/warnings.toml"), false);
+    assert!(
+        warned
+            .text
+            .ends_with("ok: 3 policies, 0 queues, 3 warnings"),
+        "{}",
+        warned.text
+    );
+    assert_eq!(warned.status, 0);
+    let wrong = config::check(&folder.join("invalid/unknown_fields.toml"), false);
+    assert_eq!(wrong.status, 78);
+    assert!(
+        wrong.text.contains("did you mean `max_wait`?"),
+        "{}",
+        wrong.text
+    );
+    let missing = config::check(&folder.join("none.toml"), false);
+    assert_eq!(missing.status, 78);
+    assert!(
+        missing.text.starts_with("error: cannot read"),
+        "{}",
+        missing.text
+    );
+}
+
+#[test]
+fn the_environment_fills_in() {
+    let text =
+        "server.upstream = \"https://a\"\nupstream.ca_file = \"${CARGO_MANIFEST_DIR}/Cargo.toml\"";
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+    assert_eq!(
+        Settings::parse(text, "t").unwrap().upstream.ca_file,
+        Some(path)
+    );
+}
+
+proptest! {
+    /// A file that is cut, doubled or scrambled anywhere gets an answer.
+    #[test]
+    fn no_file_is_too_broken_to_report_on(from in 0..6_000usize, length in 0..60usize, put in "\\PC{0,6}|\\[\\[|\\n|\"|=") {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config.example.toml");
+        let text: Vec<char> = fs::read_to_string(path).unwrap().lines().filter(|line| !line.starts_with('#')).flat_map(|line| line.chars().chain(['\n'])).collect();
+        let from = from % text.len();
+        let kept = text.iter().take(from).copied().chain(put.chars()).chain(text.iter().skip(from + length).copied());
+        let text: String = kept.collect();
+        if let Err(report) = Settings::parse(&text, "t") {
+            prop_assert!(report.errors() > 0 && report.to_string().contains("error: "));
+        }
+    }
+}
