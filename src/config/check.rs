@@ -1,5 +1,6 @@
 //! `ojs-throttle check`: what a file says, without starting anything.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::Settings;
@@ -20,7 +21,10 @@ pub fn check(path: &Path, colour: bool) -> Checked {
             let count = |number: usize, one: &str, more: &str| {
                 format!("{number} {}", if number == 1 { one } else { more })
             };
-            let policies = count(settings.policies.policies().len(), "policy", "policies");
+            // One that takes its numbers from several others is there once for each.
+            let policies = settings.policies.policies().iter();
+            let names: BTreeSet<_> = policies.map(|policy| &policy.name).collect();
+            let policies = count(names.len(), "policy", "policies");
             let queues = count(settings.policies.queues().len(), "queue", "queues");
             let ok = format!("ok: {policies}, {queues}");
             let text = match settings.warnings.warnings() {
