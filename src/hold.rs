@@ -317,7 +317,7 @@ impl Hold {
                 }
             }
         }
-        state.into_hand(&picked);
+        state.take_in_hand(&picked);
         picked
     }
 
@@ -641,7 +641,7 @@ impl Hold {
                 }
             }
         }
-        state.into_hand(&taken);
+        state.take_in_hand(&taken);
         taken
     }
 
@@ -794,7 +794,7 @@ impl State {
         groups.flat_map(|group| &group.jobs).chain(hidden)
     }
 
-    fn into_hand(&mut self, picked: &[Held]) {
+    fn take_in_hand(&mut self, picked: &[Held]) {
         for held in picked {
             if let Some(known) = self.jobs.get_mut(&held.claimed.job) {
                 known.whereabouts = Whereabouts::InHand;

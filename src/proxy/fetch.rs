@@ -359,7 +359,7 @@ impl Proxy {
     fn answer(&self, parts: &Parts, outcome: Outcome) -> Response<Body> {
         match outcome {
             Outcome::Theirs(reply) => self.theirs(parts, reply),
-            Outcome::Lost(error) => refuse(&parts, Fault::backend(&error, false)),
+            Outcome::Lost(error) => refuse(parts, Fault::backend(&error, false)),
             Outcome::Ours(out, hint) => out.respond(parts, hint),
         }
     }
