@@ -281,14 +281,19 @@ proptest! {
         });
     }
 
-    /// `room` is what `take` then starts, and it grows when it says so and not before.
+    /// `room` is what `take` then starts, and it grows when it says so and not before. (Where jobs
+    /// disagree on spacing, `take` may start more.)
     #[test]
     fn room_is_what_may_start(
-        warm in prop::collection::vec((jobs(2), samples::wait()), 0..15), asked in limited_by(2),
+        warm in prop::collection::vec((jobs(2), samples::wait()), 0..15), asked in limited_by(2), agree in any::<bool>(),
     ) {
         samples::paused(async {
             let store = MemoryStore::new(T.0);
             for (n, (jobs, wait)) in warm.iter().enumerate() {
+                let mut jobs = jobs.clone();
+                if agree {
+                    jobs.iter_mut().flatten().for_each(|one| one.limits.throttle = asked.limits.throttle);
+                }
                 let asks: Vec<Claimed> = jobs.iter().map(|l| samples::claimed(&format!("warm-{n}"), 1, l)).collect();
                 store.take(&asks, 9).await.unwrap();
                 samples::advance(*wait).await;
@@ -307,7 +312,8 @@ proptest! {
             let asks: Vec<Claimed> = (0..=room.starts).map(|n| samples::claimed(&format!("ask-{n}"), 1, &asked)).collect();
             let verdicts = store.take(&asks, usize::MAX).await.unwrap();
             let started = verdicts.iter().filter(|v| matches!(v, Verdict::Started { .. })).count();
-            assert_eq!(started, room.starts as usize);
+            assert!(started >= room.starts as usize);
+            assert!(!agree || started == room.starts as usize);
             Ok(())
         })?;
     }

@@ -285,6 +285,7 @@ fn no_live_window_is_forgotten() {
     let periods: Vec<u64> = (1..=20).map(|n| n * 1_000_000).collect();
     for period in &periods {
         assert!(start(&mut state, &limits(None, &[(1, *period)], None), T).is_some());
+        state.end();
     }
     for period in &periods {
         assert!(
