@@ -332,7 +332,7 @@ proptest! {
             let first = twice.take(&asks, 9).await.unwrap();
             let out = first.iter().any(|verdict| matches!(verdict, Verdict::Started { .. }));
             assert_eq!(twice.back("asked", Gen(1)).await.unwrap(), out);
-            assert_eq!(twice.back("asked", Gen(1)).await.unwrap(), false, "back twice");
+            assert!(!twice.back("asked", Gen(1)).await.unwrap(), "back twice");
             for probe in samples::probes() {
                 let probe = std::slice::from_ref(&probe);
                 assert_eq!(once.room(probe).await.unwrap(), twice.room(probe).await.unwrap());
