@@ -1,1 +1,231 @@
-//! The listener.
+//! The listener: connections in, one task each, requests to a [`Service`], and an orderly end.
+
+mod io;
+mod rules;
+mod watchdog;
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::net::{Listener, Stream};
+use crate::proxy::body::{Body, BodyError};
+use crate::proxy::respond::{self, Fault};
+use io::Guarded;
+use watchdog::{Flags, Watchdog};
+
+/// The largest head of a request, in bytes (431).
+const HEAD: usize = 32 * 1024;
+/// What one connection may buffer, in bytes.
+const BUFFER: usize = 64 * 1024;
+/// The pause after an accept that failed: without file descriptors it fails again at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What answers requests. One clone serves all connections of a listener.
+pub trait Service: Send + Sync + 'static {
+    /// Answers one request. The future is dropped when the client hangs up.
+    fn call(&self, request: Request<Incoming>) -> impl Future<Output = Response<Body>> + Send;
+}
+
+/// Times and numbers of a listener.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// For a head to come whole, from its first byte; for the first one from the connection's
+    /// beginning. Default 5 s.
+    pub header: Duration,
+    /// Between requests. Default 125 s: longer than the client pools seen and than the backends'
+    /// 120 s, so that it is not we who close under a request.
+    pub idle: Duration,
+    /// Without the client taking a byte of its reply. Default 60 s.
+    pub write: Duration,
+    /// Connections at once; more wait in the listener's backlog. Default 10,000.
+    pub connections: usize,
+    /// Requests at once that have no reply yet; more are answered 503. Default 1,024.
+    pub in_flight: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            header: Duration::from_secs(5),
+            idle: Duration::from_secs(125),
+            write: Duration::from_secs(60),
+            connections: 10_000,
+            in_flight: 1_024,
+        }
+    }
+}
+
+/// Serves `listener` until `drain` is cancelled: then nothing is accepted, idle connections close,
+/// and it returns when the last request in progress is answered. Dropped, it ends all of them.
+pub async fn serve<S: Service>(
+    mut listener: Listener,
+    service: S,
+    limits: Limits,
+    drain: CancellationToken,
+) {
+    let shared = Arc::new(Shared { service, limits, in_flight: AtomicUsize::new(0) });
+    let mut connections = JoinSet::new();
+    let mut flags = HashMap::new();
+    let mut failing = false;
+    loop {
+        tokio::select! {
+            () = drain.cancelled() => break,
+            Some(ended) = connections.join_next_with_id() => {
+                let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
+                flags.remove(&id);
+            }
+            accepted = listener.accept(), if connections.len() < limits.connections => match accepted {
+                Ok((stream, _)) => {
+                    failing = false;
+                    let flag = Arc::<Flags>::default();
+                    let task = connections.spawn(connection(stream, Arc::clone(&shared), Arc::clone(&flag)));
+                    flags.insert(task.id(), flag);
+                }
+                Err(error) => {
+                    if !failing {
+                        tracing::warn!(%error, "cannot accept connections; trying on");
+                    }
+                    failing = true;
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+        }
+    }
+    drop(listener);
+    flags.values().for_each(|flag| flag.drain());
+    while connections.join_next().await.is_some() {}
+}
+
+#[derive(Debug)]
+struct Shared<S> {
+    service: S,
+    limits: Limits,
+    in_flight: AtomicUsize,
+}
+
+/// Serves one connection to its end.
+async fn connection<S: Service>(stream: Stream, shared: Arc<Shared<S>>, flags: Arc<Flags>) {
+    let limits = shared.limits;
+    let handler = service_fn(|request| {
+        flags.begin();
+        let busy = Busy(Arc::clone(&flags));
+        let shared = Arc::clone(&shared);
+        async move {
+            let reply = shared.answer(request).await;
+            Ok::<_, Infallible>(reply.map(|body| Tracked { body, _busy: busy }))
+        }
+    });
+    let connection = http1::Builder::new()
+        // Ours is the watchdog: hyper's would set and unset a timer for each request.
+        .header_read_timeout(None)
+        .half_close(false)
+        .max_header_size(HEAD)
+        .max_buf_size(BUFFER)
+        .serve_connection(TokioIo::new(Guarded::new(stream, Arc::clone(&flags))), handler)
+        .with_upgrades();
+    let mut connection = pin!(connection);
+    let mut watchdog = Watchdog::new(limits);
+    let mut ending = false;
+    let mut known = false;
+    std::future::poll_fn(|cx| {
+        if !known {
+            known = true;
+            flags.register(cx.waker());
+        }
+        if flags.draining() && !ending {
+            if flags.is_idle() {
+                return Poll::Ready(());
+            }
+            ending = true;
+            connection.as_mut().graceful_shutdown();
+        }
+        // How a client's connection ended is of no interest: what failed was answered or noted.
+        if connection.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        watchdog.poll(&flags, cx)
+    })
+    .await;
+}
+
+impl<S: Service> Shared<S> {
+    async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+        if let Err(fault) = rules::check(&request) {
+            return fault.reply(respond::request_id(request.headers()));
+        }
+        let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
+        let _place = Place(&self.in_flight);
+        if before >= self.limits.in_flight {
+            return Fault::overloaded().reply(respond::request_id(request.headers()));
+        }
+        let mut answer = pin!(self.service.call(request));
+        std::future::poll_fn(|cx| {
+            // Nothing of the request is looked at after a panic, so nothing half done is seen.
+            match catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(cx))) {
+                Ok(polled) => polled,
+                Err(_) => Poll::Ready(Fault::internal().closing().reply(None)),
+            }
+        })
+        .await
+    }
+}
+
+/// A place among the requests in flight.
+struct Place<'a>(&'a AtomicUsize);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A request in progress, from its head to the last byte of its reply.
+struct Busy(Arc<Flags>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// A reply's body that knows when it is over.
+struct Tracked {
+    body: Body,
+    _busy: Busy,
+}
+
+impl http_body::Body for Tracked {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        Pin::new(&mut self.get_mut().body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -10,14 +10,12 @@ mod target;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
-use http_body::Body as _;
-use http_body_util::BodyExt as _;
 use tokio::time::timeout;
 
-pub use body::{BodyError, ReplyBody, RequestBody};
+pub use body::{BodyError, NotCollected, ReplyBody, RequestBody, collect};
 pub use headers::{named_by_connection, strip_hop_by_hop};
 pub use target::{BadTarget, Target};
 
@@ -257,15 +255,11 @@ impl Upstream {
         let line = self.0.target.line(request.uri()).map_err(unsendable)?;
         *request.uri_mut() = line;
         *request.version_mut() = Version::HTTP_11;
-        let upgrade = request
-            .headers()
-            .get(header::UPGRADE)
-            .filter(|_| wants_upgrade(request))
-            .cloned();
+        let websocket = wants_websocket(request.headers());
         let headers = request.headers_mut();
         strip_hop_by_hop(headers);
-        if let Some(protocol) = upgrade {
-            headers.insert(header::UPGRADE, protocol);
+        if websocket {
+            headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
             headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         }
         // Answered on the client's connection already, when its body was first asked for.
@@ -326,10 +320,11 @@ impl Upstream {
     ) -> Response<ReplyBody> {
         let mut reply = head.map(|body| ReplyBody::new(body, link, self.clone()));
         *reply.version_mut() = Version::HTTP_11;
-        if reply.status() != StatusCode::SWITCHING_PROTOCOLS {
-            strip_hop_by_hop(reply.headers_mut());
+        if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return reply;
         }
-        reply
+        strip_hop_by_hop(reply.headers_mut());
+        reply.map(ReplyBody::release_if_empty)
     }
 
     /// A reply read whole.
@@ -339,12 +334,15 @@ impl Upstream {
         link: Box<Link>,
     ) -> Result<Reply, UpstreamError> {
         let cap = self.0.limits.reply;
+        if head.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return Err(UpstreamError::Lost("it switched protocols unasked".to_owned()));
+        }
         let (mut parts, body) = self.streamed(head, link).into_parts();
         parts.headers.remove(header::CONTENT_LENGTH);
-        if body.size_hint().lower() > cap as u64 {
-            return Err(UpstreamError::TooLarge(cap));
-        }
-        let body = collect(body, cap).await?;
+        let body = collect(body, cap).await.map_err(|error| match error {
+            NotCollected::TooLarge => UpstreamError::TooLarge(cap),
+            NotCollected::Broken(error) => UpstreamError::Lost(error.to_string()),
+        })?;
         Ok(Reply {
             status: parts.status,
             headers: parts.headers,
@@ -353,44 +351,12 @@ impl Upstream {
     }
 }
 
-/// Reads a body of at most `cap` bytes. One that comes in one piece is not copied.
-async fn collect(mut body: ReplyBody, cap: usize) -> Result<Bytes, UpstreamError> {
-    let mut first = Bytes::new();
-    let mut rest = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| UpstreamError::Lost(error.to_string()))?;
-        let Ok(data) = frame.into_data() else {
-            continue;
-        };
-        if first.len() + rest.len() + data.len() > cap {
-            return Err(UpstreamError::TooLarge(cap));
-        }
-        if first.is_empty() {
-            first = data;
-        } else {
-            rest.extend_from_slice(&data);
-        }
-        if body.is_end_stream() {
-            break;
-        }
-    }
-    if rest.is_empty() {
-        return Ok(first);
-    }
-    let mut whole = BytesMut::with_capacity(first.len() + rest.len());
-    whole.extend_from_slice(&first);
-    whole.extend_from_slice(&rest);
-    Ok(whole.freeze())
-}
-
 /// Whether the client asks to go on in the WebSocket protocol; the other that is seen, Java's
 /// `h2c`, is an offer that nobody need take.
-fn wants_upgrade<B>(request: &Request<B>) -> bool {
-    request
-        .headers()
-        .get(header::UPGRADE)
-        .is_some_and(|p| p.as_bytes().eq_ignore_ascii_case(b"websocket"))
-        && named_by_connection(request.headers()).any(|name| name == header::UPGRADE)
+pub fn wants_websocket(headers: &HeaderMap) -> bool {
+    let protocol = headers.get(header::UPGRADE).map(HeaderValue::as_bytes);
+    protocol.is_some_and(|protocol| protocol.eq_ignore_ascii_case(b"websocket"))
+        && named_by_connection(headers).any(|name| name == header::UPGRADE)
 }
 
 /// What cannot even be written.

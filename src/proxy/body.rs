@@ -5,13 +5,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http_body::{Frame, SizeHint};
-use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 
 pub use crate::upstream::BodyError;
-use crate::upstream::ReplyBody;
+use crate::upstream::{NotCollected, ReplyBody, collect};
 
 /// Is told when a reply leaves. Dropped untold, the reply never left: undo in `Drop`.
 pub trait Watch: Send {
@@ -131,45 +130,10 @@ pub enum ReadError {
 /// # Errors
 /// Too large (nothing is read if its length says so), too slow, or broken.
 pub async fn read(body: Incoming, cap: usize, patience: Duration) -> Result<Bytes, ReadError> {
-    use http_body::Body as _;
-    if body.is_end_stream() {
-        return Ok(Bytes::new());
-    }
-    if body.size_hint().lower() > cap as u64 {
-        return Err(ReadError::TooLarge(cap));
-    }
     match tokio::time::timeout(patience, collect(body, cap)).await {
-        Ok(read) => read,
+        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Err(NotCollected::TooLarge)) => Err(ReadError::TooLarge(cap)),
+        Ok(Err(NotCollected::Broken(error))) => Err(ReadError::Broken(error)),
         Err(_) => Err(ReadError::Slow(patience)),
     }
-}
-
-async fn collect(mut body: Incoming, cap: usize) -> Result<Bytes, ReadError> {
-    use http_body::Body as _;
-    let mut first = Bytes::new();
-    let mut whole = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(ReadError::Broken)?.into_data() else {
-            continue;
-        };
-        if first.len().max(whole.len()) + data.len() > cap {
-            return Err(ReadError::TooLarge(cap));
-        }
-        if first.is_empty() {
-            first = data;
-        } else {
-            if whole.is_empty() {
-                whole.extend_from_slice(&first);
-            }
-            whole.extend_from_slice(&data);
-        }
-        if body.is_end_stream() {
-            break;
-        }
-    }
-    Ok(if whole.is_empty() {
-        first
-    } else {
-        whole.freeze()
-    })
 }

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 
 use super::Upstream;
 use super::link::Link;
+use crate::net::Stream;
 
 /// Why a body did not come whole: the only error of every body here, so that whoever gets it
 /// knows whose fault it is.
@@ -135,18 +137,19 @@ pub struct ReplyBody {
 impl ReplyBody {
     /// The body of a reply whose head came over `link`.
     pub(super) fn new(body: Incoming, link: Box<Link>, home: Upstream) -> ReplyBody {
-        let mut reply = ReplyBody {
-            body,
-            link: Some(link),
-            home,
-        };
-        reply.release_at_end();
-        reply
+        ReplyBody { body, link: Some(link), home }
     }
 
-    /// The connection, for a reply that switched protocols.
-    pub(super) fn into_link(mut self) -> Option<Box<Link>> {
-        self.link.take()
+    /// Gives the connection back at once if there is no body. Not for a reply that switched
+    /// protocols: its connection is no longer ours.
+    pub(super) fn release_if_empty(mut self) -> ReplyBody {
+        self.release_at_end();
+        self
+    }
+
+    /// The stream and what was read behind the head, once the backend has switched protocols.
+    pub async fn into_stream(mut self) -> Option<(Stream, Bytes)> {
+        Some(self.link.take()?.into_stream().await)
     }
 
     fn release_at_end(&mut self) {
@@ -201,4 +204,44 @@ impl Body for ReplyBody {
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
     }
+}
+
+/// Why a body was not read whole.
+#[derive(Debug)]
+pub enum NotCollected<E> {
+    /// It is larger than the cap. If its length says so nothing was read.
+    TooLarge,
+    /// It broke off.
+    Broken(E),
+}
+
+/// Reads a body of at most `cap` bytes. One that comes in one piece is not copied.
+///
+/// # Errors
+/// It is too large, or breaks off.
+pub async fn collect<B>(mut body: B, cap: usize) -> Result<Bytes, NotCollected<B::Error>>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    if body.size_hint().lower() > cap as u64 {
+        return Err(NotCollected::TooLarge);
+    }
+    let mut first = Bytes::new();
+    let mut whole = BytesMut::new();
+    while !body.is_end_stream() {
+        let Some(frame) = body.frame().await else { break };
+        let Ok(data) = frame.map_err(NotCollected::Broken)?.into_data() else { continue };
+        if first.len().max(whole.len()) + data.len() > cap {
+            return Err(NotCollected::TooLarge);
+        }
+        if first.is_empty() {
+            first = data;
+            continue;
+        }
+        if whole.is_empty() {
+            whole.extend_from_slice(&first);
+        }
+        whole.extend_from_slice(&data);
+    }
+    Ok(if whole.is_empty() { first } else { whole.freeze() })
 }

@@ -1,0 +1,87 @@
+//! What is not ours passes: bodies stream both ways, WebSocket goes through, and a failure is told
+//! by whose it is.
+
+use http::{HeaderMap, Request, Response, StatusCode};
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncWriteExt as _, copy_bidirectional};
+
+use super::body::Body;
+use super::respond::{self, Fault, Relabel};
+use crate::upstream::{self, ReplyBody, RequestBody, SendError, Upstream, UpstreamError};
+
+/// How a request passes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Passing {
+    /// Whose replies are relabelled.
+    pub relabel: Relabel,
+    /// The request may make the backend store a job: in doubt it is 500 and not retryable, never
+    /// 502 to 504, on which SDKs would send it again.
+    pub stores: bool,
+}
+
+/// Sends a request on as it is and streams the reply back. The body may have been read already
+/// ([`bytes::Bytes`]) or not ([`hyper::body::Incoming`]).
+pub async fn pass<B: Into<RequestBody>>(
+    to: &Upstream,
+    request: Request<B>,
+    how: Passing,
+) -> Response<Body> {
+    let (mut parts, body) = request.into_parts();
+    let relabel = how.relabel.applies(&parts.headers);
+    let id = respond::request_id(&parts.headers);
+    // Set for any `Upgrade`; only WebSocket's goes on to the backend.
+    let client = parts.extensions.remove::<OnUpgrade>();
+    let client = client.filter(|_| upstream::wants_websocket(&parts.headers));
+    let reply = to.send(Request::from_parts(parts, body.into())).await;
+    let mut response = match (reply, client) {
+        (Ok(reply), client) if reply.status() == StatusCode::SWITCHING_PROTOCOLS => {
+            return switch(reply, client).unwrap_or_else(|| unasked(how).reply(id));
+        }
+        (Ok(reply), _) => reply.map(Body::from),
+        (Err(error), _) => {
+            note(&error);
+            return Fault::sending(&error, how.stores).reply(id);
+        }
+    };
+    if relabel {
+        respond::relabel(response.headers_mut());
+    }
+    response
+}
+
+/// Joins both connections once the reply to the client is written. `None`: the client did not ask.
+fn switch(reply: Response<ReplyBody>, client: Option<OnUpgrade>) -> Option<Response<Body>> {
+    let client = client?;
+    let (mut parts, body) = reply.into_parts();
+    strip_framing(&mut parts.headers);
+    tokio::spawn(async move {
+        let Some((mut backend, early)) = body.into_stream().await else { return };
+        let Ok(client) = client.await else { return };
+        let mut client = TokioIo::new(client);
+        // What the backend sent right behind its 101 was read with it.
+        if client.write_all(&early).await.is_ok() {
+            // Either side breaking is how these connections end.
+            let _ = copy_bidirectional(&mut client, &mut backend).await;
+        }
+    });
+    Some(Response::from_parts(parts, Body::empty()))
+}
+
+/// A 101 has no body, so it can have no length.
+fn strip_framing(headers: &mut HeaderMap) {
+    headers.remove(http::header::CONTENT_LENGTH);
+    headers.remove(http::header::TRANSFER_ENCODING);
+}
+
+fn unasked(how: Passing) -> Fault {
+    let error = UpstreamError::Lost("it switched protocols unasked".to_owned());
+    Fault::backend(&error, how.stores)
+}
+
+fn note(error: &SendError) {
+    match error {
+        SendError::Backend(error) => tracing::warn!(%error, "request not answered by the backend"),
+        SendError::Broken | SendError::Stalled(_) => tracing::debug!(%error, "request not whole"),
+    }
+}

@@ -1,0 +1,345 @@
+//! Replies of our own: the one place that turns what went wrong into status, envelope and headers.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderValue};
+use http::{Response, StatusCode};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use super::body::{Body, ReadError};
+use crate::ojs::{self, BadPath};
+use crate::upstream::{Reply, SendError, UpstreamError};
+
+/// What went wrong, as the client is told. Answered in the envelope of OJS backends:
+/// `{"error":{"code","message","retryable",…}}`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Fault {
+    /// The status.
+    pub status: StatusCode,
+    /// A word for programs.
+    pub code: &'static str,
+    /// A sentence for people.
+    pub message: String,
+    /// Whether the same request may succeed later. SDKs repeat a POST on it.
+    pub retryable: bool,
+    /// What to do about it.
+    pub hint: Option<&'static str>,
+    /// When to come back; said in whole seconds from 1 to 30.
+    pub retry_after: Option<Duration>,
+    /// Facts for programs.
+    pub details: Map<String, Value>,
+    /// The connection cannot be used after this.
+    pub close: bool,
+}
+
+#[derive(Serialize)]
+struct Envelope<'a> {
+    error: Inner<'a>,
+}
+
+#[derive(Serialize)]
+struct Inner<'a> {
+    code: &'a str,
+    message: &'a str,
+    retryable: bool,
+    request_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<&'a str>,
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    details: &'a Map<String, Value>,
+}
+
+impl Fault {
+    /// A fault of this status; not retryable, nothing else said.
+    pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Fault {
+        Fault {
+            status,
+            code,
+            message: message.into(),
+            retryable: false,
+            hint: None,
+            retry_after: None,
+            details: Map::new(),
+            close: false,
+        }
+    }
+
+    /// 400: a field of the body is wrong.
+    pub fn field(field: &str, message: &str) -> Fault {
+        let message = format!("{field}: {message}");
+        Fault::bad_request(message).with("field", field)
+    }
+
+    /// 400.
+    pub fn bad_request(message: impl Into<String>) -> Fault {
+        Fault::new(StatusCode::BAD_REQUEST, "invalid_request", message)
+    }
+
+    /// 500: something of ours broke.
+    pub fn internal() -> Fault {
+        let message = "ojs-throttle failed on this request; its log says how";
+        Fault::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", message)
+    }
+
+    /// 500 in place of 502 to 504: the job may be stored, and SDKs replay a POST on those.
+    pub fn in_doubt(cause: &UpstreamError) -> Fault {
+        let message = format!("the job may or may not be stored: {cause}");
+        let mut fault = Fault::new(StatusCode::INTERNAL_SERVER_ERROR, "in_doubt", message);
+        fault.hint = Some("look whether the job exists before sending it again");
+        fault
+    }
+
+    /// 503: more requests at once than may be.
+    pub fn overloaded() -> Fault {
+        let message = "ojs-throttle has too many requests in progress";
+        Fault::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message).later(Duration::from_secs(1))
+    }
+
+    /// The backend did not answer. `stores`: the request may have made the backend store a job.
+    pub fn backend(error: &UpstreamError, stores: bool) -> Fault {
+        if stores && error.in_doubt() {
+            return Fault::in_doubt(error);
+        }
+        let (status, code) = match error {
+            UpstreamError::Unreachable(_) => (StatusCode::BAD_GATEWAY, "backend_unreachable"),
+            UpstreamError::Lost(_) | UpstreamError::TooLarge(_) => {
+                (StatusCode::BAD_GATEWAY, "backend_reply_lost")
+            }
+            UpstreamError::Timeout(_) => (StatusCode::GATEWAY_TIMEOUT, "backend_timeout"),
+        };
+        Fault::new(status, code, error.to_string()).later(Duration::from_secs(1))
+    }
+
+    /// A streamed request got no reply: the fault is the side's whose body or reply failed.
+    pub fn sending(error: &SendError, stores: bool) -> Fault {
+        match error {
+            SendError::Backend(error) => Fault::backend(error, stores),
+            SendError::Broken => Fault::bad_request(error.to_string()).closing(),
+            SendError::Stalled(_) => Fault::slow(error.to_string()),
+        }
+    }
+
+    /// Says when to come back, and that it is worth it.
+    pub fn later(mut self, after: Duration) -> Fault {
+        self.retryable = true;
+        self.retry_after = Some(after);
+        self
+    }
+
+    /// Adds a detail.
+    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Fault {
+        self.details.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// Ends the connection after the reply.
+    pub fn closing(mut self) -> Fault {
+        self.close = true;
+        self
+    }
+
+    /// 408.
+    fn slow(message: String) -> Fault {
+        Fault::new(StatusCode::REQUEST_TIMEOUT, "request_timeout", message).closing()
+    }
+
+    /// The reply to a request with this `X-Request-Id` (see [`request_id`]).
+    pub fn reply(&self, request_id: Option<HeaderValue>) -> Response<Body> {
+        let id = request_id.or_else(fresh_id);
+        let body = serde_json::to_vec(&Envelope {
+            error: Inner {
+                code: self.code,
+                message: &self.message,
+                retryable: self.retryable,
+                request_id: id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default(),
+                hint: self.hint,
+                details: &self.details,
+            },
+        });
+        // Maps with text as keys always serialize; were it otherwise, the status says enough.
+        let mut response = Response::new(Body::from(Bytes::from(body.unwrap_or_default())));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, self.media_type());
+        headers.insert(ojs::OJS_VERSION, ojs::VERSION);
+        if let Some(id) = id {
+            headers.insert(ojs::REQUEST_ID, id);
+        }
+        if let Some(after) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(retry_seconds(after)));
+        }
+        if self.close {
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+
+    fn media_type(&self) -> HeaderValue {
+        // Clients find the code of these two by status first, and some read no other type.
+        match self.status {
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => ojs::JSON,
+            _ => ojs::MEDIA_TYPE,
+        }
+    }
+}
+
+impl From<BadPath> for Fault {
+    fn from(bad: BadPath) -> Fault {
+        Fault::bad_request(bad.to_string())
+    }
+}
+
+impl From<ReadError> for Fault {
+    fn from(error: ReadError) -> Fault {
+        let message = error.to_string();
+        match error {
+            ReadError::TooLarge(_) => {
+                Fault::new(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", message).closing()
+            }
+            ReadError::Slow(_) => Fault::slow(message),
+            ReadError::Broken(_) => Fault::bad_request(message).closing(),
+        }
+    }
+}
+
+/// `Retry-After` as every SDK reads it: whole seconds, rounded up, from 1 (0 is replayed at once,
+/// and panics in one SDK) to 30 (where SDKs stop to listen).
+pub fn retry_seconds(after: Duration) -> u64 {
+    let up = after.as_secs().saturating_add(u64::from(after.subsec_nanos() > 0));
+    up.clamp(1, 30)
+}
+
+/// The id that the client gave its request.
+pub fn request_id(headers: &HeaderMap) -> Option<HeaderValue> {
+    headers.get(ojs::REQUEST_ID).cloned()
+}
+
+fn fresh_id() -> Option<HeaderValue> {
+    HeaderValue::try_from(format!("req_{}", Uuid::now_v7().simple())).ok()
+}
+
+/// A backend's reply that was read whole, as it goes to the client.
+pub fn reply(reply: Reply) -> Response<Body> {
+    let mut response = Response::new(Body::from(reply.body));
+    *response.status_mut() = reply.status;
+    *response.headers_mut() = reply.headers;
+    response
+}
+
+/// Which clients get replies labelled `application/json`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Relabel {
+    /// None.
+    Never,
+    /// Those known to read nothing else: the Python SDK, by its user agent.
+    #[default]
+    Auto,
+    /// All.
+    Always,
+}
+
+impl Relabel {
+    /// Whether replies to a request with these headers are relabelled.
+    pub fn applies(self, request: &HeaderMap) -> bool {
+        match self {
+            Relabel::Never => false,
+            Relabel::Always => true,
+            Relabel::Auto => request
+                .get(header::USER_AGENT)
+                .is_some_and(|agent| agent.as_bytes().starts_with(b"python-httpx")),
+        }
+    }
+}
+
+/// Labels a reply in the OJS media type as JSON, which it is; says whether it had to.
+pub fn relabel(headers: &mut HeaderMap) -> bool {
+    let ours = ojs::MEDIA_TYPE;
+    let labelled = headers.get(header::CONTENT_TYPE).is_some_and(|kind| {
+        let kind = kind.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default();
+        kind.trim_ascii().eq_ignore_ascii_case(ours.as_bytes())
+    });
+    if labelled {
+        headers.insert(header::CONTENT_TYPE, ojs::JSON);
+    }
+    labelled
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+
+    async fn json(fault: &Fault, id: Option<&'static str>) -> (HeaderMap, Value) {
+        let (parts, body) = fault.reply(id.map(HeaderValue::from_static)).into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        (parts.headers, serde_json::from_slice(&body).unwrap())
+    }
+
+    #[tokio::test]
+    async fn the_envelope() {
+        let fault = Fault::field("options.rate_limit", "is no object");
+        let (headers, body) = json(&fault, Some("req_7")).await;
+        assert_eq!(headers[header::CONTENT_TYPE], "application/openjobspec+json");
+        assert_eq!(headers[ojs::REQUEST_ID], "req_7");
+        assert_eq!(headers[ojs::OJS_VERSION], "1.0");
+        assert_eq!(
+            body,
+            serde_json::json!({"error": {
+                "code": "invalid_request",
+                "message": "options.rate_limit: is no object",
+                "retryable": false,
+                "request_id": "req_7",
+                "details": {"field": "options.rate_limit"},
+            }})
+        );
+    }
+
+    #[tokio::test]
+    async fn a_request_without_an_id_gets_one() {
+        let (headers, body) = json(&Fault::overloaded(), None).await;
+        let id = headers[ojs::REQUEST_ID].to_str().unwrap();
+        assert!(id.starts_with("req_"), "{id}");
+        assert_eq!(body["error"]["request_id"], id);
+        assert_eq!(headers[header::RETRY_AFTER], "1");
+        assert_eq!(headers[header::CONTENT_TYPE], "application/json");
+    }
+
+    #[test]
+    fn retry_after_is_whole_and_from_1_to_30() {
+        let seconds = |millis| retry_seconds(Duration::from_millis(millis));
+        assert_eq!([0, 1, 1000, 1001, 90_000].map(seconds), [1, 1, 1, 2, 30]);
+    }
+
+    #[test]
+    fn whether_a_job_may_be_stored_decides() {
+        let timeout = UpstreamError::Timeout(Duration::from_secs(1));
+        let gone = UpstreamError::Unreachable("refused".into());
+        let status = |error, stores| {
+            let fault = Fault::backend(error, stores);
+            (fault.status.as_u16(), fault.retryable)
+        };
+        assert_eq!(status(&timeout, false), (504, true));
+        assert_eq!(status(&timeout, true), (500, false));
+        assert_eq!(status(&gone, true), (502, true));
+        assert_eq!(status(&UpstreamError::Lost(String::new()), false), (502, true));
+    }
+
+    #[test]
+    fn relabelling_is_for_those_who_need_it() {
+        let mut request = HeaderMap::new();
+        assert!(!Relabel::Auto.applies(&request) && Relabel::Always.applies(&request));
+        request.insert(header::USER_AGENT, HeaderValue::from_static("python-httpx/0.28.1"));
+        assert!(Relabel::Auto.applies(&request) && !Relabel::Never.applies(&request));
+        let mut reply = HeaderMap::new();
+        assert!(!relabel(&mut reply));
+        reply.insert(header::CONTENT_TYPE, ojs::MEDIA_TYPE);
+        assert!(relabel(&mut reply));
+        assert_eq!(reply[header::CONTENT_TYPE], "application/json");
+        reply.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        assert!(!relabel(&mut reply));
+    }
+}

@@ -1,0 +1,122 @@
+//! A client's stream, with what its watchdog needs to know, and a close that lets the last reply
+//! arrive.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+use super::watchdog::Flags;
+use crate::net::Stream;
+
+/// How much of what a client still sends is read before its connection is closed, in bytes.
+const LINGER_BYTES: usize = 256 * 1024;
+/// How long.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// A client's stream.
+#[derive(Debug)]
+pub(super) struct Guarded {
+    stream: Stream,
+    flags: Arc<Flags>,
+    linger: Option<Linger>,
+}
+
+/// A stream that is shut on our side: what was not read is read now, because closing over unread
+/// bytes resets the connection, and the client would lose the reply that it has not read yet.
+#[derive(Debug)]
+struct Linger {
+    left: usize,
+    until: Pin<Box<Sleep>>,
+}
+
+impl Guarded {
+    pub(super) fn new(stream: Stream, flags: Arc<Flags>) -> Guarded {
+        Guarded { stream, flags, linger: None }
+    }
+}
+
+impl AsyncRead for Guarded {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let polled = Pin::new(&mut this.stream).poll_read(cx, buf);
+        if polled.is_ready() {
+            this.flags.read();
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for Guarded {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let polled = Pin::new(&mut this.stream).poll_write(cx, buf);
+        this.flags.wrote(polled.is_ready());
+        polled
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let polled = Pin::new(&mut this.stream).poll_write_vectored(cx, bufs);
+        this.flags.wrote(polled.is_ready());
+        polled
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Guarded { stream, linger, .. } = self.get_mut();
+        if linger.is_none() {
+            ready!(Pin::new(&mut *stream).poll_shutdown(cx))?;
+        }
+        let rest = linger.get_or_insert_with(|| Linger {
+            left: LINGER_BYTES,
+            until: Box::pin(tokio::time::sleep(LINGER)),
+        });
+        rest.poll(stream, cx)
+    }
+}
+
+impl Linger {
+    /// Ready at the client's end, an error, or when it has had enough.
+    fn poll(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut bytes = [std::mem::MaybeUninit::uninit(); 4096];
+        loop {
+            let mut buf = ReadBuf::uninit(&mut bytes);
+            match Pin::new(&mut *stream).poll_read(cx, &mut buf) {
+                Poll::Pending => break,
+                Poll::Ready(Err(_)) => return Poll::Ready(Ok(())),
+                Poll::Ready(Ok(())) => {
+                    let read = buf.filled().len();
+                    self.left = self.left.saturating_sub(read);
+                    if read == 0 || self.left == 0 {
+                        return Poll::Ready(Ok(()));
+                    }
+                }
+            }
+        }
+        self.until.as_mut().poll(cx).map(Ok)
+    }
+}

@@ -1,0 +1,137 @@
+//! What a request's head must keep to, beyond what hyper asks: everything here could be read in
+//! two ways by us and by the backend.
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Request, StatusCode, Version};
+
+use crate::proxy::respond::Fault;
+use crate::upstream::named_by_connection;
+
+/// Refuses a head that is not unambiguous (RFC 9110, RFC 9112), with the status to say.
+pub(super) fn check<B>(request: &Request<B>) -> Result<(), Fault> {
+    if matches!(*request.method(), Method::CONNECT | Method::TRACE) {
+        let message = format!("{} is not served here", request.method());
+        return Err(Fault::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message).closing());
+    }
+    let headers = request.headers();
+    host(headers, request.version())?;
+    // One look at each name costs less than a lookup for each rule.
+    for (name, value) in headers {
+        match *name {
+            header::TRANSFER_ENCODING => transfer_encoding(headers)?,
+            header::EXPECT => expect(value, request.version())?,
+            header::CONNECTION => connection(headers)?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Exactly one host (RFC 9112, 3.2); HTTP/1.0 may say none.
+fn host(headers: &HeaderMap, version: Version) -> Result<(), Fault> {
+    let mut hosts = headers.get_all(header::HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(_), Some(_)) => Err(refuse("the request has two Host headers")),
+        (None, _) if version >= Version::HTTP_11 => Err(refuse("the request has no Host header")),
+        (Some(host), None) if !is_authority(host) => Err(refuse("Host is no host and port")),
+        _ => Ok(()),
+    }
+}
+
+/// Whether nothing in the value could make it more than `host[:port]`.
+fn is_authority(host: &HeaderValue) -> bool {
+    let odd = |byte: &u8| !byte.is_ascii_alphanumeric() && !b"-._~:[]%!$&'()*+;=".contains(byte);
+    !host.as_bytes().iter().any(odd)
+}
+
+/// Nothing but one `chunked`: we undo no other coding, and a second one is how requests are
+/// smuggled.
+fn transfer_encoding(headers: &HeaderMap) -> Result<(), Fault> {
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let first = codings.next().map(|coding| coding.as_bytes().trim_ascii());
+    if codings.next().is_none() && first.is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked")) {
+        return Ok(());
+    }
+    let message = "Transfer-Encoding may be one `chunked` only";
+    Err(Fault::new(StatusCode::NOT_IMPLEMENTED, "not_implemented", message).closing())
+}
+
+fn expect(expectation: &HeaderValue, version: Version) -> Result<(), Fault> {
+    if version < Version::HTTP_11 || expectation.as_bytes().eq_ignore_ascii_case(b"100-continue") {
+        return Ok(());
+    }
+    let message = "the only expectation known here is 100-continue";
+    Err(Fault::new(StatusCode::EXPECTATION_FAILED, "expectation_failed", message).closing())
+}
+
+/// What `Connection` names does not reach the backend, so it must not name what the request means.
+fn connection(headers: &HeaderMap) -> Result<(), Fault> {
+    match named_by_connection(headers).find(is_protected) {
+        Some(name) => Err(refuse(&format!("Connection must not name {name}"))),
+        None => Ok(()),
+    }
+}
+
+fn is_protected(name: &HeaderName) -> bool {
+    let text = name.as_str();
+    text.starts_with("ojs-")
+        || text.starts_with("x-ojs-")
+        || matches!(
+            text,
+            "host"
+                | "authorization"
+                | "content-length"
+                | "content-type"
+                | "content-encoding"
+                | "transfer-encoding"
+                | "expect"
+                | "x-request-id"
+        )
+}
+
+fn refuse(message: &str) -> Fault {
+    Fault::bad_request(message).closing()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(lines: &[(&str, &str)]) -> u16 {
+        let mut request = Request::builder().header("Host", "h:1");
+        for (name, value) in lines {
+            request = request.header(*name, *value);
+        }
+        check(&request.body(()).unwrap()).err().map_or(200, |fault| fault.status.as_u16())
+    }
+
+    #[test]
+    fn heads_that_are_read_in_one_way_only() {
+        for (line, want) in [
+            (("connection", "keep-alive, TE, Upgrade, HTTP2-Settings, x-own"), 200),
+            (("connection", "close, Authorization"), 400),
+            (("connection", "HOST"), 400),
+            (("connection", "OJS-Version"), 400),
+            (("connection", "X-OJS-Tenant"), 400),
+            (("connection", "content-length"), 400),
+            (("transfer-encoding", " Chunked "), 200),
+            (("transfer-encoding", "gzip, chunked"), 501),
+            (("transfer-encoding", "chunked, chunked"), 501),
+            (("expect", "100-Continue"), 200),
+            (("expect", "foo"), 417),
+            (("host", "other"), 400),
+        ] {
+            assert_eq!(status(&[line]), want, "{line:?}");
+        }
+        assert_eq!(status(&[("transfer-encoding", "chunked"), ("transfer-encoding", "chunked")]), 501);
+    }
+
+    #[test]
+    fn hosts() {
+        for (host, good) in
+            [("h", true), ("[::1]:80", true), ("a_b.c-d:8080", true), ("a/b@c", false), ("a b", false)]
+        {
+            assert_eq!(is_authority(&HeaderValue::from_static(host)), good, "{host}");
+        }
+    }
+}
