@@ -42,8 +42,9 @@ async fn a_head_in_drips_is_not_waited_for() {
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
     assert_eq!(client.reply().await.status, 200);
     let dripped = async {
-        for byte in std::iter::repeat(b"GET / HTTP/1.1\r\nX: ".iter().chain([&b'x'; 9999])).flatten() {
-            if tokio::io::AsyncWriteExt::write_all(&mut client.0, &[*byte]).await.is_err() {
+        let drip = b"GET / HTTP/1.1\r\nX: ".iter().copied().chain(std::iter::repeat(b'x'));
+        for byte in drip {
+            if tokio::io::AsyncWriteExt::write_u8(&mut client.0, byte).await.is_err() {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
