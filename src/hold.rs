@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::limit::{Limited, Timestamp};
 use crate::policy::{Gate, JobLimits};
-use crate::store::Claimed;
+use crate::store::{Claimed, Gen};
 
 mod line;
 
@@ -133,6 +133,7 @@ enum Whereabouts {
 
 #[derive(Debug)]
 struct Known {
+    generation: Gen,
     lane: Lane,
     priority: i32,
     attempt: u32,
@@ -140,6 +141,14 @@ struct Known {
     whereabouts: Whereabouts,
     /// Whether it is to be hidden as soon as it is put back.
     hide: bool,
+}
+
+impl Known {
+    /// Whether it is this claim of the job that is in hand.
+    fn in_hand(&self, held: &Held) -> bool {
+        matches!(self.whereabouts, Whereabouts::InHand)
+            && self.generation == held.claimed.generation
+    }
 }
 
 #[derive(Default, Debug)]
@@ -328,7 +337,7 @@ impl Hold {
         let Some(known) = state.jobs.get_mut(&held.claimed.job) else {
             return;
         };
-        if !matches!(known.whereabouts, Whereabouts::InHand) {
+        if !known.in_hand(&held) {
             return;
         }
         held.refused |= refused.is_some();
@@ -356,7 +365,7 @@ impl Hold {
     pub fn started(&self, held: &Held) -> bool {
         let mut state = self.state();
         match state.jobs.get(&held.claimed.job) {
-            Some(known) if !known.hide && matches!(known.whereabouts, Whereabouts::InHand) => {}
+            Some(known) if !known.hide && known.in_hand(held) => {}
             _ => return false,
         }
         state.forget(&held.claimed.job);
@@ -765,6 +774,7 @@ impl State {
     /// A job becomes known and waits.
     fn enter(&mut self, held: Held, end: End) {
         let known = Known {
+            generation: held.claimed.generation,
             lane: held.lane(),
             priority: held.claimed.priority,
             attempt: held.claimed.attempt,
@@ -892,3 +902,6 @@ impl Group {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
