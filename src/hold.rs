@@ -282,7 +282,7 @@ impl Hold {
                 }
             }
         }
-        state.into_hand(&picked);
+        state.take_in_hand(&picked);
         picked
     }
 
@@ -596,7 +596,7 @@ impl Hold {
                 }
             }
         }
-        state.into_hand(&taken);
+        state.take_in_hand(&taken);
         taken
     }
 
@@ -690,6 +690,7 @@ enum End {
 }
 
 impl State {
+    #[expect(clippy::expect_used, reason = "inserted just before")]
     fn queue(&mut self, lane: &Lane, now: Instant) -> &mut Queue {
         if !self.queues.contains_key(lane) {
             self.queues.insert(lane.clone(), Queue::new(now));
@@ -748,7 +749,7 @@ impl State {
         groups.flat_map(|group| &group.jobs).chain(hidden)
     }
 
-    fn into_hand(&mut self, picked: &[Held]) {
+    fn take_in_hand(&mut self, picked: &[Held]) {
         for held in picked {
             if let Some(known) = self.jobs.get_mut(&held.claimed.job) {
                 known.whereabouts = Whereabouts::InHand;

@@ -1,4 +1,18 @@
 //! ojs-throttle
+#![warn(
+    clippy::disallowed_methods,
+    clippy::exit,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    clippy::string_slice,
+    clippy::too_many_lines,
+    clippy::unreachable,
+    clippy::unwrap_used,
+    unreachable_pub
+)]
 pub mod admin;
 pub mod backend;
 pub mod cli;

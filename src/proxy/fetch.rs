@@ -76,12 +76,12 @@ impl Proxy {
         let sections = read
             .map(|read| self.sections(scope, &read.queues, &policies))
             .unwrap_or_default();
-        if sections.iter().all(|section| section.gate.is_none()) {
-            if let Some(answer) = self.pass_whole(&parts, &wanted).await {
-                return answer;
-            }
-            // Limited jobs came out of unlimited queues: they are in the hold now.
+        if sections.iter().all(|section| section.gate.is_none())
+            && let Some(answer) = self.pass_whole(&parts, &wanted).await
+        {
+            return answer;
         }
+        // If that was asked, limited jobs came out of unlimited queues: they are in the hold now.
         let (give, mut take) = oneshot::channel();
         let proxy = self.clone();
         let task = sidecar.tasks.spawn(async move {
@@ -106,7 +106,7 @@ impl Proxy {
         let sent = Instant::now();
         let reply = match self.upstream.call(wanted.call(wanted.body.clone())).await {
             Ok(reply) => reply,
-            Err(error) => return Some(refuse(&parts, Fault::backend(&error, false))),
+            Err(error) => return Some(refuse(parts, Fault::backend(&error, false))),
         };
         if !crate::json::contains(&reply.body, mirror::NEEDLE) {
             return Some(self.theirs(parts, reply));
@@ -335,7 +335,7 @@ impl Proxy {
     fn answer(&self, parts: &Parts, outcome: Outcome) -> Response<Body> {
         match outcome {
             Outcome::Theirs(reply) => self.theirs(parts, reply),
-            Outcome::Lost(error) => refuse(&parts, Fault::backend(&error, false)),
+            Outcome::Lost(error) => refuse(parts, Fault::backend(&error, false)),
             Outcome::Ours(out, hint) => out.respond(parts, hint),
         }
     }

@@ -147,7 +147,7 @@ impl Proxy {
 
     fn delivered(&self, parts: &Parts, delivery: Delivery) -> Response<Body> {
         let Some(mut reply) = delivery.reply.clone() else {
-            return refuse(&parts, Fault::internal());
+            return refuse(parts, Fault::internal());
         };
         let bytes = std::mem::take(&mut reply.body);
         let mut response = self.theirs(parts, reply);
