@@ -744,6 +744,7 @@ enum End {
 }
 
 impl State {
+    #[expect(clippy::expect_used, reason = "inserted just before")]
     fn queue(&mut self, lane: &Lane, now: Instant) -> &mut Queue {
         if !self.queues.contains_key(lane) {
             self.queues.insert(lane.clone(), Queue::new(now));

@@ -1,4 +1,16 @@
 //! The program: arguments, log, runtimes, signals, exit status. Nothing else may end the process.
+#![warn(
+    clippy::disallowed_methods,
+    clippy::exit,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::string_slice,
+    clippy::too_many_lines,
+    clippy::unreachable,
+    clippy::unwrap_used,
+    unreachable_pub
+)]
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;
@@ -176,6 +188,7 @@ fn warn(settings: &Settings) {
 }
 
 /// The wall clock, read once: after this the store's clock runs by itself and never steps back.
+#[expect(clippy::disallowed_methods, reason = "this is the edge")]
 fn unix_micros() -> u64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)

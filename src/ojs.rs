@@ -20,6 +20,10 @@ pub const TENANT: HeaderName = HeaderName::from_static("x-ojs-tenant");
 /// What a request asks for. Parts of the path are percent-decoded; borrowed where nothing was
 /// encoded.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[expect(
+    missing_docs,
+    reason = "fields are the parts of the path that stands above them"
+)]
 pub enum Operation<'a> {
     /// `POST /ojs/v1/jobs`
     Enqueue,
@@ -326,6 +330,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table")]
     fn operations_by_path() {
         let q = || Cow::Borrowed("q");
         for (method, path, want) in [
