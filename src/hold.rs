@@ -157,6 +157,8 @@ struct State {
     jobs: HashMap<Arc<str>, Known>,
     bytes: usize,
     in_flight: usize,
+    /// Whether a FETCH found the hold full of what was still on its way.
+    starved: bool,
     waiters: u64,
 }
 
@@ -241,14 +243,17 @@ impl Hold {
 
     /// How many jobs more may be claimed before the hold is full, those already asked for included.
     pub fn lookahead(&self, max: usize, max_bytes: usize) -> Lookahead {
-        let state = self.state();
+        let mut state = self.state();
         let room = if state.bytes >= max_bytes {
             0
         } else {
             max.saturating_sub(state.jobs.len())
         };
         match room.saturating_sub(state.in_flight) {
-            0 if room > 0 => Lookahead::Soon,
+            0 if room > 0 => {
+                state.starved = true;
+                Lookahead::Soon
+            }
             0 => Lookahead::Full,
             free => Lookahead::Free(free),
         }
@@ -289,8 +294,10 @@ impl Hold {
         let queue = state.queue(lane, now);
         queue.in_flight = queue.in_flight.saturating_sub(n);
         queue.more = more;
-        // Others may have waited for the places that this claim might have filled.
-        state.queues.values().for_each(|queue| queue.line.wake());
+        // Others may wait for the places that this claim might have filled.
+        if std::mem::take(&mut state.starved) {
+            state.queues.values().for_each(|queue| queue.line.wake());
+        }
     }
 
     /// Adds fresh claims. A job that is already held is replaced: the backend handed it out again, so

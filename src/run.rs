@@ -184,7 +184,9 @@ impl Running {
             self.closing.clone(),
         ));
         // Before the first FETCH: running jobs have their slots, or a limit would be broken by a restart.
-        proxy.learn().await;
+        if let Err(error) = proxy.ensure_learnt().await {
+            tracing::warn!(%error, "the backend does not answer yet; limited queues wait until it does");
+        }
         tasks.spawn(server::serve(
             self.data,
             proxy.clone(),
