@@ -91,6 +91,7 @@ pub mod admin;
 pub mod backend;
 pub mod cli;
 pub mod config;
+pub mod demo;
 pub mod duration;
 pub mod hold;
 pub mod json;
