@@ -33,7 +33,7 @@ pub fn svg(pages: &Pages, verdict: &Verdict, broken: bool, until: Duration) -> S
 <text class="title" x="20" y="32">{title}</text>
 <text class="{colour}" x="20" y="54">{}</text>
 "#,
-        escaped(&sentence(verdict, broken))
+        escaped(&sentence(verdict, broken).replace('\n', " "))
     );
     for (index, stream) in STREAMS.iter().enumerate() {
         let panel = Panel {
@@ -53,7 +53,7 @@ text { font: 13px system-ui, 'DejaVu Sans', sans-serif; fill: #333 }
 .title { font-size: 18px; font-weight: bold; fill: #111 }
 .name { font-weight: bold; font-size: 15px; fill: #111 }
 .small { font-size: 11px; fill: #555 }
-.good { fill: #18794e; font-weight: bold } .bad { fill: #c62828; font-weight: bold }
+.good { fill: #18794e } .bad { fill: #c62828 }
 .back { fill: #fff } .axis { stroke: #888; fill: none } .grid { stroke: #ddd }
 .area { fill: #2f7fd0 } .limit { stroke: #c62828; stroke-width: 1.5; stroke-dasharray: 6 4 }
 @media (prefers-color-scheme: dark) {
@@ -101,7 +101,8 @@ impl Panel {
             r#"<path class="area" d="{}"/>"#,
             area(&levels, bottom, y)
         );
-        let mut ticks = vec![0];
+        let apart = |one: u32, other: u32| (y(one) - y(other)).abs() > 12.0;
+        let mut ticks = vec![most];
         if let Some(limit) = limit {
             let _ = writeln!(
                 svg,
@@ -109,11 +110,12 @@ impl Panel {
                 LEFT + WIDTH,
                 y(limit)
             );
+            // The limit's number goes before the others, where there is no room for all.
+            ticks.retain(|tick| apart(*tick, limit));
             ticks.push(limit);
         }
-        // The highest gets its own number where there is room for it.
-        if (y(most) - y(limit.unwrap_or(0))).abs() > 12.0 {
-            ticks.push(most);
+        if ticks.iter().all(|tick| apart(*tick, 0)) {
+            ticks.push(0);
         }
         for tick in ticks {
             let _ = writeln!(
