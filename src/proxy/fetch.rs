@@ -30,6 +30,9 @@ use crate::upstream::{Reply, UpstreamError};
 /// How long waiting FETCHes of a queue let pass before the backend is asked again for all of them.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
 
+/// How often a FETCH starts over whose every start was too late to leave.
+const TRIES: usize = 3;
+
 /// What a FETCH came to.
 enum Outcome {
     /// The backend's own answer, passed on as it is.
@@ -57,47 +60,77 @@ impl Proxy {
             return HandOut::new(self.clone()).respond(&parts, Hint::default());
         }
         let policies = sidecar.policies.load_full();
-        let read = if policies.is_empty() && sidecar.hold.is_empty() {
-            None
-        } else {
-            read(&body)
-        };
+        let touched = !policies.is_empty() || !sidecar.hold.is_empty();
+        let asks = touched.then(|| read(&body)).flatten();
         let scope = sidecar.scopes.of(&parts.headers);
-        let worker_id = read.as_ref().and_then(|r| r.worker_id.clone());
-        let wanted = Wanted {
+        let mut wanted = Wanted {
             body,
             target: self.target(&parts.uri),
             headers: parts.headers.clone(),
             scope,
-            count: read.as_ref().map_or(1, |r| r.count),
-            worker_id,
-            visibility: read.as_ref().and_then(|r| r.visibility),
+            count: 1,
+            worker_id: None,
+            visibility: None,
         };
-        let sections = read
-            .map(|read| self.sections(scope, &read.queues, &policies))
-            .unwrap_or_default();
+        let mut sections = self.understood(&mut wanted, asks, &policies);
         if sections.iter().all(|section| section.gate.is_none()) {
             if let Some(answer) = self.pass_whole(&parts, &wanted).await {
                 return answer;
             }
-            // Limited jobs came out of unlimited queues: they are in the hold now.
+            // Limited jobs came out of unlimited queues: they are in the hold now, which makes those
+            // queues limited ones.
+            let asks = read(&wanted.body);
+            sections = self.understood(&mut wanted, asks, &policies);
         }
-        let (give, mut take) = oneshot::channel();
+        let asked = Arc::new((wanted, sections, policies));
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.filled(Arc::clone(&asked)).await {
+                Ok(Outcome::Ours(mut out, hint)) => {
+                    // A stall of ours is no reason to send a worker away from jobs that may start.
+                    if !out.all_late().await || tries == TRIES {
+                        return out.respond(&parts, hint);
+                    }
+                }
+                Ok(other) => return self.answer(&parts, other),
+                // The task ended without an answer, which only a panic in it does.
+                Err(_) => return refuse(&parts, Fault::internal()),
+            }
+        }
+    }
+
+    /// Notes what a FETCH asks for, and says which of its queues limits can touch now.
+    fn understood(
+        &self,
+        wanted: &mut Wanted,
+        asks: Option<Read>,
+        policies: &PolicySet,
+    ) -> Vec<Section> {
+        let Some(asks) = asks else {
+            return Vec::new();
+        };
+        wanted.count = asks.count;
+        wanted.worker_id = asks.worker_id;
+        wanted.visibility = asks.visibility;
+        self.sections(wanted.scope, &asks.queues, policies)
+    }
+
+    /// Fills the hold and starts from it, in a task that ends in its own time: what it claimed for a
+    /// worker that hung up is held for the next.
+    async fn filled(
+        &self,
+        asked: Arc<(Wanted, Vec<Section>, Arc<PolicySet>)>,
+    ) -> Result<Outcome, oneshot::error::RecvError> {
+        let (mut give, take) = oneshot::channel();
         let proxy = self.clone();
-        let task = sidecar.tasks.spawn(async move {
-            let mut give = give;
-            let outcome = proxy.fill(&wanted, &sections, &policies, &mut give).await;
+        self.sidecar.tasks.spawn(async move {
+            let (wanted, sections, policies) = &*asked;
+            let outcome = proxy.fill(wanted, sections, policies, &mut give).await;
             // If the worker has gone, the outcome is dropped here, and its hand-out undoes itself.
             drop(give.send(outcome));
         });
-        match (&mut take).await {
-            Ok(outcome) => self.answer(&parts, outcome),
-            Err(_) => {
-                // The task ended without an answer, which only a panic in it does.
-                drop(task);
-                refuse(&parts, Fault::internal())
-            }
-        }
+        take.await
     }
 
     /// A FETCH that no limit can touch: forwarded and returned as it is. `None`: jobs with limits of
