@@ -46,6 +46,8 @@ pub struct Held {
     pub deadline: Instant,
     /// When the backend last said that it is ours.
     pub proven: Instant,
+    /// For how long from then.
+    pub granted: Duration,
     /// When it came into the hold.
     pub since: Instant,
     /// Whether a refusal of it was counted in this wait.
@@ -53,6 +55,13 @@ pub struct Held {
 }
 
 impl Held {
+    /// The backend said at `since` that it is ours for `visibility` from then.
+    pub fn prove(&mut self, since: Instant, visibility: Duration) {
+        self.proven = since;
+        self.granted = visibility;
+        self.deadline = deadline(since, visibility);
+    }
+
     /// The lane it waits in.
     pub fn lane(&self) -> Lane {
         Lane {
@@ -60,6 +69,12 @@ impl Held {
             queue: self.claimed.queue.clone(),
         }
     }
+}
+
+/// Until when a claim of `visibility` from `since` on may be counted on. The margin is for the way to
+/// the backend and back, and for its clock.
+pub fn deadline(since: Instant, visibility: Duration) -> Instant {
+    since + visibility.saturating_sub((visibility / 10).min(Duration::from_secs(2)))
 }
 
 /// When a group may be asked again.
@@ -80,6 +95,8 @@ struct Group {
     limits: JobLimits,
     jobs: VecDeque<Held>,
     next: Next,
+    /// The policy that refused last.
+    refused_by: Option<Arc<str>>,
 }
 
 #[derive(Debug)]
@@ -157,6 +174,17 @@ impl Prospect {
     }
 }
 
+/// How far the hold lets FETCH claim past limited jobs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lookahead {
+    /// This many jobs.
+    Free(usize),
+    /// Nothing until a claim that is on its way has been answered.
+    Soon,
+    /// Nothing until a held job leaves.
+    Full,
+}
+
 /// The hold of one sidecar.
 #[derive(Default, Debug)]
 pub struct Hold(Mutex<State>);
@@ -203,12 +231,17 @@ impl Hold {
     }
 
     /// How many jobs more may be claimed before the hold is full, those already asked for included.
-    pub fn lookahead(&self, max: usize, max_bytes: usize) -> usize {
+    pub fn lookahead(&self, max: usize, max_bytes: usize) -> Lookahead {
         let state = self.state();
-        if state.bytes >= max_bytes {
+        let room = if state.bytes >= max_bytes {
             0
         } else {
-            max.saturating_sub(state.jobs.len() + state.in_flight)
+            max.saturating_sub(state.jobs.len())
+        };
+        match room.saturating_sub(state.in_flight) {
+            0 if room > 0 => Lookahead::Soon,
+            0 => Lookahead::Full,
+            free => Lookahead::Free(free),
         }
     }
 
@@ -247,6 +280,8 @@ impl Hold {
         let queue = state.queue(lane, now);
         queue.in_flight = queue.in_flight.saturating_sub(n);
         queue.more = more;
+        // Others may have waited for the places that this claim might have filled.
+        state.queues.values().for_each(|queue| queue.line.wake());
     }
 
     /// Adds fresh claims. A job that is already held is replaced: the backend handed it out again, so
@@ -282,13 +317,13 @@ impl Hold {
                 }
             }
         }
-        state.into_hand(&picked);
+        state.take_in_hand(&picked);
         picked
     }
 
     /// Puts a job in hand back at the head of its group; `refused` says when the group may be asked
-    /// again, if it was asked. A job that was replaced or forgotten meanwhile is dropped.
-    pub fn put_back(&self, mut held: Held, refused: Option<Refused>) {
+    /// again and which policy refused it, if it was asked. A job that was replaced or forgotten meanwhile is dropped.
+    pub fn put_back(&self, mut held: Held, refused: Option<(Refused, Arc<str>)>) {
         let mut state = self.state();
         let Some(known) = state.jobs.get_mut(&held.claimed.job) else {
             return;
@@ -304,9 +339,10 @@ impl Hold {
         known.whereabouts = Whereabouts::Waiting;
         let (lane, priority, limits) = (held.lane(), held.claimed.priority, held.limits.clone());
         state.place(held, End::Front);
-        if let (Some(refused), Some(queue)) = (refused, state.queues.get_mut(&lane))
+        if let (Some((refused, policy)), Some(queue)) = (refused, state.queues.get_mut(&lane))
             && let Some(group) = queue.group(priority, &limits)
         {
+            group.refused_by = Some(policy);
             group.next = match refused {
                 Refused::Until(at) => Next::At(at),
                 Refused::ForSlot => Next::Slot,
@@ -449,24 +485,29 @@ impl Hold {
         }
     }
 
-    /// Whether and when a job of the lane could start by itself.
-    pub fn prospect(&self, lane: &Lane) -> Prospect {
+    /// Whether and when a job of the lane could start by itself, and the policy that it waits for.
+    pub fn prospect(&self, lane: &Lane) -> (Prospect, Option<Arc<str>>) {
         let state = self.state();
         let Some(queue) = state.queues.get(lane) else {
-            return Prospect::None;
+            return (Prospect::None, None);
         };
         let groups = queue
             .groups
             .values()
             .flatten()
             .filter(|group| !group.jobs.is_empty());
-        groups.fold(Prospect::None, |soonest, group| {
-            soonest.sooner(match group.next {
+        groups.fold((Prospect::None, None), |(soonest, policy), group| {
+            let sooner = soonest.sooner(match group.next {
                 Next::Ask => Prospect::At(Timestamp(0)),
                 Next::At(at) => Prospect::At(at),
                 Next::Slot => Prospect::Slot,
                 Next::Never => Prospect::None,
-            })
+            });
+            if sooner == soonest && policy.is_some() {
+                (soonest, policy)
+            } else {
+                (sooner, group.refused_by.clone())
+            }
         })
     }
 
@@ -571,17 +612,21 @@ impl Hold {
             .collect()
     }
 
-    /// The backend said that the job is still ours, for `visibility` from `now` on.
-    pub fn proved(&self, job: &str, now: Instant, visibility: Duration, margin: Duration) {
+    /// The backend said at `since` that the job is ours for `visibility` from then.
+    pub fn proved(&self, job: &str, since: Instant, visibility: Duration) {
         let mut state = self.state();
         let State { queues, jobs, .. } = &mut *state;
-        let Some(known) = jobs.get(job) else { return };
-        if let Some(held) = queues
-            .get_mut(&known.lane)
-            .and_then(|queue| queue.find_mut(known.priority, job))
-        {
-            held.proven = now;
-            held.deadline = now + visibility.saturating_sub(margin);
+        let Some(known) = jobs.get_mut(job) else {
+            return;
+        };
+        let held = match &mut known.whereabouts {
+            Whereabouts::Hidden(held) => Some(&mut **held),
+            _ => {
+                (queues.get_mut(&known.lane)).and_then(|queue| queue.find_mut(known.priority, job))
+            }
+        };
+        if let Some(held) = held {
+            held.prove(since, visibility);
         }
     }
 
@@ -596,7 +641,7 @@ impl Hold {
                 }
             }
         }
-        state.into_hand(&taken);
+        state.take_in_hand(&taken);
         taken
     }
 
@@ -712,6 +757,7 @@ impl State {
                 limits: held.limits.clone(),
                 jobs: VecDeque::from([held]),
                 next: Next::Ask,
+                refused_by: None,
             }),
         }
     }
@@ -748,7 +794,7 @@ impl State {
         groups.flat_map(|group| &group.jobs).chain(hidden)
     }
 
-    fn into_hand(&mut self, picked: &[Held]) {
+    fn take_in_hand(&mut self, picked: &[Held]) {
         for held in picked {
             if let Some(known) = self.jobs.get_mut(&held.claimed.job) {
                 known.whereabouts = Whereabouts::InHand;

@@ -230,6 +230,19 @@ pub fn plain_path(raw: &str) -> Option<String> {
     (out.len() != raw.len() && ambiguous(&out).is_none()).then_some(out)
 }
 
+/// A name as one segment of a path.
+pub fn encoded(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        if is_unreserved(byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
 fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
 }

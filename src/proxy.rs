@@ -4,7 +4,7 @@
 //! [`Sidecar`] (one per process) and the [`Proxy`] (one per thread: the sidecar and that thread's
 //! connections to the backend).
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -126,7 +126,7 @@ pub struct Sidecar {
     metrics: Metrics,
     backend: Backend,
     scopes: Scopes,
-    paused: Mutex<HashSet<Arc<str>>>,
+    paused: Mutex<HashMap<Arc<str>, Instant>>,
     settled: settle::Undelivered,
     named: limits::Named,
     /// The worker id under which limited queues are claimed.
@@ -226,16 +226,37 @@ impl Sidecar {
         self.paused
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .contains(queue)
+            .contains_key(queue)
     }
 
+    /// Notes that a queue is paused as of now, or is not.
     fn set_paused(&self, queue: &str, paused: bool) {
         let mut all = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
         if paused {
-            all.insert(Arc::from(queue));
+            all.insert(Arc::from(queue), Instant::now());
         } else {
             all.remove(queue);
         }
+    }
+
+    /// The backend gave jobs of the queue, or said that it runs, in answer to something sent at `asked`:
+    /// a pause from before that is over.
+    fn unpause(&self, queue: &str, asked: Instant) {
+        let mut all = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.get(queue).is_some_and(|since| *since < asked) {
+            all.remove(queue);
+        }
+    }
+
+    /// The paused queues of which jobs are held, and since when the pause is known to stand.
+    fn paused_with_held(&self) -> Vec<(Arc<str>, Instant)> {
+        let all = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.is_empty() {
+            return Vec::new();
+        }
+        let counts = self.hold.counts();
+        let held = all.iter().filter(|(queue, _)| counts.contains_key(*queue));
+        held.map(|(queue, since)| (queue.clone(), *since)).collect()
     }
 
     /// Ends a job's row and wakes whoever waits for its slots. Ending twice is ending once.

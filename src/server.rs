@@ -79,11 +79,7 @@ pub async fn serve<S: Service>(
     limits: Limits,
     drain: CancellationToken,
 ) {
-    let shared = Arc::new(Shared {
-        service,
-        limits,
-        in_flight: AtomicUsize::new(0),
-    });
+    let shared = Arc::new(Shared { service, limits, in_flight: AtomicUsize::new(0) });
     let mut connections = JoinSet::new();
     let mut flags = HashMap::new();
     let mut failing = false;
@@ -141,10 +137,7 @@ async fn connection<S: Service>(stream: Stream, shared: Arc<Shared<S>>, flags: A
         .half_close(false)
         .max_header_size(HEAD)
         .max_buf_size(BUFFER)
-        .serve_connection(
-            TokioIo::new(Guarded::new(stream, Arc::clone(&flags))),
-            handler,
-        )
+        .serve_connection(TokioIo::new(Guarded::new(stream, Arc::clone(&flags))), handler)
         .with_upgrades();
     let mut connection = pin!(connection);
     let mut watchdog = Watchdog::new(limits);

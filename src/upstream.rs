@@ -335,9 +335,7 @@ impl Upstream {
     ) -> Result<Reply, UpstreamError> {
         let cap = self.0.limits.reply;
         if head.status() == StatusCode::SWITCHING_PROTOCOLS {
-            return Err(UpstreamError::Lost(
-                "it switched protocols unasked".to_owned(),
-            ));
+            return Err(UpstreamError::Lost("it switched protocols unasked".to_owned()));
         }
         let (mut parts, body) = self.streamed(head, link).into_parts();
         parts.headers.remove(header::CONTENT_LENGTH);

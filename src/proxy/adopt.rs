@@ -96,7 +96,11 @@ impl Proxy {
             if known || self.sidecar.hold.has(id) || !self.sidecar.first_seen(id) {
                 continue;
             }
-            let call = super::get(self, scope, format!("/ojs/v1/jobs/{id}"));
+            let call = super::get(
+                self,
+                scope,
+                format!("/ojs/v1/jobs/{}", crate::ojs::encoded(id)),
+            );
             let Ok(reply) = super::call(self, "get_job", call).await else {
                 continue;
             };

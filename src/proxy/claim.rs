@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::job::Origin;
 use super::{DEPTH, Proxy, job};
-use crate::hold::{Lane, Prospect};
+use crate::hold::{Lane, Lookahead, Prospect};
 use crate::json::{Json, Splice, quote};
 use crate::metrics::Event;
 use crate::policy::{Gate, PolicySet};
@@ -46,6 +46,14 @@ pub(super) enum Answer {
     Jobs { short: bool },
     /// The backend said something else; it is passed on as it is.
     Other(Reply),
+}
+
+/// What came into the hold.
+pub(super) struct Kept {
+    /// How many jobs.
+    pub(super) jobs: usize,
+    /// Of which queues.
+    pub(super) queues: Vec<Arc<str>>,
 }
 
 /// How many jobs may be asked for now, and if none, when that may change by itself.
@@ -100,11 +108,18 @@ impl Proxy {
             }
         }
         if gate.keyed || gate.limited.is_empty() {
-            jobs = jobs.min(
-                sidecar
-                    .hold
-                    .lookahead(sidecar.hold_max(), sidecar.settings.hold_bytes),
-            );
+            let free = match sidecar
+                .hold
+                .lookahead(sidecar.hold_max(), sidecar.settings.hold_bytes)
+            {
+                Lookahead::Free(free) => free,
+                Lookahead::Full => 0,
+                Lookahead::Soon => {
+                    prospect = Prospect::Slot;
+                    0
+                }
+            };
+            jobs = jobs.min(free);
         }
         Allowance { jobs, prospect }
     }
@@ -151,10 +166,11 @@ impl Proxy {
             visibility: wanted.visibility,
             sent,
         };
-        let got = match &answer {
-            Ok(reply) => self.keep(reply, &origin, policies),
-            Err(_) => None,
-        };
+        let kept = answer
+            .as_ref()
+            .ok()
+            .and_then(|reply| self.keep(reply, &origin, policies));
+        let got = kept.map(|kept| kept.jobs);
         sidecar
             .hold
             .asked(first, n, got.is_some_and(|got| got >= n), Instant::now());
@@ -165,14 +181,13 @@ impl Proxy {
         }
     }
 
-    /// Puts the jobs of a FETCH reply into the hold and says how many came; `None`: it is no FETCH
-    /// reply.
+    /// Puts the jobs of a FETCH reply into the hold; `None`: it is no FETCH reply.
     pub(super) fn keep(
         &self,
         reply: &Reply,
         origin: &Origin<'_>,
         policies: &PolicySet,
-    ) -> Option<usize> {
+    ) -> Option<Kept> {
         let sidecar = &self.sidecar;
         if reply.status != http::StatusCode::OK {
             return None;
@@ -183,9 +198,8 @@ impl Proxy {
             return None;
         };
         let mut held = Vec::new();
-        let mut came = 0;
+        let jobs_came = jobs.len();
         for job in jobs {
-            came += 1;
             match sidecar.read_job(job, origin, policies) {
                 Some(job) => held.push(job),
                 None => sidecar.metrics.count(Event::Nonsense),
@@ -194,8 +208,17 @@ impl Proxy {
         sidecar.metrics.claimed(held.len());
         held.iter()
             .for_each(|held| sidecar.noted(&held.claimed.limited));
+        let mut queues: Vec<Arc<str>> =
+            held.iter().map(|held| held.claimed.queue.clone()).collect();
+        queues.dedup();
+        for queue in &queues {
+            sidecar.unpause(queue, origin.sent);
+        }
         sidecar.hold.add(held);
-        Some(came)
+        Some(Kept {
+            jobs: jobs_came,
+            queues,
+        })
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::body::Body;
-use super::claim::{Answer, Section, Wanted};
+use super::claim::{Answer, Kept, Section, Wanted};
 use super::handout::HandOut;
 use super::job::{self, Origin};
 use super::refuse;
@@ -43,9 +43,18 @@ enum Outcome {
     Lost(UpstreamError),
 }
 
+/// What a FETCH that was passed whole came to.
+enum Whole {
+    Answer(Response<Body>),
+    /// Jobs that are limited came; they are in the hold now.
+    Kept(Kept),
+}
+
 /// What the headers of an answer of ours tell.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub(super) struct Hint {
+    /// The policy that the next of them waits for.
+    policy: Option<Arc<str>>,
     /// Whether held jobs of the asked queues wait for their limits.
     limited: bool,
     /// When the next of them could start.
@@ -60,8 +69,8 @@ impl Proxy {
             return HandOut::new(self.clone()).respond(&parts, Hint::default());
         }
         let policies = sidecar.policies.load_full();
-        let touched = !policies.is_empty() || !sidecar.hold.is_empty();
-        let asks = touched.then(|| read(&body)).flatten();
+        let limits = !policies.is_empty() || !sidecar.hold.is_empty();
+        let asked = if limits { read(&body) } else { None };
         let scope = sidecar.scopes.of(&parts.headers);
         let mut wanted = Wanted {
             body,
@@ -72,15 +81,29 @@ impl Proxy {
             worker_id: None,
             visibility: None,
         };
-        let mut sections = self.understood(&mut wanted, asks, &policies);
-        if sections.iter().all(|section| section.gate.is_none()) {
-            if let Some(answer) = self.pass_whole(&parts, &wanted).await {
-                return answer;
+        let mut sections = Vec::new();
+        if let Some(asked) = asked {
+            sections = self.sections(scope, &asked.queues, &policies);
+            wanted.understand(asked);
+        }
+        if sections
+            .iter()
+            .all(|section: &Section| section.gate.is_none())
+        {
+            // A request that we do not understand but the backend does must not go round the limits.
+            let all = limits && sections.is_empty();
+            match self.pass_whole(&parts, &wanted, all, &policies).await {
+                Whole::Answer(answer) => return answer,
+                Whole::Kept(kept) => {
+                    let asked = read(&wanted.body);
+                    let queues = asked.as_ref().map_or(&kept.queues, |asked| &asked.queues);
+                    sections = self.sections(scope, queues, &policies);
+                    match asked {
+                        Some(asked) => wanted.understand(asked),
+                        None => wanted.count = kept.jobs,
+                    }
+                }
             }
-            // Limited jobs came out of unlimited queues: they are in the hold now, which makes those
-            // queues limited ones.
-            let asks = read(&wanted.body);
-            sections = self.understood(&mut wanted, asks, &policies);
         }
         let asked = Arc::new((wanted, sections, policies));
         let mut tries = 0;
@@ -100,22 +123,6 @@ impl Proxy {
         }
     }
 
-    /// Notes what a FETCH asks for, and says which of its queues limits can touch now.
-    fn understood(
-        &self,
-        wanted: &mut Wanted,
-        asks: Option<Read>,
-        policies: &PolicySet,
-    ) -> Vec<Section> {
-        let Some(asks) = asks else {
-            return Vec::new();
-        };
-        wanted.count = asks.count;
-        wanted.worker_id = asks.worker_id;
-        wanted.visibility = asks.visibility;
-        self.sections(wanted.scope, &asks.queues, policies)
-    }
-
     /// Fills the hold and starts from it, in a task that ends in its own time: what it claimed for a
     /// worker that hung up is held for the next.
     async fn filled(
@@ -133,32 +140,39 @@ impl Proxy {
         take.await
     }
 
-    /// A FETCH that no limit can touch: forwarded and returned as it is. `None`: jobs with limits of
-    /// their own came back, and went into the hold.
-    async fn pass_whole(&self, parts: &Parts, wanted: &Wanted) -> Option<Response<Body>> {
+    /// A FETCH that no limit can touch by its queues: forwarded and returned as it is, unless jobs with
+    /// limits of their own came back, or `all` that comes is to be looked at.
+    async fn pass_whole(
+        &self,
+        parts: &Parts,
+        wanted: &Wanted,
+        all: bool,
+        policies: &PolicySet,
+    ) -> Whole {
         let sent = Instant::now();
         let reply = match self.upstream.call(wanted.call(wanted.body.clone())).await {
             Ok(reply) => reply,
-            Err(error) => return Some(refuse(&parts, Fault::backend(&error, false))),
+            Err(error) => return Whole::Answer(refuse(parts, Fault::backend(&error, false))),
         };
-        if !crate::json::contains(&reply.body, mirror::NEEDLE) {
-            return Some(self.theirs(parts, reply));
+        if !all && !crate::json::contains(&reply.body, mirror::NEEDLE) {
+            return Whole::Answer(self.theirs(parts, reply));
         }
-        let claim_id = wanted.worker_id.clone().or_else(|| worker_id(&wanted.body));
-        let claim_id = claim_id.unwrap_or_else(|| self.sidecar.name.clone());
+        let asked = read(&wanted.body);
+        let visibility = asked.as_ref().and_then(|asked| asked.visibility);
+        let claim_id = asked
+            .and_then(|asked| asked.worker_id)
+            .unwrap_or_else(|| self.sidecar.name.clone());
         let origin = Origin {
             scope: wanted.scope,
             tenant: job::tenant(&wanted.headers),
             queue: None,
             claim_id: &claim_id,
-            visibility: wanted
-                .visibility
-                .or_else(|| read(&wanted.body).and_then(|r| r.visibility)),
+            visibility,
             sent,
         };
-        match self.keep(&reply, &origin, &self.sidecar.policies.load_full()) {
-            Some(_) => None,
-            None => Some(self.theirs(parts, reply)),
+        match self.keep(&reply, &origin, policies) {
+            Some(kept) if kept.jobs > 0 => Whole::Kept(kept),
+            _ => Whole::Answer(self.theirs(parts, reply)),
         }
     }
 
@@ -320,14 +334,6 @@ impl Proxy {
     }
 
     async fn may_claim(&self, lane: &Lane, section: &Section, n: usize) -> usize {
-        if section
-            .lanes
-            .iter()
-            .all(|lane| self.sidecar.paused(&lane.queue))
-        {
-            // The backend knows that it is paused; asking it keeps what it says of the queue ours to pass.
-            return 0;
-        }
         match &section.gate {
             Some(gate) => self.allowance(lane, gate, n).await.jobs,
             None => n,
@@ -353,10 +359,15 @@ impl Proxy {
                 .filter(|lane| !sidecar.paused(&lane.queue))
             {
                 hint.limited |= sidecar.hold.holds(lane);
-                soonest = soonest.sooner(sidecar.hold.prospect(lane));
+                let (held, policy) = sidecar.hold.prospect(lane);
                 let allowance = self.allowance(lane, gate, 1).await;
                 hint.limited |= allowance.prospect != Prospect::None;
-                soonest = soonest.sooner(allowance.prospect);
+                let shut = || gate.limited.first().map(|limited| limited.policy.clone());
+                hint.policy = hint
+                    .policy
+                    .or(policy)
+                    .or_else(|| shut().filter(|_| allowance.jobs == 0));
+                soonest = soonest.sooner(held).sooner(allowance.prospect);
             }
         }
         if let Prospect::At(at) = soonest {
@@ -368,7 +379,7 @@ impl Proxy {
     fn answer(&self, parts: &Parts, outcome: Outcome) -> Response<Body> {
         match outcome {
             Outcome::Theirs(reply) => self.theirs(parts, reply),
-            Outcome::Lost(error) => refuse(&parts, Fault::backend(&error, false)),
+            Outcome::Lost(error) => refuse(parts, Fault::backend(&error, false)),
             Outcome::Ours(out, hint) => out.respond(parts, hint),
         }
     }
@@ -395,11 +406,18 @@ impl super::Sidecar {
 impl Hint {
     /// Writes what it knows into the headers of an answer.
     pub(super) fn write(self, headers: &mut http::HeaderMap) {
-        if self.limited {
-            headers.insert(
-                "ojs-throttle-limited",
-                http::HeaderValue::from_static("true"),
-            );
+        if !self.limited {
+            return;
+        }
+        headers.insert(
+            "ojs-throttle-limited",
+            http::HeaderValue::from_static("true"),
+        );
+        if let Some(Ok(policy)) = self
+            .policy
+            .map(|policy| http::HeaderValue::try_from(&*policy))
+        {
+            headers.insert("ojs-throttle-policy", policy);
         }
         if let Some(next) = self.next {
             let text = format!("{:.3}", next.as_secs_f64());
@@ -473,6 +491,14 @@ impl Drop for Standing<'_> {
     }
 }
 
+impl Wanted {
+    fn understand(&mut self, asked: Read) {
+        self.count = asked.count;
+        self.worker_id = asked.worker_id;
+        self.visibility = asked.visibility;
+    }
+}
+
 /// What a FETCH asks for.
 struct Read {
     queues: Vec<Arc<str>>,
@@ -510,10 +536,6 @@ fn read(body: &[u8]) -> Option<Read> {
             .filter(|ms| *ms > 0)
             .map(Duration::from_millis),
     })
-}
-
-fn worker_id(body: &[u8]) -> Option<Arc<str>> {
-    read(body)?.worker_id
 }
 
 /// The status of every answer of ours to a FETCH, with or without jobs: SDKs take anything else for

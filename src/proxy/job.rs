@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{DEFAULT_VISIBILITY, Sidecar, mirror, scope};
-use crate::hold::Held;
+use crate::hold::{self, Held};
 use crate::json::Json;
 use crate::limit::OnLimit;
 use crate::policy::{self, Accept, JobLimits, JobView, PolicySet};
@@ -26,11 +26,6 @@ pub(super) struct Origin<'a> {
     pub(super) visibility: Option<Duration>,
     /// When the claim was sent, the latest moment from which its visibility surely counts.
     pub(super) sent: Instant,
-}
-
-/// How much earlier than the backend the sidecar gives a claim up.
-pub(super) fn margin(visibility: Duration) -> Duration {
-    (visibility / 10).min(Duration::from_secs(2))
 }
 
 impl Sidecar {
@@ -73,8 +68,9 @@ impl Sidecar {
             claimed,
             limits,
             body: mirror::shown(job),
-            deadline: origin.sent + visibility.saturating_sub(margin(visibility)),
+            deadline: hold::deadline(origin.sent, visibility),
             proven: origin.sent,
+            granted: visibility,
             since: Instant::now(),
             refused: false,
         })

@@ -102,7 +102,7 @@ impl Proxy {
     async fn forward(&self, parts: &Parts, bytes: Bytes) -> Response<Body> {
         match self.upstream.call(self.plain_call(parts, bytes)).await {
             Ok(reply) => self.theirs(parts, reply),
-            Err(error) => refuse(&parts, Fault::backend(&error, false)),
+            Err(error) => refuse(parts, Fault::backend(&error, false)),
         }
     }
 

@@ -147,7 +147,7 @@ impl Proxy {
 
     fn delivered(&self, parts: &Parts, delivery: Delivery) -> Response<Body> {
         let Some(mut reply) = delivery.reply.clone() else {
-            return refuse(&parts, Fault::internal());
+            return refuse(parts, Fault::internal());
         };
         let bytes = std::mem::take(&mut reply.body);
         let mut response = self.theirs(parts, reply);
@@ -240,7 +240,7 @@ impl Proxy {
     }
 
     async fn seen(&self, scope: u64, verb: Verb, job: &str, row: Option<&Row>) -> Option<Seen> {
-        let target = format!("/ojs/v1/jobs/{job}");
+        let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(job));
         let reply = super::call(self, "get_job", super::get(self, scope, target))
             .await
             .ok()?;

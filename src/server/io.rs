@@ -36,11 +36,7 @@ struct Linger {
 
 impl Guarded {
     pub(super) fn new(stream: Stream, flags: Arc<Flags>) -> Guarded {
-        Guarded {
-            stream,
-            flags,
-            linger: None,
-        }
+        Guarded { stream, flags, linger: None }
     }
 }
 

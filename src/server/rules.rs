@@ -11,12 +11,7 @@ use crate::upstream::named_by_connection;
 pub(super) fn check<B>(request: &Request<B>) -> Result<(), Fault> {
     if matches!(*request.method(), Method::CONNECT | Method::TRACE) {
         let message = format!("{} is not served here", request.method());
-        return Err(Fault::new(
-            StatusCode::METHOD_NOT_ALLOWED,
-            "method_not_allowed",
-            message,
-        )
-        .closing());
+        return Err(Fault::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message).closing());
     }
     let headers = request.headers();
     host(headers, request.version())?;
@@ -54,9 +49,7 @@ fn is_authority(host: &HeaderValue) -> bool {
 fn transfer_encoding(headers: &HeaderMap) -> Result<(), Fault> {
     let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     let first = codings.next().map(|coding| coding.as_bytes().trim_ascii());
-    if codings.next().is_none()
-        && first.is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked"))
-    {
+    if codings.next().is_none() && first.is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked")) {
         return Ok(());
     }
     let message = "Transfer-Encoding may be one `chunked` only";
@@ -68,12 +61,7 @@ fn expect(expectation: &HeaderValue, version: Version) -> Result<(), Fault> {
         return Ok(());
     }
     let message = "the only expectation known here is 100-continue";
-    Err(Fault::new(
-        StatusCode::EXPECTATION_FAILED,
-        "expectation_failed",
-        message,
-    )
-    .closing())
+    Err(Fault::new(StatusCode::EXPECTATION_FAILED, "expectation_failed", message).closing())
 }
 
 /// What `Connection` names does not reach the backend, so it must not name what the request means.
@@ -114,21 +102,13 @@ mod tests {
         for (name, value) in lines {
             request = request.header(*name, *value);
         }
-        check(&request.body(()).unwrap())
-            .err()
-            .map_or(200, |fault| fault.status.as_u16())
+        check(&request.body(()).unwrap()).err().map_or(200, |fault| fault.status.as_u16())
     }
 
     #[test]
     fn heads_that_are_read_in_one_way_only() {
         for (line, want) in [
-            (
-                (
-                    "connection",
-                    "keep-alive, TE, Upgrade, HTTP2-Settings, x-own",
-                ),
-                200,
-            ),
+            (("connection", "keep-alive, TE, Upgrade, HTTP2-Settings, x-own"), 200),
             (("connection", "close, Authorization"), 400),
             (("connection", "HOST"), 400),
             (("connection", "OJS-Version"), 400),
@@ -143,29 +123,15 @@ mod tests {
         ] {
             assert_eq!(status(&[line]), want, "{line:?}");
         }
-        assert_eq!(
-            status(&[
-                ("transfer-encoding", "chunked"),
-                ("transfer-encoding", "chunked")
-            ]),
-            501
-        );
+        assert_eq!(status(&[("transfer-encoding", "chunked"), ("transfer-encoding", "chunked")]), 501);
     }
 
     #[test]
     fn hosts() {
-        for (host, good) in [
-            ("h", true),
-            ("[::1]:80", true),
-            ("a_b.c-d:8080", true),
-            ("a/b@c", false),
-            ("a b", false),
-        ] {
-            assert_eq!(
-                is_authority(&HeaderValue::from_static(host)),
-                good,
-                "{host}"
-            );
+        for (host, good) in
+            [("h", true), ("[::1]:80", true), ("a_b.c-d:8080", true), ("a/b@c", false), ("a b", false)]
+        {
+            assert_eq!(is_authority(&HeaderValue::from_static(host)), good, "{host}");
         }
     }
 }

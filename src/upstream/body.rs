@@ -137,11 +137,7 @@ pub struct ReplyBody {
 impl ReplyBody {
     /// The body of a reply whose head came over `link`.
     pub(super) fn new(body: Incoming, link: Box<Link>, home: Upstream) -> ReplyBody {
-        ReplyBody {
-            body,
-            link: Some(link),
-            home,
-        }
+        ReplyBody { body, link: Some(link), home }
     }
 
     /// Gives the connection back at once if there is no body. Not for a reply that switched
@@ -233,12 +229,8 @@ where
     let mut first = Bytes::new();
     let mut whole = BytesMut::new();
     while !body.is_end_stream() {
-        let Some(frame) = body.frame().await else {
-            break;
-        };
-        let Ok(data) = frame.map_err(NotCollected::Broken)?.into_data() else {
-            continue;
-        };
+        let Some(frame) = body.frame().await else { break };
+        let Ok(data) = frame.map_err(NotCollected::Broken)?.into_data() else { continue };
         if first.len().max(whole.len()) + data.len() > cap {
             return Err(NotCollected::TooLarge);
         }
@@ -251,9 +243,5 @@ where
         }
         whole.extend_from_slice(&data);
     }
-    Ok(if whole.is_empty() {
-        first
-    } else {
-        whole.freeze()
-    })
+    Ok(if whole.is_empty() { first } else { whole.freeze() })
 }
