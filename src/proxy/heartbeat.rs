@@ -29,6 +29,9 @@ struct Beat {
     crooked: bool,
 }
 
+/// The claim id of jobs, and the visibility to ask for them.
+type ClaimedFor = (Arc<str>, Option<Duration>);
+
 /// Jobs that go upstream in one heartbeat.
 #[derive(Default)]
 struct Group {
@@ -67,7 +70,6 @@ impl Proxy {
         let mut extended = named(&reply.body);
         let mut told = reply.body.clone();
         for ((claim_id, lasts), group) in ours {
-            let lasts = Duration::from_micros(lasts);
             if let Some(theirs) = self.beat_for(scope, &claim_id, lasts, &group).await {
                 extended.extend(named(&theirs));
                 told = stricter(told, theirs);
@@ -83,16 +85,18 @@ impl Proxy {
         )
     }
 
-    /// Which jobs are the worker's own claims, and which ours, by claim id and visibility.
-    async fn split(&self, beat: &Beat) -> (Vec<Arc<str>>, BTreeMap<(Arc<str>, u64), Group>) {
+    /// Which jobs are the worker's own claims, and which ours, by claim id and the visibility to ask for.
+    async fn split(&self, beat: &Beat) -> (Vec<Arc<str>>, BTreeMap<ClaimedFor, Group>) {
         let mut own = Vec::new();
-        let mut ours: BTreeMap<(Arc<str>, u64), Group> = BTreeMap::new();
+        let mut ours: BTreeMap<ClaimedFor, Group> = BTreeMap::new();
         for job in &beat.jobs {
             match self.sidecar.store.row(job).await {
                 Ok(Some(row)) if row.place == Place::Out => {
-                    let lasts = beat
-                        .visibility
-                        .map_or(row.claimed.visibility, super::job::micros);
+                    // Where it would count from the start of the job, the job's own value would shorten
+                    // what the backend gives by itself.
+                    let its_own = (!self.sidecar.backend.from_start())
+                        .then_some(Duration::from_micros(row.claimed.visibility));
+                    let lasts = beat.visibility.or(its_own);
                     let group = ours
                         .entry((row.claimed.claim_id.clone(), lasts))
                         .or_default();
@@ -110,14 +114,16 @@ impl Proxy {
         &self,
         scope: u64,
         claim_id: &str,
-        lasts: Duration,
+        lasts: Option<Duration>,
         group: &Group,
     ) -> Option<Bytes> {
         let sidecar = &self.sidecar;
         let ids: Vec<String> = group.ids.iter().map(|id| quote(id)).collect();
-        let ms = lasts.as_millis();
+        let asks = lasts.map_or_else(String::new, |lasts| {
+            format!(r#","visibility_timeout_ms":{}"#, lasts.as_millis())
+        });
         let body = format!(
-            r#"{{"worker_id":{},"active_jobs":[{}],"visibility_timeout_ms":{ms}}}"#,
+            r#"{{"worker_id":{},"active_jobs":[{}]{asks}}}"#,
             quote(claim_id),
             ids.join(",")
         );
@@ -134,12 +140,13 @@ impl Proxy {
                 .iter()
                 .filter(|row| extended.iter().any(|id| **id == *row.claimed.job))
             {
-                let until = sidecar.store.now().plus(super::job::micros(lasts));
+                let lasts = lasts.map_or(row.claimed.visibility, super::job::micros);
+                let until = sidecar.store.now().plus(lasts);
                 let change = Change::Until {
                     job: row.claimed.job.clone(),
                     generation: row.claimed.generation,
                     until,
-                    visibility: super::job::micros(lasts),
+                    visibility: lasts,
                 };
                 // If the store is away the old time stands, and the backend is asked when it passes.
                 let _moved = sidecar.store.set(change).await;
