@@ -159,13 +159,14 @@ impl Proxy {
         }
         let asked = read(&wanted.body);
         let visibility = asked.as_ref().and_then(|asked| asked.visibility);
-        let claim_id = asked
-            .and_then(|asked| asked.worker_id)
-            .unwrap_or_else(|| self.sidecar.name.clone());
+        let (queues, worker_id) = asked
+            .map(|asked| (asked.queues, asked.worker_id))
+            .unwrap_or_default();
+        let claim_id = worker_id.unwrap_or_else(|| self.sidecar.name.clone());
         let origin = Origin {
             scope: wanted.scope,
             tenant: job::tenant(&wanted.headers),
-            queue: None,
+            queues,
             claim_id: &claim_id,
             visibility,
             sent,
