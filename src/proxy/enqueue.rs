@@ -175,6 +175,8 @@ impl Proxy {
         unforward(options, splice);
         let visibility = options
             .and_then(|options| options.get(VISIBILITY))
+            // What no limit touches is not touched.
+            .filter(|_| !policies.is_empty() || !sent.is_empty())
             .and_then(|ms| ms.int());
         write(job, meta, &sent, visibility.filter(|ms| *ms > 0), splice);
         Ok(())
