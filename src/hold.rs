@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::limit::{Limited, Timestamp};
 use crate::policy::{Gate, JobLimits};
-use crate::store::Claimed;
+use crate::store::{Claimed, Gen};
 
 mod line;
 
@@ -133,6 +133,7 @@ enum Whereabouts {
 
 #[derive(Debug)]
 struct Known {
+    generation: Gen,
     lane: Lane,
     priority: i32,
     attempt: u32,
@@ -142,12 +143,22 @@ struct Known {
     hide: bool,
 }
 
+impl Known {
+    /// Whether it is this claim of the job that is in hand.
+    fn in_hand(&self, held: &Held) -> bool {
+        matches!(self.whereabouts, Whereabouts::InHand)
+            && self.generation == held.claimed.generation
+    }
+}
+
 #[derive(Default, Debug)]
 struct State {
     queues: HashMap<Lane, Queue>,
     jobs: HashMap<Arc<str>, Known>,
     bytes: usize,
     in_flight: usize,
+    /// Whether a FETCH found the hold full of what was still on its way.
+    starved: bool,
     waiters: u64,
 }
 
@@ -232,14 +243,17 @@ impl Hold {
 
     /// How many jobs more may be claimed before the hold is full, those already asked for included.
     pub fn lookahead(&self, max: usize, max_bytes: usize) -> Lookahead {
-        let state = self.state();
+        let mut state = self.state();
         let room = if state.bytes >= max_bytes {
             0
         } else {
             max.saturating_sub(state.jobs.len())
         };
         match room.saturating_sub(state.in_flight) {
-            0 if room > 0 => Lookahead::Soon,
+            0 if room > 0 => {
+                state.starved = true;
+                Lookahead::Soon
+            }
             0 => Lookahead::Full,
             free => Lookahead::Free(free),
         }
@@ -280,8 +294,10 @@ impl Hold {
         let queue = state.queue(lane, now);
         queue.in_flight = queue.in_flight.saturating_sub(n);
         queue.more = more;
-        // Others may have waited for the places that this claim might have filled.
-        state.queues.values().for_each(|queue| queue.line.wake());
+        // Others may wait for the places that this claim might have filled.
+        if std::mem::take(&mut state.starved) {
+            state.queues.values().for_each(|queue| queue.line.wake());
+        }
     }
 
     /// Adds fresh claims. A job that is already held is replaced: the backend handed it out again, so
@@ -328,7 +344,7 @@ impl Hold {
         let Some(known) = state.jobs.get_mut(&held.claimed.job) else {
             return;
         };
-        if !matches!(known.whereabouts, Whereabouts::InHand) {
+        if !known.in_hand(&held) {
             return;
         }
         held.refused |= refused.is_some();
@@ -356,7 +372,7 @@ impl Hold {
     pub fn started(&self, held: &Held) -> bool {
         let mut state = self.state();
         match state.jobs.get(&held.claimed.job) {
-            Some(known) if !known.hide && matches!(known.whereabouts, Whereabouts::InHand) => {}
+            Some(known) if !known.hide && known.in_hand(held) => {}
             _ => return false,
         }
         state.forget(&held.claimed.job);
@@ -735,6 +751,7 @@ enum End {
 }
 
 impl State {
+    #[expect(clippy::expect_used, reason = "inserted just before")]
     fn queue(&mut self, lane: &Lane, now: Instant) -> &mut Queue {
         if !self.queues.contains_key(lane) {
             self.queues.insert(lane.clone(), Queue::new(now));
@@ -765,6 +782,7 @@ impl State {
     /// A job becomes known and waits.
     fn enter(&mut self, held: Held, end: End) {
         let known = Known {
+            generation: held.claimed.generation,
             lane: held.lane(),
             priority: held.claimed.priority,
             attempt: held.claimed.attempt,
@@ -892,3 +910,6 @@ impl Group {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

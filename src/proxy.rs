@@ -12,6 +12,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::HeaderMap;
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -43,6 +44,7 @@ mod service;
 mod settle;
 mod start;
 mod sweep;
+mod wait;
 
 pub use backend::Backend;
 pub use service::Proxy;
@@ -134,6 +136,8 @@ pub struct Sidecar {
     claims: AtomicU64,
     draining: CancellationToken,
     tasks: TaskTracker,
+    /// Done when the backend has told what it is and which limited jobs are running.
+    learnt: OnceCell<()>,
     /// Until when heartbeats of unknown jobs are looked up: jobs that ran before this sidecar started.
     adopting: Mutex<Adopting>,
 }
@@ -171,6 +175,7 @@ impl Sidecar {
             claims: AtomicU64::new(1),
             draining: CancellationToken::new(),
             tasks: TaskTracker::new(),
+            learnt: OnceCell::new(),
             adopting: Mutex::new(Adopting {
                 until: Instant::now() + 2 * DEFAULT_VISIBILITY,
                 seen: HashSet::new(),

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use http::HeaderValue;
+use http::{HeaderValue, Request, Response};
+use hyper::body::Incoming;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -15,6 +16,7 @@ use crate::admin::{Admin, Readiness};
 use crate::config::{self, ClaimsCount, Heartbeat, Liveness, MediaType, Requeue, Settings};
 use crate::metrics::Metrics;
 use crate::net::{Listener, Net};
+use crate::proxy::body::Body;
 use crate::proxy::respond::Relabel;
 use crate::proxy::{self, Backend, Proxy, Sidecar};
 use crate::server;
@@ -182,7 +184,9 @@ impl Running {
             self.closing.clone(),
         ));
         // Before the first FETCH: running jobs have their slots, or a limit would be broken by a restart.
-        proxy.learn().await;
+        if let Err(error) = proxy.ensure_learnt().await {
+            tracing::warn!(%error, "the backend does not answer yet; limited queues wait until it does");
+        }
         tasks.spawn(server::serve(
             self.data,
             proxy.clone(),
@@ -234,6 +238,13 @@ impl Thread {
         let proxy = Proxy::new(self.sidecar, upstream);
         server::serve(listener, proxy, self.limits.0, self.closing).await;
         Ok(())
+    }
+}
+
+// Here and not beside `Proxy`, so that the proxy knows nothing of listeners.
+impl server::Service for Proxy {
+    async fn call(&self, request: Request<Incoming>) -> Response<Body> {
+        self.handle(request).await
     }
 }
 

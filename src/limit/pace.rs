@@ -35,7 +35,7 @@ pub struct Pace {
     /// When every start so far has been earned back: GCRA's theoretical arrival time, in
     /// nanoseconds since 1970.
     earned: u64,
-    /// The last spaced start.
+    /// The latest spaced start.
     last: Timestamp,
 }
 
@@ -62,7 +62,7 @@ impl Pace {
         // that a slower one has earned.
         Pace {
             earned: earned.max(self.earned),
-            last: at,
+            last: at.max(self.last),
         }
     }
 
@@ -86,8 +86,8 @@ impl Pace {
         let spacing = Spacing::of(throttle);
         let (step, ahead) = (spacing.step, spacing.whole() - spacing.step);
         let earned = self.earned_under(&spacing).max(nanos(now));
-        if self.earned > earned {
-            return self.room_in_debt(throttle, now);
+        if ahead == 0 || self.earned > earned {
+            return self.room_one_by_one(throttle, now);
         }
         let most = 1 + (EARLY * 1000 + ahead) / step;
         let starts = match (nanos(now) + EARLY * 1000 + ahead).checked_sub(earned) {
@@ -101,9 +101,10 @@ impl Pace {
         }
     }
 
-    /// The room of a throttle that is faster than the one whose debt is still there: one start an
-    /// interval, until that debt is gone.
-    fn room_in_debt(&self, throttle: &Throttle, now: Timestamp) -> Room {
+    /// The room of a throttle that has no burst, or none yet because the debt of a slower one is
+    /// still there: one start an interval. Starts are at whole microseconds, and each interval
+    /// begins at the start before it.
+    fn room_one_by_one(&self, throttle: &Throttle, now: Timestamp) -> Room {
         let step = Spacing::of(throttle).step.div_ceil(1000);
         let next = self.next(throttle, now);
         let starts = match now.plus(EARLY).0.checked_sub(next.0) {
@@ -289,7 +290,14 @@ mod tests {
 
     #[test]
     fn room_is_what_can_be_taken() {
-        for (limit, burst) in [(1_000, 1), (10, 5), (7, 3), (100, 1)] {
+        for (limit, burst) in [
+            (1_000, 1),
+            (10, 5),
+            (7, 3),
+            (100, 1),
+            (7_000, 1),
+            (7_000, 2),
+        ] {
             let some = throttle(limit, 1_000_000, burst);
             let mut pace = Pace::default();
             let mut now = DAY;

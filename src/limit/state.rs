@@ -214,6 +214,7 @@ impl KeyState {
     }
 
     /// The window of `period`; if there is none, a new one.
+    #[expect(clippy::indexing_slicing, reason = "a position just found or made")]
     fn window_mut(&mut self, period: u64, now: Timestamp) -> &mut Window {
         let known = self
             .windows

@@ -20,15 +20,13 @@ use super::job::{self, Origin};
 use super::refuse;
 use super::respond::Fault;
 use super::start::Started;
+use super::wait::{ASK_AGAIN, Standing};
 use super::{DEPTH, Proxy, mirror};
-use crate::hold::{Lane, Place, Prospect, Waiter};
+use crate::hold::{Lane, Prospect};
 use crate::json::{Json, Kind};
 use crate::limit::EARLY;
 use crate::policy::PolicySet;
 use crate::upstream::{Reply, UpstreamError};
-
-/// How long waiting FETCHes of a queue let pass before the backend is asked again for all of them.
-const ASK_AGAIN: Duration = Duration::from_millis(250);
 
 /// How often a FETCH starts over whose every start was too late to leave.
 const TRIES: usize = 3;
@@ -224,11 +222,15 @@ impl Proxy {
                 .iter()
                 .for_each(|lane| sidecar.hold.fetched(lane, &gate, begun));
         }
+        if let Err(error) = self.ensure_learnt().await {
+            return Outcome::Lost(error);
+        }
         let mut line: Option<Standing<'_>> = None;
+        let mut shut = Vec::new();
         let mut out = HandOut::new(self.clone());
         loop {
             let other = self
-                .round(wanted, sections, policies, &mut out, line.is_some())
+                .round(wanted, sections, policies, &mut out, &shut, line.is_some())
                 .await;
             match other {
                 Err(error) if out.is_empty() => return Outcome::Lost(error),
@@ -236,7 +238,7 @@ impl Proxy {
                 _ => {}
             }
             let waited = Instant::now();
-            let (prospect, hint) = self.prospect(sections).await;
+            let (prospect, hint) = self.prospect(sections, &mut shut).await;
             let ends = !out.is_empty() || sidecar.draining.is_cancelled() || give.is_closed();
             let helps = match prospect {
                 Prospect::None => false,
@@ -264,18 +266,20 @@ impl Proxy {
     }
 
     /// One round over the queues, left to right. `again`: the worker has been waiting, so the backend
-    /// is asked only if it was not asked just now.
+    /// is asked only about queues that were `shut` before, or not asked about just now.
     async fn round(
         &self,
         wanted: &Wanted,
         sections: &[Section],
         policies: &PolicySet,
         out: &mut HandOut,
+        shut: &[bool],
         again: bool,
     ) -> Result<Option<Reply>, UpstreamError> {
         let sidecar = &self.sidecar;
         let budget = Instant::now() + sidecar.settings.claim_budget;
-        for section in sections {
+        for (nth, section) in sections.iter().enumerate() {
+            let was_shut = shut.get(nth).is_some_and(|shut| *shut);
             for lane in section
                 .lanes
                 .iter()
@@ -292,10 +296,8 @@ impl Proxy {
                     break;
                 };
                 let asked_at = sidecar.hold.asked_at(first);
-                if again
-                    && asked_at.is_some_and(|at| at.elapsed() < ASK_AGAIN)
-                    && !self.reopened(first, section)
-                {
+                let just_now = asked_at.is_some_and(|at| at.elapsed() < ASK_AGAIN);
+                if again && just_now && !was_shut {
                     break;
                 }
                 let n_now = self.may_claim(first, section, n).await;
@@ -324,16 +326,6 @@ impl Proxy {
         Ok(None)
     }
 
-    /// Whether a gate that was shut when the backend was last asked may have room now: then the worker
-    /// need not wait for the next time to ask.
-    fn reopened(&self, lane: &Lane, section: &Section) -> bool {
-        section
-            .gate
-            .as_ref()
-            .is_some_and(|gate| !gate.limited.is_empty())
-            && self.sidecar.hold.more(lane)
-    }
-
     async fn may_claim(&self, lane: &Lane, section: &Section, n: usize) -> usize {
         match &section.gate {
             Some(gate) => self.allowance(lane, gate, n).await.jobs,
@@ -347,29 +339,30 @@ impl Proxy {
         out.extend(started);
     }
 
-    /// What waiting could bring, over all queues.
-    async fn prospect(&self, sections: &[Section]) -> (Prospect, Hint) {
+    /// What waiting could bring, over all queues; notes which of them have no room now.
+    async fn prospect(&self, sections: &[Section], shut: &mut Vec<bool>) -> (Prospect, Hint) {
         let sidecar = &self.sidecar;
         let mut soonest = Prospect::None;
         let mut hint = Hint::default();
+        shut.clear();
         for section in sections {
-            let Some(gate) = &section.gate else { continue };
-            for lane in section
-                .lanes
-                .iter()
-                .filter(|lane| !sidecar.paused(&lane.queue))
-            {
-                hint.limited |= sidecar.hold.holds(lane);
-                let (held, policy) = sidecar.hold.prospect(lane);
-                let allowance = self.allowance(lane, gate, 1).await;
-                hint.limited |= allowance.prospect != Prospect::None;
-                let shut = || gate.limited.first().map(|limited| limited.policy.clone());
-                hint.policy = hint
-                    .policy
-                    .or(policy)
-                    .or_else(|| shut().filter(|_| allowance.jobs == 0));
-                soonest = soonest.sooner(held).sooner(allowance.prospect);
+            let Some((gate, lane)) = section.gate.as_ref().zip(section.lanes.first()) else {
+                shut.push(false);
+                continue;
+            };
+            let allowance = self.allowance(lane, gate, 1).await;
+            shut.push(allowance.jobs == 0);
+            if sidecar.paused(&lane.queue) {
+                continue;
             }
+            let (held, policy) = sidecar.hold.prospect(lane);
+            hint.limited |= sidecar.hold.holds(lane) || allowance.prospect != Prospect::None;
+            let closed = || gate.limited.first().map(|limited| limited.policy.clone());
+            hint.policy = hint
+                .policy
+                .or(policy)
+                .or_else(|| closed().filter(|_| allowance.jobs == 0));
+            soonest = soonest.sooner(held).sooner(allowance.prospect);
         }
         if let Prospect::At(at) = soonest {
             hint.next = Some(Duration::from_micros(at.since(sidecar.store.now())));
@@ -426,69 +419,6 @@ impl Hint {
                 headers.insert("ojs-throttle-next", value);
             }
         }
-    }
-}
-
-/// A place in the lines of a FETCH's limited queues; left when dropped.
-struct Standing<'a> {
-    proxy: &'a Proxy,
-    sections: &'a [Section],
-    lanes: Vec<Lane>,
-    waiter: Waiter,
-    since: Instant,
-}
-
-impl<'a> Standing<'a> {
-    fn new(proxy: &'a Proxy, sections: &'a [Section], want: usize) -> Standing<'a> {
-        let limited = sections.iter().filter(|section| section.gate.is_some());
-        let lanes: Vec<Lane> = limited
-            .flat_map(|section| section.lanes.iter().cloned())
-            .collect();
-        let since = Instant::now();
-        let waiter = proxy.sidecar.hold.stand(&lanes, want, since);
-        Standing {
-            proxy,
-            sections,
-            lanes,
-            waiter,
-            since,
-        }
-    }
-
-    /// When this waiter looks again by itself: the first in a line watches the clock and asks the
-    /// backend again, those behind are woken when it leaves.
-    async fn wake_at(&self, prospect: Prospect) -> Instant {
-        let hold = &self.proxy.sidecar.hold;
-        let now = Instant::now();
-        let mut at = now + self.proxy.sidecar.settings.max_wait;
-        let first = |lane: &Lane| hold.standing(lane, &self.waiter) == Place::First;
-        if !self.lanes.iter().any(first) {
-            return at;
-        }
-        if let Prospect::At(start) = prospect {
-            let early = self
-                .proxy
-                .sidecar
-                .instant_of(start)
-                .checked_sub(Duration::from_micros(EARLY));
-            at = at.min(early.unwrap_or(now));
-        }
-        for section in self.sections {
-            let (Some(gate), Some(lane)) = (&section.gate, section.lanes.first()) else {
-                continue;
-            };
-            if first(lane) && self.proxy.allowance(lane, gate, 1).await.jobs > 0 {
-                at = at.min(hold.asked_at(lane).map_or(now, |asked| asked + ASK_AGAIN));
-            }
-        }
-        // Never at once: what could be done at once was just done.
-        at.max(now + Duration::from_millis(1))
-    }
-}
-
-impl Drop for Standing<'_> {
-    fn drop(&mut self) {
-        self.proxy.sidecar.hold.leave(&self.lanes, &self.waiter);
     }
 }
 

@@ -56,7 +56,9 @@ fn switch(reply: Response<ReplyBody>, client: Option<OnUpgrade>) -> Option<Respo
     let (mut parts, body) = reply.into_parts();
     strip_framing(&mut parts.headers);
     tokio::spawn(async move {
-        let Some((mut backend, early)) = body.into_stream().await else { return };
+        let Some((mut backend, early)) = body.into_stream().await else {
+            return;
+        };
         let Ok(client) = client.await else { return };
         let mut client = TokioIo::new(client);
         // What the backend sent right behind its 101 was read with it.

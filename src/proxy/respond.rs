@@ -95,7 +95,8 @@ impl Fault {
     /// 503: more requests at once than may be.
     pub fn overloaded() -> Fault {
         let message = "ojs-throttle has too many requests in progress";
-        Fault::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message).later(Duration::from_secs(1))
+        Fault::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
+            .later(Duration::from_secs(1))
     }
 
     /// The backend did not answer. `stores`: the request may have made the backend store a job.
@@ -154,7 +155,10 @@ impl Fault {
                 code: self.code,
                 message: &self.message,
                 retryable: self.retryable,
-                request_id: id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default(),
+                request_id: id
+                    .as_ref()
+                    .and_then(|id| id.to_str().ok())
+                    .unwrap_or_default(),
                 hint: self.hint,
                 details: &self.details,
             },
@@ -208,7 +212,9 @@ impl From<ReadError> for Fault {
 /// `Retry-After` as every SDK reads it: whole seconds, rounded up, from 1 (0 is replayed at once,
 /// and panics in one SDK) to 30 (where SDKs stop to listen).
 pub fn retry_seconds(after: Duration) -> u64 {
-    let up = after.as_secs().saturating_add(u64::from(after.subsec_nanos() > 0));
+    let up = after
+        .as_secs()
+        .saturating_add(u64::from(after.subsec_nanos() > 0));
     up.clamp(1, 30)
 }
 
@@ -259,7 +265,11 @@ impl Relabel {
 pub fn relabel(headers: &mut HeaderMap) -> bool {
     let ours = ojs::MEDIA_TYPE;
     let labelled = headers.get(header::CONTENT_TYPE).is_some_and(|kind| {
-        let kind = kind.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default();
+        let kind = kind
+            .as_bytes()
+            .split(|byte| *byte == b';')
+            .next()
+            .unwrap_or_default();
         kind.trim_ascii().eq_ignore_ascii_case(ours.as_bytes())
     });
     if labelled {
@@ -284,7 +294,10 @@ mod tests {
     async fn the_envelope() {
         let fault = Fault::field("options.rate_limit", "is no object");
         let (headers, body) = json(&fault, Some("req_7")).await;
-        assert_eq!(headers[header::CONTENT_TYPE], "application/openjobspec+json");
+        assert_eq!(
+            headers[header::CONTENT_TYPE],
+            "application/openjobspec+json"
+        );
         assert_eq!(headers[ojs::REQUEST_ID], "req_7");
         assert_eq!(headers[ojs::OJS_VERSION], "1.0");
         assert_eq!(
@@ -326,21 +339,30 @@ mod tests {
         assert_eq!(status(&timeout, false), (504, true));
         assert_eq!(status(&timeout, true), (500, false));
         assert_eq!(status(&gone, true), (502, true));
-        assert_eq!(status(&UpstreamError::Lost(String::new()), false), (502, true));
+        assert_eq!(
+            status(&UpstreamError::Lost(String::new()), false),
+            (502, true)
+        );
     }
 
     #[test]
     fn relabelling_is_for_those_who_need_it() {
         let mut request = HeaderMap::new();
         assert!(!Relabel::Auto.applies(&request) && Relabel::Always.applies(&request));
-        request.insert(header::USER_AGENT, HeaderValue::from_static("python-httpx/0.28.1"));
+        request.insert(
+            header::USER_AGENT,
+            HeaderValue::from_static("python-httpx/0.28.1"),
+        );
         assert!(Relabel::Auto.applies(&request) && !Relabel::Never.applies(&request));
         let mut reply = HeaderMap::new();
         assert!(!relabel(&mut reply));
         reply.insert(header::CONTENT_TYPE, ojs::MEDIA_TYPE);
         assert!(relabel(&mut reply));
         assert_eq!(reply[header::CONTENT_TYPE], "application/json");
-        reply.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        reply.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("text/event-stream"),
+        );
         assert!(!relabel(&mut reply));
     }
 }

@@ -14,7 +14,6 @@ use super::settle::Verb;
 use super::{Sidecar, respond};
 use crate::metrics::Event;
 use crate::ojs::{self, Operation};
-use crate::server;
 use crate::upstream::Upstream;
 
 /// The service of one thread: the sidecar, and that thread's connections to the backend.
@@ -148,10 +147,4 @@ fn packed() -> Fault {
     );
     fault.hint = Some("send the body as it is");
     fault.closing()
-}
-
-impl server::Service for Proxy {
-    async fn call(&self, request: Request<Incoming>) -> Response<Body> {
-        self.handle(request).await
-    }
 }

@@ -36,7 +36,11 @@ struct Linger {
 
 impl Guarded {
     pub(super) fn new(stream: Stream, flags: Arc<Flags>) -> Guarded {
-        Guarded { stream, flags, linger: None }
+        Guarded {
+            stream,
+            flags,
+            linger: None,
+        }
     }
 }
 

@@ -35,7 +35,10 @@ impl Flags {
     pub(super) fn wrote(&self, done: bool) {
         self.blocked.store(!done, Ordering::Relaxed);
         if done {
-            self.moves.store(self.moves.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+            self.moves.store(
+                self.moves.load(Ordering::Relaxed).wrapping_add(1),
+                Ordering::Relaxed,
+            );
         }
     }
 
@@ -55,7 +58,11 @@ impl Flags {
     /// Asks the connection to end after the request in progress.
     pub(super) fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
-        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let task = self
+            .task
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if let Some(task) = task {
             task.wake();
         }

@@ -36,10 +36,20 @@ impl Service for Plain {
         let uri = request.uri().clone();
         let stores = match Operation::of(request.method(), uri.path()) {
             Err(bad) => return Fault::from(bad).reply(id),
-            Ok(Operation::Fetch) => return self.fetch(request).await.unwrap_or_else(|f| f.reply(id)),
+            Ok(Operation::Fetch) => {
+                return self.fetch(request).await.unwrap_or_else(|f| f.reply(id));
+            }
             Ok(operation) => operation == Operation::Enqueue,
         };
-        pass(&self.upstream, request, Passing { stores, ..Passing::default() }).await
+        pass(
+            &self.upstream,
+            request,
+            Passing {
+                stores,
+                ..Passing::default()
+            },
+        )
+        .await
     }
 }
 
@@ -54,7 +64,11 @@ impl Plain {
             body,
             timeout: Duration::from_secs(1),
         };
-        let reply = self.upstream.call(call).await.map_err(|e| Fault::backend(&e, false))?;
+        let reply = self
+            .upstream
+            .call(call)
+            .await
+            .map_err(|e| Fault::backend(&e, false))?;
         assert!(reply.headers.contains_key(CONTENT_TYPE) || reply.status != 200);
         Ok(respond::reply(reply))
     }
@@ -75,7 +89,12 @@ impl Drop for Front {
 
 impl Front {
     pub async fn before(backend: &Backend) -> Front {
-        Front::with(backend, server::Limits::default(), upstream::Limits::default()).await
+        Front::with(
+            backend,
+            server::Limits::default(),
+            upstream::Limits::default(),
+        )
+        .await
     }
 
     pub async fn with(backend: &Backend, limits: server::Limits, way: upstream::Limits) -> Front {
@@ -88,7 +107,10 @@ impl Front {
     }
 
     pub async fn serving(service: impl Service, limits: server::Limits) -> Front {
-        let listener = Net::Tcp.bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+        let listener = Net::Tcp
+            .bind(SocketAddr::from(([127, 0, 0, 1], 0)))
+            .await
+            .unwrap();
         let addr = listener.local_addr().unwrap();
         let drain = CancellationToken::new();
         let task = tokio::spawn(server::serve(listener, service, limits, drain.clone()));
@@ -143,12 +165,16 @@ impl Client {
     }
 
     pub async fn reply(&mut self) -> Reply {
-        tokio::time::timeout(LONG, self.read_reply(false)).await.expect("no whole reply in time")
+        tokio::time::timeout(LONG, self.read_reply(false))
+            .await
+            .expect("no whole reply in time")
     }
 
     /// The reply to a HEAD request.
     pub async fn bare_reply(&mut self) -> Reply {
-        tokio::time::timeout(LONG, self.read_reply(true)).await.expect("no whole reply in time")
+        tokio::time::timeout(LONG, self.read_reply(true))
+            .await
+            .expect("no whole reply in time")
     }
 
     async fn read_reply(&mut self, bare: bool) -> Reply {
@@ -156,12 +182,22 @@ impl Client {
         while !head.ends_with(b"\r\n\r\n") {
             match self.0.read_u8().await {
                 Ok(byte) => head.push(byte),
-                Err(_) => return Reply { status: 0, head: String::new(), body: head },
+                Err(_) => {
+                    return Reply {
+                        status: 0,
+                        head: String::new(),
+                        body: head,
+                    };
+                }
             }
         }
         let head = String::from_utf8(head).unwrap();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        let mut reply = Reply { status, head, body: Vec::new() };
+        let mut reply = Reply {
+            status,
+            head,
+            body: Vec::new(),
+        };
         if bare || matches!(status, 101 | 204 | 304) {
             return reply;
         }
@@ -208,7 +244,10 @@ impl Backend {
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let (script, seen) = (Arc::clone(&script), Arc::clone(&noted));
-                let mut connection = Script { stream: stream.unwrap(), seen };
+                let mut connection = Script {
+                    stream: stream.unwrap(),
+                    seen,
+                };
                 std::thread::spawn(move || script(&mut connection));
             }
         });
@@ -226,7 +265,9 @@ impl Backend {
 
     /// A small reply to everything.
     pub fn fine() -> Backend {
-        Backend::canned("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 4\r\n\r\nfine")
+        Backend::canned(
+            "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 4\r\n\r\nfine",
+        )
     }
 
     /// The requests so far, heads and bodies.

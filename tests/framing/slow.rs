@@ -21,13 +21,21 @@ async fn front(limits: Limits) -> (Backend, Front) {
 
 #[tokio::test]
 async fn a_connection_that_says_nothing_is_closed() {
-    let (_backend, front) = front(Limits { header: SHORT, ..Limits::default() }).await;
+    let (_backend, front) = front(Limits {
+        header: SHORT,
+        ..Limits::default()
+    })
+    .await;
     assert!(front.client().await.is_closed().await);
 }
 
 #[tokio::test]
 async fn half_a_head_is_not_waited_for() {
-    let (backend, front) = front(Limits { header: SHORT, ..Limits::default() }).await;
+    let (backend, front) = front(Limits {
+        header: SHORT,
+        ..Limits::default()
+    })
+    .await;
     let mut client = front.client().await;
     client.send("GET / HTTP/1.1\r\nHost: a\r\n").await;
     assert!(client.is_closed().await);
@@ -36,27 +44,44 @@ async fn half_a_head_is_not_waited_for() {
 
 #[tokio::test]
 async fn a_head_in_drips_is_not_waited_for() {
-    let (_backend, front) = front(Limits { header: SHORT, ..Limits::default() }).await;
+    let (_backend, front) = front(Limits {
+        header: SHORT,
+        ..Limits::default()
+    })
+    .await;
     let mut client = front.client().await;
     // A second request, so that it is not the first head's time that ends it.
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
     assert_eq!(client.reply().await.status, 200);
     let dripped = async {
-        let drip = b"GET / HTTP/1.1\r\nX: ".iter().copied().chain(std::iter::repeat(b'x'));
+        let drip = b"GET / HTTP/1.1\r\nX: "
+            .iter()
+            .copied()
+            .chain(std::iter::repeat(b'x'));
         for byte in drip {
-            if tokio::io::AsyncWriteExt::write_u8(&mut client.0, byte).await.is_err() {
+            if tokio::io::AsyncWriteExt::write_u8(&mut client.0, byte)
+                .await
+                .is_err()
+            {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(LONG, dripped).await.expect("the drip was never cut");
+    tokio::time::timeout(LONG, dripped)
+        .await
+        .expect("the drip was never cut");
 }
 
 #[tokio::test]
 async fn an_idle_connection_lives_its_time_and_no_longer() {
     let idle = Duration::from_millis(400);
-    let (_backend, front) = front(Limits { header: SHORT, idle, ..Limits::default() }).await;
+    let (_backend, front) = front(Limits {
+        header: SHORT,
+        idle,
+        ..Limits::default()
+    })
+    .await;
     let mut client = front.client().await;
     for _ in 0..2 {
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
@@ -65,29 +90,43 @@ async fn an_idle_connection_lives_its_time_and_no_longer() {
     }
     let since = tokio::time::Instant::now();
     assert!(client.is_closed().await);
-    assert!(since.elapsed() >= SHORT, "closed after {:?}", since.elapsed() + SHORT * 2);
+    assert!(
+        since.elapsed() >= SHORT,
+        "closed after {:?}",
+        since.elapsed() + SHORT * 2
+    );
 }
 
 #[tokio::test]
 async fn a_body_in_drips_is_408_where_we_read_it() {
     let (_backend, front) = front(Limits::default()).await;
     let mut client = front.client().await;
-    client.send("POST /ojs/v1/workers/fetch HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\n").await;
+    client
+        .send("POST /ojs/v1/workers/fetch HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\n")
+        .await;
     for _ in 0..10 {
         client.send("x").await;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let reply = client.reply().await;
-    assert_eq!((reply.status, reply.code().as_str()), (408, "request_timeout"));
+    assert_eq!(
+        (reply.status, reply.code().as_str()),
+        (408, "request_timeout")
+    );
 }
 
 #[tokio::test]
 async fn a_body_that_stalls_on_its_way_through_is_408() {
     let backend = Backend::fine();
-    let way = ojs_throttle::upstream::Limits { head: SHORT, ..Default::default() };
+    let way = ojs_throttle::upstream::Limits {
+        head: SHORT,
+        ..Default::default()
+    };
     let front = Front::with(&backend, Limits::default(), way).await;
     let mut client = front.client().await;
-    client.send("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\nx").await;
+    client
+        .send("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\nx")
+        .await;
     assert_eq!(client.reply().await.status, 408);
     assert!(backend.seen().is_empty());
 }
@@ -102,7 +141,15 @@ async fn a_client_that_takes_nothing_is_dropped() {
         // The proxy let go of us: tell it by way of a second connection's request.
         connection.note("let go");
     });
-    let front = Front::with(&backend, Limits { write: SHORT, ..Limits::default() }, Default::default()).await;
+    let front = Front::with(
+        &backend,
+        Limits {
+            write: SHORT,
+            ..Limits::default()
+        },
+        Default::default(),
+    )
+    .await;
     let mut client = front.client().await;
     client.send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n").await;
     let dropped = async {
@@ -110,7 +157,9 @@ async fn a_client_that_takes_nothing_is_dropped() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(LONG, dropped).await.expect("the backend's connection is still held");
+    tokio::time::timeout(LONG, dropped)
+        .await
+        .expect("the backend's connection is still held");
 }
 
 /// Answers when told to.
@@ -129,13 +178,25 @@ impl Service for Gated {
 async fn too_many_at_once_are_told_to_come_back() {
     let (came, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let service = Gated(Arc::clone(&came), Arc::clone(&go));
-    let front = Front::serving(service, Limits { in_flight: 1, ..Limits::default() }).await;
+    let front = Front::serving(
+        service,
+        Limits {
+            in_flight: 1,
+            ..Limits::default()
+        },
+    )
+    .await;
     let mut first = front.client().await;
     first.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
     came.notified().await;
-    let shed = front.ask("GET / HTTP/1.1\r\nHost: a\r\nX-Request-ID: me\r\n\r\n").await;
+    let shed = front
+        .ask("GET / HTTP/1.1\r\nHost: a\r\nX-Request-ID: me\r\n\r\n")
+        .await;
     assert_eq!((shed.status, shed.code().as_str()), (503, "overloaded"));
-    assert_eq!((shed.header("retry-after"), shed.header("x-request-id")), (Some("1"), Some("me")));
+    assert_eq!(
+        (shed.header("retry-after"), shed.header("x-request-id")),
+        (Some("1"), Some("me"))
+    );
     go.notify_one();
     assert_eq!(first.reply().await.status, 200);
     let mut again = front.client().await;
@@ -148,18 +209,29 @@ async fn too_many_at_once_are_told_to_come_back() {
 async fn a_panic_is_a_500() {
     let front = Front::serving(Gated(Arc::default(), Arc::default()), Limits::default()).await;
     let reply = front.ask("GET /panic HTTP/1.1\r\nHost: a\r\n\r\n").await;
-    assert_eq!((reply.status, reply.code().as_str()), (500, "internal_error"));
+    assert_eq!(
+        (reply.status, reply.code().as_str()),
+        (500, "internal_error")
+    );
 }
 
 #[tokio::test]
 async fn connections_over_the_cap_wait_for_a_place() {
-    let (_backend, front) = front(Limits { connections: 1, ..Limits::default() }).await;
+    let (_backend, front) = front(Limits {
+        connections: 1,
+        ..Limits::default()
+    })
+    .await;
     let mut first = front.client().await;
     first.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
     assert_eq!(first.reply().await.status, 200);
     let mut second = front.client().await;
     second.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
-    assert!(tokio::time::timeout(SHORT, second.0.readable()).await.is_err());
+    assert!(
+        tokio::time::timeout(SHORT, second.0.readable())
+            .await
+            .is_err()
+    );
     drop(first);
     assert_eq!(second.reply().await.status, 200);
 }
@@ -182,8 +254,14 @@ async fn draining_closes_the_idle_and_finishes_the_rest() {
     assert!(!front.task.is_finished());
     go.notify_one();
     let reply = running.reply().await;
-    assert_eq!((reply.status, reply.header("connection")), (200, Some("close")));
+    assert_eq!(
+        (reply.status, reply.header("connection")),
+        (200, Some("close"))
+    );
     drop(running);
-    tokio::time::timeout(LONG, &mut front.task).await.expect("serve does not end").unwrap();
+    tokio::time::timeout(LONG, &mut front.task)
+        .await
+        .expect("serve does not end")
+        .unwrap();
     assert!(tokio::net::TcpStream::connect(front.addr).await.is_err());
 }

@@ -25,11 +25,15 @@ async fn events_arrive_one_by_one() {
     });
     let front = Front::before(&backend).await;
     let mut client = front.client().await;
-    client.send("GET /ojs/v1/jobs/x/events HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    client
+        .send("GET /ojs/v1/jobs/x/events HTTP/1.1\r\nHost: a\r\n\r\n")
+        .await;
     let mut got = String::new();
     for event in ["data: 1\n\n", "data: 2\n\n"] {
         while !got.ends_with(&format!("{event}\r\n")) {
-            let byte = tokio::time::timeout(LONG, client.0.read_u8()).await.expect("event held back");
+            let byte = tokio::time::timeout(LONG, client.0.read_u8())
+                .await
+                .expect("event held back");
             got.push(char::from(byte.unwrap()));
         }
         next.send(()).unwrap();
@@ -48,18 +52,29 @@ async fn a_client_that_leaves_ends_the_stream_at_the_backend() {
     });
     let front = Front::before(&backend).await;
     let mut client = front.client().await;
-    client.send("GET /ojs/v1/queues/q/events HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    client
+        .send("GET /ojs/v1/queues/q/events HTTP/1.1\r\nHost: a\r\n\r\n")
+        .await;
     client.0.read_u8().await.unwrap();
     drop(client);
-    tokio::time::timeout(LONG, left).await.expect("the backend still streams").unwrap();
+    tokio::time::timeout(LONG, left)
+        .await
+        .expect("the backend still streams")
+        .unwrap();
 }
 
 #[tokio::test]
 async fn websocket_passes_both_ways() {
     let backend = Backend::run(|connection| {
         let head = connection.request().unwrap();
-        assert!(head.contains("upgrade: websocket\r\n") && head.contains("connection: upgrade\r\n"), "{head}");
-        assert!(head.contains("sec-websocket-protocol: ojs.v1\r\n"), "{head}");
+        assert!(
+            head.contains("upgrade: websocket\r\n") && head.contains("connection: upgrade\r\n"),
+            "{head}"
+        );
+        assert!(
+            head.contains("sec-websocket-protocol: ojs.v1\r\n"),
+            "{head}"
+        );
         // The first frame comes with the head.
         connection.write(
             "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
@@ -80,13 +95,22 @@ async fn websocket_passes_both_ways() {
         )
         .await;
     let reply = client.reply().await;
-    assert_eq!((reply.status, reply.header("upgrade")), (101, Some("websocket")));
+    assert_eq!(
+        (reply.status, reply.header("upgrade")),
+        (101, Some("websocket"))
+    );
     assert_eq!(reply.header("sec-websocket-accept"), Some("x"));
     let mut got = [0; 9];
-    tokio::time::timeout(LONG, client.0.read_exact(&mut got)).await.unwrap().unwrap();
+    tokio::time::timeout(LONG, client.0.read_exact(&mut got))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(&got, b"helloping");
     client.send("more").await;
-    tokio::time::timeout(LONG, client.0.read_exact(&mut got[..4])).await.unwrap().unwrap();
+    tokio::time::timeout(LONG, client.0.read_exact(&mut got[..4]))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(&got[..4], b"more");
     client.0.shutdown().await.unwrap();
     assert!(client.is_closed().await);
@@ -144,7 +168,9 @@ async fn huge_bodies_stream_both_ways_in_bounded_memory() {
         }
         most
     };
-    let (_to, most) = tokio::time::timeout(LONG * 3, async { tokio::join!(up, down) }).await.unwrap();
+    let (_to, most) = tokio::time::timeout(LONG * 3, async { tokio::join!(up, down) })
+        .await
+        .unwrap();
     let grown = most.saturating_sub(before);
     assert!(grown < HUGE / 4, "memory grew by {grown} bytes");
 }
@@ -156,7 +182,10 @@ async fn a_client_that_does_not_read_holds_the_backend_back() {
     let backend = Backend::run(move |connection| {
         connection.request();
         connection.write(format!("HTTP/1.1 200 OK\r\nContent-Length: {HUGE}\r\n\r\n"));
-        connection.stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+        connection
+            .stream
+            .set_write_timeout(Some(Duration::from_millis(300)))
+            .unwrap();
         let bytes = vec![0; 1 << 16];
         let mut written = 0;
         while written < HUGE && connection.stream.write_all(&bytes).is_ok() {
@@ -167,8 +196,13 @@ async fn a_client_that_does_not_read_holds_the_backend_back() {
     let front = Front::before(&backend).await;
     let mut client = front.client().await;
     client.send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n").await;
-    let written = tokio::task::spawn_blocking(move || count.recv_timeout(LONG).unwrap()).await.unwrap();
-    assert!(written < HUGE / 2, "{written} bytes were taken from the backend");
+    let written = tokio::task::spawn_blocking(move || count.recv_timeout(LONG).unwrap())
+        .await
+        .unwrap();
+    assert!(
+        written < HUGE / 2,
+        "{written} bytes were taken from the backend"
+    );
 }
 
 /// Resident memory of this process in bytes.

@@ -227,7 +227,7 @@ impl Oracle {
             let at = u128::from(start.at.0) * 1000;
             let after = |t: &Throttle| earned.min(last + whole(t)).max(at) + step(t);
             earned = start.throttles.iter().map(after).max().unwrap().max(earned);
-            last = at;
+            last = last.max(at);
         }
         let burst = step(throttle) * u128::from(throttle.burst.get() - 1);
         let next = earned.min(last + whole(throttle)).saturating_sub(burst);
