@@ -64,12 +64,7 @@ impl Proxy {
             answer
         });
         match task.await {
-            Ok(Ok(mut reply)) => {
-                if let Some(shown) = mirror::hide_all(&reply.body) {
-                    reply.body = shown.into();
-                }
-                self.theirs(&parts, reply)
-            }
+            Ok(Ok(reply)) => self.theirs(&parts, reply),
             Ok(Err(error)) => refuse(&parts, Fault::backend(&error, true)),
             Err(_) => refuse(&parts, Fault::internal()),
         }

@@ -378,9 +378,10 @@ impl Proxy {
         }
     }
 
-    /// The backend's own answer.
+    /// The backend's own answer; whatever job it shows, it shows no mirror.
     pub(super) fn theirs(&self, parts: &Parts, reply: Reply) -> Response<Body> {
-        let mut response = Response::new(Body::from(reply.body));
+        let body = mirror::hide_all(&reply.body).map_or(reply.body, Bytes::from);
+        let mut response = Response::new(Body::from(body));
         *response.status_mut() = reply.status;
         *response.headers_mut() = reply.headers;
         self.mend_media_type(&parts.headers, response.headers_mut());
