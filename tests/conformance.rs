@@ -35,7 +35,7 @@ async fn run_all(cases: Vec<Case>, lax: fn() -> Lax, config: Option<&'static str
             match config {
                 Some(config) => {
                     let pair = Pair::start(Net::Tcp, lax(), seed as u64, config).await;
-                    let verdict = run_case(&pair.base(), &case).await;
+                    let verdict = run_case(&format!("http://{}", pair.sidecar.addr), &case).await;
                     pair.stop().await;
                     verdict
                 }

@@ -106,11 +106,6 @@ impl Pair {
         Pair { behind, sidecar }
     }
 
-    /// The sidecar's URL.
-    pub fn base(&self) -> String {
-        format!("http://{}", self.sidecar.addr)
-    }
-
     /// Ends both, and gives the backend back for its ledger.
     pub async fn stop(self) -> Backend {
         self.sidecar.stop().await;
