@@ -157,11 +157,11 @@ impl Proxy {
         let origin = Origin {
             scope: wanted.scope,
             tenant: job::tenant(&wanted.headers),
-            queue: if section.lanes.len() == 1 {
-                Some(&first.queue)
-            } else {
-                None
-            },
+            queues: section
+                .lanes
+                .iter()
+                .map(|lane| lane.queue.clone())
+                .collect(),
             claim_id: &claim_id,
             visibility: wanted.visibility,
             sent,

@@ -28,6 +28,9 @@ use crate::limit::EARLY;
 use crate::policy::PolicySet;
 use crate::upstream::{Reply, UpstreamError};
 
+/// How often a FETCH starts over whose every start was too late to leave.
+const TRIES: usize = 3;
+
 /// What a FETCH came to.
 enum Outcome {
     /// The backend's own answer, passed on as it is.
@@ -100,22 +103,39 @@ impl Proxy {
                 }
             }
         }
-        let (give, mut take) = oneshot::channel();
+        let asked = Arc::new((wanted, sections, policies));
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.filled(Arc::clone(&asked)).await {
+                Ok(Outcome::Ours(mut out, hint)) => {
+                    // A stall of ours is no reason to send a worker away from jobs that may start.
+                    if !out.all_late().await || tries == TRIES {
+                        return out.respond(&parts, hint);
+                    }
+                }
+                Ok(other) => return self.answer(&parts, other),
+                // The task ended without an answer, which only a panic in it does.
+                Err(_) => return refuse(&parts, Fault::internal()),
+            }
+        }
+    }
+
+    /// Fills the hold and starts from it, in a task that ends in its own time: what it claimed for a
+    /// worker that hung up is held for the next.
+    async fn filled(
+        &self,
+        asked: Arc<(Wanted, Vec<Section>, Arc<PolicySet>)>,
+    ) -> Result<Outcome, oneshot::error::RecvError> {
+        let (mut give, take) = oneshot::channel();
         let proxy = self.clone();
-        let task = sidecar.tasks.spawn(async move {
-            let mut give = give;
-            let outcome = proxy.fill(&wanted, &sections, &policies, &mut give).await;
+        self.sidecar.tasks.spawn(async move {
+            let (wanted, sections, policies) = &*asked;
+            let outcome = proxy.fill(wanted, sections, policies, &mut give).await;
             // If the worker has gone, the outcome is dropped here, and its hand-out undoes itself.
             drop(give.send(outcome));
         });
-        match (&mut take).await {
-            Ok(outcome) => self.answer(&parts, outcome),
-            Err(_) => {
-                // The task ended without an answer, which only a panic in it does.
-                drop(task);
-                refuse(&parts, Fault::internal())
-            }
-        }
+        take.await
     }
 
     /// A FETCH that no limit can touch by its queues: forwarded and returned as it is, unless jobs with
@@ -137,13 +157,14 @@ impl Proxy {
         }
         let asked = read(&wanted.body);
         let visibility = asked.as_ref().and_then(|asked| asked.visibility);
-        let claim_id = asked
-            .and_then(|asked| asked.worker_id)
-            .unwrap_or_else(|| self.sidecar.name.clone());
+        let (queues, worker_id) = asked
+            .map(|asked| (asked.queues, asked.worker_id))
+            .unwrap_or_default();
+        let claim_id = worker_id.unwrap_or_else(|| self.sidecar.name.clone());
         let origin = Origin {
             scope: wanted.scope,
             tenant: job::tenant(&wanted.headers),
-            queue: None,
+            queues,
             claim_id: &claim_id,
             visibility,
             sent,
@@ -357,9 +378,10 @@ impl Proxy {
         }
     }
 
-    /// The backend's own answer.
+    /// The backend's own answer; whatever job it shows, it shows no mirror.
     pub(super) fn theirs(&self, parts: &Parts, reply: Reply) -> Response<Body> {
-        let mut response = Response::new(Body::from(reply.body));
+        let body = mirror::hide_all(&reply.body).map_or(reply.body, Bytes::from);
+        let mut response = Response::new(Body::from(body));
         *response.status_mut() = reply.status;
         *response.headers_mut() = reply.headers;
         self.mend_media_type(&parts.headers, response.headers_mut());

@@ -51,6 +51,8 @@ impl Proxy {
             | Operation::CancelJob { .. }
             | Operation::Pause { .. }
             | Operation::Resume { .. }
+            | Operation::RetryJob { .. }
+            | Operation::RetryDeadLetter { .. }
             | Operation::Reset => self.with_body(request, operation).await,
             Operation::Job { .. }
             | Operation::AdminJob { .. }
@@ -97,7 +99,7 @@ impl Proxy {
         }
     }
 
-    /// Passes a request whose body is known.
+    /// Passes a request whose body is known, for a reply that may show a job.
     async fn forward(&self, parts: &Parts, bytes: Bytes) -> Response<Body> {
         match self.upstream.call(self.plain_call(parts, bytes)).await {
             Ok(reply) => self.theirs(parts, reply),

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::body::{Body, Watch};
 use super::refuse;
 use super::respond::Fault;
-use super::{DEPTH, Proxy};
+use super::{DEPTH, Proxy, mirror};
 use crate::json::{Json, Splice, quote};
 use crate::metrics::Event;
 use crate::store::Row;
@@ -150,6 +150,7 @@ impl Proxy {
             return refuse(parts, Fault::internal());
         };
         let bytes = std::mem::take(&mut reply.body);
+        let bytes = mirror::hide_all(&bytes).map_or(bytes, Bytes::from);
         let mut response = self.theirs(parts, reply);
         *response.body_mut() = Body::watched(bytes, delivery);
         response
@@ -284,7 +285,7 @@ impl Proxy {
             }
         }
         body.extend_from_slice(b",\"job\":");
-        body.extend_from_slice(&super::mirror::shown(found));
+        body.extend_from_slice(&mirror::shown(found));
         body.push(b'}');
         Some(Seen::Done(Reply {
             status: StatusCode::OK,
