@@ -3,8 +3,8 @@
 //!
 //! A start is seen by the worker some time after it was made. Each [`Start`] therefore has two
 //! times, the earliest that it may have been made and when it was seen, and a limit counts as
-//! broken only if it was broken wherever in between the starts were: a slow delivery never makes a
-//! breach, and one start too many at an ordinary time always does.
+//! broken only if it was broken wherever in between the starts were made. So a slow delivery never
+//! looks like a breach, and a breach hides only if it is smaller than that uncertainty.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
