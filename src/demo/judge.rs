@@ -3,8 +3,8 @@
 //!
 //! A start is seen by the worker some time after it was made. Each [`Start`] therefore has two
 //! times, the earliest that it may have been made and when it was seen, and a limit counts as
-//! broken only if it was broken wherever in between the starts were: a slow delivery never makes a
-//! breach, and one start too many at an ordinary time always does.
+//! broken only if it was broken wherever in between the starts were made. So a slow delivery never
+//! looks like a breach, and a breach hides only if it is smaller than that uncertainty.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -47,9 +47,15 @@ pub enum Worst {
     Window(usize),
     /// The most jobs with workers at once.
     AtOnce(usize),
-    /// So many starts in a row took so long; they were the furthest ahead of an even spacing, or
-    /// the least behind it.
-    Span(usize, Duration),
+    /// The starts in a row that were the furthest ahead of an even spacing.
+    Span {
+        /// So many starts,
+        starts: usize,
+        /// in so much time,
+        took: Duration,
+        /// which is certainly so much too early; zero if they were not.
+        early: Duration,
+    },
     /// There is no limit to be near.
     Nothing,
 }
@@ -189,8 +195,12 @@ fn furthest_ahead(starts: &[Start], step: Duration) -> (Worst, i128) {
         if let Some((first, begin)) = latest {
             let ahead = most_behind - (nanos(start.seen) - nanos(turn));
             if ahead > worst.1 {
-                let span = start.seen.saturating_sub(begin.seen);
-                worst = (Worst::Span(nth - first + 1, span), ahead);
+                let span = Worst::Span {
+                    starts: nth - first + 1,
+                    took: start.seen.saturating_sub(begin.seen),
+                    early: Duration::from_nanos(u64::try_from(ahead).unwrap_or_default()),
+                };
+                worst = (span, ahead);
             }
         }
         let behind = nanos(start.made) - nanos(turn);

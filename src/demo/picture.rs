@@ -288,6 +288,7 @@ mod tests {
                 rest = rest.get(1..).unwrap_or_default();
             }
             visible.push_str(rest);
+            let visible = visible.replace('\r', "");
             assert!(visible.chars().count() <= 79, "{visible}");
         }
         assert!(text.contains("99 of 20"), "{text}");

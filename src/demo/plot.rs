@@ -101,8 +101,6 @@ impl Panel {
             r#"<path class="area" d="{}"/>"#,
             area(&levels, bottom, y)
         );
-        let apart = |one: u32, other: u32| (y(one) - y(other)).abs() > 12.0;
-        let mut ticks = vec![most];
         if let Some(limit) = limit {
             let _ = writeln!(
                 svg,
@@ -110,21 +108,8 @@ impl Panel {
                 LEFT + WIDTH,
                 y(limit)
             );
-            // The limit's number goes before the others, where there is no room for all.
-            ticks.retain(|tick| apart(*tick, limit));
-            ticks.push(limit);
         }
-        if ticks.iter().all(|tick| apart(*tick, 0)) {
-            ticks.push(0);
-        }
-        for tick in ticks {
-            let _ = writeln!(
-                svg,
-                r#"<text class="small" text-anchor="end" x="{:.0}" y="{:.1}">{tick}</text>"#,
-                LEFT - 6.0,
-                y(tick) + 4.0
-            );
-        }
+        level_axis(svg, limit, most, y);
         let _ = writeln!(
             svg,
             r#"<path class="axis" d="M{LEFT} {:.1}V{bottom:.1}H{:.0}"/></g>"#,
@@ -162,6 +147,25 @@ impl Panel {
             Limit::AtOnce(_) => "jobs with workers".into(),
             Limit::Free => "starts in the last 1s".into(),
         }
+    }
+}
+
+/// Numbers beside the limit, the highest level and zero, as far as there is room for them.
+fn level_axis(svg: &mut String, limit: Option<u32>, most: u32, y: impl Fn(u32) -> f64) {
+    let mut ticks: Vec<u32> = Vec::new();
+    for tick in [limit, Some(most), Some(0)].into_iter().flatten() {
+        if ticks.iter().all(|other| (y(*other) - y(tick)).abs() > 12.0) {
+            ticks.push(tick);
+        }
+    }
+    for tick in ticks {
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            svg,
+            r#"<text class="small" text-anchor="end" x="{:.0}" y="{:.1}">{tick}</text>"#,
+            LEFT - 6.0,
+            y(tick) + 4.0
+        );
     }
 }
 

@@ -9,6 +9,9 @@ use super::records::Pages;
 use super::streams::{Limit, STREAMS};
 use super::traffic::{PROBE, SLOTS, WORKERS};
 
+/// Starts that are known less well than this, mostly, say little about a spacing of 100 ms.
+const BLURRED: Duration = Duration::from_millis(40);
+
 /// The first lines: what is going to be seen.
 pub fn intro(sidecar: SocketAddr, backend: SocketAddr, broken: bool) -> String {
     let mut text = format!(
@@ -57,7 +60,9 @@ fn limits(text: &mut String, verdict: &Verdict) {
         let worst = match (finding.worst, stream.limit) {
             (Worst::Window(most), Limit::Rate { period, .. }) => format!("{most} in {period:?}"),
             (Worst::AtOnce(most), _) => format!("{most} at once"),
-            (Worst::Span(starts, span), _) => format!("{starts} in {}", rounded(span)),
+            (Worst::Span { early, .. }, _) if early.is_zero() => "on time".into(),
+            (Worst::Span { early, .. }, _) if finding.held => format!("{} early", rounded(early)),
+            (Worst::Span { starts, took, .. }, _) => format!("{starts} in {}", rounded(took)),
             _ => "-".into(),
         };
         let (held, used) = match (stream.limit, finding.held) {
@@ -128,6 +133,11 @@ fn timing(text: &mut String, pages: &Pages) {
         rounded(median),
         rounded(longest)
     );
+    if median > BLURRED {
+        text.push_str(
+            "          This machine was too busy to judge finely: small breaches do not show.\n",
+        );
+    }
 }
 
 /// The verdict in one sentence.
@@ -218,6 +228,6 @@ mod tests {
         verdict.findings[2].held = false;
         let said = sentence(&verdict, false);
         assert!(said.starts_with("BREACH: mail went over"), "{said}");
-        assert!(sentence(&verdict, true).contains("as asked for"));
+        assert!(sentence(&verdict, true).contains("as --break asked for"));
     }
 }

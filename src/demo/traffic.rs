@@ -88,7 +88,7 @@ impl Traffic {
         let mut jobs = JoinSet::new();
         let beating = tokio::spawn(self.clone().beat(name.clone()));
         while !self.stop.is_cancelled() {
-            // The semaphore is never closed, so this fails never; all that it could mean is the end.
+            // Nobody closes the semaphore; if it were closed, that could only mean the end.
             let Ok(first) = Arc::clone(&slots).acquire_owned().await else {
                 return;
             };
@@ -108,6 +108,7 @@ impl Traffic {
                 }
             }
             for (index, runs) in received {
+                // There is one: no more jobs come than were asked for.
                 let slot = Arc::clone(&slots).try_acquire_owned();
                 let work = self.clone();
                 jobs.spawn(async move {
