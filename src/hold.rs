@@ -2,7 +2,7 @@
 //!
 //! A held job lives under the scope it was claimed with and its queue. It leaves highest priority
 //! first, then round robin over what it is limited by, then first in first out. Jobs with the same
-//! limits stand in one [`Group`]: when one of them is refused the rest are too, so a shut key with a
+//! limits stand in one group: when one of them is refused the rest are too, so a shut key with a
 //! thousand jobs costs one question.
 //!
 //! A job that is being asked for is **in hand**: out of its group, still known by its id, so that a
