@@ -1,6 +1,6 @@
 //! The HTTP service: recognise the operation, call one function for it, stream everything else.
 //!
-//! One FETCH reads top to bottom in [`fetch`]; what it shares with the other operations is here: the
+//! One FETCH reads top to bottom in `fetch`; what it shares with the other operations is here: the
 //! [`Sidecar`] (one per process) and the [`Proxy`] (one per thread: the sidecar and that thread's
 //! connections to the backend).
 
