@@ -31,7 +31,7 @@ pub enum Listener {
 pub enum Stream {
     Tcp(tokio::net::TcpStream),
     Tls(Box<tokio_rustls::client::TlsStream<tokio::net::TcpStream>>),
-    Sim(tokio::io::DuplexStream),
+    Sim(sim::Pipe),
 }
 
 impl Net {
