@@ -147,8 +147,69 @@ impl Judge {
         }
     }
 
-    /// Fails the test if anything is wrong.
+    /// Everything that was written down, in order of time.
+    fn story(&self) -> String {
+        let mut lines: Vec<(Instant, String)> = Vec::new();
+        for (at, e) in &self.events {
+            lines.push((
+                *at,
+                format!(
+                    "backend  {:?} {} attempt {} for {:?}",
+                    e.kind, e.job, e.attempt, e.worker
+                ),
+            ));
+        }
+        for sent in &self.seen {
+            lines.push((
+                sent.at,
+                format!(
+                    "request  {} {}",
+                    sent.path,
+                    String::from_utf8_lossy(&sent.body)
+                ),
+            ));
+        }
+        for d in &self.records.deliveries {
+            lines.push((
+                d.at,
+                format!("{} got {} attempt {}", d.worker, d.job, d.attempt),
+            ));
+        }
+        for s in &self.records.settles {
+            lines.push((
+                s.answered,
+                format!(
+                    "{} settled {} (ack {}): {} in {}",
+                    s.worker, s.job, s.ack, s.status, s.tries
+                ),
+            ));
+        }
+        for f in &self.records.fetches {
+            lines.push((
+                f.answered,
+                format!(
+                    "{} fetched {:?} for {} since {} ms: {} got {}",
+                    f.worker,
+                    f.queues,
+                    f.count,
+                    self.ms(f.sent),
+                    f.status,
+                    f.got
+                ),
+            ));
+        }
+        lines.sort_by_key(|(at, _)| *at);
+        lines
+            .iter()
+            .map(|(at, line)| format!("{:>8} {line}\n", self.ms(*at)))
+            .collect()
+    }
+
+    /// Fails the test if anything is wrong; with `STORY` in the environment it is told whole.
     pub fn must_be_content(&self, name: &str, run: &str) {
+        if std::env::var_os("STORY").is_some() {
+            println!("{}", self.story());
+        }
         let shown: Vec<&str> = self.problems.iter().take(12).map(String::as_str).collect();
         assert!(
             self.problems.is_empty(),

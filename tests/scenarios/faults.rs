@@ -26,7 +26,7 @@ pub async fn hang_up_while_waiting(ctx: Ctx) -> Judge {
     let (one, two) = (w.hands("one"), w.hands("two"));
     let first = one.fetch(&["mail"], 1).await.unwrap_or_default();
     let began = Instant::now();
-    let gone = 50 + ctx.seed * 20;
+    let gone = 50 + ctx.seed * 17;
     let hung = timeout(Duration::from_millis(gone), one.fetch(&["mail"], 1)).await;
     let second = two.fetch(&["mail"], 1).await.unwrap_or_default();
     let waited = began.elapsed();
@@ -353,9 +353,10 @@ pub async fn fetch_answered_with_nonsense(ctx: Ctx) -> Judge {
         "{\"jobs\":[{\"id\":7}]}",
     ] {
         w.backend.next(Op::Fetch, 1, Fault::Says(text));
-        let body = json!({ "queues": ["mail"], "count": 2 });
-        let reply = one.client.post("/ojs/v1/workers/fetch", &body).await;
-        statuses.push(reply.map_or(0, |reply| reply.status));
+        // A reply full of jobs that are none is not the end of the queue: real ones may come after it.
+        for delivery in one.fetch(&["mail"], 2).await.unwrap_or_default() {
+            one.ack(&delivery.job).await;
+        }
     }
     let rows = w.rows().await;
     w.worker(Worker::js(5).queues(&["mail"]));
