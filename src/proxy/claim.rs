@@ -13,6 +13,7 @@ use crate::hold::{Lane, Prospect};
 use crate::json::{Json, Splice, quote};
 use crate::metrics::Event;
 use crate::policy::{Gate, PolicySet};
+use crate::store::{Claimed, Place};
 use crate::upstream::{Call, Reply, UpstreamError};
 
 /// What a worker asked for.
@@ -152,7 +153,7 @@ impl Proxy {
             sent,
         };
         let got = match &answer {
-            Ok(reply) => self.keep(reply, &origin, policies),
+            Ok(reply) => self.keep(reply, &origin, policies).await,
             Err(_) => None,
         };
         sidecar
@@ -167,7 +168,7 @@ impl Proxy {
 
     /// Puts the jobs of a FETCH reply into the hold and says how many came; `None`: it is no FETCH
     /// reply.
-    pub(super) fn keep(
+    pub(super) async fn keep(
         &self,
         reply: &Reply,
         origin: &Origin<'_>,
@@ -194,8 +195,26 @@ impl Proxy {
         sidecar.metrics.claimed(held.len());
         held.iter()
             .for_each(|held| sidecar.noted(&held.claimed.limited));
+        for held in &held {
+            self.end_earlier(&held.claimed).await;
+        }
         sidecar.hold.add(held);
         Some(came)
+    }
+
+    /// The backend hands the job out again, so an earlier hand-out of it is over, whether its time has
+    /// passed here or not. Where claims do not count, the attempt would not show it: the job would wait
+    /// in the hold for its own slot.
+    async fn end_earlier(&self, claimed: &Claimed) {
+        let row = self.sidecar.store.row(&claimed.job).await.ok().flatten();
+        if let Some(row) = row
+            && row.place == Place::Out
+            && row.claimed.generation < claimed.generation
+        {
+            let earlier = Some(row.claimed.generation);
+            self.sidecar.end(&claimed.job, earlier).await;
+            self.sidecar.metrics.count(Event::SlotReclaimed);
+        }
     }
 }
 

@@ -123,7 +123,8 @@ impl Proxy {
                 .or_else(|| read(&wanted.body).and_then(|r| r.visibility)),
             sent,
         };
-        match self.keep(&reply, &origin, &self.sidecar.policies.load_full()) {
+        let policies = self.sidecar.policies.load_full();
+        match self.keep(&reply, &origin, &policies).await {
             Some(_) => None,
             None => Some(self.theirs(parts, reply)),
         }
