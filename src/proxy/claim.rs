@@ -88,7 +88,7 @@ impl Proxy {
     pub(super) async fn allowance(&self, lane: &Lane, gate: &Gate, n: usize) -> Allowance {
         let sidecar = &self.sidecar;
         let mut jobs = n;
-        let mut prospect = Prospect::None;
+        let mut prospect = Prospect::default();
         if !gate.limited.is_empty() {
             let Ok(room) = sidecar.store.room(&gate.limited).await else {
                 return Allowance { jobs: 0, prospect };
@@ -97,7 +97,7 @@ impl Proxy {
             jobs = jobs.min((room.starts as usize).saturating_sub(promised));
             let paused = gate.limited.iter().any(|l| l.limits.concurrency == Some(0));
             if jobs == 0 && !paused && sidecar.hold.more(lane) {
-                prospect = room.at.map_or(Prospect::Slot, Prospect::At);
+                prospect = room.at.map_or_else(Prospect::slot, Prospect::at);
             }
         }
         if gate.keyed || gate.limited.is_empty() {

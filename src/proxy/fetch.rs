@@ -191,13 +191,8 @@ impl Proxy {
             let waited = Instant::now();
             let (prospect, hint) = self.prospect(sections).await;
             let ends = !out.is_empty() || sidecar.draining.is_cancelled() || give.is_closed();
-            let helps = match prospect {
-                Prospect::None => false,
-                Prospect::Slot => true,
-                Prospect::At(at) => {
-                    sidecar.instant_of(at) <= deadline + Duration::from_micros(EARLY)
-                }
-            };
+            let in_time = |at| sidecar.instant_of(at) <= deadline + Duration::from_micros(EARLY);
+            let helps = prospect.slot || prospect.at.is_some_and(in_time);
             if ends || !helps || waited >= deadline {
                 if let Some(line) = &line {
                     sidecar.metrics.waited(line.since.elapsed());
@@ -311,7 +306,7 @@ impl Proxy {
     /// What waiting could bring, over all queues.
     async fn prospect(&self, sections: &[Section]) -> (Prospect, Hint) {
         let sidecar = &self.sidecar;
-        let mut soonest = Prospect::None;
+        let mut prospect = Prospect::default();
         let mut hint = Hint::default();
         for section in sections {
             let Some(gate) = &section.gate else { continue };
@@ -321,16 +316,16 @@ impl Proxy {
                 .filter(|lane| !sidecar.paused(&lane.queue))
             {
                 hint.limited |= sidecar.hold.holds(lane);
-                soonest = soonest.sooner(sidecar.hold.prospect(lane));
+                prospect = prospect.or(sidecar.hold.prospect(lane));
                 let allowance = self.allowance(lane, gate, 1).await;
-                hint.limited |= allowance.prospect != Prospect::None;
-                soonest = soonest.sooner(allowance.prospect);
+                hint.limited |= !allowance.prospect.is_none();
+                prospect = prospect.or(allowance.prospect);
             }
         }
-        if let Prospect::At(at) = soonest {
+        if let Some(at) = prospect.at {
             hint.next = Some(Duration::from_micros(at.since(sidecar.store.now())));
         }
-        (soonest, hint)
+        (prospect, hint)
     }
 
     fn answer(&self, parts: &Parts, outcome: Outcome) -> Response<Body> {
@@ -414,7 +409,7 @@ impl<'a> Standing<'a> {
         if !self.lanes.iter().any(first) {
             return at;
         }
-        if let Prospect::At(start) = prospect {
+        if let Some(start) = prospect.at {
             let early = self
                 .proxy
                 .sidecar
