@@ -169,7 +169,7 @@ impl Proxy {
             visibility,
             sent,
         };
-        match self.keep(&reply, &origin, policies) {
+        match self.keep(&reply, &origin, policies).await {
             Some(kept) if kept.jobs > 0 => Whole::Kept(kept),
             _ => Whole::Answer(self.theirs(parts, reply)),
         }
@@ -240,13 +240,8 @@ impl Proxy {
             let waited = Instant::now();
             let (prospect, hint) = self.prospect(sections, &mut shut).await;
             let ends = !out.is_empty() || sidecar.draining.is_cancelled() || give.is_closed();
-            let helps = match prospect {
-                Prospect::None => false,
-                Prospect::Slot => true,
-                Prospect::At(at) => {
-                    sidecar.instant_of(at) <= deadline + Duration::from_micros(EARLY)
-                }
-            };
+            let in_time = |at| sidecar.instant_of(at) <= deadline + Duration::from_micros(EARLY);
+            let helps = prospect.slot || prospect.at.is_some_and(in_time);
             if ends || !helps || waited >= deadline {
                 if let Some(line) = &line {
                     sidecar.metrics.waited(line.since.elapsed());
@@ -342,7 +337,7 @@ impl Proxy {
     /// What waiting could bring, over all queues; notes which of them have no room now.
     async fn prospect(&self, sections: &[Section], shut: &mut Vec<bool>) -> (Prospect, Hint) {
         let sidecar = &self.sidecar;
-        let mut soonest = Prospect::None;
+        let mut prospect = Prospect::default();
         let mut hint = Hint::default();
         shut.clear();
         for section in sections {
@@ -356,18 +351,18 @@ impl Proxy {
                 continue;
             }
             let (held, policy) = sidecar.hold.prospect(lane);
-            hint.limited |= sidecar.hold.holds(lane) || allowance.prospect != Prospect::None;
+            hint.limited |= sidecar.hold.holds(lane) || !allowance.prospect.is_none();
             let closed = || gate.limited.first().map(|limited| limited.policy.clone());
             hint.policy = hint
                 .policy
                 .or(policy)
                 .or_else(|| closed().filter(|_| allowance.jobs == 0));
-            soonest = soonest.sooner(held).sooner(allowance.prospect);
+            prospect = prospect.or(held).or(allowance.prospect);
         }
-        if let Prospect::At(at) = soonest {
+        if let Some(at) = prospect.at {
             hint.next = Some(Duration::from_micros(at.since(sidecar.store.now())));
         }
-        (soonest, hint)
+        (prospect, hint)
     }
 
     fn answer(&self, parts: &Parts, outcome: Outcome) -> Response<Body> {
