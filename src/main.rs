@@ -175,12 +175,15 @@ fn watch_signals(stop: Stop) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be handled")?;
     tokio::spawn(async move {
-        for token in [&stop.drain, &stop.now] {
+        for (token, word) in [
+            (&stop.drain, "draining; a second signal ends at once"),
+            (&stop.now, "ending at once"),
+        ] {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            tracing::info!("stopping; once more to stop at once");
+            tracing::info!("{word}");
             token.cancel();
         }
     });

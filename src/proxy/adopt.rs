@@ -50,11 +50,8 @@ impl Proxy {
     /// # Errors
     /// The backend does not answer yet.
     pub async fn ensure_learnt(&self) -> Result<(), UpstreamError> {
-        self.sidecar
-            .learnt
-            .get_or_try_init(|| self.learn())
-            .await
-            .map(|()| ())
+        self.sidecar.learnt.get_or_try_init(|| self.learn()).await?;
+        Ok(())
     }
 
     async fn learn(&self) -> Result<(), UpstreamError> {

@@ -248,10 +248,10 @@ fn join(events: &[(Instant, Event)], records: &Records) -> Vec<Claim> {
     }
     for (nth, delivery) in records.deliveries.iter().enumerate() {
         let of_job = of_job.get(&delivery.job).into_iter().flatten();
-        let before =
+        let mut before =
             of_job.filter(|&&claim| claims.get(claim).is_some_and(|c| c.at <= delivery.at));
         if let Some(claim) = before
-            .last()
+            .next_back()
             .copied()
             .and_then(|claim| claims.get_mut(claim))
         {

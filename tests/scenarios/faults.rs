@@ -53,7 +53,7 @@ pub async fn hang_up_while_waiting(ctx: Ctx) -> Judge {
 /// A worker hangs up while its claim is under way: what was claimed is held for the next one, who
 /// gets it at once.
 pub async fn hang_up_during_the_claim(ctx: Ctx) -> Judge {
-    let limits = if ctx.seed % 2 == 0 {
+    let limits = if ctx.seed.is_multiple_of(2) {
         CONCURRENCY
     } else {
         GATED
@@ -195,7 +195,7 @@ pub async fn backend_down_during_ack(ctx: Ctx) -> Judge {
     let got = one.fetch(&["mail"], 2).await.unwrap_or_default();
     w.backend.down();
     let ids: Vec<String> = got.iter().map(|delivery| delivery.job.clone()).collect();
-    let beat = one.beat(&ids, ctx.seed % 2 == 0).await;
+    let beat = one.beat(&ids, ctx.seed.is_multiple_of(2)).await;
     let (a, b, ()) = tokio::join!(one.ack(&ids[0]), one.ack(&ids[1]), async {
         w.pass(500 + ctx.seed * 300).await;
         w.backend.up().await;
@@ -282,7 +282,7 @@ pub async fn held_job_handed_out_again(ctx: Ctx) -> Judge {
     let (one, two) = (w.hands("one"), w.hands("two"));
     let first = one.fetch(&["mail"], 4).await.unwrap_or_default();
     w.backend.take_back(&ids[2]).await;
-    if ctx.seed % 2 == 0 {
+    if ctx.seed.is_multiple_of(2) {
         // Another worker gets it past the sidecar.
         let fetch = json!({ "queues": ["mail"], "count": 1, "worker_id": "elsewhere" });
         w.backend
@@ -322,7 +322,7 @@ pub async fn held_job_handed_out_again(ctx: Ctx) -> Judge {
 
 /// What the backend says instead of jobs is passed on, and takes no slot.
 pub async fn fetch_answered_with_nonsense(ctx: Ctx) -> Judge {
-    let limits = if ctx.seed % 2 == 0 {
+    let limits = if ctx.seed.is_multiple_of(2) {
         CONCURRENCY
     } else {
         GATED
@@ -385,7 +385,7 @@ pub async fn fetch_reply_lost(ctx: Ctx) -> Judge {
     w.backend.next(
         Op::Fetch,
         2,
-        if ctx.seed % 2 == 0 {
+        if ctx.seed.is_multiple_of(2) {
             Fault::ReplyLost
         } else {
             Fault::ReplyCut

@@ -22,7 +22,11 @@ const GATED: &str = "[[policy]]\nname = 'k'\nmatch = { queue = 'mail' }\n";
 pub async fn throttle_is_used(ctx: Ctx) -> Judge {
     let limits = format!(
         "{}throttle = {{ limit = 10, period = '1s' }}",
-        if ctx.seed % 2 == 0 { KEYED } else { GATED }
+        if ctx.seed.is_multiple_of(2) {
+            KEYED
+        } else {
+            GATED
+        }
     );
     let w = ctx.world().limits(&limits).start().await;
     w.enqueue_all(320, |_| job()).await;
@@ -41,7 +45,11 @@ pub async fn throttle_is_used(ctx: Ctx) -> Judge {
 pub async fn fast_throttle_is_used(ctx: Ctx) -> Judge {
     let limits = format!(
         "{}throttle = {{ limit = 500, period = '1s' }}",
-        if ctx.seed % 2 == 0 { KEYED } else { GATED }
+        if ctx.seed.is_multiple_of(2) {
+            KEYED
+        } else {
+            GATED
+        }
     );
     let w = ctx.world().limits(&limits).start().await;
     w.enqueue_all(3_000, |_| job()).await;
@@ -59,7 +67,11 @@ pub async fn fast_throttle_is_used(ctx: Ctx) -> Judge {
 pub async fn freed_slot_is_filled(ctx: Ctx) -> Judge {
     let limits = format!(
         "{}concurrency = 1",
-        if ctx.seed % 2 == 0 { KEYED } else { GATED }
+        if ctx.seed.is_multiple_of(2) {
+            KEYED
+        } else {
+            GATED
+        }
     );
     let w = ctx.world().limits(&limits).start().await;
     w.enqueue_all(2, |_| job()).await;

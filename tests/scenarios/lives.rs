@@ -25,7 +25,7 @@ pub async fn longer_than_visibility(ctx: Ctx) -> Judge {
         [Lax::spec(), Lax::redis(), Lax::postgres(), Lax::amqp()][(ctx.seed % 4) as usize].clone();
     let w = ctx.world().lax(lax).limits(TWO).start().await;
     w.enqueue_all(6, |_| job()).await;
-    let worker = if ctx.seed % 2 == 0 {
+    let worker = if ctx.seed.is_multiple_of(2) {
         Worker::js(3)
     } else {
         Worker::python(3)
@@ -51,7 +51,11 @@ pub async fn longer_than_visibility(ctx: Ctx) -> Judge {
 /// A worker dies with its job: its slot is free when the backend has taken the job back, which runs
 /// again, and not before.
 pub async fn worker_dies(ctx: Ctx) -> Judge {
-    let limits = if ctx.seed % 2 == 0 { TWO } else { GATED };
+    let limits = if ctx.seed.is_multiple_of(2) {
+        TWO
+    } else {
+        GATED
+    };
     let w = ctx.world().limits(limits).start().await;
     w.enqueue_all(8, |_| job()).await;
     let dying = w.worker(Worker::js(2).queues(&["mail"]).runs(60_000..60_001));
@@ -76,7 +80,11 @@ pub async fn worker_dies(ctx: Ctx) -> Judge {
 
 /// The sidecar is killed with jobs out, and another starts: what runs has its slots there too.
 pub async fn restarted_with_jobs_out(ctx: Ctx) -> Judge {
-    let limits = if ctx.seed % 2 == 0 { TWO } else { GATED };
+    let limits = if ctx.seed.is_multiple_of(2) {
+        TWO
+    } else {
+        GATED
+    };
     let lax = [Lax::redis(), Lax::postgres(), Lax::spec()][(ctx.seed % 3) as usize].clone();
     let w = ctx.world().lax(lax).limits(limits).start().await;
     w.enqueue_all(8, |_| job()).await;
