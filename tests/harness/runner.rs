@@ -65,6 +65,7 @@ impl Scenario {
             });
             judge.must_be_content(self.name, &format!("SEED={seed}"));
         }
+        println!("{:?} on the processor", processor_time());
     }
 
     /// Runs once over real sockets.
@@ -107,6 +108,13 @@ impl Scenario {
         PANICS.with_borrow_mut(|panics| judge.problems.append(panics));
         judge
     }
+}
+
+/// How long this thread was on a processor, where the system tells.
+fn processor_time() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanos = text.split(' ').next().and_then(|nanos| nanos.parse().ok());
+    Duration::from_nanos(nanos.unwrap_or(0))
 }
 
 thread_local! {
