@@ -99,6 +99,7 @@ impl Proxy {
         }
         let answer = super::call(self, "pause", self.plain_call(&parts, body)).await;
         let done = answer.as_ref().is_ok_and(|reply| reply.status.is_success());
+        // Set again when it is done: only what is sent after this proves that the pause is over.
         sidecar.set_paused(queue, if done { pause } else { was });
         if done && !pause {
             sidecar.hold.wake_all();

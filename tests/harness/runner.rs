@@ -139,7 +139,7 @@ fn watch_panics() {
 macro_rules! scenarios {
     ($($module:ident :: $name:ident : $seeds:literal $($flag:ident)*;)*) => {
         /// All scenarios.
-        pub fn all() -> Vec<$crate::harness::Scenario> {
+        fn all() -> Vec<$crate::harness::Scenario> {
             vec![$($crate::harness::Scenario {
                 name: stringify!($name),
                 seeds: $seeds,

@@ -44,7 +44,7 @@ pub async fn fast_throttle_is_used(ctx: Ctx) -> Judge {
         if ctx.seed % 2 == 0 { KEYED } else { GATED }
     );
     let w = ctx.world().limits(&limits).start().await;
-    w.enqueue_all(1_800, |_| job()).await;
+    w.enqueue_all(2_200, |_| job()).await;
     w.workers(2, Worker::js(50).queues(&["mail"]).runs(20..60));
     w.until_done(60).await;
     let mut judge = w.judge().await;
@@ -95,9 +95,13 @@ pub async fn freed_slot_is_filled(ctx: Ctx) -> Judge {
 
 /// Free jobs beside a limited queue start as if it was not there.
 pub async fn free_beside_limited(ctx: Ctx) -> Judge {
+    let limited = [
+        "match = { type = 'email.*' }\nkey = 'k:{meta.tenant}'",
+        "match = { queue = 'mail' }\nkey = 'k:a'",
+    ];
     let limits = format!(
-        "{}concurrency = 1",
-        if ctx.seed % 2 == 0 { KEYED } else { GATED }
+        "[[policy]]\nname = 'p'\n{}\nconcurrency = 1",
+        limited[(ctx.seed % 2) as usize]
     );
     let w = ctx.world().limits(&limits).start().await;
     w.enqueue_all(30, |_| job()).await;
