@@ -17,6 +17,8 @@ mod lives;
 #[path = "scenarios/order.rs"]
 mod order;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use harness::Scenario;
 
 scenarios! {
@@ -54,12 +56,13 @@ scenarios! {
     faults::ack_answer_lost_to_the_worker: 10 real;
     faults::backend_down_during_ack: 20 limit real;
     faults::backend_down_too_long: 5 limit;
-    faults::backend_restarts: 20 limit;
+    faults::backend_restarts: 12 limit;
     faults::held_job_handed_out_again: 10 limit;
     faults::fetch_answered_with_nonsense: 4 real;
     faults::fetch_reply_lost: 10 limit;
+    faults::fetch_hangs: 8;
     faults::enqueue_reply_lost: 3 real;
-    faults::everything_goes_wrong: 20 limit;
+    faults::everything_goes_wrong: 12 limit;
     held::seen_as_available: 10 real;
     held::cancelled_while_held: 18;
     held::paused_and_resumed: 10 limit;
@@ -68,21 +71,26 @@ scenarios! {
     held::given_back_when_idle: 10;
     held::never_given_back_where_it_burns: 6;
     held::waits_only_with_reason: 3;
+    held::cancel_frees_the_slot: 2;
+    held::held_past_a_short_visibility: 10 limit;
+    held::within_its_bytes: 3 limit;
     order::priorities: 10 limit real;
     order::limited_high_lets_low_go: 5 limit;
     order::queues_left_to_right: 5;
     order::queues_with_different_room: 5 limit real;
     order::past_a_shut_key: 4 limit real;
-    order::ten_times_the_hold: 5 limit;
-    lives::longer_than_visibility: 20 limit;
+    order::ten_times_the_hold: 3 limit;
+    lives::longer_than_visibility: 8 limit;
     lives::worker_dies: 20 limit;
     lives::restarted_with_jobs_out: 20 limit;
     lives::gone_with_jobs_held: 10 limit;
     lives::drain_in_order: 10 real;
+    lives::drained_under_load: 20 limit;
     lives::drain_times_out: 2;
-    flow::throttle_is_used: 6 limit;
+    flow::throttle_is_used: 4 limit;
     flow::fast_throttle_is_used: 2 limit;
     flow::freed_slot_is_filled: 20 limit real;
+    flow::free_beside_limited: 10 limit;
     flow::many_keys: 10 limit;
     flow::trickle: 20;
 }
@@ -94,16 +102,28 @@ fn by_name(name: &str) -> Scenario {
         .expect("a scenario of that name")
 }
 
+/// Runs scenarios on a few threads, each with a runtime of its own.
+fn spread(threads: usize, wanted: impl Fn(&Scenario) -> bool, run: impl Fn(&Scenario) + Sync) {
+    let scenarios: Vec<Scenario> = all().into_iter().filter(wanted).collect();
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(scenario) = scenarios.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    run(scenario);
+                }
+            });
+        }
+    });
+}
+
 #[test]
 fn over_real_sockets() {
-    for scenario in all().iter().filter(|scenario| scenario.real) {
-        scenario.go_real();
-    }
+    // They mostly wait, but each judges its own lateness: few at a time.
+    spread(3, |scenario| scenario.real, Scenario::go_real);
 }
 
 #[test]
 fn without_limits_the_judges_see_it() {
-    for scenario in all().iter().filter(|scenario| scenario.limits) {
-        scenario.must_break();
-    }
+    spread(2, |scenario| scenario.limits, Scenario::must_break);
 }

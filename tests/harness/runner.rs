@@ -65,6 +65,7 @@ impl Scenario {
             });
             judge.must_be_content(self.name, &format!("SEED={seed}"));
         }
+        println!("{:?} on the processor", processor_time());
     }
 
     /// Runs once over real sockets.
@@ -109,6 +110,13 @@ impl Scenario {
     }
 }
 
+/// How long this thread was on a processor, where the system tells.
+fn processor_time() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanos = text.split(' ').next().and_then(|nanos| nanos.parse().ok());
+    Duration::from_nanos(nanos.unwrap_or(0))
+}
+
 thread_local! {
     /// Panics on this thread: tasks of the sidecar swallow them, and none is allowed.
     static PANICS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
@@ -131,7 +139,7 @@ fn watch_panics() {
 macro_rules! scenarios {
     ($($module:ident :: $name:ident : $seeds:literal $($flag:ident)*;)*) => {
         /// All scenarios.
-        pub fn all() -> Vec<$crate::harness::Scenario> {
+        fn all() -> Vec<$crate::harness::Scenario> {
             vec![$($crate::harness::Scenario {
                 name: stringify!($name),
                 seeds: $seeds,

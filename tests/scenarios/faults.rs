@@ -295,6 +295,7 @@ pub async fn held_job_handed_out_again(ctx: Ctx) -> Judge {
     } else {
         two.fetch(&["mail"], 4).await.ok();
     }
+    w.pass(10).await;
     for delivery in &first {
         one.ack(&delivery.job).await;
     }
@@ -475,6 +476,35 @@ pub async fn everything_goes_wrong(ctx: Ctx) -> Judge {
     judge.that(done, "not done within 600 s");
     judge.concurrency("k:a", 2);
     judge.rate("k:a", 20, Duration::from_secs(2));
+    judge.settled();
+    judge
+}
+
+/// The backend keeps a FETCH longer than anyone waits: its worker is told, and what was claimed comes
+/// again when its visibility has passed.
+pub async fn fetch_hangs(ctx: Ctx) -> Judge {
+    let limits = if ctx.seed % 2 == 0 {
+        CONCURRENCY
+    } else {
+        GATED
+    };
+    let w = ctx.world().limits(limits).start().await;
+    w.enqueue_all(4, |_| job()).await;
+    w.backend.next(
+        Op::Fetch,
+        1,
+        Fault::LateReply(Duration::from_secs(25 + ctx.seed * 2)),
+    );
+    let one = w.hands("one");
+    let got = one.fetch(&["mail"], 2).await;
+    for delivery in got.iter().flatten() {
+        one.ack(&delivery.job).await;
+    }
+    w.workers(2, Worker::js(2).queues(&["mail"]));
+    let done = w.until_done(90).await;
+    let mut judge = w.judge().await;
+    judge.that(done, "not done within 90 s");
+    judge.concurrency("k:a", 2);
     judge.settled();
     judge
 }

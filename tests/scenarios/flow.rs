@@ -52,12 +52,12 @@ pub async fn fast_throttle_is_used(ctx: Ctx) -> Judge {
         }
     );
     let w = ctx.world().limits(&limits).start().await;
-    w.enqueue_all(3_000, |_| job()).await;
+    w.enqueue_all(2_200, |_| job()).await;
     w.workers(2, Worker::js(50).queues(&["mail"]).runs(20..60));
     w.until_done(60).await;
     let mut judge = w.judge().await;
     judge.spacing("k", Duration::from_millis(2), 1);
-    judge.utilisation("k", 500.0, 2, 5, 0.97);
+    judge.utilisation("k", 500.0, 1, 4, 0.97);
     judge.each_ran_once();
     judge.settled();
     judge
@@ -101,6 +101,52 @@ pub async fn freed_slot_is_filled(ctx: Ctx) -> Judge {
         took < Duration::from_millis(20) + judge.jitter,
         format!("the slot was free for {took:?}"),
     );
+    judge.settled();
+    judge
+}
+
+/// Free jobs beside a limited queue start as if it was not there.
+pub async fn free_beside_limited(ctx: Ctx) -> Judge {
+    let limited = [
+        "match = { type = 'email.*' }\nkey = 'k:{meta.tenant}'",
+        "match = { queue = 'mail' }\nkey = 'k:a'",
+    ];
+    let limits = format!(
+        "[[policy]]\nname = 'p'\n{}\nconcurrency = 1",
+        limited[(ctx.seed % 2) as usize]
+    );
+    let w = ctx.world().limits(&limits).start().await;
+    w.enqueue_all(30, |_| job()).await;
+    w.workers(2, Worker::js(4).queues(&["mail", "free"]).runs(900..1_100));
+    w.workers(2, Worker::js(4).queues(&["free", "mail"]).runs(900..1_100));
+    for _ in 0..30 {
+        w.enqueue(Job::new("a.b").queue("free")).await;
+        w.pass(400).await;
+    }
+    w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.concurrency("k", 1);
+    for produced in judge
+        .records
+        .produced
+        .clone()
+        .iter()
+        .filter(|p| p.queue == "free")
+    {
+        let start = judge
+            .records
+            .deliveries
+            .iter()
+            .find(|d| d.job == produced.id)
+            .map(|d| d.at);
+        let waited = start.map(|at| at.saturating_duration_since(produced.answered));
+        // Four workers that poll every second.
+        judge.that(
+            waited.is_some_and(|w| w < Duration::from_millis(1_100)),
+            format!("a free job waited {waited:?}"),
+        );
+    }
+    judge.each_ran_once();
     judge.settled();
     judge
 }

@@ -341,3 +341,92 @@ pub async fn waits_only_with_reason(ctx: Ctx) -> Judge {
     }
     judge
 }
+
+/// Cancelling a job that is out with a worker frees its slot at once, and once.
+pub async fn cancel_frees_the_slot(ctx: Ctx) -> Judge {
+    let w = ctx.world().limits(ONE).start().await;
+    let ids = w.enqueue_all(3, |_| job()).await;
+    let (one, two) = (w.hands("one"), w.hands("two"));
+    let first = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    w.pass(10).await;
+    let path = format!("/ojs/v1/jobs/{}", ids[0]);
+    w.client().call("DELETE", &path, "".into()).await.ok();
+    let second = two.fetch(&["mail"], 2).await.unwrap_or_default();
+    let late = one.ack(&ids[0]).await;
+    w.pass(10).await;
+    let third = two.fetch(&["mail"], 2).await.unwrap_or_default();
+    for delivery in second.iter().chain(&third) {
+        two.ack(&delivery.job).await;
+    }
+    w.worker(Worker::js(5).queues(&["mail"]));
+    w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.that(
+        first.len() == 1 && second.len() == 1,
+        format!("{} and {} started", first.len(), second.len()),
+    );
+    judge.that(
+        third.is_empty(),
+        "a late ACK of a cancelled job freed a second slot",
+    );
+    judge.that(late == 409, format!("that ACK got {late}"));
+    judge.concurrency("k:a", 1);
+    judge.settled();
+    judge
+}
+
+/// Held far longer than the short visibility of their claims: heartbeats keep them, each runs once.
+pub async fn held_past_a_short_visibility(ctx: Ctx) -> Judge {
+    let lax = [
+        Lax::spec(),
+        Lax::redis(),
+        Lax::postgres(),
+        Lax::amqp(),
+        Lax::lite(),
+    ][(ctx.seed % 5) as usize]
+        .clone();
+    let limits = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nthrottle = { interval = '4s' }";
+    let w = ctx.world().lax(lax).limits(limits).start().await;
+    w.enqueue_all(8, |_| job()).await;
+    w.workers(
+        2,
+        Worker::js(5)
+            .queues(&["mail"])
+            .runs(100..900)
+            .visibility(2_500),
+    );
+    w.until_done(120).await;
+    let mut judge = w.judge().await;
+    judge.spacing("k:a", Duration::from_secs(4), 1);
+    judge.each_ran_once();
+    judge.all_settles_ok(false);
+    judge.settled();
+    judge
+}
+
+/// Large jobs: the hold keeps within its bytes, and all run.
+pub async fn within_its_bytes(ctx: Ctx) -> Judge {
+    let limits = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 2";
+    let w = ctx
+        .world()
+        .limits(limits)
+        .settings("[hold]\nmax = 1000\nmax_bytes = '1MiB'")
+        .start()
+        .await;
+    let large = "x".repeat(64 << 10);
+    for _ in 0..40 {
+        w.enqueue(job().meta("large", json!(large))).await;
+    }
+    w.workers(2, Worker::js(3).queues(&["mail"]));
+    let mut most = 0;
+    while !w.until_done(1).await && w.begun.elapsed() < Duration::from_secs(60) {
+        most = most.max(w.rows().await.0);
+    }
+    let mut judge = w.judge().await;
+    // The bound is looked at before a claim, which may bring several jobs.
+    judge.that(most <= 16 + 6, format!("{most} jobs of 64 KiB were held"));
+    judge.concurrency("k:a", 2);
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}

@@ -209,3 +209,30 @@ pub async fn drain_times_out(ctx: Ctx) -> Judge {
     );
     judge
 }
+
+/// SIGTERM and a new sidecar in the middle of everything: limits hold, each job runs once.
+pub async fn drained_under_load(ctx: Ctx) -> Judge {
+    let limits = if ctx.seed % 2 == 0 { TWO } else { GATED };
+    let w = ctx
+        .world()
+        .limits(&format!(
+            "{limits}\nthrottle = {{ limit = 20, period = '1s' }}"
+        ))
+        .start()
+        .await;
+    w.enqueue_all(60, |_| job()).await;
+    w.workers(3, Worker::js(3).queues(&["mail"]).runs(50..600));
+    for _ in 0..3 {
+        w.pass(1_700 + ctx.seed * 53).await;
+        w.drain().await;
+        w.pass(ctx.seed * 11).await;
+        w.start_sidecar().await;
+    }
+    w.until_done(120).await;
+    let mut judge = w.judge().await;
+    judge.concurrency("k:a", 2);
+    judge.all_settles_ok(true);
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}

@@ -149,6 +149,7 @@ pub async fn queues_with_different_room(ctx: Ctx) -> Judge {
     let count = |queue| first.iter().filter(|d| d.queue == queue).count();
     let counts = [count("a"), count("b"), count("c")];
     let active = [w.active("a").await, w.active("b").await];
+    w.pass(10).await;
     for delivery in &first {
         hands.ack(&delivery.job).await;
     }
@@ -199,8 +200,11 @@ pub async fn past_a_shut_key(ctx: Ctx) -> Judge {
         first.len() == count,
         format!("{} of {count} free jobs started", first.len()),
     );
+    // In simulation work takes no time, so this counts what was waited for; an unoptimised build over
+    // real sockets also needs time to work.
+    let bound = if w.ctx.real { 1_000 } else { 100 };
     judge.that(
-        waited < Duration::from_millis(100) + judge.jitter,
+        waited < Duration::from_millis(bound),
         format!("they took {waited:?}"),
     );
     judge
