@@ -25,7 +25,7 @@ use super::{DEPTH, Proxy, mirror};
 use crate::hold::{Lane, Prospect};
 use crate::json::{Json, Kind};
 use crate::limit::EARLY;
-use crate::policy::PolicySet;
+use crate::policy::{Accept, PolicySet};
 use crate::upstream::{Reply, UpstreamError};
 
 /// How often a FETCH starts over whose every start was too late to leave.
@@ -152,7 +152,9 @@ impl Proxy {
             Ok(reply) => reply,
             Err(error) => return Whole::Answer(refuse(parts, Fault::backend(&error, false))),
         };
-        if !all && !crate::json::contains(&reply.body, mirror::NEEDLE) {
+        let brings = policies.accept() != Accept::Ignore
+            && crate::json::contains(&reply.body, mirror::NEEDLE);
+        if !all && !brings {
             return Whole::Answer(self.theirs(parts, reply));
         }
         let asked = read(&wanted.body);
