@@ -4,6 +4,8 @@
 #[path = "conformance/runner.rs"]
 mod runner;
 
+#[path = "sidecar/pair.rs"]
+mod pair;
 #[path = "sidecar/mod.rs"]
 mod sidecar;
 
@@ -15,8 +17,8 @@ use ojs_throttle::net::Net;
 use tokio::sync::{OnceCell, Semaphore};
 use tokio::task::JoinSet;
 
+use pair::{Pair, backend};
 use runner::{Case, Verdict, load, run_case};
-use sidecar::{Pair, backend};
 
 /// Where the suites are.
 fn suites() -> PathBuf {
