@@ -28,9 +28,6 @@ use crate::limit::EARLY;
 use crate::policy::{Accept, PolicySet};
 use crate::upstream::{Reply, UpstreamError};
 
-/// How often a FETCH starts over whose every start was too late to leave.
-const TRIES: usize = 3;
-
 /// What a FETCH came to.
 enum Outcome {
     /// The backend's own answer, passed on as it is.
@@ -104,13 +101,13 @@ impl Proxy {
             }
         }
         let asked = Arc::new((wanted, sections, policies));
-        let mut tries = 0;
+        let settings = &sidecar.settings;
+        let patience = Instant::now() + settings.max_wait.max(settings.claim_budget);
         loop {
-            tries += 1;
             match self.filled(Arc::clone(&asked)).await {
                 Ok(Outcome::Ours(mut out, hint)) => {
                     // A stall of ours is no reason to send a worker away from jobs that may start.
-                    if !out.all_late().await || tries == TRIES {
+                    if !out.all_late().await || Instant::now() >= patience {
                         return out.respond(&parts, hint);
                     }
                 }
