@@ -32,7 +32,7 @@ use judge::Verdict;
 use picture::{FRAME, Frame, Picture, Style};
 use records::Records;
 use streams::{QUEUE, STREAMS};
-use traffic::{Traffic, WORKERS};
+use traffic::{POLL, Traffic, WORKERS};
 
 /// How often to look whether there is work for the workers, and at most how many times: if they
 /// came before, they would find nothing and sleep.
@@ -74,7 +74,7 @@ pub async fn run(options: &Options, env: Env, out: &mut dyn Write) -> anyhow::Re
         )
     )?;
     if options.style == Style::Lines {
-        writeln!(out, "{}", report::LEGEND.trim_start())?;
+        writeln!(out, "{}", report::LEGEND)?;
     }
     let mut people = start(&traffic).await;
     let from = stage.records.now();
@@ -110,19 +110,15 @@ async fn start(traffic: &Traffic) -> JoinSet<()> {
         people.spawn(traffic.clone().produce(stream));
     }
     for _ in 0..LOOKS {
-        if traffic
-            .records
-            .pages()
-            .count
-            .iter()
-            .all(|(enqueued, _)| *enqueued > 0)
-        {
+        let enqueued = traffic.records.pages().count.map(|(enqueued, _)| enqueued);
+        if !enqueued.contains(&0) && !traffic.records.pages().probes.is_empty() {
             break;
         }
         tokio::time::sleep(LOOK).await;
     }
-    for worker in 1..=WORKERS {
-        people.spawn(traffic.clone().work(format!("worker-{worker}")));
+    for worker in 0..WORKERS {
+        let name = format!("worker-{}", worker + 1);
+        people.spawn(traffic.clone().work(name, POLL * worker / WORKERS));
     }
     people
 }

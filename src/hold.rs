@@ -2,27 +2,32 @@
 //!
 //! A held job lives under the scope it was claimed with and its queue. It leaves highest priority
 //! first, then round robin over what it is limited by, then first in first out. Jobs with the same
-//! limits stand in one [`Group`]: when one of them is refused the rest are too, so a shut key with a
+//! limits stand in one group: when one of them is refused the rest are too, so a shut key with a
 //! thousand jobs costs one question.
 //!
 //! A job that is being asked for is **in hand**: out of its group, still known by its id, so that a
 //! cancel finds it. It ends up started, put back, or forgotten. One lock, held for arithmetic only.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::limit::{Limited, Timestamp};
+use crate::limit::Timestamp;
 use crate::policy::{Gate, JobLimits};
-use crate::store::{Claimed, Gen};
+use crate::store::Claimed;
 
 mod line;
+mod queue;
+mod state;
+mod view;
 
 pub use line::{Place, Waiter};
+
+use queue::{Group, Next};
+use state::{End, State, Whereabouts};
 
 /// Held jobs and waiting FETCHes of one scope and queue are found by this.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -75,91 +80,6 @@ impl Held {
 /// the backend and back, and for its clock.
 pub fn deadline(since: Instant, visibility: Duration) -> Instant {
     since + visibility.saturating_sub((visibility / 10).min(Duration::from_secs(2)))
-}
-
-/// When a group may be asked again.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Next {
-    /// Now.
-    Ask,
-    /// At this time at the earliest.
-    At(Timestamp),
-    /// When a slot ends.
-    Slot,
-    /// Not by itself: the key is paused.
-    Never,
-}
-
-#[derive(Debug)]
-struct Group {
-    limits: JobLimits,
-    jobs: VecDeque<Held>,
-    next: Next,
-    /// The policy that refused last.
-    refused_by: Option<Arc<str>>,
-}
-
-#[derive(Debug)]
-struct Queue {
-    /// By priority, highest first; the groups of one priority in the order of their turns.
-    groups: BTreeMap<Reverse<i32>, VecDeque<Group>>,
-    line: line::Line,
-    /// What the queue's name says, as of the last FETCH.
-    gate: Gate,
-    /// When the backend was last asked for jobs of this lane.
-    asked_at: Option<Instant>,
-    /// When a worker last asked for jobs of this lane.
-    fetched_at: Instant,
-    /// Whether the backend's last answer left more behind, as far as we know.
-    more: bool,
-    /// Highest and lowest priority seen.
-    priorities: Option<(i32, i32)>,
-    /// Jobs asked of the backend and not yet answered.
-    in_flight: usize,
-    /// Jobs known, in hand and hidden ones included.
-    known: usize,
-}
-
-/// Where a known job is.
-#[derive(Debug)]
-enum Whereabouts {
-    /// In its group.
-    Waiting,
-    /// Being asked for.
-    InHand,
-    /// Out of its group, because a cancel, a delete or a settle that names it is under way.
-    Hidden(Box<Held>),
-}
-
-#[derive(Debug)]
-struct Known {
-    generation: Gen,
-    lane: Lane,
-    priority: i32,
-    attempt: u32,
-    bytes: usize,
-    whereabouts: Whereabouts,
-    /// Whether it is to be hidden as soon as it is put back.
-    hide: bool,
-}
-
-impl Known {
-    /// Whether it is this claim of the job that is in hand.
-    fn in_hand(&self, held: &Held) -> bool {
-        matches!(self.whereabouts, Whereabouts::InHand)
-            && self.generation == held.claimed.generation
-    }
-}
-
-#[derive(Default, Debug)]
-struct State {
-    queues: HashMap<Lane, Queue>,
-    jobs: HashMap<Arc<str>, Known>,
-    bytes: usize,
-    in_flight: usize,
-    /// Whether a FETCH found the hold full of what was still on its way.
-    starved: bool,
-    waiters: u64,
 }
 
 /// When something could start for a waiting FETCH.
@@ -219,26 +139,6 @@ impl Hold {
             .queues
             .get(lane)
             .is_some_and(|queue| queue.known > 0)
-    }
-
-    /// Whether the hold is empty, of jobs in hand too.
-    pub fn is_empty(&self) -> bool {
-        self.state().jobs.is_empty()
-    }
-
-    /// Jobs in the hold, in hand included.
-    pub fn len(&self) -> usize {
-        self.state().jobs.len()
-    }
-
-    /// Jobs asked of the backend and not yet answered.
-    pub fn in_flight(&self) -> usize {
-        self.state().in_flight
-    }
-
-    /// Their bytes.
-    pub fn bytes(&self) -> usize {
-        self.state().bytes
     }
 
     /// How many jobs more may be claimed before the hold is full, those already asked for included.
@@ -435,53 +335,6 @@ impl Hold {
         }
     }
 
-    /// The attempt of a held job as it was claimed; `None`: not held.
-    pub fn attempt(&self, job: &str) -> Option<u32> {
-        self.state().jobs.get(job).map(|known| known.attempt)
-    }
-
-    /// Whether the job is held, in hand included.
-    pub fn has(&self, job: &str) -> bool {
-        self.state().jobs.contains_key(job)
-    }
-
-    /// The bytes of the waiting jobs of a queue, over all scopes; of all queues without a name.
-    pub fn bodies(&self, name: Option<&str>) -> Vec<Bytes> {
-        let state = self.state();
-        let lanes = state
-            .queues
-            .iter()
-            .filter(|(lane, _)| name.is_none_or(|name| name == &*lane.queue));
-        let groups = lanes.flat_map(|(_, queue)| queue.groups.values().flatten());
-        groups
-            .flat_map(|group| &group.jobs)
-            .map(|held| held.body.clone())
-            .collect()
-    }
-
-    /// How many held jobs each queue has.
-    pub fn counts(&self) -> HashMap<Arc<str>, usize> {
-        let state = self.state();
-        let mut counts: HashMap<Arc<str>, usize> = HashMap::new();
-        for (lane, queue) in state.queues.iter().filter(|(_, queue)| queue.known > 0) {
-            *counts.entry(lane.queue.clone()).or_default() += queue.known;
-        }
-        counts
-    }
-
-    /// Held jobs limited by a key, for `waiting_count`.
-    pub fn waiting(&self, matches: impl Fn(&Limited) -> bool) -> usize {
-        let state = self.state();
-        let groups = state
-            .queues
-            .values()
-            .flat_map(|queue| queue.groups.values().flatten());
-        groups
-            .filter(|group| group.limits.limited.iter().any(&matches))
-            .map(|group| group.jobs.len())
-            .sum()
-    }
-
     /// Whether the backend must be asked before a held job of the lane goes out: the lane has shown a
     /// higher priority than the best that is held here.
     pub fn outranked(&self, lane: &Lane) -> bool {
@@ -535,73 +388,6 @@ impl Hold {
     /// When the backend was last asked for jobs of the lane.
     pub fn asked_at(&self, lane: &Lane) -> Option<Instant> {
         self.state().queues.get(lane)?.asked_at
-    }
-
-    /// A slot of these keys ended, or a start of theirs was undone: whoever waits for one of them may
-    /// ask again.
-    pub fn wake(&self, freed: &[Limited]) {
-        let mut state = self.state();
-        for queue in state.queues.values_mut() {
-            let touches = |limited: &[Limited]| {
-                limited
-                    .iter()
-                    .any(|l| freed.iter().any(|f| f.space == l.space && f.key == l.key))
-            };
-            let mut woken = touches(&queue.gate.limited);
-            for group in queue.groups.values_mut().flatten() {
-                if touches(&group.limits.limited) {
-                    group.next = Next::Ask;
-                    woken = true;
-                }
-            }
-            if woken {
-                queue.line.wake();
-            }
-        }
-    }
-
-    /// Wakes every waiting FETCH (drain).
-    pub fn wake_all(&self) {
-        for queue in self.state().queues.values() {
-            queue.line.wake_all();
-        }
-    }
-
-    /// Stands in the lines of all the lanes, behind who is there already.
-    pub fn stand(&self, lanes: &[Lane], want: usize, now: Instant) -> Waiter {
-        let mut state = self.state();
-        state.waiters += 1;
-        let waiter = Waiter::new(state.waiters);
-        for lane in lanes {
-            state.queue(lane, now).line.join(&waiter, want);
-        }
-        waiter
-    }
-
-    /// Leaves the lines; the next in each is woken.
-    pub fn leave(&self, lanes: &[Lane], waiter: &Waiter) {
-        let mut state = self.state();
-        for lane in lanes {
-            if let Some(queue) = state.queues.get_mut(lane) {
-                queue.line.leave(waiter);
-            }
-        }
-    }
-
-    /// Where a waiter stands in a lane's line.
-    pub fn standing(&self, lane: &Lane, waiter: &Waiter) -> Place {
-        self.state()
-            .queues
-            .get(lane)
-            .map_or(Place::Gone, |queue| queue.line.standing(waiter))
-    }
-
-    /// Jobs wanted by everyone in the lane's line.
-    pub fn wanted(&self, lane: &Lane) -> usize {
-        self.state()
-            .queues
-            .get(lane)
-            .map_or(0, |queue| queue.line.wanted())
     }
 
     /// Up to `max` waiting jobs of the lane that were claimed under `claim_id` and not proven since
@@ -687,20 +473,6 @@ impl Hold {
             .any(|held| &*held.claimed.job == job && held.deadline <= now)
     }
 
-    /// Wakes the first who waits for the lane, if something of it may be asked for.
-    pub fn nudge(&self, lane: &Lane) {
-        let state = self.state();
-        if let Some(queue) = state.queues.get(lane)
-            && queue
-                .groups
-                .values()
-                .flatten()
-                .any(|group| group.next == Next::Ask && !group.jobs.is_empty())
-        {
-            queue.line.wake();
-        }
-    }
-
     /// Drops lanes that hold nothing, wait for nothing and were not asked about since `before`, and
     /// groups without jobs.
     pub fn tidy(&self, before: Instant) {
@@ -741,174 +513,6 @@ pub enum Refused {
     ForSlot,
     /// A key has no slots at all.
     Paused,
-}
-
-/// Which end of its group a job goes to.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
-    Front,
-    Back,
-}
-
-impl State {
-    #[expect(clippy::expect_used, reason = "inserted just before")]
-    fn queue(&mut self, lane: &Lane, now: Instant) -> &mut Queue {
-        if !self.queues.contains_key(lane) {
-            self.queues.insert(lane.clone(), Queue::new(now));
-        }
-        // Inserted above if it was missing; `entry` would clone the lane each time.
-        self.queues.get_mut(lane).expect("the lane's queue")
-    }
-
-    fn place(&mut self, held: Held, end: End) {
-        let now = held.since;
-        let queue = self.queue(&held.lane(), now);
-        let groups = queue
-            .groups
-            .entry(Reverse(held.claimed.priority))
-            .or_default();
-        match groups.iter_mut().find(|group| group.limits == held.limits) {
-            Some(group) if end == End::Front => group.jobs.push_front(held),
-            Some(group) => group.jobs.push_back(held),
-            None => groups.push_back(Group {
-                limits: held.limits.clone(),
-                jobs: VecDeque::from([held]),
-                next: Next::Ask,
-                refused_by: None,
-            }),
-        }
-    }
-
-    /// A job becomes known and waits.
-    fn enter(&mut self, held: Held, end: End) {
-        let known = Known {
-            generation: held.claimed.generation,
-            lane: held.lane(),
-            priority: held.claimed.priority,
-            attempt: held.claimed.attempt,
-            bytes: held.body.len(),
-            whereabouts: Whereabouts::Waiting,
-            hide: false,
-        };
-        self.bytes += known.bytes;
-        self.queue(&held.lane(), held.since).known += 1;
-        self.jobs.insert(held.claimed.job.clone(), known);
-        self.place(held, end);
-    }
-
-    /// Jobs that are neither in hand nor gone.
-    fn each(&self) -> impl Iterator<Item = &Held> {
-        let hidden = self
-            .jobs
-            .values()
-            .filter_map(|known| match &known.whereabouts {
-                Whereabouts::Hidden(held) => Some(&**held),
-                _ => None,
-            });
-        let groups = self
-            .queues
-            .values()
-            .flat_map(|queue| queue.groups.values().flatten());
-        groups.flat_map(|group| &group.jobs).chain(hidden)
-    }
-
-    fn take_in_hand(&mut self, picked: &[Held]) {
-        for held in picked {
-            if let Some(known) = self.jobs.get_mut(&held.claimed.job) {
-                known.whereabouts = Whereabouts::InHand;
-            }
-        }
-    }
-
-    fn forget(&mut self, job: &str) -> bool {
-        let Some(known) = self.jobs.remove(job) else {
-            return false;
-        };
-        self.bytes = self.bytes.saturating_sub(known.bytes);
-        if let Some(queue) = self.queues.get_mut(&known.lane) {
-            queue.known = queue.known.saturating_sub(1);
-            if matches!(known.whereabouts, Whereabouts::Waiting) {
-                queue.remove(known.priority, job);
-            }
-        }
-        true
-    }
-}
-
-impl Queue {
-    fn new(now: Instant) -> Queue {
-        Queue {
-            groups: BTreeMap::new(),
-            line: line::Line::default(),
-            gate: Gate::default(),
-            asked_at: None,
-            fetched_at: now,
-            more: true,
-            priorities: None,
-            in_flight: 0,
-            known: 0,
-        }
-    }
-
-    fn saw(&mut self, priority: i32) {
-        self.priorities = Some(match self.priorities {
-            None => (priority, priority),
-            Some((highest, lowest)) => (highest.max(priority), lowest.min(priority)),
-        });
-    }
-
-    fn group(&mut self, priority: i32, limits: &JobLimits) -> Option<&mut Group> {
-        self.groups
-            .get_mut(&Reverse(priority))?
-            .iter_mut()
-            .find(|group| group.limits == *limits)
-    }
-
-    /// Moves a group to the end of the turns; an empty one goes.
-    fn turn_over(&mut self, priority: i32, limits: &JobLimits) {
-        let Some(groups) = self.groups.get_mut(&Reverse(priority)) else {
-            return;
-        };
-        let Some(at) = groups.iter().position(|group| group.limits == *limits) else {
-            return;
-        };
-        if let Some(group) = groups.remove(at)
-            && !group.jobs.is_empty()
-        {
-            groups.push_back(group);
-        }
-        if groups.is_empty() {
-            self.groups.remove(&Reverse(priority));
-        }
-    }
-
-    fn find_mut(&mut self, priority: i32, job: &str) -> Option<&mut Held> {
-        let groups = self.groups.get_mut(&Reverse(priority))?;
-        groups
-            .iter_mut()
-            .flat_map(|group| &mut group.jobs)
-            .find(|held| &*held.claimed.job == job)
-    }
-
-    fn remove(&mut self, priority: i32, job: &str) -> Option<Held> {
-        let groups = self.groups.get_mut(&Reverse(priority))?;
-        for group in groups {
-            if let Some(at) = group.jobs.iter().position(|held| &*held.claimed.job == job) {
-                return group.jobs.remove(at);
-            }
-        }
-        None
-    }
-}
-
-impl Group {
-    fn may_ask(&self, now: Timestamp) -> bool {
-        match self.next {
-            Next::Ask => true,
-            Next::At(at) => at <= now.plus(crate::limit::EARLY),
-            Next::Slot | Next::Never => false,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The HTTP service: recognise the operation, call one function for it, stream everything else.
 //!
-//! One FETCH reads top to bottom in [`fetch`]; what it shares with the other operations is here: the
+//! One FETCH reads top to bottom in `fetch`; what it shares with the other operations is here: the
 //! [`Sidecar`] (one per process) and the [`Proxy`] (one per thread: the sidecar and that thread's
 //! connections to the backend).
 
@@ -61,6 +61,9 @@ pub(crate) const DEFAULT_VISIBILITY: Duration = Duration::from_secs(30);
 /// How long the backend's word that a held job is ours is taken before it is asked for again.
 pub(crate) const PROOF: Duration = Duration::from_secs(1);
 
+/// More paused queues than this are not remembered: names come from requests.
+const MAX_PAUSED: usize = 10_000;
+
 /// What the proxy is told by the config.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -88,6 +91,8 @@ pub struct Settings {
     pub trust_tenant_header: bool,
     /// Mend heartbeats with a number in `active_jobs`.
     pub repair_heartbeat: bool,
+    /// Put `job`, the first of `jobs`, beside them in FETCH replies of the sidecar's own.
+    pub job_beside_jobs: bool,
     /// Look up over-encoded queue names decoded, and send them plain.
     pub repair_paths: bool,
     /// The reply media type for clients that read only `application/json`.
@@ -111,6 +116,7 @@ impl Default for Settings {
             token: None,
             trust_tenant_header: false,
             repair_heartbeat: true,
+            job_beside_jobs: true,
             repair_paths: true,
             media_type: Relabel::Auto,
             reset: false,
@@ -237,9 +243,9 @@ impl Sidecar {
     /// Notes that a queue is paused as of now, or is not.
     fn set_paused(&self, queue: &str, paused: bool) {
         let mut all = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
-        if paused {
+        if paused && (all.len() < MAX_PAUSED || all.contains_key(queue)) {
             all.insert(Arc::from(queue), Instant::now());
-        } else {
+        } else if !paused {
             all.remove(queue);
         }
     }

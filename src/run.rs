@@ -287,6 +287,7 @@ fn proxy_settings(settings: &Settings, reset: bool) -> anyhow::Result<proxy::Set
             .context("upstream.token cannot stand in a header")?,
         trust_tenant_header: settings.server.trust_tenant_header,
         repair_heartbeat: settings.repairs.heartbeat_active_jobs,
+        job_beside_jobs: settings.repairs.job_and_jobs,
         repair_paths: settings.repairs.queue_paths,
         media_type: match settings.repairs.media_type {
             MediaType::Auto => Relabel::Auto,

@@ -3,8 +3,8 @@
 //!
 //! A start is seen by the worker some time after it was made. Each [`Start`] therefore has two
 //! times, the earliest that it may have been made and when it was seen, and a limit counts as
-//! broken only if it was broken wherever in between the starts were: a slow delivery never makes a
-//! breach, and one start too many at an ordinary time always does.
+//! broken only if it was broken wherever in between the starts were made. So a slow delivery never
+//! looks like a breach, and a breach hides only if it is smaller than that uncertainty.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -47,9 +47,15 @@ pub enum Worst {
     Window(usize),
     /// The most jobs with workers at once.
     AtOnce(usize),
-    /// So many starts in a row took so long; they were the furthest ahead of an even spacing, or
-    /// the least behind it.
-    Span(usize, Duration),
+    /// The starts in a row that were the furthest ahead of an even spacing.
+    Span {
+        /// So many starts,
+        starts: usize,
+        /// in so much time,
+        took: Duration,
+        /// which is certainly so much too early; zero if they were not.
+        early: Duration,
+    },
     /// There is no limit to be near.
     Nothing,
 }
@@ -88,7 +94,7 @@ pub fn starts(pages: &Pages, stream: usize, since: Duration) -> Vec<Start> {
     let received = pages.received.iter().skip(from);
     let of_stream = received.filter(|job| job.stream == stream);
     let start = |job: &Received| Start {
-        made: job.at.saturating_sub(pages.delay_at(job.at)),
+        made: pages.made(job.at),
         seen: job.at,
         done: job.done,
     };
@@ -142,7 +148,7 @@ pub fn judge(rule: Limit, starts: &[Start], from: Duration, until: Duration) -> 
             let step = period / limit;
             let (worst, ahead) = furthest_ahead(starts, step);
             let used = occupied(starts, from, until, |start| start.seen + step);
-            (worst, ahead <= EARLY.as_secs_f64(), used)
+            (worst, ahead <= nanos(EARLY), used)
         }
         Limit::Free => (Worst::Nothing, true, 0.0),
     };
@@ -178,26 +184,36 @@ fn most(starts: &[Start], end: impl Fn(&Start) -> Duration) -> usize {
 }
 
 /// The starts in a row that were certainly the furthest ahead of one start every `step`, and how
-/// far that was in seconds; below zero they were behind.
-fn furthest_ahead(starts: &[Start], step: Duration) -> (Worst, f64) {
-    let due = |nth: usize| step.as_secs_f64() * f64::from(u32::try_from(nth).unwrap_or(u32::MAX));
-    let mut worst = (Worst::Nothing, f64::NEG_INFINITY);
-    // The start so far that was made latest against its due time.
+/// far that was in nanoseconds; below zero they were behind.
+fn furthest_ahead(starts: &[Start], step: Duration) -> (Worst, i128) {
+    let mut worst = (Worst::Nothing, i128::MIN);
+    // The start so far that was made latest against its turn.
     let mut latest: Option<(usize, Start)> = None;
+    let mut turn = Duration::ZERO;
+    let mut most_behind = i128::MIN;
     for (nth, start) in starts.iter().enumerate() {
         if let Some((first, begin)) = latest {
-            let ahead = due(nth - first) - (start.seen.as_secs_f64() - begin.made.as_secs_f64());
+            let ahead = most_behind - (nanos(start.seen) - nanos(turn));
             if ahead > worst.1 {
-                let span = start.seen.saturating_sub(begin.seen);
-                worst = (Worst::Span(nth - first + 1, span), ahead);
+                let span = Worst::Span {
+                    starts: nth - first + 1,
+                    took: start.seen.saturating_sub(begin.seen),
+                    early: Duration::from_nanos(u64::try_from(ahead).unwrap_or_default()),
+                };
+                worst = (span, ahead);
             }
         }
-        let behind = |(nth, start): (usize, Start)| start.made.as_secs_f64() - due(nth);
-        if latest.is_none_or(|latest| behind((nth, *start)) > behind(latest)) {
-            latest = Some((nth, *start));
+        let behind = nanos(start.made) - nanos(turn);
+        if behind >= most_behind {
+            (latest, most_behind) = (Some((nth, *start)), behind);
         }
+        turn += step;
     }
     worst
+}
+
+fn nanos(time: Duration) -> i128 {
+    i128::try_from(time.as_nanos()).unwrap_or(i128::MAX)
 }
 
 /// How many starts occupied their place, on average over `from` .. `until`.
@@ -271,15 +287,31 @@ pub fn account(pages: &Pages, ledger: &[Event], left: usize) -> Account {
     }
 }
 
-/// The longest and the median time from the producer's 201 to the worker, of one stream.
+/// The time from the producer's 201 to the worker, of one stream: the median and the longest.
 pub fn waits(pages: &Pages, stream: usize) -> (Duration, Duration) {
     let of_stream = pages.received.iter().filter(|job| job.stream == stream);
     let mut waits: Vec<Duration> = of_stream
         .filter_map(|job| Some(job.at.saturating_sub(pages.enqueued.get(&job.job)?.1)))
         .collect();
-    waits.sort_unstable();
-    let median = waits.get(waits.len() / 2).copied().unwrap_or_default();
-    (waits.last().copied().unwrap_or_default(), median)
+    median_and_longest(&mut waits)
+}
+
+/// How long before they were seen starts of limited streams may have been made: the median and the
+/// longest.
+pub fn blur(pages: &Pages) -> (Duration, Duration) {
+    let limited = |stream: &usize| STREAMS.get(*stream).is_some_and(|s| s.limit != Limit::Free);
+    let mut blurs: Vec<Duration> = (0..STREAMS.len())
+        .filter(limited)
+        .flat_map(|stream| starts(pages, stream, Duration::ZERO))
+        .map(|start| start.seen.saturating_sub(start.made))
+        .collect();
+    median_and_longest(&mut blurs)
+}
+
+fn median_and_longest(times: &mut [Duration]) -> (Duration, Duration) {
+    times.sort_unstable();
+    let median = times.get(times.len() / 2).copied().unwrap_or_default();
+    (median, times.last().copied().unwrap_or_default())
 }
 
 /// All that there is to say at the end.

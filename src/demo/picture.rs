@@ -137,7 +137,7 @@ impl Frame<'_> {
 
     fn lines(&self) -> Vec<String> {
         let mut lines = vec![format!(
-            "  {:<7} {:<14} {:<20} {:>9} {HISTORY_TITLE:>HISTORY$}",
+            "  {:<7} {:<14} {:<20} {:>8} {HISTORY_TITLE:>HISTORY$}",
             "key", "limit", "now, up to limit |", ""
         )];
         for (index, stream) in STREAMS.iter().enumerate() {
@@ -148,7 +148,7 @@ impl Frame<'_> {
             };
             let colour = if level.over() { RED } else { GREEN };
             lines.push(format!(
-                "  \x1b[1m{:<7}\x1b[0m {:<14} {} {colour}{said:>9}\x1b[0m {CYAN}{}",
+                "  \x1b[1m{:<7}\x1b[0m {:<14} {} {colour}{said:>8}\x1b[0m {CYAN}{}",
                 stream.name,
                 stream.limit.to_string(),
                 gauge(&level),
@@ -224,12 +224,16 @@ fn gauge(level: &Level) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::records::Received;
+    use super::super::records::{Probe, Received};
     use super::*;
 
     /// Stripe starts at these times.
     fn pages(times: impl IntoIterator<Item = u64>) -> Pages {
         let mut pages = Pages::default();
+        for sent in (0..5_000).step_by(10) {
+            let (sent, back) = (Duration::from_millis(sent), Duration::from_millis(sent + 1));
+            pages.probes.push(Probe { sent, back });
+        }
         for at in times {
             let at = Duration::from_millis(at);
             pages.received.push(Received {
@@ -260,12 +264,12 @@ mod tests {
     #[test]
     fn a_plain_line_a_second_says_who_is_over() {
         let pages = pages((0..21).map(|n| 1_000 + n));
-        let text = drawn(Style::Lines, &pages, &[250, 1_010, 1_250, 2_100, 3_100]);
+        let text = drawn(Style::Lines, &pages, &[250, 1_100, 1_250, 2_100, 4_100]);
         assert_eq!(
             text,
-            "   1 s  stripe 11/20  render 0/3  mail 0/10  free 0/s  held 7\n   \
+            "   1 s  stripe 21/20 OVER  render 0/3  mail 0/10  free 0/s  held 7\n   \
              2 s  stripe 21/20 OVER  render 0/3  mail 0/10  free 0/s  held 7\n   \
-             3 s  stripe 0/20  render 0/3  mail 0/10  free 0/s  held 7\n"
+             4 s  stripe 0/20  render 0/3  mail 0/10  free 0/s  held 7\n"
         );
         assert!(!text.contains('\x1b'));
     }
@@ -284,7 +288,8 @@ mod tests {
                 rest = rest.get(1..).unwrap_or_default();
             }
             visible.push_str(rest);
-            assert!(visible.trim().chars().count() <= 78, "{visible}");
+            let visible = visible.replace('\r', "");
+            assert!(visible.chars().count() <= 79, "{visible}");
         }
         assert!(text.contains("99 of 20"), "{text}");
     }

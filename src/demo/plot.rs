@@ -33,7 +33,7 @@ pub fn svg(pages: &Pages, verdict: &Verdict, broken: bool, until: Duration) -> S
 <text class="title" x="20" y="32">{title}</text>
 <text class="{colour}" x="20" y="54">{}</text>
 "#,
-        escaped(&sentence(verdict, broken))
+        escaped(&sentence(verdict, broken).replace('\n', " "))
     );
     for (index, stream) in STREAMS.iter().enumerate() {
         let panel = Panel {
@@ -53,7 +53,7 @@ text { font: 13px system-ui, 'DejaVu Sans', sans-serif; fill: #333 }
 .title { font-size: 18px; font-weight: bold; fill: #111 }
 .name { font-weight: bold; font-size: 15px; fill: #111 }
 .small { font-size: 11px; fill: #555 }
-.good { fill: #18794e; font-weight: bold } .bad { fill: #c62828; font-weight: bold }
+.good { fill: #18794e } .bad { fill: #c62828 }
 .back { fill: #fff } .axis { stroke: #888; fill: none } .grid { stroke: #ddd }
 .area { fill: #2f7fd0 } .limit { stroke: #c62828; stroke-width: 1.5; stroke-dasharray: 6 4 }
 @media (prefers-color-scheme: dark) {
@@ -101,7 +101,6 @@ impl Panel {
             r#"<path class="area" d="{}"/>"#,
             area(&levels, bottom, y)
         );
-        let mut ticks = vec![0];
         if let Some(limit) = limit {
             let _ = writeln!(
                 svg,
@@ -109,20 +108,8 @@ impl Panel {
                 LEFT + WIDTH,
                 y(limit)
             );
-            ticks.push(limit);
         }
-        // The highest gets its own number where there is room for it.
-        if (y(most) - y(limit.unwrap_or(0))).abs() > 12.0 {
-            ticks.push(most);
-        }
-        for tick in ticks {
-            let _ = writeln!(
-                svg,
-                r#"<text class="small" text-anchor="end" x="{:.0}" y="{:.1}">{tick}</text>"#,
-                LEFT - 6.0,
-                y(tick) + 4.0
-            );
-        }
+        level_axis(svg, limit, most, y);
         let _ = writeln!(
             svg,
             r#"<path class="axis" d="M{LEFT} {:.1}V{bottom:.1}H{:.0}"/></g>"#,
@@ -160,6 +147,25 @@ impl Panel {
             Limit::AtOnce(_) => "jobs with workers".into(),
             Limit::Free => "starts in the last 1s".into(),
         }
+    }
+}
+
+/// Numbers beside the limit, the highest level and zero, as far as there is room for them.
+fn level_axis(svg: &mut String, limit: Option<u32>, most: u32, y: impl Fn(u32) -> f64) {
+    let mut ticks: Vec<u32> = Vec::new();
+    for tick in [limit, Some(most), Some(0)].into_iter().flatten() {
+        if ticks.iter().all(|other| (y(*other) - y(tick)).abs() > 12.0) {
+            ticks.push(tick);
+        }
+    }
+    for tick in ticks {
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            svg,
+            r#"<text class="small" text-anchor="end" x="{:.0}" y="{:.1}">{tick}</text>"#,
+            LEFT - 6.0,
+            y(tick) + 4.0
+        );
     }
 }
 

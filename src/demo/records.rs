@@ -9,11 +9,6 @@ use tokio::time::Instant;
 
 use super::streams::STREAMS;
 
-/// How close a probe must be to a moment to say how slow things were then.
-const NEAR: Duration = Duration::from_millis(20);
-/// Deliveries may always take this long, whatever the probe says: it does not take every way.
-const LEAST_DELAY: Duration = Duration::from_millis(5);
-
 /// Everybody's notebook; clones are the same one.
 #[derive(Clone, Debug)]
 pub struct Records {
@@ -54,8 +49,8 @@ pub struct Received {
 /// One trip through the sidecar to the backend and back.
 #[derive(Clone, Copy, Debug)]
 pub struct Probe {
-    /// When it was to begin.
-    pub due: Duration,
+    /// When it left.
+    pub sent: Duration,
     /// When its reply was read.
     pub back: Duration,
 }
@@ -72,11 +67,6 @@ impl Records {
     /// The time now.
     pub fn now(&self) -> Duration {
         self.epoch.elapsed()
-    }
-
-    /// A moment of tokio's clock as a time of these records.
-    pub fn time(&self, at: Instant) -> Duration {
-        at.saturating_duration_since(self.epoch)
     }
 
     /// To read or write. Never kept over an await.
@@ -103,31 +93,14 @@ impl Pages {
         count.0.saturating_sub(count.1)
     }
 
-    /// The longest that a delivery seen at `at` may have taken: as long as the slowest trip of the
-    /// probe around that moment. The probe goes twice as far and shares thread and sockets, so what
-    /// held up a delivery held up a trip.
-    pub fn delay_at(&self, at: Duration) -> Duration {
-        let from = self.probes.partition_point(|probe| probe.back + NEAR < at);
-        let near = self.probes.iter().skip(from);
-        near.take_while(|probe| probe.due <= at + NEAR)
-            .map(|probe| probe.back.saturating_sub(probe.due))
-            .fold(LEAST_DELAY, Duration::max)
-    }
-
-    /// The median, the 99th of a hundred, and the longest trip of the probe.
-    pub fn trips(&self) -> [Duration; 3] {
-        let mut trips: Vec<Duration> = self
-            .probes
-            .iter()
-            .map(|probe| probe.back.saturating_sub(probe.due))
-            .collect();
-        trips.sort_unstable();
-        let at = |percent: usize| {
-            let nth = trips.len() * percent / 100;
-            let nth = nth.min(trips.len().saturating_sub(1));
-            trips.get(nth).copied().unwrap_or_default()
-        };
-        [at(50), at(99), at(100)]
+    /// The earliest that a start may have been made which a worker saw at `seen`: when the last
+    /// probe left that was back by then. Had the start been made before, then that probe left after
+    /// it and was back before it, through the same thread and the same kind of sockets, on a way
+    /// that is more than twice as long.
+    pub fn made(&self, seen: Duration) -> Duration {
+        let back = self.probes.partition_point(|probe| probe.back <= seen);
+        let last = back.checked_sub(1).and_then(|last| self.probes.get(last));
+        last.map(|probe| probe.sent).unwrap_or_default()
     }
 }
 
@@ -136,21 +109,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_delivery_took_at_most_as_long_as_the_probes_around_it() {
+    fn a_start_was_made_after_the_last_probe_that_was_back_had_left() {
         let ms = Duration::from_millis;
-        let probe = |due, back| Probe {
-            due: ms(due),
+        let probe = |sent, back| Probe {
+            sent: ms(sent),
             back: ms(back),
         };
         let pages = Pages {
-            probes: vec![probe(0, 1), probe(20, 90), probe(100, 101), probe(200, 207)],
+            probes: vec![probe(10, 12), probe(20, 90), probe(91, 93)],
             ..Pages::default()
         };
-        assert_eq!(pages.delay_at(ms(60)), ms(70), "inside the slow one");
-        assert_eq!(pages.delay_at(ms(92)), ms(70), "just behind it");
-        assert_eq!(pages.delay_at(ms(150)), ms(5), "away from it");
-        assert_eq!(pages.delay_at(ms(203)), ms(7));
-        assert_eq!(pages.trips(), [ms(7), ms(70), ms(70)]);
-        assert_eq!(Pages::default().trips(), [Duration::ZERO; 3]);
+        assert_eq!(pages.made(ms(11)), ms(0), "no probe was back yet");
+        assert_eq!(pages.made(ms(19)), ms(10));
+        assert_eq!(pages.made(ms(89)), ms(10), "one is on its way");
+        assert_eq!(pages.made(ms(90)), ms(20));
+        assert_eq!(pages.made(ms(150)), ms(91));
     }
 }

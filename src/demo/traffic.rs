@@ -15,17 +15,17 @@ use super::records::{Probe, Received, Records};
 use super::streams::{BACKLOG, QUEUE, STREAMS, Stream};
 
 /// Workers.
-pub const WORKERS: usize = 3;
+pub const WORKERS: u32 = 3;
 /// Jobs that each of them runs at once.
 pub const SLOTS: usize = 10;
 /// How long a worker sleeps after an empty reply, as most SDKs do.
-const POLL: Duration = Duration::from_secs(1);
+pub const POLL: Duration = Duration::from_secs(1);
 /// How often a worker says that it is alive.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 /// How often a producer enqueues a batch.
 const BATCH: Duration = Duration::from_millis(100);
 /// How often the probe goes.
-const PROBE: Duration = Duration::from_millis(20);
+pub const PROBE: Duration = Duration::from_millis(10);
 
 /// What all of them share.
 #[derive(Clone, Debug)]
@@ -81,12 +81,14 @@ impl Traffic {
     }
 
     /// A worker: asks for as many jobs as it has free slots, runs them, acknowledges them.
-    pub async fn work(self, name: String) {
+    /// It begins `after` a while: the polls of workers are not in step.
+    pub async fn work(self, name: String, after: Duration) {
+        tokio::time::sleep(after).await;
         let slots = Arc::new(Semaphore::new(SLOTS));
         let mut jobs = JoinSet::new();
         let beating = tokio::spawn(self.clone().beat(name.clone()));
         while !self.stop.is_cancelled() {
-            // The semaphore is never closed, so this fails never; all that it could mean is the end.
+            // Nobody closes the semaphore; if it were closed, that could only mean the end.
             let Ok(first) = Arc::clone(&slots).acquire_owned().await else {
                 return;
             };
@@ -106,6 +108,7 @@ impl Traffic {
                 }
             }
             for (index, runs) in received {
+                // There is one: no more jobs come than were asked for.
                 let slot = Arc::clone(&slots).try_acquire_owned();
                 let work = self.clone();
                 jobs.spawn(async move {
@@ -180,19 +183,21 @@ impl Traffic {
         }
     }
 
-    /// Measures how long a trip through sidecar and backend takes, all the time.
+    /// Goes through the sidecar to the backend and back, all the time, to bound how long other
+    /// things may have taken meanwhile.
     pub async fn probe(self) {
         let mut tick = tokio::time::interval(PROBE);
         tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
-            let due = tokio::select! {
+            tokio::select! {
                 () = self.stop.cancelled() => return,
-                due = tick.tick() => self.records.time(due),
-            };
+                _ = tick.tick() => {}
+            }
+            let sent = self.records.now();
             match self.client.get("/ojs/v1/health").await {
                 Ok(_) => {
                     let back = self.records.now();
-                    self.records.pages().probes.push(Probe { due, back });
+                    self.records.pages().probes.push(Probe { sent, back });
                 }
                 Err(error) => self.records.trouble(&error),
             }

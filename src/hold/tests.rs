@@ -1,5 +1,5 @@
 use super::*;
-use crate::limit::{Key, Limits, OnLimit, Space};
+use crate::limit::{Key, Limited, Limits, OnLimit, Space};
 use crate::store::Gen;
 
 fn limits(keys: &[&str]) -> JobLimits {

@@ -82,7 +82,12 @@ impl HandOut {
     /// `{"jobs":[…]}` with `job` beside it for clients that read only one.
     fn bytes(&self) -> Bytes {
         let size: usize = self.jobs.iter().map(|job| job.held.body.len() + 1).sum();
-        let first = self.jobs.first().map(|job| &job.held.body);
+        let beside = self.proxy.sidecar.settings.job_beside_jobs;
+        let first = self
+            .jobs
+            .first()
+            .map(|job| &job.held.body)
+            .filter(|_| beside);
         let mut bytes = BytesMut::with_capacity(size + 24 + first.map_or(0, |first| first.len()));
         bytes.extend_from_slice(br#"{"jobs":["#);
         for (nth, job) in self.jobs.iter().enumerate() {

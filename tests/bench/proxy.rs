@@ -1,0 +1,305 @@
+//! What the sidecar costs beside nginx as a plain reverse proxy: `cargo bench --bench proxy`.
+//!
+//! Both are run as processes in front of one scripted backend and asked in turns. The figure is the
+//! processor time of the proxy per request, as the ratio of the two in the same round: of all
+//! figures the one that depends least on the machine and on what else runs on it.
+//!
+//! Arguments: `--json`; `--rounds N`; `--against BINARY`, another build of the sidecar measured in
+//! the same rounds; and words, of which a case's name must contain one.
+
+#[path = "proxy/backend.rs"]
+mod backend;
+#[path = "proxy/latency.rs"]
+mod latency;
+#[path = "proxy/load.rs"]
+mod load;
+#[path = "proxy/process.rs"]
+mod process;
+#[path = "proxy/report.rs"]
+mod report;
+#[path = "proxy/wire.rs"]
+mod wire;
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::task::LocalSet;
+
+use load::{Ask, Load, get, post};
+use process::Process;
+use report::{Line, Report, Series};
+
+/// Connections of the load generator, each with one request at a time.
+const CONNECTIONS: usize = 64;
+/// Requests in a round of a case.
+const REQUESTS: usize = 6_000;
+/// Requests before the first round.
+const WARM: usize = 2_000;
+
+fn main() -> Result<()> {
+    let options = Options::read()?;
+    process::pin_bench();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let backend = listener.local_addr()?;
+    listener.set_nonblocking(true)?;
+    // Ends with the process.
+    std::thread::spawn(move || {
+        local(async { backend::serve(tokio::net::TcpListener::from_std(listener)?).await })
+    });
+    let dir = tempfile::tempdir()?;
+    let nginx = Process::nginx(dir.path(), backend)?;
+    let mut sidecars = Vec::new();
+    for (nth, binary) in options.binaries.iter().enumerate() {
+        let file = dir.path().join(format!("throttle-{nth}.toml"));
+        sidecars.push(Process::sidecar(binary, &file, backend)?);
+    }
+    let ours = sidecars.first().context("a sidecar was started")?;
+    std::thread::sleep(Duration::from_millis(500));
+    let memory = ours.memory()?;
+    let ours = ours.addr;
+    let latencies = options
+        .words
+        .is_empty()
+        .then(|| latencies([("direct", backend), ("nginx", nginx.addr), ("ours", ours)]));
+    let mut lines = cases();
+    lines.retain(|case| options.wants(case.name));
+    let report = Report {
+        lines: local(measure(&options, lines, &nginx, &sidecars))?,
+        names: options.names(),
+        memory,
+        latencies: latencies.transpose()?.unwrap_or_default(),
+    };
+    if options.json {
+        println!("{}", report.json());
+    } else {
+        print!("{}", report.table());
+    }
+    Ok(())
+}
+
+struct Options {
+    json: bool,
+    rounds: usize,
+    binaries: Vec<PathBuf>,
+    words: Vec<String>,
+}
+
+impl Options {
+    fn read() -> Result<Options> {
+        let mut options = Options {
+            json: false,
+            rounds: 9,
+            binaries: vec![PathBuf::from(env!("CARGO_BIN_EXE_ojs-throttle"))],
+            words: Vec::new(),
+        };
+        let mut arguments = std::env::args().skip(1);
+        while let Some(argument) = arguments.next() {
+            match argument.as_str() {
+                "--json" => options.json = true,
+                "--rounds" => {
+                    let rounds = arguments.next().context("--rounds needs a number")?;
+                    options.rounds = rounds.parse().context("--rounds needs a number")?;
+                }
+                "--against" => {
+                    let binary = arguments.next().context("--against needs a binary")?;
+                    options.binaries.push(PathBuf::from(binary));
+                }
+                // What cargo itself adds.
+                "--bench" => {}
+                _ => options.words.push(argument),
+            }
+        }
+        Ok(options)
+    }
+
+    fn wants(&self, name: &str) -> bool {
+        self.words.is_empty() || self.words.iter().any(|word| name.contains(word))
+    }
+
+    fn names(&self) -> Vec<String> {
+        let name = |binary: &PathBuf| format!("  {}", binary.display());
+        self.binaries.iter().map(name).collect()
+    }
+}
+
+/// What is asked, and what it may cost beside nginx.
+struct Case {
+    name: &'static str,
+    target: Option<f64>,
+    requests: usize,
+    ask: Ask,
+    /// The jobs that come are ACKed, and that is a case of its own of this name and target.
+    acks: Option<(&'static str, f64)>,
+}
+
+fn cases() -> Vec<Case> {
+    let case = |name, target, ask: Vec<u8>, jobs| Case {
+        name,
+        target,
+        requests: REQUESTS,
+        ask: Ask::Same(Rc::from(ask), jobs),
+        acks: None,
+    };
+    let fetch = |queue: &str, count: usize| {
+        let body = format!(
+            r#"{{"queues":["{queue}"],"count":{count},"worker_id":"worker-0195f3a0-7c1e"}}"#
+        );
+        post("/ojs/v1/workers/fetch", &body)
+    };
+    let job = r#"{"type":"email.send","args":[{"to":"user@example.com","subject":"Your order has been shipped","template":"order-shipped-v2","locale":"en-US","order":12345678}],"meta":{"trace_id":"4bf92f3577b34da6a3ce929d0e0e4736"},"options":{"queue":"default","priority":10,"timeout_ms":30000,"unique":{"keys":["args"]}}}"#;
+    let alive = r#"{"worker_id":"worker-0195f3a0-7c1e","active_jobs":[],"state":"active"}"#;
+    vec![
+        case(
+            "pass-through, GET",
+            Some(1.15),
+            get("/ojs/v1/schemas/email"),
+            0,
+        ),
+        case(
+            "pass-through, POST",
+            Some(1.15),
+            post("/ojs/v1/workflows", job),
+            0,
+        ),
+        case("enqueue", Some(1.15), post("/ojs/v1/jobs", job), 0),
+        case("FETCH, nothing there", None, fetch("empty", 1), 0),
+        case("FETCH, no limit, 1 job", Some(1.15), fetch("free", 1), 1),
+        case("FETCH, no limit, 10 jobs", None, fetch("free", 10), 10),
+        Case {
+            acks: Some(("ACK, limited", 1.35)),
+            ..case("FETCH, limited, 1 job", Some(1.35), fetch("limited", 1), 1)
+        },
+        Case {
+            requests: REQUESTS / 3,
+            acks: Some(("ACK, limited, after tens", 1.35)),
+            ..case(
+                "FETCH, limited, 10 jobs",
+                Some(1.7),
+                fetch("limited", 10),
+                10,
+            )
+        },
+        case(
+            "heartbeat",
+            None,
+            post("/ojs/v1/workers/heartbeat", alive),
+            0,
+        ),
+    ]
+}
+
+/// Runs the cases, all proxies in turns within each round.
+async fn measure(
+    options: &Options,
+    cases: Vec<Case>,
+    nginx: &Process,
+    sidecars: &[Process],
+) -> Result<Vec<Line>> {
+    let mut contestants = vec![Contestant::new(nginx).await?];
+    for sidecar in sidecars {
+        contestants.push(Contestant::new(sidecar).await?);
+    }
+    let mut lines = Vec::new();
+    for case in cases {
+        let mut figures = vec![(Series::default(), Series::default()); contestants.len()];
+        for round in 0..=options.rounds {
+            for (contestant, (asked, acked)) in contestants.iter_mut().zip(&mut figures) {
+                let requests = if round == 0 { WARM } else { case.requests };
+                let (spent, jobs) = contestant.cost(&case.ask, requests).await?;
+                let mut settled = 0.0;
+                if case.acks.is_some() {
+                    let count = jobs.len();
+                    let ask = Ask::Ack(Rc::new(RefCell::new(jobs)));
+                    settled = contestant.cost(&ask, count).await?.0;
+                }
+                if round > 0 {
+                    asked.0.push(spent);
+                    acked.0.push(settled);
+                }
+            }
+        }
+        let (mut asked, mut acked): (Vec<Series>, Vec<Series>) = figures.into_iter().unzip();
+        lines.push(Line {
+            name: case.name,
+            target: case.target,
+            nginx: asked.remove(0),
+            sidecars: asked,
+        });
+        if let Some((name, target)) = case.acks {
+            lines.push(Line {
+                name,
+                target: Some(target),
+                nginx: acked.remove(0),
+                sidecars: acked,
+            });
+        }
+    }
+    Ok(lines)
+}
+
+/// A proxy with connections to it.
+struct Contestant<'a> {
+    process: &'a Process,
+    load: Load,
+}
+
+impl Contestant<'_> {
+    async fn new(process: &Process) -> Result<Contestant<'_>> {
+        let load = Load::open(process.addr, CONNECTIONS).await?;
+        Ok(Contestant { process, load })
+    }
+
+    /// Nanoseconds that each of `requests` requests cost the proxy, and the jobs that came.
+    async fn cost(&mut self, ask: &Ask, requests: usize) -> Result<(f64, Vec<[u8; 12]>)> {
+        let before = self.process.cpu()?;
+        let jobs = self.load.run(ask, requests).await?;
+        let spent = self.process.cpu()? - before;
+        Ok((spent as f64 / requests.max(1) as f64, jobs))
+    }
+}
+
+/// Latency of an enqueue at 2,000 a second: the median of interleaved runs.
+fn latencies<const N: usize>(
+    targets: [(&'static str, SocketAddr); N],
+) -> Result<Vec<(&'static str, latency::Latency)>> {
+    let request = post("/ojs/v1/workflows", &"x".repeat(300));
+    let mut runs: [Vec<latency::Latency>; N] = std::array::from_fn(|_| Vec::new());
+    for _ in 0..5 {
+        for (runs, (_, to)) in runs.iter_mut().zip(targets) {
+            runs.push(latency::measure(
+                to,
+                &request,
+                2_000,
+                Duration::from_secs(1),
+            )?);
+        }
+    }
+    let median = |runs: &[latency::Latency], of: fn(&latency::Latency) -> f64| {
+        let mut sorted: Vec<f64> = runs.iter().map(of).collect();
+        sorted.sort_unstable_by(f64::total_cmp);
+        sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+    };
+    Ok(targets
+        .iter()
+        .zip(&runs)
+        .map(|((name, _), runs)| {
+            let latency = latency::Latency {
+                p50: median(runs, |run| run.p50),
+                p99: median(runs, |run| run.p99),
+            };
+            (*name, latency)
+        })
+        .collect())
+}
+
+/// Runs on a runtime of this thread's own.
+fn local<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(LocalSet::new().run_until(work))
+}

@@ -1,0 +1,162 @@
+//! The proxies as processes: started, watched through `/proc`, ended by their own ids.
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+/// The core of the proxies; the bench itself keeps to the other one.
+const CORE: &str = "0";
+const OWN_CORE: &str = "1";
+
+/// A proxy that runs; ended when dropped.
+pub struct Process {
+    child: Child,
+    /// Where it listens.
+    pub addr: SocketAddr,
+}
+
+impl Process {
+    /// nginx as a plain reverse proxy with one worker, its files in `dir`.
+    pub fn nginx(dir: &Path, backend: SocketAddr) -> Result<Process> {
+        let addr = free()?;
+        let file = dir.join("nginx.conf");
+        let dir = dir.display();
+        let text = format!(
+            "daemon off; master_process off; pid {dir}/nginx.pid; error_log {dir}/error.log;
+             events {{ worker_connections 1024; }}
+             http {{
+               access_log off; keepalive_requests 1000000000; keepalive_timeout 120s;
+               client_body_temp_path {dir}/body; proxy_temp_path {dir}/proxy;
+               fastcgi_temp_path {dir}/fastcgi; uwsgi_temp_path {dir}/uwsgi; scgi_temp_path {dir}/scgi;
+               upstream backend {{
+                 server {backend}; keepalive 256; keepalive_requests 1000000000;
+               }}
+               server {{
+                 listen {addr};
+                 location / {{
+                   proxy_pass http://backend; proxy_http_version 1.1;
+                   proxy_set_header Connection \"\"; proxy_set_header Host $http_host;
+                 }}
+               }}
+             }}"
+        );
+        fs::write(&file, text)?;
+        let mut command = pinned("nginx");
+        command.arg("-c").arg(&file);
+        Process::start(command, addr).context("nginx does not start; is nginx-light installed?")
+    }
+
+    /// The sidecar, with limits so generous that everything starts.
+    pub fn sidecar(binary: &Path, file: &Path, backend: SocketAddr) -> Result<Process> {
+        let (addr, admin) = (free()?, free()?);
+        let text = format!(
+            r#"
+            [server]
+            listen = "{addr}"
+            admin_listen = "{admin}"
+            upstream = "http://{backend}"
+            log_level = "warn"
+            [upstream]
+            claims_count = "no"
+            [hold]
+            max = 4096
+            [[policy]]
+            name = "tenant"
+            match = {{ queue = "limited" }}
+            key = "tenant:{{meta.tenant}}"
+            concurrency = 1000000
+            rate = {{ limit = 1000000000, period = "1m" }}
+            throttle = {{ limit = 1000000, period = "1s", burst = 1000000 }}
+            "#
+        );
+        fs::write(file, text)?;
+        let mut command = pinned(binary.as_os_str());
+        command.arg("run").arg("--config").arg(file);
+        Process::start(command, addr)
+            .with_context(|| format!("{} does not start", binary.display()))
+    }
+
+    fn start(mut command: Command, addr: SocketAddr) -> Result<Process> {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
+        let mut process = Process { child, addr };
+        for _ in 0..200 {
+            if TcpStream::connect(addr).is_ok() {
+                return Ok(process);
+            }
+            if let Some(status) = process.child.try_wait()? {
+                bail!("it ended: {status}");
+            }
+            sleep(Duration::from_millis(25));
+        }
+        bail!("it does not listen on {addr}")
+    }
+
+    /// The processor time that it has used so far, user and system, in nanoseconds.
+    pub fn cpu(&self) -> Result<u64> {
+        let mut sum = 0;
+        for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let text = fs::read_to_string(task?.path().join("schedstat"))?;
+            let first = text
+                .split_whitespace()
+                .next()
+                .context("no time in schedstat")?;
+            sum += first.parse::<u64>()?;
+        }
+        Ok(sum)
+    }
+
+    /// Its resident memory in bytes.
+    pub fn memory(&self) -> Result<u64> {
+        let text = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kilobytes = line.and_then(|rest| rest.split_whitespace().next());
+        Ok(kilobytes.context("no VmRSS")?.parse::<u64>()? * 1024)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself; either way it is gone after this.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Moves the bench itself away from the core of the proxies. Without `taskset` the figures are
+/// noisier, not wrong.
+pub fn pin_bench() {
+    let id = std::process::id().to_string();
+    let moved = Command::new("taskset")
+        .args(["-a", "-p", "-c", OWN_CORE, &id])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    drop(moved);
+}
+
+/// A command that runs on the core of the proxies. `taskset` becomes the command, so that the id of
+/// the child is the proxy's.
+fn pinned(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let several = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
+    let has_taskset = Command::new("taskset")
+        .arg("--version")
+        .stdout(Stdio::null())
+        .status()
+        .is_ok();
+    if !(several && has_taskset) {
+        return Command::new(program);
+    }
+    let mut command = Command::new("taskset");
+    command.args(["-c", CORE]).arg(program);
+    command
+}
+
+/// An address that nobody listens on.
+fn free() -> Result<SocketAddr> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+}
