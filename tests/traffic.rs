@@ -60,9 +60,16 @@ fn recorded(name: &str) -> Vec<Exchange> {
         .collect()
 }
 
-/// What the backend got: marked requests by number, and the start lines of the sidecar's own calls.
-#[derive(Clone, Default)]
-struct Received(Arc<Mutex<(HashMap<usize, Vec<Message>>, Vec<String>)>>);
+/// What the backend got.
+#[derive(Default)]
+struct Got {
+    /// Marked requests by number.
+    marked: HashMap<usize, Vec<Message>>,
+    /// The start lines of the sidecar's own calls.
+    own: Vec<String>,
+}
+
+type Received = Arc<Mutex<Got>>;
 
 /// Answers marked requests as recorded, and own calls with 404.
 async fn replay(listener: TcpListener, replies: Arc<Vec<Message>>, received: Received) {
@@ -73,7 +80,8 @@ async fn replay(listener: TcpListener, replies: Arc<Vec<Message>>, received: Rec
             let mut buffer = Vec::new();
             while let Some(request) = read(&mut stream, &mut buffer).await {
                 let number = request.header(MARK).map(|n| n.parse::<usize>().unwrap());
-                let again = number.is_some_and(|n| received.0.lock().unwrap().0.contains_key(&n));
+                let again =
+                    number.is_some_and(|n| received.lock().unwrap().marked.contains_key(&n));
                 let answer = match number {
                     // A FETCH that limits touch may ask again; the queue is empty then.
                     Some(_) if again => EMPTY.to_vec(),
@@ -81,10 +89,10 @@ async fn replay(listener: TcpListener, replies: Arc<Vec<Message>>, received: Rec
                     None => b"HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}".to_vec(),
                 };
                 {
-                    let mut received = received.0.lock().unwrap();
+                    let mut received = received.lock().unwrap();
                     match number {
-                        Some(number) => received.0.entry(number).or_default().push(request),
-                        None => received.1.push(request.start),
+                        Some(number) => received.marked.entry(number).or_default().push(request),
+                        None => received.own.push(request.start),
                     }
                 }
                 if stream.write_all(&answer).await.is_err() {
@@ -148,15 +156,14 @@ async fn through(name: &str, exchanges: &[Exchange], config: &str) -> (Counts, V
                 jobs
             };
             assert_eq!(jobs(&got), jobs(&exchange.reply), "{about}");
-            received.0.lock().unwrap().0.remove(&number);
+            received.lock().unwrap().marked.remove(&number);
             continue;
         }
         compare_reply(&about, exchange, &got, &mut counts);
         let arrived = received
-            .0
             .lock()
             .unwrap()
-            .0
+            .marked
             .remove(&number)
             .unwrap_or_default();
         let [arrived] = arrived.as_slice() else {
@@ -166,7 +173,7 @@ async fn through(name: &str, exchanges: &[Exchange], config: &str) -> (Counts, V
     }
     sidecar.stop().await;
     backend.abort();
-    let own = std::mem::take(&mut received.0.lock().unwrap().1);
+    let own = std::mem::take(&mut received.lock().unwrap().own);
     (counts, own)
 }
 
