@@ -220,6 +220,8 @@ impl Upstream {
         *request.headers_mut() = call.headers;
         request.headers_mut().remove(header::CONTENT_LENGTH);
         request.headers_mut().remove(header::UPGRADE);
+        // What is read must not come packed.
+        request.headers_mut().remove(header::ACCEPT_ENCODING);
         self.clean(&mut request)?;
         // A POST without any length is answered with 411 by some servers.
         if empty

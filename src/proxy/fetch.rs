@@ -25,11 +25,8 @@ use super::{DEPTH, Proxy, mirror};
 use crate::hold::{Lane, Prospect};
 use crate::json::{Json, Kind};
 use crate::limit::EARLY;
-use crate::policy::PolicySet;
+use crate::policy::{Accept, PolicySet};
 use crate::upstream::{Reply, UpstreamError};
-
-/// How often a FETCH starts over whose every start was too late to leave.
-const TRIES: usize = 3;
 
 /// What a FETCH came to.
 enum Outcome {
@@ -104,13 +101,13 @@ impl Proxy {
             }
         }
         let asked = Arc::new((wanted, sections, policies));
-        let mut tries = 0;
+        let settings = &sidecar.settings;
+        let patience = Instant::now() + settings.max_wait.max(settings.claim_budget);
         loop {
-            tries += 1;
             match self.filled(Arc::clone(&asked)).await {
                 Ok(Outcome::Ours(mut out, hint)) => {
                     // A stall of ours is no reason to send a worker away from jobs that may start.
-                    if !out.all_late().await || tries == TRIES {
+                    if !out.all_late().await || Instant::now() >= patience {
                         return out.respond(&parts, hint);
                     }
                 }
@@ -152,7 +149,9 @@ impl Proxy {
             Ok(reply) => reply,
             Err(error) => return Whole::Answer(refuse(parts, Fault::backend(&error, false))),
         };
-        if !all && !crate::json::contains(&reply.body, mirror::NEEDLE) {
+        let brings = policies.accept() != Accept::Ignore
+            && crate::json::contains(&reply.body, mirror::NEEDLE);
+        if !all && !brings {
             return Whole::Answer(self.theirs(parts, reply));
         }
         let asked = read(&wanted.body);
