@@ -35,6 +35,7 @@ mod heartbeat;
 mod job;
 mod limits;
 mod mirror;
+mod outlive;
 mod outside;
 pub mod pass;
 pub mod respond;

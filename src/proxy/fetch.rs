@@ -10,13 +10,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Response, StatusCode};
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::body::Body;
 use super::claim::{Answer, Section, Wanted};
 use super::handout::HandOut;
 use super::job::{self, Origin};
+use super::outlive::{Client, to_the_end};
 use super::refuse;
 use super::respond::Fault;
 use super::start::Started;
@@ -82,22 +82,14 @@ impl Proxy {
             }
             // Limited jobs came out of unlimited queues: they are in the hold now.
         }
-        let (give, mut take) = oneshot::channel();
-        let proxy = self.clone();
-        let task = sidecar.tasks.spawn(async move {
-            let mut give = give;
-            let outcome = proxy.fill(&wanted, &sections, &policies, &mut give).await;
-            // If the worker has gone, the outcome is dropped here, and its hand-out undoes itself.
-            drop(give.send(outcome));
-        });
-        match (&mut take).await {
-            Ok(outcome) => self.answer(&parts, outcome),
-            Err(_) => {
-                // The task ended without an answer, which only a panic in it does.
-                drop(task);
-                refuse(&parts, Fault::internal())
-            }
-        }
+        let client = Client::default();
+        let work = {
+            let (proxy, client) = (self.clone(), client.clone());
+            async move { proxy.fill(&wanted, &sections, &policies, &client).await }
+        };
+        // If the worker hangs up, the outcome is dropped, and its hand-out undoes itself.
+        let outcome = to_the_end(&sidecar.tasks, client, work).await;
+        self.answer(&parts, outcome)
     }
 
     /// A FETCH that no limit can touch: forwarded and returned as it is. `None`: jobs with limits of
@@ -164,7 +156,7 @@ impl Proxy {
         wanted: &Wanted,
         sections: &[Section],
         policies: &PolicySet,
-        give: &mut oneshot::Sender<Outcome>,
+        client: &Client,
     ) -> Outcome {
         let sidecar = &self.sidecar;
         let begun = Instant::now();
@@ -189,7 +181,7 @@ impl Proxy {
             }
             let waited = Instant::now();
             let (prospect, hint) = self.prospect(sections).await;
-            let ends = !out.is_empty() || sidecar.draining.is_cancelled() || give.is_closed();
+            let ends = !out.is_empty() || sidecar.draining.is_cancelled() || client.has_gone();
             let helps = match prospect {
                 Prospect::None => false,
                 Prospect::Slot => true,
@@ -209,7 +201,7 @@ impl Proxy {
             tokio::select! {
                 () = standing.waiter.woken() => {}
                 () = tokio::time::sleep_until(until) => {}
-                () = give.closed() => {}
+                () = client.gone() => {}
                 () = sidecar.draining.cancelled() => {}
             }
         }

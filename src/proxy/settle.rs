@@ -11,10 +11,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Response, StatusCode};
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::body::{Body, Watch};
+use super::outlive::{Client, to_the_end};
 use super::refuse;
 use super::respond::Fault;
 use super::{DEPTH, Proxy};
@@ -126,22 +126,19 @@ impl Proxy {
             body,
             timeout: sidecar.settings.upstream_timeout,
         };
-        let (give, take) = oneshot::channel();
         let proxy = self.clone();
-        sidecar.tasks.spawn(async move {
+        let work = async move {
             let answer = proxy.settle_through(call, scope, verb).await;
-            let answer = answer.map(|reply| Delivery {
+            answer.map(|reply| Delivery {
                 proxy,
                 key,
                 reply: Some(reply),
-            });
-            // A worker that has gone asks again: the answer, dropped here, is kept for it.
-            drop(give.send(answer));
-        });
-        match take.await {
-            Ok(Ok(delivery)) => self.delivered(&parts, delivery),
-            Ok(Err(error)) => refuse(&parts, Fault::backend(&error, false)),
-            Err(_) => refuse(&parts, Fault::internal()),
+            })
+        };
+        // A worker that hangs up asks again: the answer, dropped, is kept for it.
+        match to_the_end(&sidecar.tasks, Client::default(), work).await {
+            Ok(delivery) => self.delivered(&parts, delivery),
+            Err(error) => refuse(&parts, Fault::backend(&error, false)),
         }
     }
 
