@@ -7,6 +7,7 @@ mod headers;
 mod link;
 mod target;
 
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -152,7 +153,7 @@ impl Upstream {
         loop {
             let (mut link, fresh) = match idle.take() {
                 Some(link) => (link, false),
-                None => (self.connect().await?, true),
+                None => (self.connect_boxed().await?, true),
             };
             let whole = async {
                 let head = link.exchange(request).await?;
@@ -183,7 +184,7 @@ impl Upstream {
         loop {
             let (mut link, fresh) = match idle.take() {
                 Some(link) => (link, false),
-                None => (self.connect().await?, true),
+                None => (self.connect_boxed().await?, true),
             };
             match self
                 .wait(link.exchange(request), progress.as_deref())
@@ -280,6 +281,14 @@ impl Upstream {
 
     fn idle(&self) -> std::sync::MutexGuard<'_, Idle> {
         self.0.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// [`Upstream::connect`] out of the way: it is rare and large, and every request in progress would
+    /// have room for it.
+    fn connect_boxed(
+        &self,
+    ) -> Pin<Box<dyn Future<Output = Result<Box<Link>, UpstreamError>> + Send + '_>> {
+        Box::pin(self.connect())
     }
 
     /// Opens a connection.

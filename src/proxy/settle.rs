@@ -176,8 +176,7 @@ impl Proxy {
             // The backend's own verdict passes as it is; the slot follows what it says of the job.
             Ok(_) => match &row {
                 Some(row) => {
-                    self.still_active(scope, &job, Some(row.claimed.attempt))
-                        .await
+                    Box::pin(self.still_active(scope, &job, Some(row.claimed.attempt))).await
                         == Some(false)
                 }
                 None => false,
@@ -214,7 +213,7 @@ impl Proxy {
                 Ok(reply) if reply.status.is_success() || !doubt => return Ok(reply),
                 // An error after a try that may have been carried out: perhaps it was.
                 Ok(reply) => {
-                    return Ok(match self.seen(scope, verb, job, row).await {
+                    return Ok(match Box::pin(self.seen(scope, verb, job, row)).await {
                         Some(Seen::Done(done)) => done,
                         _ => reply,
                     });
@@ -223,7 +222,7 @@ impl Proxy {
             };
             if error.in_doubt() {
                 doubt = true;
-                if let Some(Seen::Done(done)) = self.seen(scope, verb, job, row).await {
+                if let Some(Seen::Done(done)) = Box::pin(self.seen(scope, verb, job, row)).await {
                     return Ok(done);
                 }
             }
