@@ -8,6 +8,7 @@ mod headers;
 mod link;
 mod target;
 
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -159,7 +160,7 @@ impl Upstream {
         loop {
             let (mut link, fresh) = match idle.take() {
                 Some(link) => (link, false),
-                None => (self.connect().await?, true),
+                None => (self.connect_boxed().await?, true),
             };
             let whole = async {
                 let head = link.exchange(request, None).await?;
@@ -191,7 +192,7 @@ impl Upstream {
         loop {
             let (mut link, fresh) = match idle.take() {
                 Some(link) => (link, false),
-                None => (self.connect().await?, true),
+                None => (self.connect_boxed().await?, true),
             };
             let patience = Patience {
                 time,
@@ -266,6 +267,14 @@ impl Upstream {
         if self.0.idle().push(link) {
             tokio::spawn(sweep(Arc::downgrade(&self.0)));
         }
+    }
+
+    /// [`Upstream::connect`] out of the way: it is rare and large, and every request in progress would
+    /// have room for it.
+    fn connect_boxed(
+        &self,
+    ) -> Pin<Box<dyn Future<Output = Result<Box<Link>, UpstreamError>> + Send + '_>> {
+        Box::pin(self.connect())
     }
 
     /// Opens a connection.

@@ -6,6 +6,7 @@ use http::Response;
 use http::request::Parts;
 
 use super::body::Body;
+use super::outlive::{Client, to_the_end};
 use super::refuse;
 use super::respond::Fault;
 use super::{DEPTH, Proxy, mirror};
@@ -53,7 +54,7 @@ impl Proxy {
         let call = self.enqueue_call(&parts, body);
         // The job may be stored although its producer hangs up: the call runs to its end, so that what
         // is counted is what is stored.
-        let task = sidecar.tasks.spawn(async move {
+        let work = async move {
             let answer = super::call(&proxy, "enqueue", call).await;
             if answer
                 .as_ref()
@@ -62,11 +63,10 @@ impl Proxy {
                 proxy.sidecar.enqueued(keys);
             }
             answer
-        });
-        match task.await {
-            Ok(Ok(reply)) => self.theirs(&parts, reply),
-            Ok(Err(error)) => refuse(&parts, Fault::backend(&error, true)),
-            Err(_) => refuse(&parts, Fault::internal()),
+        };
+        match to_the_end(&sidecar.tasks, Client::default(), work).await {
+            Ok(reply) => self.theirs(&parts, reply),
+            Err(error) => refuse(&parts, Fault::backend(&error, true)),
         }
     }
 

@@ -10,13 +10,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Response, StatusCode};
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::body::Body;
 use super::claim::{Answer, Kept, Section, Wanted};
 use super::handout::HandOut;
 use super::job::{self, Origin};
+use super::outlive::{Client, to_the_end};
 use super::refuse;
 use super::respond::Fault;
 use super::start::Started;
@@ -100,39 +100,35 @@ impl Proxy {
                 }
             }
         }
-        let asked = Arc::new((wanted, sections, policies));
-        let settings = &sidecar.settings;
-        let patience = Instant::now() + settings.max_wait.max(settings.claim_budget);
-        loop {
-            match self.filled(Arc::clone(&asked)).await {
-                Ok(Outcome::Ours(mut out, hint)) => {
-                    // A stall of ours is no reason to send a worker away from jobs that may start.
-                    if !out.all_late().await || Instant::now() >= patience {
-                        return out.respond(&parts, hint);
-                    }
-                }
-                Ok(other) => return self.answer(&parts, other),
-                // The task ended without an answer, which only a panic in it does.
-                Err(_) => return refuse(&parts, Fault::internal()),
-            }
-        }
+        let client = Client::default();
+        let work = self
+            .clone()
+            .filled(wanted, sections, policies, client.clone());
+        // If the worker hangs up, the outcome is dropped, and its hand-out undoes itself.
+        let outcome = to_the_end(&sidecar.tasks, client, work).await;
+        self.answer(&parts, outcome)
     }
 
-    /// Fills the hold and starts from it, in a task that ends in its own time: what it claimed for a
-    /// worker that hung up is held for the next.
+    /// Fills the hold and starts from it; once more if all that started is late by now. A stall of ours
+    /// is no reason to send a worker away from jobs that may start.
     async fn filled(
-        &self,
-        asked: Arc<(Wanted, Vec<Section>, Arc<PolicySet>)>,
-    ) -> Result<Outcome, oneshot::error::RecvError> {
-        let (mut give, take) = oneshot::channel();
-        let proxy = self.clone();
-        self.sidecar.tasks.spawn(async move {
-            let (wanted, sections, policies) = &*asked;
-            let outcome = proxy.fill(wanted, sections, policies, &mut give).await;
-            // If the worker has gone, the outcome is dropped here, and its hand-out undoes itself.
-            drop(give.send(outcome));
-        });
-        take.await
+        self,
+        wanted: Wanted,
+        sections: Vec<Section>,
+        policies: Arc<PolicySet>,
+        client: Client,
+    ) -> Outcome {
+        let settings = &self.sidecar.settings;
+        let patience = Instant::now() + settings.max_wait.max(settings.claim_budget);
+        loop {
+            let outcome = self.fill(&wanted, &sections, &policies, &client).await;
+            let Outcome::Ours(mut out, hint) = outcome else {
+                return outcome;
+            };
+            if !out.all_late().await || Instant::now() >= patience || client.has_gone() {
+                return Outcome::Ours(out, hint);
+            }
+        }
     }
 
     /// A FETCH that no limit can touch by its queues: forwarded and returned as it is, unless jobs with
@@ -209,7 +205,7 @@ impl Proxy {
         wanted: &Wanted,
         sections: &[Section],
         policies: &PolicySet,
-        give: &mut oneshot::Sender<Outcome>,
+        client: &Client,
     ) -> Outcome {
         let sidecar = &self.sidecar;
         let begun = Instant::now();
@@ -238,7 +234,7 @@ impl Proxy {
             }
             let waited = Instant::now();
             let (prospect, hint) = self.prospect(sections, &mut shut).await;
-            let ends = !out.is_empty() || sidecar.draining.is_cancelled() || give.is_closed();
+            let ends = !out.is_empty() || sidecar.draining.is_cancelled() || client.has_gone();
             let in_time = |at| sidecar.instant_of(at) <= deadline + Duration::from_micros(EARLY);
             let helps = prospect.slot || prospect.at.is_some_and(in_time);
             if ends || !helps || waited >= deadline {
@@ -253,7 +249,7 @@ impl Proxy {
             tokio::select! {
                 () = standing.waiter.woken() => {}
                 () = tokio::time::sleep_until(until) => {}
-                () = give.closed() => {}
+                () = client.gone() => {}
                 () = sidecar.draining.cancelled() => {}
             }
         }
