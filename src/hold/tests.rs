@@ -38,6 +38,7 @@ fn job(id: &str, priority: i32, keys: &[&str]) -> Held {
         queue: Arc::from("q"),
         priority,
         attempt: 1,
+        claimed_at: NOW,
         visibility: 30_000_000,
         limited: limits.limited.clone(),
     };
@@ -121,7 +122,9 @@ async fn a_refused_group_is_asked_again_only_in_time_or_when_a_slot_ends() {
         hold.put_back(held, Some((refused, policy())));
     }
     assert!(hold.pick(&lane(1), 1, NOW.plus(44_999)).is_empty());
-    assert_eq!(hold.prospect(&lane(1)).0, Prospect::at(NOW.plus(50_000)));
+    let prospect = hold.prospect(&lane(1)).0;
+    assert_eq!(prospect.at, Some(NOW.plus(50_000)));
+    assert!(prospect.slot, "the far time does not hide the slot");
     let early = hold.pick(&lane(1), 1, NOW.plus(45_000));
     assert_eq!(ids(&early), ["b1"]);
     put_all_back(&hold, early);
