@@ -80,7 +80,7 @@ scenarios! {
     order::queues_with_different_room: 5 limit real;
     order::past_a_shut_key: 4 limit real;
     order::ten_times_the_hold: 3 limit;
-    lives::longer_than_visibility: 8 limit;
+    lives::longer_than_visibility: 10 limit;
     lives::worker_dies: 20 limit;
     lives::restarted_with_jobs_out: 20 limit;
     lives::gone_with_jobs_held: 10 limit;

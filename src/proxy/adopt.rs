@@ -158,6 +158,8 @@ impl Proxy {
             queue: Arc::from(queue),
             priority: 0,
             attempt,
+            // Longer ago in truth, but nobody here knows how long.
+            claimed_at: sidecar.store.now(),
             visibility: job::micros(own.unwrap_or(DEFAULT_VISIBILITY)),
             limited: limits.limited.clone(),
         };

@@ -18,11 +18,16 @@ fn job() -> Job {
         .label("k:a")
 }
 
-/// Jobs that run longer than their visibility, under heartbeats whose `active_jobs` is a number. Not on
-/// a lite-like backend, where no heartbeat makes a claim last longer than its start plus visibility.
+/// Jobs that run longer than their visibility, under heartbeats whose `active_jobs` is a number.
 pub async fn longer_than_visibility(ctx: Ctx) -> Judge {
-    let lax =
-        [Lax::spec(), Lax::redis(), Lax::postgres(), Lax::amqp()][(ctx.seed % 4) as usize].clone();
+    let lax = [
+        Lax::spec(),
+        Lax::redis(),
+        Lax::postgres(),
+        Lax::amqp(),
+        Lax::lite(),
+    ][(ctx.seed % 5) as usize]
+        .clone();
     let w = ctx.world().lax(lax).limits(TWO).start().await;
     w.enqueue_all(6, |_| job()).await;
     let worker = if ctx.seed.is_multiple_of(2) {
