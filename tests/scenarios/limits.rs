@@ -212,7 +212,7 @@ pub async fn queue_policy_and_own(ctx: Ctx) -> Judge {
             .meta("tenant", json!("a"))
             .label("k:a")
             .label("q");
-        if nth % 2 == 0 {
+        if nth.is_multiple_of(2) {
             job.option("rate_limit", own.clone()).label("own")
         } else {
             job
@@ -374,12 +374,12 @@ pub async fn unlimited_bytes_are_equal(ctx: Ctx) -> Judge {
 
 /// Attempt numbers are what they are without a sidecar, however long a job was held.
 pub async fn attempts_are_unchanged(ctx: Ctx) -> Judge {
-    let lax = if ctx.seed % 2 == 0 {
+    let lax = if ctx.even() {
         Lax::spec()
     } else {
         Lax::redis()
     };
-    let first = i64::from(ctx.seed % 2 == 0);
+    let first = i64::from(ctx.even());
     let w = ctx
         .world()
         .lax(lax)
@@ -424,7 +424,7 @@ async fn basics(ctx: Ctx, lax: Lax) -> Judge {
     let w = ctx.world().lax(lax).limits(limits).start().await;
     let retry = json!({ "max_attempts": 10, "initial_interval": "PT0.2S" });
     let job = |nth: usize| {
-        let (tenant, label) = if nth % 3 == 0 {
+        let (tenant, label) = if nth.is_multiple_of(3) {
             ("a", "k:a")
         } else {
             ("b", "k:b")
@@ -433,7 +433,7 @@ async fn basics(ctx: Ctx, lax: Lax) -> Judge {
             .meta("tenant", json!(tenant))
             .option("retry", retry.clone())
             .label(label);
-        if nth % 4 == 0 {
+        if nth.is_multiple_of(4) {
             job.queue("slow").label("slow")
         } else {
             job.queue("mail")
