@@ -10,6 +10,8 @@ mod flow;
 mod harness;
 #[path = "scenarios/held.rs"]
 mod held;
+#[path = "scenarios/judges.rs"]
+mod judges;
 #[path = "scenarios/limits.rs"]
 mod limits;
 #[path = "scenarios/lives.rs"]
@@ -81,6 +83,7 @@ scenarios! {
     order::past_a_shut_key: 4 limit real;
     order::ten_times_the_hold: 3 limit;
     lives::longer_than_visibility: 10 limit;
+    lives::without_heartbeats: 8 limit;
     lives::worker_dies: 20 limit;
     lives::restarted_with_jobs_out: 20 limit;
     lives::gone_with_jobs_held: 10 limit;

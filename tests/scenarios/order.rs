@@ -184,7 +184,7 @@ pub async fn past_a_shut_key(ctx: Ctx) -> Judge {
     w.enqueue_all(10, |_| Job::new("free.one").queue("mail").label("free"))
         .await;
     let hands = w.hands("one");
-    let count = if ctx.seed.is_multiple_of(2) { 1 } else { 10 };
+    let count = if ctx.even() { 1 } else { 10 };
     let began = Instant::now();
     let first = hands.fetch(&["mail"], count).await.unwrap_or_default();
     let waited = began.elapsed();
