@@ -258,6 +258,9 @@ impl Proxy {
         let sidecar = &self.sidecar;
         let budget = Instant::now() + sidecar.settings.claim_budget;
         for (nth, section) in sections.iter().enumerate() {
+            if out.len() >= wanted.count {
+                break;
+            }
             let was_shut = shut.get(nth).is_some_and(|shut| *shut);
             for lane in section
                 .lanes
