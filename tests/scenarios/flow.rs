@@ -44,12 +44,12 @@ pub async fn fast_throttle_is_used(ctx: Ctx) -> Judge {
         if ctx.even() { KEYED } else { GATED }
     );
     let w = ctx.world().limits(&limits).start().await;
-    w.enqueue_all(2_200, |_| job()).await;
+    w.enqueue_all(1_200, |_| job()).await;
     w.workers(2, Worker::js(50).queues(&["mail"]).runs(20..60));
     w.until_done(60).await;
     let mut judge = w.judge().await;
     judge.spacing("k", Duration::from_millis(2), 1);
-    judge.utilisation("k", 500.0, 1, 4, 0.97);
+    judge.utilisation("k", 500.0, 1, 2, 0.97);
     judge.each_ran_once();
     judge.settled();
     judge
