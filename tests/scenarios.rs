@@ -93,6 +93,7 @@ scenarios! {
     flow::throttle_is_used: 4 limit;
     flow::fast_throttle_is_used: 2 limit;
     flow::freed_slot_is_filled: 20 limit real;
+    flow::free_comes_while_waiting: 4;
     flow::free_beside_limited: 6 limit;
     flow::many_keys: 6 limit;
     flow::trickle: 10;

@@ -90,6 +90,33 @@ pub async fn freed_slot_is_filled(ctx: Ctx) -> Judge {
     judge
 }
 
+/// A worker that waits for a slot of one queue does not miss a job that comes to another, which
+/// nothing limits: the backend is asked again while it waits.
+pub async fn free_comes_while_waiting(ctx: Ctx) -> Judge {
+    let limits = format!("{}concurrency = 1", if ctx.even() { KEYED } else { GATED });
+    let w = ctx.world().limits(&limits).start().await;
+    w.enqueue_all(2, |_| job()).await;
+    let (one, two) = (w.hands("one"), w.hands("two"));
+    let first = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let asked = Instant::now();
+    let (second, ()) = tokio::join!(two.fetch(&["mail", "free"], 1), async {
+        w.pass(30).await;
+        w.enqueue(Job::new("a.b").queue("free")).await;
+    });
+    let took = asked.elapsed();
+    let second = second.unwrap_or_default();
+    for delivery in second.iter().chain(&first) {
+        one.ack(&delivery.job).await;
+    }
+    let mut judge = w.judge().await;
+    judge.that(second.len() == 1, "the free job did not come");
+    judge.that(
+        took < Duration::from_millis(300) + judge.jitter,
+        format!("the free job came after {took:?}"),
+    );
+    judge
+}
+
 /// Free jobs beside a limited queue start as if it was not there.
 pub async fn free_beside_limited(ctx: Ctx) -> Judge {
     let limited = [
