@@ -152,6 +152,8 @@ pub struct Sidecar {
 #[derive(Debug)]
 struct Adopting {
     until: Instant,
+    /// The backend had a list of them: only what policies of ours cover may be missing in it.
+    listed: bool,
     seen: HashSet<Box<str>>,
 }
 
@@ -184,6 +186,7 @@ impl Sidecar {
             learnt: OnceCell::new(),
             adopting: Mutex::new(Adopting {
                 until: Instant::now() + 2 * DEFAULT_VISIBILITY,
+                listed: false,
                 seen: HashSet::new(),
             }),
         })

@@ -23,16 +23,14 @@ const PAGES: usize = 100;
 impl Sidecar {
     /// Whether heartbeats may still name jobs that ran before this sidecar started.
     pub(super) fn adopts_from_heartbeats(&self) -> bool {
-        if self.policies.load().is_empty() {
-            return false;
-        }
         let adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
-        Instant::now() < adopting.until
+        Instant::now() < adopting.until && !(adopting.listed && self.policies.load().is_empty())
     }
 
     /// The backend answers: from now on workers can tell what they run.
-    fn adopt_from_now(&self) {
+    fn adopt_from_now(&self, listed: bool) {
         let mut adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
+        adopting.listed = listed;
         adopting.until = Instant::now() + 2 * DEFAULT_VISIBILITY;
     }
 
@@ -62,11 +60,10 @@ impl Proxy {
         call.timeout = Duration::from_secs(2);
         let reply = super::call(self, "manifest", call).await?;
         self.sidecar.backend.read_manifest(&reply.body);
-        self.sidecar.adopt_from_now();
-        if self.sidecar.policies.load().is_empty() {
-            return Ok(());
-        }
-        match self.adopt_running().await {
+        // Without policies too: jobs bring limits of their own.
+        let adopted = self.adopt_running().await;
+        self.sidecar.adopt_from_now(adopted.is_some());
+        match adopted {
             Some(0) => {}
             Some(adopted) => {
                 tracing::info!(
