@@ -284,6 +284,13 @@ impl Metrics {
         }
     }
 
+    /// No job is out any more, whatever they were: all usage was forgotten.
+    pub fn clear(&self) {
+        self.0.slots.set(0.0);
+        let keys = self.0.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        keys.values().for_each(|series| series.active.set(0.0));
+    }
+
     /// A job was refused; `first`: for the first time since it was claimed.
     pub fn refused(&self, limited: &Limited, strategy: Strategy, first: bool) {
         self.policy(&limited.policy).limited.increment(1);

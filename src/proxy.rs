@@ -299,6 +299,7 @@ impl Sidecar {
             .clear();
         self.settled.clear();
         self.named.clear();
+        self.metrics.clear();
         // Only the memory store can be behind this, and it does not fail.
         let _cleared = self.store.set(crate::store::Change::Clear).await;
     }
