@@ -202,7 +202,9 @@ impl Stage {
         let path = format!("/ojs/v1/queues/{QUEUE}/stats");
         let stats = self.backend_client.get(&path).await?;
         let count = |name: &str| {
-            let count = stats["queue"][name].as_u64();
+            let count = stats
+                .pointer(&format!("/queue/{name}"))
+                .and_then(serde_json::Value::as_u64);
             usize::try_from(count.unwrap_or_default()).unwrap_or_default()
         };
         Ok((count("available"), count("active")))

@@ -82,25 +82,45 @@ pub fn deadline(since: Instant, visibility: Duration) -> Instant {
     since + visibility.saturating_sub((visibility / 10).min(Duration::from_secs(2)))
 }
 
-/// When something could start for a waiting FETCH.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Prospect {
-    /// Nothing held could start by waiting.
-    None,
-    /// At this time.
-    At(Timestamp),
-    /// When a slot ends, which nobody knows.
-    Slot,
+/// What waiting could bring a FETCH; by default nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Prospect {
+    /// When the soonest of what waits for a time could start.
+    pub at: Option<Timestamp>,
+    /// Whether something waits for a slot to end, which may be at any moment.
+    pub slot: bool,
 }
 
 impl Prospect {
-    /// The sooner of two; a known time counts as sooner than an unknown one.
-    pub fn sooner(self, other: Prospect) -> Prospect {
-        match (self, other) {
-            (Prospect::At(a), Prospect::At(b)) => Prospect::At(a.min(b)),
-            (Prospect::At(a), _) | (_, Prospect::At(a)) => Prospect::At(a),
-            (Prospect::Slot, _) | (_, Prospect::Slot) => Prospect::Slot,
-            (Prospect::None, Prospect::None) => Prospect::None,
+    /// Something could start at this time.
+    pub fn at(at: Timestamp) -> Prospect {
+        Prospect {
+            at: Some(at),
+            slot: false,
+        }
+    }
+
+    /// Something could start when a slot ends.
+    pub fn slot() -> Prospect {
+        Prospect {
+            at: None,
+            slot: true,
+        }
+    }
+
+    /// Whether there is nothing to wait for.
+    pub fn is_none(self) -> bool {
+        self == Prospect::default()
+    }
+
+    /// What both bring.
+    pub fn or(self, other: Prospect) -> Prospect {
+        Prospect {
+            at: match (self.at, other.at) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            },
+            slot: self.slot || other.slot,
         }
     }
 }
@@ -358,24 +378,24 @@ impl Hold {
     pub fn prospect(&self, lane: &Lane) -> (Prospect, Option<Arc<str>>) {
         let state = self.state();
         let Some(queue) = state.queues.get(lane) else {
-            return (Prospect::None, None);
+            return (Prospect::default(), None);
         };
         let groups = queue
             .groups
             .values()
             .flatten()
             .filter(|group| !group.jobs.is_empty());
-        groups.fold((Prospect::None, None), |(soonest, policy), group| {
-            let sooner = soonest.sooner(match group.next {
-                Next::Ask => Prospect::At(Timestamp(0)),
-                Next::At(at) => Prospect::At(at),
-                Next::Slot => Prospect::Slot,
-                Next::Never => Prospect::None,
+        groups.fold((Prospect::default(), None), |(prospect, policy), group| {
+            let with = prospect.or(match group.next {
+                Next::Ask => Prospect::at(Timestamp(0)),
+                Next::At(at) => Prospect::at(at),
+                Next::Slot => Prospect::slot(),
+                Next::Never => Prospect::default(),
             });
-            if sooner == soonest && policy.is_some() {
-                (soonest, policy)
+            if with == prospect && policy.is_some() {
+                (prospect, policy)
             } else {
-                (sooner, group.refused_by.clone())
+                (with, group.refused_by.clone())
             }
         })
     }

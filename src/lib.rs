@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`cli`] | what can be said on the command line |
 //! | [`run`] | wiring: the parts from the settings, and the drain at the end; no globals |
+//! | [`demo`] | limits at work, judged from the workers' and the backend's records |
 //! | [`config`] | one TOML file, all its problems at once, each under its line |
 //! | [`admin`] | the other port: `/livez`, `/readyz`, `/metrics` |
 //! | [`server`] | the listener: connections in, one task each, heads that mean one thing only |

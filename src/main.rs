@@ -187,14 +187,15 @@ fn watch_signals(stop: Stop) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be handled")?;
     tokio::spawn(async move {
-        let drain =
-            "stopping when the limited jobs that are out have ended; once more to stop at once";
-        for (token, what) in [(&stop.drain, drain), (&stop.now, "stopping at once")] {
+        for (token, word) in [
+            (&stop.drain, "draining; a second signal ends at once"),
+            (&stop.now, "ending at once"),
+        ] {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            tracing::info!("{what}");
+            tracing::info!("{word}");
             token.cancel();
         }
     });

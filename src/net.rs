@@ -36,7 +36,7 @@ pub enum Stream {
     /// A socket with TLS, to the backend only.
     Tls(Box<tokio_rustls::client::TlsStream<tokio::net::TcpStream>>),
     /// One end of a pipe in memory.
-    Sim(tokio::io::DuplexStream),
+    Sim(sim::Pipe),
 }
 
 impl Net {

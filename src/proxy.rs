@@ -36,6 +36,7 @@ mod heartbeat;
 mod job;
 mod limits;
 mod mirror;
+mod outlive;
 mod outside;
 pub mod pass;
 pub mod respond;

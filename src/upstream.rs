@@ -8,6 +8,7 @@ mod headers;
 mod link;
 mod target;
 
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -169,7 +170,7 @@ impl Upstream {
         loop {
             let (mut link, fresh) = match idle.take() {
                 Some(link) => (link, false),
-                None => (self.connect().await?, true),
+                None => (self.connect_boxed().await?, true),
             };
             let whole = async {
                 let head = link.exchange(request, None).await?;
@@ -214,7 +215,7 @@ impl Upstream {
         loop {
             let (mut link, fresh) = match idle.take() {
                 Some(link) => (link, false),
-                None => (self.connect().await?, true),
+                None => (self.connect_boxed().await?, true),
             };
             let patience = Patience {
                 time,
@@ -261,6 +262,8 @@ impl Upstream {
         *request.headers_mut() = call.headers;
         request.headers_mut().remove(header::CONTENT_LENGTH);
         request.headers_mut().remove(header::UPGRADE);
+        // What is read must not come packed.
+        request.headers_mut().remove(header::ACCEPT_ENCODING);
         self.clean(&mut request)?;
         // A POST without any length is answered with 411 by some servers.
         if empty
@@ -305,6 +308,14 @@ impl Upstream {
         if self.0.idle().push(link) {
             tokio::spawn(sweep(Arc::downgrade(&self.0)));
         }
+    }
+
+    /// [`Upstream::connect`] out of the way: it is rare and large, and every request in progress would
+    /// have room for it.
+    fn connect_boxed(
+        &self,
+    ) -> Pin<Box<dyn Future<Output = Result<Box<Link>, UpstreamError>> + Send + '_>> {
+        Box::pin(self.connect())
     }
 
     /// Opens a connection.

@@ -3,6 +3,8 @@
 
 #[path = "sidecar/client.rs"]
 mod client;
+#[path = "sidecar/pair.rs"]
+mod pair;
 #[path = "sidecar/mod.rs"]
 mod sidecar;
 
@@ -19,7 +21,7 @@ use ojs_throttle::backend::Lax;
 use ojs_throttle::net::{Net, sim};
 
 use client::Client;
-use sidecar::Pair;
+use pair::Pair;
 
 /// A backend with a sidecar before it in a simulated network, and a client of the sidecar.
 async fn simulated(lax: Lax, config: &str) -> (Pair, Client) {

@@ -126,17 +126,16 @@ accept = "ignore"
 impl Stream {
     /// The enqueue body of its `nth` job. Mail brings its limit with it.
     pub fn job(&self, nth: u64) -> Value {
-        let mut job = json!({
-            "type": self.kind,
-            "args": [nth],
-            "options": { "queue": QUEUE },
-        });
+        let mut options = json!({ "queue": QUEUE });
         if let Limit::Spaced { limit, period } = self.limit {
             let period = format!("PT{}S", period.as_secs_f64());
             let throttle = json!({ "limit": limit, "period": period });
-            job["options"]["rate_limit"] = json!({ "key": self.name, "throttle": throttle });
+            options = json!({
+                "queue": QUEUE,
+                "rate_limit": { "key": self.name, "throttle": throttle },
+            });
         }
-        job
+        json!({ "type": self.kind, "args": [nth], "options": options })
     }
 
     /// How long its `nth` job runs: spread over the range, and the same in every run.

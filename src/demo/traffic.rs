@@ -67,7 +67,7 @@ impl Traffic {
     async fn enqueue(&self, stream: usize, jobs: Vec<Value>) -> anyhow::Result<()> {
         let body = json!({ "jobs": jobs });
         let reply = self.client.post("/ojs/v1/jobs/batch", &body).await?;
-        let stored = reply["jobs"].as_array().context("no jobs in the reply")?;
+        let stored = jobs_of(&reply)?;
         let at = self.records.now();
         let mut pages = self.records.pages();
         for job in stored {
@@ -128,11 +128,14 @@ impl Traffic {
         let at = self.records.now();
         let mut pages = self.records.pages();
         let mut received = Vec::new();
-        for job in reply["jobs"].as_array().context("no jobs in the reply")? {
+        for job in jobs_of(&reply)? {
             let kind = job["type"].as_str();
             let found = STREAMS.iter().position(|stream| Some(stream.kind) == kind);
             let stream = found.with_context(|| format!("a job of an unknown type: {job}"))?;
-            let nth = job["args"][0].as_u64().unwrap_or_default();
+            let nth = job
+                .pointer("/args/0")
+                .and_then(Value::as_u64)
+                .unwrap_or_default();
             let runs = STREAMS
                 .get(stream)
                 .map(|stream: &Stream| stream.run_time(nth));
@@ -203,4 +206,11 @@ impl Traffic {
             }
         }
     }
+}
+
+fn jobs_of(reply: &Value) -> anyhow::Result<&Vec<Value>> {
+    reply
+        .get("jobs")
+        .and_then(Value::as_array)
+        .context("no jobs in the reply")
 }

@@ -48,11 +48,8 @@ impl Proxy {
     /// # Errors
     /// The backend does not answer yet.
     pub async fn ensure_learnt(&self) -> Result<(), UpstreamError> {
-        self.sidecar
-            .learnt
-            .get_or_try_init(|| self.learn())
-            .await
-            .map(|()| ())
+        self.sidecar.learnt.get_or_try_init(|| self.learn()).await?;
+        Ok(())
     }
 
     async fn learn(&self) -> Result<(), UpstreamError> {
@@ -158,6 +155,8 @@ impl Proxy {
             queue: Arc::from(queue),
             priority: 0,
             attempt,
+            // Longer ago in truth, but nobody here knows how long.
+            claimed_at: sidecar.store.now(),
             visibility: job::micros(own.unwrap_or(DEFAULT_VISIBILITY)),
             limited: limits.limited.clone(),
         };

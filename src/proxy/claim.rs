@@ -13,6 +13,7 @@ use crate::hold::{Lane, Lookahead, Prospect};
 use crate::json::{Json, Splice, quote};
 use crate::metrics::Event;
 use crate::policy::{Gate, PolicySet};
+use crate::store::{Claimed, Place};
 use crate::upstream::{Call, Reply, UpstreamError};
 
 /// What a worker asked for.
@@ -95,7 +96,7 @@ impl Proxy {
     pub(super) async fn allowance(&self, lane: &Lane, gate: &Gate, n: usize) -> Allowance {
         let sidecar = &self.sidecar;
         let mut jobs = n;
-        let mut prospect = Prospect::None;
+        let mut prospect = Prospect::default();
         if !gate.limited.is_empty() {
             let Ok(room) = sidecar.store.room(&gate.limited).await else {
                 return Allowance { jobs: 0, prospect };
@@ -104,7 +105,7 @@ impl Proxy {
             jobs = jobs.min((room.starts as usize).saturating_sub(promised));
             let paused = gate.limited.iter().any(|l| l.limits.concurrency == Some(0));
             if jobs == 0 && !paused && sidecar.hold.more(lane) {
-                prospect = room.at.map_or(Prospect::Slot, Prospect::At);
+                prospect = room.at.map_or_else(Prospect::slot, Prospect::at);
             }
         }
         if gate.keyed || gate.limited.is_empty() {
@@ -115,7 +116,7 @@ impl Proxy {
                 Lookahead::Free(free) => free,
                 Lookahead::Full => 0,
                 Lookahead::Soon => {
-                    prospect = Prospect::Slot;
+                    prospect = Prospect::slot();
                     0
                 }
             };
@@ -166,10 +167,10 @@ impl Proxy {
             visibility: wanted.visibility,
             sent,
         };
-        let kept = answer
-            .as_ref()
-            .ok()
-            .and_then(|reply| self.keep(reply, &origin, policies));
+        let kept = match &answer {
+            Ok(reply) => self.keep(reply, &origin, policies).await,
+            Err(_) => None,
+        };
         let got = kept.map(|kept| kept.jobs);
         sidecar
             .hold
@@ -182,7 +183,7 @@ impl Proxy {
     }
 
     /// Puts the jobs of a FETCH reply into the hold; `None`: it is no FETCH reply.
-    pub(super) fn keep(
+    pub(super) async fn keep(
         &self,
         reply: &Reply,
         origin: &Origin<'_>,
@@ -208,6 +209,9 @@ impl Proxy {
         sidecar.metrics.claimed(held.len());
         held.iter()
             .for_each(|held| sidecar.noted(&held.claimed.limited));
+        for held in &held {
+            self.end_earlier(&held.claimed).await;
+        }
         let mut queues: Vec<Arc<str>> =
             held.iter().map(|held| held.claimed.queue.clone()).collect();
         queues.dedup();
@@ -219,6 +223,21 @@ impl Proxy {
             jobs: jobs_came,
             queues,
         })
+    }
+
+    /// The backend hands the job out again, so an earlier hand-out of it is over, whether its time has
+    /// passed here or not. Where claims do not count, the attempt would not show it: the job would wait
+    /// in the hold for its own slot.
+    async fn end_earlier(&self, claimed: &Claimed) {
+        let row = self.sidecar.store.row(&claimed.job).await.ok().flatten();
+        if let Some(row) = row
+            && row.place == Place::Out
+            && row.claimed.generation < claimed.generation
+        {
+            let earlier = Some(row.claimed.generation);
+            self.sidecar.end(&claimed.job, earlier).await;
+            self.sidecar.metrics.count(Event::SlotReclaimed);
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use http::Response;
 use http::request::Parts;
 
 use super::body::Body;
+use super::outlive::{Client, to_the_end};
 use super::refuse;
 use super::respond::Fault;
 use super::{DEPTH, Proxy, mirror};
@@ -53,7 +54,7 @@ impl Proxy {
         let call = self.enqueue_call(&parts, body);
         // The job may be stored although its producer hangs up: the call runs to its end, so that what
         // is counted is what is stored.
-        let task = sidecar.tasks.spawn(async move {
+        let work = async move {
             let answer = super::call(&proxy, "enqueue", call).await;
             if answer
                 .as_ref()
@@ -62,11 +63,10 @@ impl Proxy {
                 proxy.sidecar.enqueued(keys);
             }
             answer
-        });
-        match task.await {
-            Ok(Ok(reply)) => self.theirs(&parts, reply),
-            Ok(Err(error)) => refuse(&parts, Fault::backend(&error, true)),
-            Err(_) => refuse(&parts, Fault::internal()),
+        };
+        match to_the_end(&sidecar.tasks, Client::default(), work).await {
+            Ok(reply) => self.theirs(&parts, reply),
+            Err(error) => refuse(&parts, Fault::backend(&error, true)),
         }
     }
 
@@ -138,20 +138,22 @@ impl Proxy {
         splice: &mut Splice,
         keys: &mut Vec<crate::limit::Limited>,
     ) -> Result<(), FieldError> {
+        let options = job.get("options");
+        let queue = options
+            .and_then(|options| options.get("queue"))
+            .and_then(|queue| queue.text());
+        let queue = queue.as_deref().unwrap_or("default");
         let sent = if policies.accept() != Accept::Ignore {
+            unforward(options, splice);
             policy::sent_policies(job)?
         } else {
             Vec::new()
         };
-        let options = job.get("options");
         let metadata = options.and_then(|options| options.get("metadata"));
         // Backends let a non-empty `options.metadata` replace `meta` as a whole.
         let metadata = metadata.filter(|metadata| metadata.members().next().is_some());
         let meta = metadata.or(job.get("meta"));
         if policies.rejects() {
-            let queue = options
-                .and_then(|options| options.get("queue"))
-                .and_then(|queue| queue.text());
             let kind = job
                 .get("type")
                 .and_then(|kind| kind.text())
@@ -159,7 +161,7 @@ impl Proxy {
             let tenant = super::job::tenant(&parts.headers)
                 .filter(|_| self.sidecar.settings.trust_tenant_header);
             let view = JobView {
-                queue: queue.as_deref().unwrap_or("default"),
+                queue,
                 kind: &kind,
                 meta,
                 tenant,
@@ -167,11 +169,10 @@ impl Proxy {
             policies.missing_key(&view).map_or(Ok(()), Err)?;
         }
         keys.extend(sent.iter().map(|sent| sent.policy.limited.clone()));
-        unforward(options, splice);
         let visibility = options
             .and_then(|options| options.get(VISIBILITY))
             // What no limit touches is not touched.
-            .filter(|_| !policies.is_empty() || !sent.is_empty())
+            .filter(|_| !sent.is_empty() || !policies.gate(queue).open())
             .and_then(|ms| ms.int());
         write(job, meta, &sent, visibility.filter(|ms| *ms > 0), splice);
         Ok(())

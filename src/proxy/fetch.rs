@@ -10,13 +10,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Response, StatusCode};
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::body::Body;
 use super::claim::{Answer, Kept, Section, Wanted};
 use super::handout::HandOut;
 use super::job::{self, Origin};
+use super::outlive::{Client, to_the_end};
 use super::refuse;
 use super::respond::Fault;
 use super::start::Started;
@@ -25,11 +25,8 @@ use super::{DEPTH, Proxy, mirror};
 use crate::hold::{Lane, Prospect};
 use crate::json::{Json, Kind};
 use crate::limit::EARLY;
-use crate::policy::PolicySet;
+use crate::policy::{Accept, PolicySet};
 use crate::upstream::{Reply, UpstreamError};
-
-/// How often a FETCH starts over whose every start was too late to leave.
-const TRIES: usize = 3;
 
 /// What a FETCH came to.
 enum Outcome {
@@ -103,39 +100,35 @@ impl Proxy {
                 }
             }
         }
-        let asked = Arc::new((wanted, sections, policies));
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            match self.filled(Arc::clone(&asked)).await {
-                Ok(Outcome::Ours(mut out, hint)) => {
-                    // A stall of ours is no reason to send a worker away from jobs that may start.
-                    if !out.all_late().await || tries == TRIES {
-                        return out.respond(&parts, hint);
-                    }
-                }
-                Ok(other) => return self.answer(&parts, other),
-                // The task ended without an answer, which only a panic in it does.
-                Err(_) => return refuse(&parts, Fault::internal()),
-            }
-        }
+        let client = Client::default();
+        let work = self
+            .clone()
+            .filled(wanted, sections, policies, client.clone());
+        // If the worker hangs up, the outcome is dropped, and its hand-out undoes itself.
+        let outcome = to_the_end(&sidecar.tasks, client, work).await;
+        self.answer(&parts, outcome)
     }
 
-    /// Fills the hold and starts from it, in a task that ends in its own time: what it claimed for a
-    /// worker that hung up is held for the next.
+    /// Fills the hold and starts from it; once more if all that started is late by now. A stall of ours
+    /// is no reason to send a worker away from jobs that may start.
     async fn filled(
-        &self,
-        asked: Arc<(Wanted, Vec<Section>, Arc<PolicySet>)>,
-    ) -> Result<Outcome, oneshot::error::RecvError> {
-        let (mut give, take) = oneshot::channel();
-        let proxy = self.clone();
-        self.sidecar.tasks.spawn(async move {
-            let (wanted, sections, policies) = &*asked;
-            let outcome = proxy.fill(wanted, sections, policies, &mut give).await;
-            // If the worker has gone, the outcome is dropped here, and its hand-out undoes itself.
-            drop(give.send(outcome));
-        });
-        take.await
+        self,
+        wanted: Wanted,
+        sections: Vec<Section>,
+        policies: Arc<PolicySet>,
+        client: Client,
+    ) -> Outcome {
+        let settings = &self.sidecar.settings;
+        let patience = Instant::now() + settings.max_wait.max(settings.claim_budget);
+        loop {
+            let outcome = self.fill(&wanted, &sections, &policies, &client).await;
+            let Outcome::Ours(mut out, hint) = outcome else {
+                return outcome;
+            };
+            if !out.all_late().await || Instant::now() >= patience || client.has_gone() {
+                return Outcome::Ours(out, hint);
+            }
+        }
     }
 
     /// A FETCH that no limit can touch by its queues: forwarded and returned as it is, unless jobs with
@@ -152,7 +145,9 @@ impl Proxy {
             Ok(reply) => reply,
             Err(error) => return Whole::Answer(refuse(parts, Fault::backend(&error, false))),
         };
-        if !all && !crate::json::contains(&reply.body, mirror::NEEDLE) {
+        let brings = policies.accept() != Accept::Ignore
+            && crate::json::contains(&reply.body, mirror::NEEDLE);
+        if !all && !brings {
             return Whole::Answer(self.theirs(parts, reply));
         }
         let asked = read(&wanted.body);
@@ -169,7 +164,7 @@ impl Proxy {
             visibility,
             sent,
         };
-        match self.keep(&reply, &origin, policies) {
+        match self.keep(&reply, &origin, policies).await {
             Some(kept) if kept.jobs > 0 => Whole::Kept(kept),
             _ => Whole::Answer(self.theirs(parts, reply)),
         }
@@ -210,7 +205,7 @@ impl Proxy {
         wanted: &Wanted,
         sections: &[Section],
         policies: &PolicySet,
-        give: &mut oneshot::Sender<Outcome>,
+        client: &Client,
     ) -> Outcome {
         let sidecar = &self.sidecar;
         let begun = Instant::now();
@@ -239,14 +234,9 @@ impl Proxy {
             }
             let waited = Instant::now();
             let (prospect, hint) = self.prospect(sections, &mut shut).await;
-            let ends = !out.is_empty() || sidecar.draining.is_cancelled() || give.is_closed();
-            let helps = match prospect {
-                Prospect::None => false,
-                Prospect::Slot => true,
-                Prospect::At(at) => {
-                    sidecar.instant_of(at) <= deadline + Duration::from_micros(EARLY)
-                }
-            };
+            let ends = !out.is_empty() || sidecar.draining.is_cancelled() || client.has_gone();
+            let in_time = |at| sidecar.instant_of(at) <= deadline + Duration::from_micros(EARLY);
+            let helps = prospect.slot || prospect.at.is_some_and(in_time);
             if ends || !helps || waited >= deadline {
                 if let Some(line) = &line {
                     sidecar.metrics.waited(line.since.elapsed());
@@ -259,7 +249,7 @@ impl Proxy {
             tokio::select! {
                 () = standing.waiter.woken() => {}
                 () = tokio::time::sleep_until(until) => {}
-                () = give.closed() => {}
+                () = client.gone() => {}
                 () = sidecar.draining.cancelled() => {}
             }
         }
@@ -342,7 +332,7 @@ impl Proxy {
     /// What waiting could bring, over all queues; notes which of them have no room now.
     async fn prospect(&self, sections: &[Section], shut: &mut Vec<bool>) -> (Prospect, Hint) {
         let sidecar = &self.sidecar;
-        let mut soonest = Prospect::None;
+        let mut prospect = Prospect::default();
         let mut hint = Hint::default();
         shut.clear();
         for section in sections {
@@ -356,18 +346,18 @@ impl Proxy {
                 continue;
             }
             let (held, policy) = sidecar.hold.prospect(lane);
-            hint.limited |= sidecar.hold.holds(lane) || allowance.prospect != Prospect::None;
+            hint.limited |= sidecar.hold.holds(lane) || !allowance.prospect.is_none();
             let closed = || gate.limited.first().map(|limited| limited.policy.clone());
             hint.policy = hint
                 .policy
                 .or(policy)
                 .or_else(|| closed().filter(|_| allowance.jobs == 0));
-            soonest = soonest.sooner(held).sooner(allowance.prospect);
+            prospect = prospect.or(held).or(allowance.prospect);
         }
-        if let Prospect::At(at) = soonest {
+        if let Some(at) = prospect.at {
             hint.next = Some(Duration::from_micros(at.since(sidecar.store.now())));
         }
-        (soonest, hint)
+        (prospect, hint)
     }
 
     fn answer(&self, parts: &Parts, outcome: Outcome) -> Response<Body> {

@@ -123,13 +123,10 @@ impl Proxy {
 
     /// The request as it came, for a reply that is read whole.
     pub(super) fn plain_call(&self, parts: &Parts, body: Bytes) -> Call {
-        let mut headers = parts.headers.clone();
-        // What is read must not be packed.
-        headers.remove(http::header::ACCEPT_ENCODING);
         Call {
             method: parts.method.clone(),
             target: self.target(&parts.uri),
-            headers,
+            headers: parts.headers.clone(),
             body,
             timeout: self.sidecar.settings.upstream_timeout,
         }

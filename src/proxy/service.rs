@@ -57,12 +57,12 @@ impl Proxy {
             Operation::Job { .. }
             | Operation::AdminJob { .. }
             | Operation::AdminJobs
-            | Operation::DeadLetters => self.show_jobs(request.into_parts().0).await,
+            | Operation::DeadLetters => Box::pin(self.show_jobs(request.into_parts().0)).await,
             Operation::QueueStats { queue } | Operation::AdminQueue { queue } => {
-                self.show_queues(request.into_parts().0, Some(&queue)).await
+                Box::pin(self.show_queues(request.into_parts().0, Some(&queue))).await
             }
             Operation::Queues | Operation::AdminQueues | Operation::AdminStats => {
-                self.show_queues(request.into_parts().0, None).await
+                Box::pin(self.show_queues(request.into_parts().0, None)).await
             }
             Operation::RateLimit { key } => self.inspect(&request.into_parts().0, &key).await,
             _ => self.pass(request).await,
@@ -84,17 +84,18 @@ impl Proxy {
             Ok(bytes) => bytes,
             Err(error) => return refuse(&parts, Fault::from(error)),
         };
+        // What is rare or large is boxed: every request in progress has room for the largest.
         match operation {
             Operation::Fetch => self.fetch(parts, bytes).await,
             Operation::Ack => self.settle(parts, bytes, Verb::Ack).await,
             Operation::Nack => self.settle(parts, bytes, Verb::Nack).await,
-            Operation::Heartbeat => self.heartbeat(parts, bytes).await,
+            Operation::Heartbeat => Box::pin(self.heartbeat(parts, bytes)).await,
             Operation::Enqueue => self.enqueue(parts, bytes, false).await,
             Operation::Batch => self.enqueue(parts, bytes, true).await,
-            Operation::CancelJob { id } => self.cancel(parts, bytes, &id).await,
-            Operation::Pause { queue } => self.pause(parts, bytes, &queue, true).await,
-            Operation::Resume { queue } => self.pause(parts, bytes, &queue, false).await,
-            Operation::Reset if settings.reset => self.reset(parts, bytes).await,
+            Operation::CancelJob { id } => Box::pin(self.cancel(parts, bytes, &id)).await,
+            Operation::Pause { queue } => Box::pin(self.pause(parts, bytes, &queue, true)).await,
+            Operation::Resume { queue } => Box::pin(self.pause(parts, bytes, &queue, false)).await,
+            Operation::Reset if settings.reset => Box::pin(self.reset(parts, bytes)).await,
             _ => self.forward(&parts, bytes).await,
         }
     }

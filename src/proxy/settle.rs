@@ -11,10 +11,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Response, StatusCode};
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::body::{Body, Watch};
+use super::outlive::{Client, to_the_end};
 use super::refuse;
 use super::respond::Fault;
 use super::{DEPTH, Proxy, mirror};
@@ -126,22 +126,19 @@ impl Proxy {
             body,
             timeout: sidecar.settings.upstream_timeout,
         };
-        let (give, take) = oneshot::channel();
         let proxy = self.clone();
-        sidecar.tasks.spawn(async move {
+        let work = async move {
             let answer = proxy.settle_through(call, scope, verb).await;
-            let answer = answer.map(|reply| Delivery {
+            answer.map(|reply| Delivery {
                 proxy,
                 key,
                 reply: Some(reply),
-            });
-            // A worker that has gone asks again: the answer, dropped here, is kept for it.
-            drop(give.send(answer));
-        });
-        match take.await {
-            Ok(Ok(delivery)) => self.delivered(&parts, delivery),
-            Ok(Err(error)) => refuse(&parts, Fault::backend(&error, false)),
-            Err(_) => refuse(&parts, Fault::internal()),
+            })
+        };
+        // A worker that hangs up asks again: the answer, dropped, is kept for it.
+        match to_the_end(&sidecar.tasks, Client::default(), work).await {
+            Ok(delivery) => self.delivered(&parts, delivery),
+            Err(error) => refuse(&parts, Fault::backend(&error, false)),
         }
     }
 
@@ -180,8 +177,7 @@ impl Proxy {
             // The backend's own verdict passes as it is; the slot follows what it says of the job.
             Ok(_) => match &row {
                 Some(row) => {
-                    self.still_active(scope, &job, Some(row.claimed.attempt))
-                        .await
+                    Box::pin(self.still_active(scope, &job, Some(row.claimed.attempt))).await
                         == Some(false)
                 }
                 None => false,
@@ -218,7 +214,7 @@ impl Proxy {
                 Ok(reply) if reply.status.is_success() || !doubt => return Ok(reply),
                 // An error after a try that may have been carried out: perhaps it was.
                 Ok(reply) => {
-                    return Ok(match self.seen(scope, verb, job, row).await {
+                    return Ok(match Box::pin(self.seen(scope, verb, job, row)).await {
                         Some(Seen::Done(done)) => done,
                         _ => reply,
                     });
@@ -227,7 +223,7 @@ impl Proxy {
             };
             if error.in_doubt() {
                 doubt = true;
-                if let Some(Seen::Done(done)) = self.seen(scope, verb, job, row).await {
+                if let Some(Seen::Done(done)) = Box::pin(self.seen(scope, verb, job, row)).await {
                     return Ok(done);
                 }
             }

@@ -155,10 +155,9 @@ impl Proxy {
                 .unproven(lane, &claim_id, now - PROOF / 2, TOGETHER);
             let asked = jobs.len();
             jobs.extend(more);
-            confirmed.extend(
-                self.confirm(lane.scope, &claim_id, &jobs, asked, lasts, age)
-                    .await,
-            );
+            // Boxed, because it is rare and larger than all the rest.
+            let answer = Box::pin(self.confirm(lane.scope, &claim_id, &jobs, asked, lasts, age));
+            confirmed.extend(answer.await);
         }
         let mut ours = Vec::with_capacity(picked.len());
         for mut held in picked {

@@ -50,7 +50,7 @@ impl<'a> Standing<'a> {
         if !self.lanes.iter().any(first) {
             return at;
         }
-        if let Prospect::At(start) = prospect {
+        if let Some(start) = prospect.at {
             let early = self
                 .proxy
                 .sidecar

@@ -12,7 +12,7 @@ thread_local! {
     static HELD: Cell<Option<Arc<Gate>>> = const { Cell::new(None) };
 }
 
-/// A waker whose wakes [`hold`] can catch.
+/// A waker whose wakes can be caught.
 #[derive(Debug)]
 pub struct Gate(Waker);
 
@@ -43,12 +43,28 @@ impl Wake for Gate {
     }
 }
 
+/// Ends the holding also when the step panics: or no wake on this thread would count any more.
+struct Holding;
+
+impl Holding {
+    fn begin() -> Holding {
+        HOLDING.set(true);
+        Holding
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        HOLDING.set(false);
+    }
+}
+
 /// Does one short step, and hands over the wake that it caused instead of letting it through.
 /// Dropping that wake says that nobody needs it.
 pub(super) fn hold<T>(step: impl FnOnce() -> T) -> (T, Option<Waker>) {
-    HOLDING.set(true);
+    let holding = Holding::begin();
     let done = step();
-    HOLDING.set(false);
+    drop(holding);
     (done, HELD.take().map(|gate| gate.0.clone()))
 }
 

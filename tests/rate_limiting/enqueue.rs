@@ -484,3 +484,19 @@ async fn too_large_and_packed_bodies_are_refused() {
     assert!(recording.bodies().is_empty());
     sidecar.stop().await;
 }
+
+/// `job_policies.accept = "ignore"`: what a job brings is then the backend's own affair.
+#[tokio::test(start_paused = true)]
+async fn ignored_policies_are_neither_checked_nor_touched() {
+    let config = "[job_policies]\naccept = \"ignore\"\n[[policy]]\nname = \"p\"\nkey = \"{meta.a}\"\nkey_missing = \"reject\"\nconcurrency = 9\n";
+    let (recording, sidecar, client) = Recording::with_sidecar(config).await;
+    for sent in [
+        r#"{"type":"t","args":[],"meta":{"a":"1"},"options":{"rate_limit":{"max_per_second":1}}}"#,
+        r#"{"type":"t","args":[],"meta":{"a":"1"},"options":{"rate_limit":"nonsense"}}"#,
+    ] {
+        recording.clear();
+        assert_eq!(client.post("/ojs/v1/jobs", sent).await.status, 201);
+        assert_eq!(recording.bodies(), [sent.as_bytes()]);
+    }
+    sidecar.stop().await;
+}

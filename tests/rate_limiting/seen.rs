@@ -343,3 +343,63 @@ async fn a_job_that_shows_another_queue_is_not_lost() {
     assert_eq!(ids(&client.fetch_as(asked()).await), [&second]);
     pair.stop().await;
 }
+
+/// A heartbeat may name jobs that the worker claimed and jobs that the sidecar claimed for it: both
+/// stay alive, and the answer names both.
+#[tokio::test(start_paused = true)]
+async fn one_heartbeat_keeps_jobs_of_two_claims_alive() {
+    let config = "[[queue]]\nname = \"limited\"\nconcurrency = 5\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    let plain = |queue: &str| json!({"type": "t", "args": [], "options": {"queue": queue}});
+    let own = client.enqueue(plain("free")).await;
+    let ours = client.enqueue(plain("limited")).await;
+    let asked =
+        |queue: &str| json!({"queues": [queue], "worker_id": "w", "visibility_timeout_ms": 5000});
+    assert_eq!(ids(&client.fetch_as(asked("free")).await), [&own]);
+    assert_eq!(ids(&client.fetch_as(asked("limited")).await), [&ours]);
+    let beat = json!({"worker_id": "w", "active_jobs": [own, ours], "visibility_timeout_ms": 5000});
+    for _ in 0..5 {
+        sleep(Duration::from_secs(4)).await;
+        let reply = client
+            .post("/ojs/v1/workers/heartbeat", beat.to_string())
+            .await;
+        let mut extended: Vec<String> =
+            serde_json::from_value(reply.json()["jobs_extended"].clone()).unwrap();
+        extended.sort_unstable();
+        let mut both = [own.clone(), ours.clone()];
+        both.sort_unstable();
+        assert_eq!(extended, both);
+        assert_eq!(reply.json()["state"], "running");
+    }
+    client.ack(&own).await;
+    client.ack(&ours).await;
+    let expired = pair
+        .behind
+        .backend
+        .ledger()
+        .iter()
+        .any(|e| e.kind == EventKind::Expired);
+    assert!(!expired);
+    pair.stop().await;
+}
+
+/// Backends speak to a worker by the jobs it has; the claim is the sidecar's, the word is the worker's.
+#[tokio::test(start_paused = true)]
+async fn a_directive_for_a_job_of_ours_reaches_its_worker() {
+    let config = "[[queue]]\nname = \"q\"\nconcurrency = 5\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    for (directive, state) in [("quiet", "quiet"), ("terminate", "terminate")] {
+        let told = json!({"type": "t", "args": [], "options": {"queue": "q", "metadata": {"test_directive": directive}}});
+        let job = client.enqueue(told).await;
+        assert_eq!(ids(&client.fetch("q", 1).await), [&job]);
+        let beat = json!({"worker_id": "w", "active_jobs": [job]}).to_string();
+        let reply = client.post("/ojs/v1/workers/heartbeat", beat).await.json();
+        assert_eq!(
+            (&reply["state"], &reply["directive"]),
+            (&json!(state), &json!(directive))
+        );
+        assert_eq!(reply["jobs_extended"], json!([job]));
+        client.ack(&job).await;
+    }
+    pair.stop().await;
+}

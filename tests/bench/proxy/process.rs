@@ -84,7 +84,7 @@ impl Process {
     fn start(mut command: Command, addr: SocketAddr) -> Result<Process> {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
         let mut process = Process { child, addr };
-        for _ in 0..200 {
+        for _ in 0..1200 {
             if TcpStream::connect(addr).is_ok() {
                 return Ok(process);
             }
