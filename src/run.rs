@@ -219,11 +219,7 @@ impl Running {
             () = drained => {}
             () = stop.now.cancelled() => {}
         }
-        if !proxy.sidecar().quiet().await {
-            tracing::warn!(
-                "limited jobs are still out with workers, which now cannot end them through here"
-            );
-        }
+        say_what_is_left(proxy.sidecar()).await;
         sweeping.cancel();
         self.closing.cancel();
         let ended = async {
@@ -251,6 +247,15 @@ impl Thread {
             () = self.over.cancelled() => {}
         }
         Ok(())
+    }
+}
+
+/// A drain that ran out of time, or was cut short, says so.
+async fn say_what_is_left(sidecar: &Sidecar) {
+    if !sidecar.quiet().await {
+        tracing::warn!(
+            "limited jobs are still out with workers, which now cannot end them through here"
+        );
     }
 }
 
