@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::hold::Hold;
-use crate::limit::{Limited, Timestamp};
+use crate::limit::{Key, Limited, Limits, Space, Timestamp};
 use crate::metrics::{Event, Metrics};
 use crate::ojs;
 use crate::policy::PolicySet;
@@ -210,7 +210,23 @@ impl Sidecar {
     }
 
     /// Sets the gauges that are read rather than counted; called at each scrape.
-    pub fn measure(&self) {
+    ///
+    /// What is out is read too: a claim that lapsed and was made again ends its slots inside the store,
+    /// where nothing counts it.
+    pub async fn measure(&self) {
+        if let Ok(out) = self.store.count(crate::store::Place::Out).await {
+            self.metrics.slots(out);
+        }
+        for name in self.metrics.keys() {
+            let Ok(key) = Key::new(&name) else { continue };
+            let mut active = 0;
+            for space in [Space::Job, Space::Queue] {
+                if let Ok(Some(usage)) = self.store.usage(space, &key, &Limits::default()).await {
+                    active += usage.active;
+                }
+            }
+            self.metrics.active(&name, active);
+        }
         let waiting = |key: &str| self.hold.waiting(|limited| limited.key.as_str() == key);
         self.metrics.hold(
             self.hold.len(),
