@@ -19,7 +19,10 @@ fn a_backend_that_comes_later_is_found() {
     // Before the sidecar ever saw it, a job is out already.
     backend.come();
     let old = enqueue(backend.addr, "q", json!({}));
-    assert_eq!(fetch(backend.addr, "q", 1, "w").jobs(), [old.clone()]);
+    assert_eq!(
+        fetch(backend.addr, "q", 1, "w").jobs(),
+        std::slice::from_ref(&old)
+    );
     enqueue(backend.addr, "q", json!({}));
     backend.go();
 
@@ -92,7 +95,10 @@ fn an_ack_whose_answer_is_lost_is_made_once_and_answered() {
     let relay = Relay::before(backend.addr);
     let sidecar = Sidecar::run(&config(relay.addr, "", ONE));
     let job = enqueue(sidecar.data, "q", json!({}));
-    assert_eq!(fetch(sidecar.data, "q", 1, "w").jobs(), [job.clone()]);
+    assert_eq!(
+        fetch(sidecar.data, "q", 1, "w").jobs(),
+        std::slice::from_ref(&job)
+    );
     relay.cut("/workers/ack", Duration::from_secs(2));
     let reply = ack(sidecar.data, &job, "w");
     assert!(relay.has_cut());
@@ -107,7 +113,10 @@ fn an_ack_waits_for_a_backend_that_is_away() {
     let mut backend = Backend::start(Lax::spec());
     let sidecar = Sidecar::run(&config(backend.addr, "", ONE));
     let job = enqueue(sidecar.data, "q", json!({}));
-    assert_eq!(fetch(sidecar.data, "q", 1, "w").jobs(), [job.clone()]);
+    assert_eq!(
+        fetch(sidecar.data, "q", 1, "w").jobs(),
+        std::slice::from_ref(&job)
+    );
     backend.go();
     let (data, asked) = (sidecar.data, job.clone());
     let reply = std::thread::spawn(move || ack(data, &asked, "w"));
