@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::Response;
 use http::request::Parts;
-use http::{Response, StatusCode};
 use tokio::time::Instant;
 
 use super::body::Body;
 use super::claim::{Answer, Kept, Section, Wanted};
-use super::handout::HandOut;
+use super::handout::{HandOut, Hint};
 use super::job::{self, Origin};
 use super::outlive::{Client, to_the_end};
 use super::refuse;
@@ -43,17 +43,6 @@ enum Whole {
     Answer(Response<Body>),
     /// Jobs that are limited came; they are in the hold now.
     Kept(Kept),
-}
-
-/// What the headers of an answer of ours tell.
-#[derive(Clone, Default)]
-pub(super) struct Hint {
-    /// The policy that the next of them waits for.
-    policy: Option<Arc<str>>,
-    /// Whether held jobs of the asked queues wait for their limits.
-    limited: bool,
-    /// When the next of them could start.
-    next: Option<Duration>,
 }
 
 impl Proxy {
@@ -269,6 +258,9 @@ impl Proxy {
         let sidecar = &self.sidecar;
         let budget = Instant::now() + sidecar.settings.claim_budget;
         for (nth, section) in sections.iter().enumerate() {
+            if out.len() >= wanted.count {
+                break;
+            }
             let was_shut = shut.get(nth).is_some_and(|shut| *shut);
             for lane in section
                 .lanes
@@ -388,31 +380,6 @@ impl super::Sidecar {
     }
 }
 
-impl Hint {
-    /// Writes what it knows into the headers of an answer.
-    pub(super) fn write(self, headers: &mut http::HeaderMap) {
-        if !self.limited {
-            return;
-        }
-        headers.insert(
-            "ojs-throttle-limited",
-            http::HeaderValue::from_static("true"),
-        );
-        if let Some(Ok(policy)) = self
-            .policy
-            .map(|policy| http::HeaderValue::try_from(&*policy))
-        {
-            headers.insert("ojs-throttle-policy", policy);
-        }
-        if let Some(next) = self.next {
-            let text = format!("{:.3}", next.as_secs_f64());
-            if let Ok(value) = http::HeaderValue::try_from(text) {
-                headers.insert("ojs-throttle-next", value);
-            }
-        }
-    }
-}
-
 impl Wanted {
     fn understand(&mut self, asked: Read) {
         self.count = asked.count;
@@ -459,7 +426,3 @@ fn read(body: &[u8]) -> Option<Read> {
             .map(Duration::from_millis),
     })
 }
-
-/// The status of every answer of ours to a FETCH, with or without jobs: SDKs take anything else for
-/// an error and back off.
-pub(super) const OK: StatusCode = StatusCode::OK;
