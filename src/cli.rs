@@ -56,6 +56,11 @@ pub enum Command {
     #[command(after_help = "Nothing is stored: all jobs are gone when it ends.")]
     Dev(Dev),
     /// Show limits at work: real workers, a real backend, one picture
+    #[command(
+        after_help = "Everything runs in this process, on free ports of 127.0.0.1, and nothing is kept.
+Exits with 0 when every limit was held and no job was lost or doubled, else with 1;
+with --break that is always so."
+    )]
     Demo(Demo),
 }
 
@@ -108,14 +113,14 @@ pub struct Dev {
 /// `demo`.
 #[derive(Clone, PartialEq, Eq, Debug, Args)]
 pub struct Demo {
-    /// Show what happens without the sidecar too
+    /// Run with the limits off, to see them broken
     #[arg(long = "break")]
     pub broken: bool,
-    /// Write the picture to this file
+    /// Write the same as a plot to this file
     #[arg(long, value_name = "FILE.svg")]
     pub record: Option<PathBuf>,
-    /// How long it runs
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    /// How long producers and workers go on
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=300))]
     pub seconds: u32,
 }
 
@@ -152,7 +157,7 @@ mod tests {
         let demo = Demo {
             broken: true,
             record: None,
-            seconds: 20,
+            seconds: 12,
         };
         assert_eq!(cli.command, Command::Demo(demo));
         assert!(Cli::try_parse_from(["ojs-throttle", "run", "--upstream", "ojs:80"]).is_err());

@@ -1,8 +1,98 @@
-//! ojs-throttle
+//! A sidecar between OJS workers, producers and any OJS backend, which lets jobs start no faster than
+//! they may. This page is the map of the house; `README.md` is for those who run it, and
+//! `config.example.toml` has every setting.
+//!
+//! # The rooms
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`cli`] | what can be said on the command line |
+//! | [`run`] | wiring: the parts from the settings, and the drain at the end; no globals |
+//! | [`demo`] | limits at work, judged from the workers' and the backend's records |
+//! | [`config`] | one TOML file, all its problems at once, each under its line |
+//! | [`admin`] | the other port: `/livez`, `/readyz`, `/metrics` |
+//! | [`server`] | the listener: connections in, one task each, heads that mean one thing only |
+//! | [`proxy`] | one function for each operation; everything else streams through |
+//! | [`hold`] | claimed jobs that wait for a start, and the FETCHes that wait for them |
+//! | [`store`] | usage under its key: six operations, each one atomic step |
+//! | [`policy`] | which limits apply to a job, and which can apply to a queue |
+//! | [`limit`] | the limiter: all limits of a key are asked, then all are taken; pure |
+//! | [`upstream`] | the way to the backend, and whether a call may be made again |
+//! | [`metrics`] | every series, declared once |
+//! | [`ojs`] | which operation a path names; the words of headers |
+//! | [`json`] | JSON as byte ranges, so that what is not changed keeps its bytes |
+//! | [`duration`] | `PT1M` and `100ms` |
+//! | [`net`] | the only door to the network: sockets, or a network in memory |
+//! | [`backend`] | an OJS backend in memory for `dev`, `demo` and tests: a world of its own |
+//!
+//! # One FETCH
+//!
+//! 1. [`server`] reads the head, refuses one that could be read in two ways, and hands the request
+//!    to [`proxy`], which names the operation ([`ojs`]) and reads the body.
+//! 2. [`policy`] says for each queue whether a limit can touch it. If none can, the request goes
+//!    [`upstream`] as it came, and so does the reply, unless a job in it brings limits of its own.
+//! 3. **Cap.** What may be claimed is what may start (the queue's own limits, asked of the
+//!    [`store`]) or what may be looked at (limits by key: the free lookahead of the [`hold`]).
+//! 4. **Hold.** The claimed jobs are read once ([`json`]), get their limits ([`policy`]), and go into
+//!    the hold.
+//! 5. **Start.** The hold picks by priority, then round robin over keys, then in order. A job that
+//!    has waited is proven to be ours still. The store asks all its limits ([`limit`]) and takes
+//!    from all of them or from none.
+//! 6. **Wait.** Nothing may start, but soon: the FETCH stands in line until a slot or a time comes,
+//!    at most `fetch.max_wait`.
+//! 7. **Hand out.** The job has started when the connection takes the reply's body. A worker that
+//!    hung up before that gets nothing: the start is undone and the job is held for the next one.
+//!
+//! # Who may import whom
+//!
+//! Each line says what a module may use of this crate; arrows point to lines further down only.
+//! `tests/house.rs` reads this table and the sources.
+//!
+//! ```text
+//! main     -> backend cli config demo net run store
+//! demo     -> backend config net run store
+//! run      -> admin config metrics net proxy server store upstream
+//! cli      -> config
+//! admin    -> metrics proxy server
+//! server   -> net proxy::body proxy::respond upstream
+//! proxy    -> duration hold json limit metrics ojs policy store upstream
+//! config   -> duration limit policy
+//! hold     -> limit policy store
+//! metrics  -> limit
+//! store    -> limit
+//! policy   -> duration json limit
+//! upstream -> net
+//! backend  -> net
+//! ojs      ->
+//! limit    ->
+//! json     ->
+//! duration ->
+//! net      ->
+//! ```
+//!
+//! Time: [`limit`] and [`policy`] get it passed in; everything above is on tokio's clock, so that
+//! whole scenarios run paused. `main` reads the wall clock once; the embedded [`backend`] has one of its
+//! own, to print times.
+#![warn(
+    clippy::disallowed_methods,
+    clippy::exit,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    clippy::string_slice,
+    clippy::too_many_lines,
+    clippy::unreachable,
+    clippy::unwrap_used,
+    unreachable_pub
+)]
+
 pub mod admin;
 pub mod backend;
 pub mod cli;
 pub mod config;
+pub mod demo;
 pub mod duration;
 pub mod hold;
 pub mod json;

@@ -9,6 +9,7 @@ mod pace;
 mod ring;
 mod state;
 mod window;
+mod windows;
 
 pub use pace::Pace;
 pub use state::{KeyState, Undo};

@@ -1,16 +1,30 @@
 //! The program: arguments, log, runtimes, signals, exit status. Nothing else may end the process.
+#![warn(
+    clippy::disallowed_methods,
+    clippy::exit,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::string_slice,
+    clippy::too_many_lines,
+    clippy::unreachable,
+    clippy::unwrap_used,
+    unreachable_pub
+)]
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use clap::Parser;
 use ojs_throttle::backend::{Backend, Lax};
-use ojs_throttle::cli::{Cli, Command, Dev, Run};
+use ojs_throttle::cli::{Cli, Command, Demo, Dev, Run};
 use ojs_throttle::config::{self, LogFormat, Overrides, Settings};
+use ojs_throttle::demo::picture::Style;
+use ojs_throttle::demo::{self, Options};
 use ojs_throttle::net::Net;
 use ojs_throttle::run::{Env, Running, Stop};
 use ojs_throttle::store::memory::MemoryStore;
@@ -40,7 +54,7 @@ fn act(command: Command) -> anyhow::Result<ExitCode> {
             println!("{}", checked.text);
             Ok(ExitCode::from(checked.status))
         }
-        Command::Demo(_) => anyhow::bail!("demo"),
+        Command::Demo(args) => demo(&args),
     }
 }
 
@@ -95,6 +109,32 @@ fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let dumb = set("TERM").is_none_or(|term| term == "dumb") || set("NO_COLOR").is_some();
+    let options = Options {
+        broken: args.broken,
+        record: args.record.clone(),
+        traffic: Duration::from_secs(args.seconds.into()),
+        style: match std::io::stdout().is_terminal() && !dumb {
+            true => Style::Terminal,
+            false => Style::Lines,
+        },
+    };
+    let env = Env {
+        net: Net::Tcp,
+        store: Arc::new(MemoryStore::new(unix_micros())),
+        seed: seed(),
+        reset: false,
+    };
+    let held = runtime()?.block_on(demo::run(&options, env, &mut std::io::stdout()))?;
+    Ok(if held {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
 /// Runs the sidecar on this thread and as many more as the settings say.
 async fn serve(settings: Settings, reset: bool, stop: Stop) -> anyhow::Result<()> {
     let upstream = settings.upstream.url.to_string();
@@ -135,12 +175,15 @@ fn watch_signals(stop: Stop) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be handled")?;
     tokio::spawn(async move {
-        for token in [&stop.drain, &stop.now] {
+        for (token, word) in [
+            (&stop.drain, "draining; a second signal ends at once"),
+            (&stop.now, "ending at once"),
+        ] {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            tracing::info!("stopping; once more to stop at once");
+            tracing::info!("{word}");
             token.cancel();
         }
     });
@@ -176,6 +219,7 @@ fn warn(settings: &Settings) {
 }
 
 /// The wall clock, read once: after this the store's clock runs by itself and never steps back.
+#[expect(clippy::disallowed_methods, reason = "this is the edge")]
 fn unix_micros() -> u64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)

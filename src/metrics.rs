@@ -211,6 +211,7 @@ const DESCRIPTIONS: &[(&str, &str)] = &[
 
 impl Metrics {
     /// `top_keys`: how many keys get series of their own.
+    #[expect(clippy::expect_used, reason = "the buckets are constants")]
     pub fn new(top_keys: usize) -> Metrics {
         let builder = PrometheusBuilder::new();
         let builder = builder

@@ -22,16 +22,21 @@ pub enum Net {
 /// A bound port.
 #[derive(Debug)]
 pub enum Listener {
+    /// A socket.
     Tcp(tokio::net::TcpListener),
+    /// A port of a network in memory.
     Sim(sim::Port),
 }
 
 /// One connection.
 #[derive(Debug)]
 pub enum Stream {
+    /// A socket.
     Tcp(tokio::net::TcpStream),
+    /// A socket with TLS, to the backend only.
     Tls(Box<tokio_rustls::client::TlsStream<tokio::net::TcpStream>>),
-    Sim(tokio::io::DuplexStream),
+    /// One end of a pipe in memory.
+    Sim(sim::Pipe),
 }
 
 impl Net {
@@ -54,6 +59,7 @@ impl Net {
     }
 
     /// Opens a connection to the first address of `host` that answers.
+    #[expect(clippy::disallowed_methods, reason = "this is the door")]
     pub async fn connect(&self, host: &str, port: u16) -> io::Result<Stream> {
         match self {
             Net::Tcp => {

@@ -1,10 +1,10 @@
 //! The HTTP service: recognise the operation, call one function for it, stream everything else.
 //!
-//! One FETCH reads top to bottom in [`fetch`]; what it shares with the other operations is here: the
+//! One FETCH reads top to bottom in `fetch`; what it shares with the other operations is here: the
 //! [`Sidecar`] (one per process) and the [`Proxy`] (one per thread: the sidecar and that thread's
 //! connections to the backend).
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,6 +12,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::HeaderMap;
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -44,6 +45,7 @@ mod service;
 mod settle;
 mod start;
 mod sweep;
+mod wait;
 
 pub use backend::Backend;
 pub use service::Proxy;
@@ -59,6 +61,9 @@ pub(crate) const DEFAULT_VISIBILITY: Duration = Duration::from_secs(30);
 
 /// How long the backend's word that a held job is ours is taken before it is asked for again.
 pub(crate) const PROOF: Duration = Duration::from_secs(1);
+
+/// More paused queues than this are not remembered: names come from requests.
+const MAX_PAUSED: usize = 10_000;
 
 /// What the proxy is told by the config.
 #[derive(Clone, Debug)]
@@ -87,6 +92,8 @@ pub struct Settings {
     pub trust_tenant_header: bool,
     /// Mend heartbeats with a number in `active_jobs`.
     pub repair_heartbeat: bool,
+    /// Put `job`, the first of `jobs`, beside them in FETCH replies of the sidecar's own.
+    pub job_beside_jobs: bool,
     /// Look up over-encoded queue names decoded, and send them plain.
     pub repair_paths: bool,
     /// The reply media type for clients that read only `application/json`.
@@ -110,6 +117,7 @@ impl Default for Settings {
             token: None,
             trust_tenant_header: false,
             repair_heartbeat: true,
+            job_beside_jobs: true,
             repair_paths: true,
             media_type: Relabel::Auto,
             reset: false,
@@ -127,7 +135,7 @@ pub struct Sidecar {
     metrics: Metrics,
     backend: Backend,
     scopes: Scopes,
-    paused: Mutex<HashSet<Arc<str>>>,
+    paused: Mutex<HashMap<Arc<str>, Instant>>,
     settled: settle::Undelivered,
     named: limits::Named,
     /// The worker id under which limited queues are claimed.
@@ -135,6 +143,8 @@ pub struct Sidecar {
     claims: AtomicU64,
     draining: CancellationToken,
     tasks: TaskTracker,
+    /// Done when the backend has told what it is and which limited jobs are running.
+    learnt: OnceCell<()>,
     /// Until when heartbeats of unknown jobs are looked up: jobs that ran before this sidecar started.
     adopting: Mutex<Adopting>,
 }
@@ -172,6 +182,7 @@ impl Sidecar {
             claims: AtomicU64::new(1),
             draining: CancellationToken::new(),
             tasks: TaskTracker::new(),
+            learnt: OnceCell::new(),
             adopting: Mutex::new(Adopting {
                 until: Instant::now() + 2 * DEFAULT_VISIBILITY,
                 seen: HashSet::new(),
@@ -227,16 +238,37 @@ impl Sidecar {
         self.paused
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .contains(queue)
+            .contains_key(queue)
     }
 
+    /// Notes that a queue is paused as of now, or is not.
     fn set_paused(&self, queue: &str, paused: bool) {
         let mut all = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
-        if paused {
-            all.insert(Arc::from(queue));
-        } else {
+        if paused && (all.len() < MAX_PAUSED || all.contains_key(queue)) {
+            all.insert(Arc::from(queue), Instant::now());
+        } else if !paused {
             all.remove(queue);
         }
+    }
+
+    /// The backend gave jobs of the queue, or said that it runs, in answer to something sent at `asked`:
+    /// a pause from before that is over.
+    fn unpause(&self, queue: &str, asked: Instant) {
+        let mut all = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.get(queue).is_some_and(|since| *since < asked) {
+            all.remove(queue);
+        }
+    }
+
+    /// The paused queues of which jobs are held, and since when the pause is known to stand.
+    fn paused_with_held(&self) -> Vec<(Arc<str>, Instant)> {
+        let all = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.is_empty() {
+            return Vec::new();
+        }
+        let counts = self.hold.counts();
+        let held = all.iter().filter(|(queue, _)| counts.contains_key(*queue));
+        held.map(|(queue, since)| (queue.clone(), *since)).collect()
     }
 
     /// Ends a job's row and wakes whoever waits for its slots. Ending twice is ending once.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use http::HeaderValue;
+use http::{HeaderValue, Request, Response};
+use hyper::body::Incoming;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -15,6 +16,7 @@ use crate::admin::{Admin, Readiness};
 use crate::config::{self, ClaimsCount, Heartbeat, Liveness, MediaType, Requeue, Settings};
 use crate::metrics::Metrics;
 use crate::net::{Listener, Net};
+use crate::proxy::body::Body;
 use crate::proxy::respond::Relabel;
 use crate::proxy::{self, Backend, Proxy, Sidecar};
 use crate::server;
@@ -182,7 +184,9 @@ impl Running {
             self.closing.clone(),
         ));
         // Before the first FETCH: running jobs have their slots, or a limit would be broken by a restart.
-        proxy.learn().await;
+        if let Err(error) = proxy.ensure_learnt().await {
+            tracing::warn!(%error, "the backend does not answer yet; limited queues wait until it does");
+        }
         tasks.spawn(server::serve(
             self.data,
             proxy.clone(),
@@ -237,6 +241,13 @@ impl Thread {
     }
 }
 
+// Here and not beside `Proxy`, so that the proxy knows nothing of listeners.
+impl server::Service for Proxy {
+    async fn call(&self, request: Request<Incoming>) -> Response<Body> {
+        self.handle(request).await
+    }
+}
+
 fn server_limits(settings: &config::Server) -> server::Limits {
     server::Limits {
         header: settings.header_timeout,
@@ -276,6 +287,7 @@ fn proxy_settings(settings: &Settings, reset: bool) -> anyhow::Result<proxy::Set
             .context("upstream.token cannot stand in a header")?,
         trust_tenant_header: settings.server.trust_tenant_header,
         repair_heartbeat: settings.repairs.heartbeat_active_jobs,
+        job_beside_jobs: settings.repairs.job_and_jobs,
         repair_paths: settings.repairs.queue_paths,
         media_type: match settings.repairs.media_type {
             MediaType::Auto => Relabel::Auto,

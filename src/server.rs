@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use crate::net::{Listener, Stream};
 use crate::proxy::body::{Body, BodyError};
 use crate::proxy::respond::{self, Fault};
+use crate::upstream::Gate;
 use io::Guarded;
 use watchdog::{Flags, Watchdog};
 
@@ -149,12 +150,14 @@ async fn connection<S: Service>(stream: Stream, shared: Arc<Shared<S>>, flags: A
     let mut connection = pin!(connection);
     let mut watchdog = Watchdog::new(limits);
     let mut ending = false;
-    let mut known = false;
+    let mut waker: Option<Waker> = None;
     std::future::poll_fn(|cx| {
-        if !known {
-            known = true;
+        // A spawned task has one waker for life.
+        let waker = waker.get_or_insert_with(|| {
             flags.register(cx.waker());
-        }
+            Gate::before(cx.waker())
+        });
+        let cx = &mut Context::from_waker(waker);
         if flags.draining() && !ending {
             if flags.is_idle() {
                 return Poll::Ready(());

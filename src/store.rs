@@ -109,19 +109,38 @@ pub struct Ended {
 pub enum Change {
     /// Move a row's `until` (and its visibility) if its claim is still this one.
     Until {
+        /// The row's job.
         job: Arc<str>,
+        /// The claim that must still be the row's.
         generation: Gen,
+        /// When the owner must look again.
         until: Timestamp,
+        /// In microseconds.
         visibility: u64,
     },
     /// Hide a held row (or show it again).
-    Hidden { job: Arc<str>, hidden: bool },
+    Hidden {
+        /// The row's job.
+        job: Arc<str>,
+        /// Whether it is to be hidden.
+        hidden: bool,
+    },
     /// No starts of this job key before `until` (section 9.1); an earlier time than now opens it.
-    Shut { key: Key, until: Timestamp },
+    Shut {
+        /// The job key.
+        key: Key,
+        /// When it opens again.
+        until: Timestamp,
+    },
     /// A job that is out with a worker already (found after a restart): it takes its slots whatever
     /// the limits say, and its start is not counted again. Replaces the row of an older claim and a
     /// held row of the same one.
-    Adopt { claimed: Claimed, until: Timestamp },
+    Adopt {
+        /// What the row says.
+        claimed: Claimed,
+        /// When the backend must be asked about it.
+        until: Timestamp,
+    },
     /// Forget everything (the embedded backend's reset; tests).
     Clear,
 }

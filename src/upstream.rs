@@ -3,12 +3,13 @@
 //! was it written?
 
 mod body;
+mod gate;
 mod headers;
 mod link;
 mod target;
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,12 +18,12 @@ use http::{Method, Request, Response, StatusCode, Uri, Version};
 use tokio::time::timeout;
 
 pub use body::{BodyError, NotCollected, ReplyBody, RequestBody, collect};
+pub use gate::Gate;
 pub use headers::{named_by_connection, strip_hop_by_hop};
 pub use target::{BadTarget, Target};
 
 use crate::net::{Net, Stream};
-use body::Progress;
-use link::{Failure, Idle, Link};
+use link::{Failure, Idle, Link, Patience};
 
 /// One request whose body is known, and whose reply is read whole.
 #[derive(Clone, Debug)]
@@ -125,6 +126,12 @@ struct Shared {
     idle: Mutex<Idle>,
 }
 
+impl Shared {
+    fn idle(&self) -> MutexGuard<'_, Idle> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Upstream {
     /// The way to `target`. Nothing is opened before the first request.
     pub fn new(target: Target, net: Net, limits: Limits) -> Upstream {
@@ -156,7 +163,7 @@ impl Upstream {
                 None => (self.connect_boxed().await?, true),
             };
             let whole = async {
-                let head = link.exchange(request).await?;
+                let head = link.exchange(request, None).await?;
                 Ok(self.read(head, link).await)
             };
             match timeout(patience, whole).await {
@@ -179,6 +186,7 @@ impl Upstream {
         mut request: Request<RequestBody>,
     ) -> Result<Response<ReplyBody>, SendError> {
         self.clean(&mut request)?;
+        let time = self.0.limits.head;
         let progress = request.body().progress();
         let mut idle = self.pop();
         loop {
@@ -186,43 +194,21 @@ impl Upstream {
                 Some(link) => (link, false),
                 None => (self.connect_boxed().await?, true),
             };
-            match self
-                .wait(link.exchange(request), progress.as_deref())
-                .await?
-            {
+            let patience = Patience {
+                time,
+                progress: progress.clone(),
+            };
+            match link.exchange(request, Some(patience)).await {
                 Ok(head) => return Ok(self.streamed(head, link)),
                 Err(Failure::Unwritten(again, _)) if !fresh => request = *again,
                 Err(Failure::Broken(Some(error))) if error.is_user() => {
                     return Err(SendError::Broken);
                 }
+                Err(Failure::Stalled) => return Err(SendError::Stalled(time)),
+                Err(Failure::Late) => return Err(UpstreamError::Timeout(time).into()),
                 Err(failure) => return Err(failed(failure).into()),
             }
         }
-    }
-
-    /// Waits for a head. The time runs from the last part of the request's body that moved.
-    async fn wait<T>(
-        &self,
-        exchange: impl Future<Output = T>,
-        progress: Option<&Progress>,
-    ) -> Result<T, SendError> {
-        let patience = self.0.limits.head;
-        let mut exchange = std::pin::pin!(exchange);
-        let mut seen = 0;
-        loop {
-            if let Ok(done) = timeout(patience, exchange.as_mut()).await {
-                return Ok(done);
-            }
-            let Some(progress) = progress else { break };
-            if progress.waits_for_client() && progress.frames() == seen {
-                return Err(SendError::Stalled(patience));
-            }
-            if progress.frames() == seen {
-                break;
-            }
-            seen = progress.frames();
-        }
-        Err(UpstreamError::Timeout(patience).into())
     }
 
     /// A call as a request.
@@ -235,6 +221,8 @@ impl Upstream {
         *request.headers_mut() = call.headers;
         request.headers_mut().remove(header::CONTENT_LENGTH);
         request.headers_mut().remove(header::UPGRADE);
+        // What is read must not come packed.
+        request.headers_mut().remove(header::ACCEPT_ENCODING);
         self.clean(&mut request)?;
         // A POST without any length is answered with 411 by some servers.
         if empty
@@ -271,16 +259,14 @@ impl Upstream {
 
     /// A connection that was idle.
     fn pop(&self) -> Option<Box<Link>> {
-        self.idle().pop(self.0.limits.idle)
+        self.0.idle().pop(self.0.limits.idle)
     }
 
     /// Takes a connection back.
     fn put(&self, link: Box<Link>) {
-        self.idle().push(link, self.0.limits.idle);
-    }
-
-    fn idle(&self) -> std::sync::MutexGuard<'_, Idle> {
-        self.0.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        if self.0.idle().push(link) {
+            tokio::spawn(sweep(Arc::downgrade(&self.0)));
+        }
     }
 
     /// [`Upstream::connect`] out of the way: it is rare and large, and every request in progress would
@@ -362,6 +348,22 @@ impl Upstream {
     }
 }
 
+/// Closes connections that nobody came back for, until there are none.
+async fn sweep(shared: Weak<Shared>) {
+    let Some(idle) = shared.upgrade().map(|shared| shared.limits.idle) else {
+        return;
+    };
+    loop {
+        tokio::time::sleep(idle).await;
+        let Some(shared) = shared.upgrade() else {
+            return;
+        };
+        if !shared.idle().sweep(idle) {
+            return;
+        }
+    }
+}
+
 /// Whether the client asks to go on in the WebSocket protocol; the other that is seen, Java's
 /// `h2c`, is an offer that nobody need take.
 pub fn wants_websocket(headers: &HeaderMap) -> bool {
@@ -380,5 +382,6 @@ fn failed(failure: Failure) -> UpstreamError {
         Failure::Unwritten(_, error) => UpstreamError::Unreachable(error.to_string()),
         Failure::Broken(Some(error)) => UpstreamError::Lost(error.to_string()),
         Failure::Broken(None) => UpstreamError::Lost("the connection ended".to_owned()),
+        Failure::Late | Failure::Stalled => UpstreamError::Lost("it came too late".to_owned()),
     }
 }

@@ -70,6 +70,7 @@ fn plain_404() -> Response<Bytes> {
     response
 }
 
+#[expect(clippy::indexing_slicing, reason = "a JSON object takes any name")]
 fn envelope(refusal: &Refusal, id: &HeaderValue) -> Vec<u8> {
     let mut error = json!({
         "code": refusal.code,
@@ -108,6 +109,10 @@ fn request_id(state: &mut State, request: &Request<Bytes>, now: Instant) -> Head
 }
 
 /// A single enqueue tells where the job is.
+#[expect(
+    clippy::indexing_slicing,
+    reason = "what a JSON value does not have is null"
+)]
 fn location(segments: &[&str], response: &Response<Bytes>) -> Option<HeaderValue> {
     if *segments != ["ojs", "v1", "jobs"] || response.status() != StatusCode::CREATED {
         return None;

@@ -94,6 +94,10 @@ const OWN: &str = "queue state priority attempt max_attempts timeout_ms tags cre
 
 impl Job {
     /// Reads and checks one enqueue; `fresh` makes an id where none was sent.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one member after the other, in the order of the text"
+    )]
     pub(super) fn parse(
         members: Members,
         lax: &Lax,
@@ -283,9 +287,9 @@ impl Serialize for View<'_> {
         };
         let date = |at: Option<Instant>| at.map(|at| clock.print(at));
         let millis = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-        shown.put("id", Some(&job.id[..]))?;
-        shown.put("type", Some(&job.kind[..]))?;
-        shown.put("queue", Some(&job.queue[..]))?;
+        shown.put("id", Some(&*job.id))?;
+        shown.put("type", Some(&*job.kind))?;
+        shown.put("queue", Some(&*job.queue))?;
         shown.put("state", Some(job.phase.name()))?;
         shown.put("args", Some(&job.args))?;
         shown.put("meta", job.meta.as_ref())?;

@@ -5,6 +5,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::queue::Next;
+use super::{Hold, Lane};
+use crate::limit::Limited;
 
 /// A waiting FETCH.
 #[derive(Clone, Debug)]
@@ -86,5 +91,88 @@ impl Line {
 
     pub(super) fn wanted(&self) -> usize {
         self.waiters.iter().map(|(_, want)| want).sum()
+    }
+}
+
+impl Hold {
+    /// A slot of these keys ended, or a start of theirs was undone: whoever waits for one of them may
+    /// ask again.
+    pub fn wake(&self, freed: &[Limited]) {
+        let mut state = self.state();
+        for queue in state.queues.values_mut() {
+            let touches = |limited: &[Limited]| {
+                limited
+                    .iter()
+                    .any(|l| freed.iter().any(|f| f.space == l.space && f.key == l.key))
+            };
+            let mut woken = touches(&queue.gate.limited);
+            for group in queue.groups.values_mut().flatten() {
+                if touches(&group.limits.limited) {
+                    group.next = Next::Ask;
+                    woken = true;
+                }
+            }
+            if woken {
+                queue.line.wake();
+            }
+        }
+    }
+
+    /// Wakes every waiting FETCH (drain).
+    pub fn wake_all(&self) {
+        for queue in self.state().queues.values() {
+            queue.line.wake_all();
+        }
+    }
+
+    /// Wakes the first who waits for the lane, if something of it may be asked for.
+    pub fn nudge(&self, lane: &Lane) {
+        let state = self.state();
+        if let Some(queue) = state.queues.get(lane)
+            && queue
+                .groups
+                .values()
+                .flatten()
+                .any(|group| group.next == Next::Ask && !group.jobs.is_empty())
+        {
+            queue.line.wake();
+        }
+    }
+
+    /// Stands in the lines of all the lanes, behind who is there already.
+    pub fn stand(&self, lanes: &[Lane], want: usize, now: Instant) -> Waiter {
+        let mut state = self.state();
+        state.waiters += 1;
+        let waiter = Waiter::new(state.waiters);
+        for lane in lanes {
+            state.queue(lane, now).line.join(&waiter, want);
+        }
+        waiter
+    }
+
+    /// Leaves the lines; the next in each is woken.
+    pub fn leave(&self, lanes: &[Lane], waiter: &Waiter) {
+        let mut state = self.state();
+        for lane in lanes {
+            if let Some(queue) = state.queues.get_mut(lane) {
+                queue.line.leave(waiter);
+            }
+        }
+    }
+
+    /// Where a waiter stands in a lane's line.
+    pub fn standing(&self, lane: &Lane, waiter: &Waiter) -> Place {
+        self.state()
+            .queues
+            .get(lane)
+            .map_or(Place::Gone, |queue| queue.line.standing(waiter))
+    }
+
+    /// Jobs wanted by everyone in the lane's line.
+    pub fn wanted(&self, lane: &Lane) -> usize {
+        self.state()
+            .queues
+            .get(lane)
+            .map_or(0, |queue| queue.line.wanted())
     }
 }

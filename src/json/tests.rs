@@ -139,7 +139,7 @@ fn print_text(text: &str, dice: &mut SmallRng, out: &mut String) {
             out.push_str("\\/");
         } else {
             let quoted = quote(&character.to_string());
-            out.push_str(&quoted[1..quoted.len() - 1]);
+            out.push_str(quoted.get(1..quoted.len() - 1).unwrap());
         }
     }
     out.push('"');

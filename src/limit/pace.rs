@@ -6,6 +6,8 @@
 //! copy or throws it away.
 
 use std::cell::Cell;
+use std::num::NonZeroU32;
+use std::time::Duration;
 
 use governor::clock::Clock;
 use governor::middleware::NoOpMiddleware;
@@ -26,19 +28,22 @@ const LAST: u64 = 1 << 62;
 /// How far the starts of a key have run ahead of their spacing.
 ///
 /// Only times are kept, no limits: a throttle that changes is applied to them at the next decision.
+/// One that was raised does not wait for what the old one asked for, but has no bursts until that
+/// time has passed; where jobs bring different throttles to one key, each keeps its own spacing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pace {
     /// When every start so far has been earned back: GCRA's theoretical arrival time, in
     /// nanoseconds since 1970.
     earned: u64,
-    /// The last spaced start.
+    /// The latest spaced start.
     last: Timestamp,
 }
 
 impl Pace {
     /// The earliest start from `now` on.
     pub fn next(&self, throttle: &Throttle, now: Timestamp) -> Timestamp {
-        match decide(self.earned_under(throttle), throttle, now) {
+        let spacing = Spacing::of(throttle);
+        match spacing.decide(self.earned_under(&spacing), now) {
             Ok(_) => now,
             Err(earliest) => micros(earliest),
         }
@@ -47,15 +52,17 @@ impl Pace {
     /// The pace after one more start at `at`, which is not before [`Pace::next`].
     #[must_use]
     pub fn after(&self, throttle: &Throttle, at: Timestamp) -> Pace {
-        let before = self.earned_under(throttle);
+        let spacing = Spacing::of(throttle);
+        let before = self.earned_under(&spacing);
         // A refusal here is a caller that did not ask; the start is counted all the same.
-        let earned = decide(before, throttle, at)
-            .unwrap_or_else(|_| before.saturating_add(interval(throttle)));
+        let earned = spacing
+            .decide(before, at)
+            .unwrap_or_else(|_| before.saturating_add(spacing.step));
         // Where jobs bring different throttles to one key, a faster one does not shorten the wait
         // that a slower one has earned.
         Pace {
             earned: earned.max(self.earned),
-            last: at,
+            last: at.max(self.last),
         }
     }
 
@@ -73,41 +80,99 @@ impl Pace {
         self.earned <= nanos(now)
     }
 
-    /// How many starts are allowed at `now`, and when one more is.
+    /// How many starts are allowed at `now`, and when one more is. Where a slower throttle has left
+    /// a debt, bursts are not counted on.
     pub fn room(&self, throttle: &Throttle, now: Timestamp) -> Room {
-        let step = interval(throttle);
-        let burst = step * u64::from(burst(throttle).get() - 1);
-        let earned = self.earned_under(throttle).max(nanos(now));
-        let most = 1 + (EARLY * 1000 + burst) / step;
-        let starts = match (nanos(now) + EARLY * 1000 + burst).checked_sub(earned) {
+        let spacing = Spacing::of(throttle);
+        let (step, ahead) = (spacing.step, spacing.whole() - spacing.step);
+        let earned = self.earned_under(&spacing).max(nanos(now));
+        if ahead == 0 || self.earned > earned {
+            return self.room_one_by_one(throttle, now);
+        }
+        let most = 1 + (EARLY * 1000 + ahead) / step;
+        let starts = match (nanos(now) + EARLY * 1000 + ahead).checked_sub(earned) {
             Some(spare) => 1 + spare / step,
             None => 0,
         };
-        let more = (starts < most).then(|| micros((earned + starts * step).saturating_sub(burst)));
+        let more = (starts < most).then(|| micros((earned + starts * step).saturating_sub(ahead)));
         Room {
             starts: u32::try_from(starts).unwrap_or(u32::MAX),
             at: more,
         }
     }
 
-    /// The time at which all is earned back, seen through `throttle`: no start leaves more debt
+    /// The room of a throttle that has no burst, or none yet because the debt of a slower one is
+    /// still there: one start an interval. Starts are at whole microseconds, and each interval
+    /// begins at the start before it.
+    fn room_one_by_one(&self, throttle: &Throttle, now: Timestamp) -> Room {
+        let step = Spacing::of(throttle).step.div_ceil(1000);
+        let next = self.next(throttle, now);
+        let starts = match now.plus(EARLY).0.checked_sub(next.0) {
+            Some(spare) => 1 + spare / step,
+            None => 0,
+        };
+        let spaced = (starts <= EARLY / step).then(|| next.plus(starts * step));
+        let bursts = (throttle.burst.get() > 1).then(|| micros(self.earned).plus(EARLY));
+        let more = spaced.into_iter().chain(bursts).min();
+        Room {
+            starts: u32::try_from(starts).unwrap_or(u32::MAX),
+            at: more,
+        }
+    }
+
+    /// The time at which all is earned back, as far as `spacing` can tell: no start leaves more debt
     /// than a whole burst behind, so a limit that was raised does not wait for what the old one
     /// asked for.
-    fn earned_under(&self, throttle: &Throttle) -> u64 {
-        let whole = interval(throttle) * u64::from(burst(throttle).get());
-        self.earned.min(nanos(self.last) + whole)
+    fn earned_under(&self, spacing: &Spacing) -> u64 {
+        self.earned.min(nanos(self.last) + spacing.whole())
     }
 }
 
-/// One start at `at`: `Ok` is the new time at which all is earned back, `Err` the earliest start.
-fn decide(earned: u64, throttle: &Throttle, at: Timestamp) -> Result<u64, u64> {
-    // Born at time zero, so that its state is time since 1970 and outlives the limiter.
-    let limiter: RateLimiter<NotKeyed, Earned, At, NoOpMiddleware<Nanos>> =
-        RateLimiter::new(quota(throttle), Earned(Cell::new(earned)), At(Cell::new(0)));
-    limiter.clock().0.set(nanos(at));
-    match limiter.check() {
-        Ok(()) => Ok(limiter.into_state_store().0.get()),
-        Err(until) => Err(until.earliest_possible().as_u64()),
+/// A throttle in the terms of GCRA, with numbers that cannot overflow.
+struct Spacing {
+    /// Nanoseconds between two starts, rounded up: P3 allows no start too many, ever.
+    step: u64,
+    burst: NonZeroU32,
+}
+
+impl Spacing {
+    fn of(throttle: &Throttle) -> Spacing {
+        let period = throttle.period.get().saturating_mul(1000).min(LONGEST);
+        let step = period.div_ceil(u64::from(throttle.limit.get()));
+        let fits = step
+            .checked_mul(u64::from(throttle.burst.get()))
+            .is_some_and(|whole| whole <= LONGEST);
+        let burst = match fits {
+            true => throttle.burst,
+            // A throttle that was not checked. The quotient is not zero, for a step is at most LONGEST.
+            false => u32::try_from(LONGEST / step)
+                .ok()
+                .and_then(NonZeroU32::new)
+                .unwrap_or(NonZeroU32::MIN),
+        };
+        Spacing { step, burst }
+    }
+
+    /// The time in which a whole burst is earned back.
+    fn whole(&self) -> u64 {
+        self.step * u64::from(self.burst.get())
+    }
+
+    /// One start at `at`: `Ok` is the new time at which all is earned back, `Err` the earliest
+    /// start.
+    fn decide(&self, earned: u64, at: Timestamp) -> Result<u64, u64> {
+        // `None` is only for an interval of zero, which no step is.
+        let spaced = Quota::with_period(Duration::from_nanos(self.step))
+            .unwrap_or(Quota::per_second(self.burst));
+        let quota = spaced.allow_burst(self.burst);
+        // Born at time zero, so that its state is time since 1970 and outlives the limiter.
+        let limiter: RateLimiter<NotKeyed, Earned, At, NoOpMiddleware<Nanos>> =
+            RateLimiter::new(quota, Earned(Cell::new(earned)), At(Cell::new(0)));
+        limiter.clock().0.set(nanos(at));
+        match limiter.check() {
+            Ok(()) => Ok(limiter.into_state_store().0.get()),
+            Err(until) => Err(until.earliest_possible().as_u64()),
+        }
     }
 }
 
@@ -136,25 +201,6 @@ impl Clock for At {
     fn now(&self) -> Nanos {
         Nanos::new(self.0.get())
     }
-}
-
-fn quota(throttle: &Throttle) -> Quota {
-    let step = std::time::Duration::from_nanos(interval(throttle));
-    // `None` is only for an interval of zero, which `interval` never gives.
-    let spaced = Quota::with_period(step).unwrap_or(Quota::per_second(throttle.limit));
-    spaced.allow_burst(burst(throttle))
-}
-
-/// Nanoseconds between two starts, rounded up: P3 allows no start too many, ever.
-fn interval(throttle: &Throttle) -> u64 {
-    let period = throttle.period.get().saturating_mul(1000).min(LONGEST);
-    period.div_ceil(u64::from(throttle.limit.get()))
-}
-
-/// The burst, held to what can be earned back in [`LONGEST`].
-fn burst(throttle: &Throttle) -> std::num::NonZeroU32 {
-    let most = u32::try_from(LONGEST / interval(throttle)).unwrap_or(u32::MAX);
-    std::num::NonZeroU32::new(most).map_or(throttle.burst, |most| most.min(throttle.burst))
 }
 
 fn nanos(time: Timestamp) -> u64 {
@@ -233,11 +279,10 @@ mod tests {
         assert_eq!(absurd.check(), Err(super::super::LongThrottle));
         let pace = Pace::default().after(&absurd, DAY);
         assert!(pace.next(&absurd, DAY) > DAY.plus(1_000_000_000_000));
-        let pace = pace
-            .after(&absurd, Timestamp::NEVER)
-            .after(&absurd, Timestamp::NEVER);
-        assert!(pace.next(&absurd, Timestamp::NEVER).0 > LAST / 1000);
-        assert_eq!(pace.room(&absurd, Timestamp::NEVER).starts, 0);
+        let end = Timestamp(LAST / 1000);
+        let pace = pace.after(&absurd, end).after(&absurd, Timestamp::NEVER);
+        assert!(pace.next(&absurd, end) > end);
+        assert_eq!(pace.room(&absurd, end).starts, 0);
         // One a day with a burst of 300,000 is 821 years of debt.
         assert!(throttle(1, 86_400_000_000, 300_000).check().is_err());
         assert!(throttle(1, 86_400_000_000, 10_000).check().is_ok());
@@ -245,7 +290,14 @@ mod tests {
 
     #[test]
     fn room_is_what_can_be_taken() {
-        for (limit, burst) in [(1_000, 1), (10, 5), (7, 3), (100, 1)] {
+        for (limit, burst) in [
+            (1_000, 1),
+            (10, 5),
+            (7, 3),
+            (100, 1),
+            (7_000, 1),
+            (7_000, 2),
+        ] {
             let some = throttle(limit, 1_000_000, burst);
             let mut pace = Pace::default();
             let mut now = DAY;

@@ -40,9 +40,14 @@ impl Ring {
         }
     }
 
-    /// Counts a start, and forgets what has left by `now`.
-    pub(super) fn add(&mut self, at: Timestamp, now: Timestamp) {
-        self.forget(self.gone(now));
+    /// Forgets what has left by `now`, and says how many starts count.
+    pub(super) fn forget(&mut self, now: Timestamp) -> u32 {
+        self.clear_below(self.gone(now));
+        self.total
+    }
+
+    /// Counts a start.
+    pub(super) fn add(&mut self, at: Timestamp) {
         let sub = (at.0 / self.width).max(self.low);
         // Never with times that stay near each other; if so, the oldest count a little longer.
         if sub - self.low >= SLOTS {
@@ -107,7 +112,7 @@ impl Ring {
     }
 
     /// Drops what is older than sub-window `low`, and says how much that was.
-    fn forget(&mut self, low: u64) -> u32 {
+    fn clear_below(&mut self, low: u64) -> u32 {
         let mut gone = 0;
         for sub in self.low..low.min(self.low + SLOTS) {
             if let Some(count) = self.slot(sub) {
@@ -121,7 +126,7 @@ impl Ring {
 
     /// Counts what is older than sub-window `low` as if it were of that one.
     fn fold(&mut self, low: u64) {
-        let gone = self.forget(low);
+        let gone = self.clear_below(low);
         if let Some(count) = self.slot(low) {
             *count += gone;
             self.total += gone;
@@ -141,7 +146,7 @@ mod tests {
             for offset in [0, 1, period / 127, period / 3, period - 1] {
                 let at = T.plus(offset);
                 let mut ring = Ring::new(period, at);
-                ring.add(at, at);
+                ring.add(at);
                 let leaves = ring.leaves(0, at).unwrap();
                 assert!(leaves >= at.plus(period + EARLY));
                 assert!(
@@ -162,12 +167,12 @@ mod tests {
     #[test]
     fn times_that_leap_lose_no_start_that_counts() {
         let mut ring = Ring::new(1_000_000, T);
-        ring.add(T, T);
+        ring.add(T);
         // Far ahead of the clock: more than the ring spans.
-        ring.add(T.plus(90_000_000), T);
+        ring.add(T.plus(90_000_000));
         assert_eq!(ring.count(T), 2);
         // And back.
-        ring.add(T, T);
+        ring.add(T);
         assert_eq!(ring.count(T), 3);
         assert_eq!(ring.count(T.plus(100_000_000)), 0);
     }
@@ -175,8 +180,8 @@ mod tests {
     #[test]
     fn only_the_newest_is_uncounted() {
         let mut ring = Ring::new(1_000_000, T);
-        ring.add(T, T);
-        ring.add(T.plus(7), T.plus(7));
+        ring.add(T);
+        ring.add(T.plus(7));
         ring.remove(T);
         assert_eq!(ring.count(T.plus(7)), 2);
         ring.remove(T.plus(7));

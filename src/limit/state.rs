@@ -1,10 +1,7 @@
 //! Everything that is known of one key, and the two steps of a start: ask, then take.
 
-use super::{EARLY, Limits, Pace, Rate, Refusal, Room, Strategy, Throttle, Timestamp, Window};
-
-/// Windows of one key that are kept for their own sake. Beyond this, a new period takes the place
-/// of an idle window; windows that still count starts all stay, however many there are.
-const PERIODS: usize = 8;
+use super::windows::Windows;
+use super::{EARLY, Limits, Pace, Rate, Refusal, Room, Strategy, Throttle, Timestamp};
 
 /// The usage of one key. Limits are not part of it; every question brings them.
 ///
@@ -14,7 +11,7 @@ const PERIODS: usize = 8;
 pub struct KeyState {
     pace: Pace,
     shut: Timestamp,
-    windows: Vec<Window>,
+    windows: Windows,
     active: u32,
 }
 
@@ -52,7 +49,7 @@ impl KeyState {
             refuse(Strategy::Concurrency, most, self.active, None);
         }
         for rate in &limits.rates {
-            let window = self.window(rate.period.get());
+            let window = self.windows.get(rate.period.get());
             if let Some((window, opens)) =
                 window.and_then(|w| Some((w, w.opens(rate.limit.get(), now)?)))
             {
@@ -90,7 +87,7 @@ impl KeyState {
             self.pace = self.pace.and(before.after(throttle, at));
         }
         for period in periods(limits) {
-            self.window_mut(period, now).add(at, now);
+            self.windows.add(period, at, now);
         }
         Undo {
             at,
@@ -112,11 +109,7 @@ impl KeyState {
             self.pace = undo.before;
         }
         for period in periods(limits) {
-            if let Some(window) = self
-                .windows
-                .iter_mut()
-                .find(|window| window.period() == period)
-            {
+            if let Some(window) = self.windows.get_mut(period) {
                 window.remove(undo.at);
             }
         }
@@ -163,7 +156,7 @@ impl KeyState {
 
     /// How many starts of the last `period` microseconds count, and when the oldest leaves.
     pub fn counted(&self, period: u64, now: Timestamp) -> (u32, Option<Timestamp>) {
-        let window = self.window(period);
+        let window = self.windows.get(period);
         window.map_or((0, None), |window| {
             (window.count(now), window.leaves(0, now))
         })
@@ -189,13 +182,12 @@ impl KeyState {
 
     /// The memory it takes, in bytes.
     pub fn bytes(&self) -> usize {
-        let kept = self.windows.capacity() * size_of::<Window>();
-        size_of::<KeyState>() + kept + self.windows.iter().map(Window::heap).sum::<usize>()
+        size_of::<KeyState>() + self.windows.heap()
     }
 
     fn rate_room(&self, rate: &Rate, now: Timestamp) -> Room {
         let limit = rate.limit.get();
-        let Some(window) = self.window(rate.period.get()) else {
+        let Some(window) = self.windows.get(rate.period.get()) else {
             return Room {
                 starts: limit,
                 at: None,
@@ -206,41 +198,6 @@ impl KeyState {
         Room {
             starts: limit.saturating_sub(count),
             at: more.map(granted_from),
-        }
-    }
-
-    fn window(&self, period: u64) -> Option<&Window> {
-        self.windows.iter().find(|window| window.period() == period)
-    }
-
-    /// The window of `period`; if there is none, a new one.
-    fn window_mut(&mut self, period: u64, now: Timestamp) -> &mut Window {
-        let known = self
-            .windows
-            .iter()
-            .position(|window| window.period() == period);
-        let place = known.unwrap_or_else(|| {
-            self.make_place(now);
-            self.windows.reserve_exact(1);
-            self.windows.push(Window::new(period));
-            self.windows.len() - 1
-        });
-        // `place` is a position in `windows`, or its last one after a push.
-        &mut self.windows[place]
-    }
-
-    /// Drops the longest idle window if there are enough.
-    fn make_place(&mut self, now: Timestamp) {
-        if self.windows.len() < PERIODS {
-            return;
-        }
-        let idle = self
-            .windows
-            .iter()
-            .enumerate()
-            .filter(|(_, window)| window.count(now) == 0);
-        if let Some((place, _)) = idle.min_by_key(|(_, window)| window.newest()) {
-            self.windows.swap_remove(place);
         }
     }
 }

@@ -80,7 +80,9 @@ impl Window {
 
     /// Counts a start at `at`.
     pub fn add(&mut self, at: Timestamp, now: Timestamp) {
-        if !self.is_exact() && self.count(now) == 0 {
+        if let Starts::Many(ring) = &mut self.starts
+            && ring.forget(now) == 0
+        {
             self.starts = Starts::Each(Vec::new());
         }
         let gone = match &self.starts {
@@ -88,7 +90,7 @@ impl Window {
             _ => 0,
         };
         match &mut self.starts {
-            Starts::Many(ring) => ring.add(at, now),
+            Starts::Many(ring) => ring.add(at),
             Starts::Each(log) => {
                 log.drain(..gone);
                 match log.len() {
@@ -134,9 +136,10 @@ impl Window {
         let first = log.first().copied().unwrap_or(at);
         let mut ring = Box::new(Ring::new(self.period, first));
         for start in log {
-            ring.add(*start, first);
+            ring.add(*start);
         }
-        ring.add(at, now);
+        ring.forget(now);
+        ring.add(at);
         self.starts = Starts::Many(ring);
     }
 

@@ -475,6 +475,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table")]
     fn what_is_wrong_is_named_with_its_path() {
         let table = [
             ("5", "options.rate_limit: must be an object"),

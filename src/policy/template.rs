@@ -293,6 +293,7 @@ fn escape(value: &str, out: &mut String) {
 /// The key of a rendered text; a long one keeps its beginning and gets a 128-bit hash of the
 /// whole. The hash (std's SipHash over the text with two different first bytes) keeps honest keys
 /// apart; it is no secret, so who can choose values that long can also choose to share a key.
+#[expect(clippy::expect_used, reason = "valid by construction")]
 fn checked(text: String) -> Key {
     let text = if text.len() <= Key::MAX {
         text
@@ -444,11 +445,11 @@ mod tests {
             match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
                 Some(byte) => {
                     out.push(byte);
-                    rest = &rest[4..];
+                    rest = rest.get(4..).unwrap();
                 }
                 None => {
                     out.push(c as u8);
-                    rest = &rest[1..];
+                    rest = rest.get(1..).unwrap();
                 }
             }
         }

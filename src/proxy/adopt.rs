@@ -12,6 +12,7 @@ use super::{DEFAULT_VISIBILITY, DEPTH, Proxy, Sidecar, job, mirror};
 use crate::json::Json;
 use crate::metrics::Event;
 use crate::store::{Change, Claimed};
+use crate::upstream::UpstreamError;
 
 /// The most unknown jobs looked up from heartbeats.
 const MAX_SEEN: usize = 10_000;
@@ -29,6 +30,12 @@ impl Sidecar {
         Instant::now() < adopting.until
     }
 
+    /// The backend answers: from now on workers can tell what they run.
+    fn adopt_from_now(&self) {
+        let mut adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
+        adopting.until = Instant::now() + 2 * DEFAULT_VISIBILITY;
+    }
+
     /// Whether the job was not looked up yet.
     fn first_seen(&self, job: &str) -> bool {
         let mut adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -37,31 +44,38 @@ impl Sidecar {
 }
 
 impl Proxy {
-    /// Learns what must be known before the first FETCH: what kind of backend it is, and which limited
-    /// jobs are running. A backend that does not answer is learnt from later.
-    pub async fn learn(&self) {
+    /// Learns what must be known before the first limited FETCH: what kind of backend it is, and which
+    /// limited jobs are running already. A backend that does not answer is asked again at each FETCH.
+    ///
+    /// # Errors
+    /// The backend does not answer yet.
+    pub async fn ensure_learnt(&self) -> Result<(), UpstreamError> {
+        self.sidecar.learnt.get_or_try_init(|| self.learn()).await?;
+        Ok(())
+    }
+
+    async fn learn(&self) -> Result<(), UpstreamError> {
         let mut call = super::get(self, 0, "/ojs/manifest".to_owned());
         call.timeout = Duration::from_secs(2);
-        match super::call(self, "manifest", call).await {
-            Ok(reply) => self.sidecar.backend.read_manifest(&reply.body),
-            Err(error) => {
-                tracing::warn!(%error, "the backend does not answer yet");
-                return;
-            }
-        }
+        let reply = super::call(self, "manifest", call).await?;
+        self.sidecar.backend.read_manifest(&reply.body);
+        self.sidecar.adopt_from_now();
         if self.sidecar.policies.load().is_empty() {
-            return;
+            return Ok(());
         }
         match self.adopt_running().await {
             Some(0) => {}
-            Some(adopted) => tracing::info!(
-                adopted,
-                "limited jobs were running already; they have their slots"
-            ),
+            Some(adopted) => {
+                tracing::info!(
+                    adopted,
+                    "limited jobs were running already; they have their slots"
+                );
+            }
             None => tracing::warn!(
                 "the backend has no list of active jobs for us; those that run already are learnt from heartbeats"
             ),
         }
+        Ok(())
     }
 
     /// Reads the backend's list of active jobs and takes their slots. Says how many were adopted;
@@ -96,7 +110,11 @@ impl Proxy {
             if known || self.sidecar.hold.has(id) || !self.sidecar.first_seen(id) {
                 continue;
             }
-            let call = super::get(self, scope, format!("/ojs/v1/jobs/{id}"));
+            let call = super::get(
+                self,
+                scope,
+                format!("/ojs/v1/jobs/{}", crate::ojs::encoded(id)),
+            );
             let Ok(reply) = super::call(self, "get_job", call).await else {
                 continue;
             };

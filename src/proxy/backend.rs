@@ -91,9 +91,14 @@ impl Backend {
         self.worker_liveness.known().unwrap_or(false)
     }
 
+    /// Whether a heartbeat's value counts from the job's start instead of from now.
+    pub fn from_start(&self) -> bool {
+        self.from_start.known().unwrap_or(false)
+    }
+
     /// The value to send so that a job claimed `age` ago stays ours for `visibility` from now.
     pub fn heartbeat_value(&self, visibility: Duration, age: Duration) -> Duration {
-        if self.from_start.known() == Some(true) {
+        if self.from_start() {
             visibility + age
         } else {
             visibility

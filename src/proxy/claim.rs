@@ -9,10 +9,11 @@ use tokio::time::Instant;
 
 use super::job::Origin;
 use super::{DEPTH, Proxy, job};
-use crate::hold::{Lane, Prospect};
+use crate::hold::{Lane, Lookahead, Prospect};
 use crate::json::{Json, Splice, quote};
 use crate::metrics::Event;
 use crate::policy::{Gate, PolicySet};
+use crate::store::{Claimed, Place};
 use crate::upstream::{Call, Reply, UpstreamError};
 
 /// What a worker asked for.
@@ -46,6 +47,14 @@ pub(super) enum Answer {
     Jobs { short: bool },
     /// The backend said something else; it is passed on as it is.
     Other(Reply),
+}
+
+/// What came into the hold.
+pub(super) struct Kept {
+    /// How many jobs.
+    pub(super) jobs: usize,
+    /// Of which queues.
+    pub(super) queues: Vec<Arc<str>>,
 }
 
 /// How many jobs may be asked for now, and if none, when that may change by itself.
@@ -87,7 +96,7 @@ impl Proxy {
     pub(super) async fn allowance(&self, lane: &Lane, gate: &Gate, n: usize) -> Allowance {
         let sidecar = &self.sidecar;
         let mut jobs = n;
-        let mut prospect = Prospect::None;
+        let mut prospect = Prospect::default();
         if !gate.limited.is_empty() {
             let Ok(room) = sidecar.store.room(&gate.limited).await else {
                 return Allowance { jobs: 0, prospect };
@@ -96,15 +105,22 @@ impl Proxy {
             jobs = jobs.min((room.starts as usize).saturating_sub(promised));
             let paused = gate.limited.iter().any(|l| l.limits.concurrency == Some(0));
             if jobs == 0 && !paused && sidecar.hold.more(lane) {
-                prospect = room.at.map_or(Prospect::Slot, Prospect::At);
+                prospect = room.at.map_or_else(Prospect::slot, Prospect::at);
             }
         }
         if gate.keyed || gate.limited.is_empty() {
-            jobs = jobs.min(
-                sidecar
-                    .hold
-                    .lookahead(sidecar.hold_max(), sidecar.settings.hold_bytes),
-            );
+            let free = match sidecar
+                .hold
+                .lookahead(sidecar.hold_max(), sidecar.settings.hold_bytes)
+            {
+                Lookahead::Free(free) => free,
+                Lookahead::Full => 0,
+                Lookahead::Soon => {
+                    prospect = Prospect::slot();
+                    0
+                }
+            };
+            jobs = jobs.min(free);
         }
         Allowance { jobs, prospect }
     }
@@ -142,19 +158,20 @@ impl Proxy {
         let origin = Origin {
             scope: wanted.scope,
             tenant: job::tenant(&wanted.headers),
-            queue: if section.lanes.len() == 1 {
-                Some(&first.queue)
-            } else {
-                None
-            },
+            queues: section
+                .lanes
+                .iter()
+                .map(|lane| lane.queue.clone())
+                .collect(),
             claim_id: &claim_id,
             visibility: wanted.visibility,
             sent,
         };
-        let got = match &answer {
-            Ok(reply) => self.keep(reply, &origin, policies),
+        let kept = match &answer {
+            Ok(reply) => self.keep(reply, &origin, policies).await,
             Err(_) => None,
         };
+        let got = kept.map(|kept| kept.jobs);
         sidecar
             .hold
             .asked(first, n, got.is_some_and(|got| got >= n), Instant::now());
@@ -165,14 +182,13 @@ impl Proxy {
         }
     }
 
-    /// Puts the jobs of a FETCH reply into the hold and says how many came; `None`: it is no FETCH
-    /// reply.
-    pub(super) fn keep(
+    /// Puts the jobs of a FETCH reply into the hold; `None`: it is no FETCH reply.
+    pub(super) async fn keep(
         &self,
         reply: &Reply,
         origin: &Origin<'_>,
         policies: &PolicySet,
-    ) -> Option<usize> {
+    ) -> Option<Kept> {
         let sidecar = &self.sidecar;
         if reply.status != http::StatusCode::OK {
             return None;
@@ -183,9 +199,8 @@ impl Proxy {
             return None;
         };
         let mut held = Vec::new();
-        let mut came = 0;
+        let jobs_came = jobs.len();
         for job in jobs {
-            came += 1;
             match sidecar.read_job(job, origin, policies) {
                 Some(job) => held.push(job),
                 None => sidecar.metrics.count(Event::Nonsense),
@@ -194,8 +209,35 @@ impl Proxy {
         sidecar.metrics.claimed(held.len());
         held.iter()
             .for_each(|held| sidecar.noted(&held.claimed.limited));
+        for held in &held {
+            self.end_earlier(&held.claimed).await;
+        }
+        let mut queues: Vec<Arc<str>> =
+            held.iter().map(|held| held.claimed.queue.clone()).collect();
+        queues.dedup();
+        for queue in &queues {
+            sidecar.unpause(queue, origin.sent);
+        }
         sidecar.hold.add(held);
-        Some(came)
+        Some(Kept {
+            jobs: jobs_came,
+            queues,
+        })
+    }
+
+    /// The backend hands the job out again, so an earlier hand-out of it is over, whether its time has
+    /// passed here or not. Where claims do not count, the attempt would not show it: the job would wait
+    /// in the hold for its own slot.
+    async fn end_earlier(&self, claimed: &Claimed) {
+        let row = self.sidecar.store.row(&claimed.job).await.ok().flatten();
+        if let Some(row) = row
+            && row.place == Place::Out
+            && row.claimed.generation < claimed.generation
+        {
+            let earlier = Some(row.claimed.generation);
+            self.sidecar.end(&claimed.job, earlier).await;
+            self.sidecar.metrics.count(Event::SlotReclaimed);
+        }
     }
 }
 

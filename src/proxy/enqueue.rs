@@ -65,12 +65,7 @@ impl Proxy {
             answer
         };
         match to_the_end(&sidecar.tasks, Client::default(), work).await {
-            Ok(mut reply) => {
-                if let Some(shown) = mirror::hide_all(&reply.body) {
-                    reply.body = shown.into();
-                }
-                self.theirs(&parts, reply)
-            }
+            Ok(reply) => self.theirs(&parts, reply),
             Err(error) => refuse(&parts, Fault::backend(&error, true)),
         }
     }
@@ -143,20 +138,22 @@ impl Proxy {
         splice: &mut Splice,
         keys: &mut Vec<crate::limit::Limited>,
     ) -> Result<(), FieldError> {
+        let options = job.get("options");
+        let queue = options
+            .and_then(|options| options.get("queue"))
+            .and_then(|queue| queue.text());
+        let queue = queue.as_deref().unwrap_or("default");
         let sent = if policies.accept() != Accept::Ignore {
+            unforward(options, splice);
             policy::sent_policies(job)?
         } else {
             Vec::new()
         };
-        let options = job.get("options");
         let metadata = options.and_then(|options| options.get("metadata"));
         // Backends let a non-empty `options.metadata` replace `meta` as a whole.
         let metadata = metadata.filter(|metadata| metadata.members().next().is_some());
         let meta = metadata.or(job.get("meta"));
         if policies.rejects() {
-            let queue = options
-                .and_then(|options| options.get("queue"))
-                .and_then(|queue| queue.text());
             let kind = job
                 .get("type")
                 .and_then(|kind| kind.text())
@@ -164,7 +161,7 @@ impl Proxy {
             let tenant = super::job::tenant(&parts.headers)
                 .filter(|_| self.sidecar.settings.trust_tenant_header);
             let view = JobView {
-                queue: queue.as_deref().unwrap_or("default"),
+                queue,
                 kind: &kind,
                 meta,
                 tenant,
@@ -172,9 +169,10 @@ impl Proxy {
             policies.missing_key(&view).map_or(Ok(()), Err)?;
         }
         keys.extend(sent.iter().map(|sent| sent.policy.limited.clone()));
-        unforward(options, splice);
         let visibility = options
             .and_then(|options| options.get(VISIBILITY))
+            // What no limit touches is not touched.
+            .filter(|_| !sent.is_empty() || !policies.gate(queue).open())
             .and_then(|ms| ms.int());
         write(job, meta, &sent, visibility.filter(|ms| *ms > 0), splice);
         Ok(())

@@ -13,22 +13,20 @@ use http::{Response, StatusCode};
 use tokio::time::Instant;
 
 use super::body::Body;
-use super::claim::{Answer, Section, Wanted};
+use super::claim::{Answer, Kept, Section, Wanted};
 use super::handout::HandOut;
 use super::job::{self, Origin};
 use super::outlive::{Client, to_the_end};
 use super::refuse;
 use super::respond::Fault;
 use super::start::Started;
+use super::wait::{ASK_AGAIN, Standing};
 use super::{DEPTH, Proxy, mirror};
-use crate::hold::{Lane, Place, Prospect, Waiter};
+use crate::hold::{Lane, Prospect};
 use crate::json::{Json, Kind};
 use crate::limit::EARLY;
-use crate::policy::PolicySet;
+use crate::policy::{Accept, PolicySet};
 use crate::upstream::{Reply, UpstreamError};
-
-/// How long waiting FETCHes of a queue let pass before the backend is asked again for all of them.
-const ASK_AGAIN: Duration = Duration::from_millis(250);
 
 /// What a FETCH came to.
 enum Outcome {
@@ -40,9 +38,18 @@ enum Outcome {
     Lost(UpstreamError),
 }
 
+/// What a FETCH that was passed whole came to.
+enum Whole {
+    Answer(Response<Body>),
+    /// Jobs that are limited came; they are in the hold now.
+    Kept(Kept),
+}
+
 /// What the headers of an answer of ours tell.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub(super) struct Hint {
+    /// The policy that the next of them waits for.
+    policy: Option<Arc<str>>,
     /// Whether held jobs of the asked queues wait for their limits.
     limited: bool,
     /// When the next of them could start.
@@ -57,67 +64,109 @@ impl Proxy {
             return HandOut::new(self.clone()).respond(&parts, Hint::default());
         }
         let policies = sidecar.policies.load_full();
-        let read = if policies.is_empty() && sidecar.hold.is_empty() {
-            None
-        } else {
-            read(&body)
-        };
+        let limits = !policies.is_empty() || !sidecar.hold.is_empty();
+        let asked = if limits { read(&body) } else { None };
         let scope = sidecar.scopes.of(&parts.headers);
-        let worker_id = read.as_ref().and_then(|r| r.worker_id.clone());
-        let wanted = Wanted {
+        let mut wanted = Wanted {
             body,
             target: self.target(&parts.uri),
             headers: parts.headers.clone(),
             scope,
-            count: read.as_ref().map_or(1, |r| r.count),
-            worker_id,
-            visibility: read.as_ref().and_then(|r| r.visibility),
+            count: 1,
+            worker_id: None,
+            visibility: None,
         };
-        let sections = read
-            .map(|read| self.sections(scope, &read.queues, &policies))
-            .unwrap_or_default();
-        if sections.iter().all(|section| section.gate.is_none()) {
-            if let Some(answer) = self.pass_whole(&parts, &wanted).await {
-                return answer;
-            }
-            // Limited jobs came out of unlimited queues: they are in the hold now.
+        let mut sections = Vec::new();
+        if let Some(asked) = asked {
+            sections = self.sections(scope, &asked.queues, &policies);
+            wanted.understand(asked);
         }
+        if sections
+            .iter()
+            .all(|section: &Section| section.gate.is_none())
+        {
+            // A request that we do not understand but the backend does must not go round the limits.
+            let all = limits && sections.is_empty();
+            match self.pass_whole(&parts, &wanted, all, &policies).await {
+                Whole::Answer(answer) => return answer,
+                Whole::Kept(kept) => {
+                    let asked = read(&wanted.body);
+                    let queues = asked.as_ref().map_or(&kept.queues, |asked| &asked.queues);
+                    sections = self.sections(scope, queues, &policies);
+                    match asked {
+                        Some(asked) => wanted.understand(asked),
+                        None => wanted.count = kept.jobs,
+                    }
+                }
+            }
+        }
+        let asked = Arc::new((wanted, sections, policies));
+        let settings = &sidecar.settings;
+        let patience = Instant::now() + settings.max_wait.max(settings.claim_budget);
+        loop {
+            match self.filled(Arc::clone(&asked)).await {
+                Outcome::Ours(mut out, hint) => {
+                    // A stall of ours is no reason to send a worker away from jobs that may start.
+                    if !out.all_late().await || Instant::now() >= patience {
+                        return out.respond(&parts, hint);
+                    }
+                }
+                other => return self.answer(&parts, other),
+            }
+        }
+    }
+
+    /// Fills the hold and starts from it, to the end: what it claimed for a worker that hung up is
+    /// held for the next.
+    async fn filled(&self, asked: Arc<(Wanted, Vec<Section>, Arc<PolicySet>)>) -> Outcome {
         let client = Client::default();
         let work = {
             let (proxy, client) = (self.clone(), client.clone());
-            async move { proxy.fill(&wanted, &sections, &policies, &client).await }
+            async move {
+                let (wanted, sections, policies) = &*asked;
+                proxy.fill(wanted, sections, policies, &client).await
+            }
         };
-        // If the worker hangs up, the outcome is dropped, and its hand-out undoes itself.
-        let outcome = to_the_end(&sidecar.tasks, client, work).await;
-        self.answer(&parts, outcome)
+        // If the worker has gone, the outcome is dropped, and its hand-out undoes itself.
+        to_the_end(&self.sidecar.tasks, client, work).await
     }
 
-    /// A FETCH that no limit can touch: forwarded and returned as it is. `None`: jobs with limits of
-    /// their own came back, and went into the hold.
-    async fn pass_whole(&self, parts: &Parts, wanted: &Wanted) -> Option<Response<Body>> {
+    /// A FETCH that no limit can touch by its queues: forwarded and returned as it is, unless jobs with
+    /// limits of their own came back, or `all` that comes is to be looked at.
+    async fn pass_whole(
+        &self,
+        parts: &Parts,
+        wanted: &Wanted,
+        all: bool,
+        policies: &PolicySet,
+    ) -> Whole {
         let sent = Instant::now();
         let reply = match self.upstream.call(wanted.call(wanted.body.clone())).await {
             Ok(reply) => reply,
-            Err(error) => return Some(refuse(&parts, Fault::backend(&error, false))),
+            Err(error) => return Whole::Answer(refuse(parts, Fault::backend(&error, false))),
         };
-        if !crate::json::contains(&reply.body, mirror::NEEDLE) {
-            return Some(self.theirs(parts, reply));
+        let brings = policies.accept() != Accept::Ignore
+            && crate::json::contains(&reply.body, mirror::NEEDLE);
+        if !all && !brings {
+            return Whole::Answer(self.theirs(parts, reply));
         }
-        let claim_id = wanted.worker_id.clone().or_else(|| worker_id(&wanted.body));
-        let claim_id = claim_id.unwrap_or_else(|| self.sidecar.name.clone());
+        let asked = read(&wanted.body);
+        let visibility = asked.as_ref().and_then(|asked| asked.visibility);
+        let (queues, worker_id) = asked
+            .map(|asked| (asked.queues, asked.worker_id))
+            .unwrap_or_default();
+        let claim_id = worker_id.unwrap_or_else(|| self.sidecar.name.clone());
         let origin = Origin {
             scope: wanted.scope,
             tenant: job::tenant(&wanted.headers),
-            queue: None,
+            queues,
             claim_id: &claim_id,
-            visibility: wanted
-                .visibility
-                .or_else(|| read(&wanted.body).and_then(|r| r.visibility)),
+            visibility,
             sent,
         };
-        match self.keep(&reply, &origin, &self.sidecar.policies.load_full()) {
-            Some(_) => None,
-            None => Some(self.theirs(parts, reply)),
+        match self.keep(&reply, &origin, policies).await {
+            Some(kept) if kept.jobs > 0 => Whole::Kept(kept),
+            _ => Whole::Answer(self.theirs(parts, reply)),
         }
     }
 
@@ -168,11 +217,15 @@ impl Proxy {
                 .iter()
                 .for_each(|lane| sidecar.hold.fetched(lane, &gate, begun));
         }
+        if let Err(error) = self.ensure_learnt().await {
+            return Outcome::Lost(error);
+        }
         let mut line: Option<Standing<'_>> = None;
+        let mut shut = Vec::new();
         let mut out = HandOut::new(self.clone());
         loop {
             let other = self
-                .round(wanted, sections, policies, &mut out, line.is_some())
+                .round(wanted, sections, policies, &mut out, &shut, line.is_some())
                 .await;
             match other {
                 Err(error) if out.is_empty() => return Outcome::Lost(error),
@@ -180,15 +233,10 @@ impl Proxy {
                 _ => {}
             }
             let waited = Instant::now();
-            let (prospect, hint) = self.prospect(sections).await;
+            let (prospect, hint) = self.prospect(sections, &mut shut).await;
             let ends = !out.is_empty() || sidecar.draining.is_cancelled() || client.has_gone();
-            let helps = match prospect {
-                Prospect::None => false,
-                Prospect::Slot => true,
-                Prospect::At(at) => {
-                    sidecar.instant_of(at) <= deadline + Duration::from_micros(EARLY)
-                }
-            };
+            let in_time = |at| sidecar.instant_of(at) <= deadline + Duration::from_micros(EARLY);
+            let helps = prospect.slot || prospect.at.is_some_and(in_time);
             if ends || !helps || waited >= deadline {
                 if let Some(line) = &line {
                     sidecar.metrics.waited(line.since.elapsed());
@@ -208,18 +256,20 @@ impl Proxy {
     }
 
     /// One round over the queues, left to right. `again`: the worker has been waiting, so the backend
-    /// is asked only if it was not asked just now.
+    /// is asked only about queues that were `shut` before, or not asked about just now.
     async fn round(
         &self,
         wanted: &Wanted,
         sections: &[Section],
         policies: &PolicySet,
         out: &mut HandOut,
+        shut: &[bool],
         again: bool,
     ) -> Result<Option<Reply>, UpstreamError> {
         let sidecar = &self.sidecar;
         let budget = Instant::now() + sidecar.settings.claim_budget;
-        for section in sections {
+        for (nth, section) in sections.iter().enumerate() {
+            let was_shut = shut.get(nth).is_some_and(|shut| *shut);
             for lane in section
                 .lanes
                 .iter()
@@ -236,10 +286,8 @@ impl Proxy {
                     break;
                 };
                 let asked_at = sidecar.hold.asked_at(first);
-                if again
-                    && asked_at.is_some_and(|at| at.elapsed() < ASK_AGAIN)
-                    && !self.reopened(first, section)
-                {
+                let just_now = asked_at.is_some_and(|at| at.elapsed() < ASK_AGAIN);
+                if again && just_now && !was_shut {
                     break;
                 }
                 let n_now = self.may_claim(first, section, n).await;
@@ -268,25 +316,7 @@ impl Proxy {
         Ok(None)
     }
 
-    /// Whether a gate that was shut when the backend was last asked may have room now: then the worker
-    /// need not wait for the next time to ask.
-    fn reopened(&self, lane: &Lane, section: &Section) -> bool {
-        section
-            .gate
-            .as_ref()
-            .is_some_and(|gate| !gate.limited.is_empty())
-            && self.sidecar.hold.more(lane)
-    }
-
     async fn may_claim(&self, lane: &Lane, section: &Section, n: usize) -> usize {
-        if section
-            .lanes
-            .iter()
-            .all(|lane| self.sidecar.paused(&lane.queue))
-        {
-            // The backend knows that it is paused; asking it keeps what it says of the queue ours to pass.
-            return 0;
-        }
         match &section.gate {
             Some(gate) => self.allowance(lane, gate, n).await.jobs,
             None => n,
@@ -299,42 +329,49 @@ impl Proxy {
         out.extend(started);
     }
 
-    /// What waiting could bring, over all queues.
-    async fn prospect(&self, sections: &[Section]) -> (Prospect, Hint) {
+    /// What waiting could bring, over all queues; notes which of them have no room now.
+    async fn prospect(&self, sections: &[Section], shut: &mut Vec<bool>) -> (Prospect, Hint) {
         let sidecar = &self.sidecar;
-        let mut soonest = Prospect::None;
+        let mut prospect = Prospect::default();
         let mut hint = Hint::default();
+        shut.clear();
         for section in sections {
-            let Some(gate) = &section.gate else { continue };
-            for lane in section
-                .lanes
-                .iter()
-                .filter(|lane| !sidecar.paused(&lane.queue))
-            {
-                hint.limited |= sidecar.hold.holds(lane);
-                soonest = soonest.sooner(sidecar.hold.prospect(lane));
-                let allowance = self.allowance(lane, gate, 1).await;
-                hint.limited |= allowance.prospect != Prospect::None;
-                soonest = soonest.sooner(allowance.prospect);
+            let Some((gate, lane)) = section.gate.as_ref().zip(section.lanes.first()) else {
+                shut.push(false);
+                continue;
+            };
+            let allowance = self.allowance(lane, gate, 1).await;
+            shut.push(allowance.jobs == 0);
+            if sidecar.paused(&lane.queue) {
+                continue;
             }
+            let (held, policy) = sidecar.hold.prospect(lane);
+            hint.limited |= sidecar.hold.holds(lane) || !allowance.prospect.is_none();
+            let closed = || gate.limited.first().map(|limited| limited.policy.clone());
+            hint.policy = hint
+                .policy
+                .or(policy)
+                .or_else(|| closed().filter(|_| allowance.jobs == 0));
+            prospect = prospect.or(held).or(allowance.prospect);
         }
-        if let Prospect::At(at) = soonest {
+        if let Some(at) = prospect.at {
             hint.next = Some(Duration::from_micros(at.since(sidecar.store.now())));
         }
-        (soonest, hint)
+        (prospect, hint)
     }
 
     fn answer(&self, parts: &Parts, outcome: Outcome) -> Response<Body> {
         match outcome {
             Outcome::Theirs(reply) => self.theirs(parts, reply),
-            Outcome::Lost(error) => refuse(&parts, Fault::backend(&error, false)),
+            Outcome::Lost(error) => refuse(parts, Fault::backend(&error, false)),
             Outcome::Ours(out, hint) => out.respond(parts, hint),
         }
     }
 
-    /// The backend's own answer.
+    /// The backend's own answer; whatever job it shows, it shows no mirror.
     pub(super) fn theirs(&self, parts: &Parts, reply: Reply) -> Response<Body> {
-        let mut response = Response::new(Body::from(reply.body));
+        let body = mirror::hide_all(&reply.body).map_or(reply.body, Bytes::from);
+        let mut response = Response::new(Body::from(body));
         *response.status_mut() = reply.status;
         *response.headers_mut() = reply.headers;
         self.mend_media_type(&parts.headers, response.headers_mut());
@@ -354,11 +391,18 @@ impl super::Sidecar {
 impl Hint {
     /// Writes what it knows into the headers of an answer.
     pub(super) fn write(self, headers: &mut http::HeaderMap) {
-        if self.limited {
-            headers.insert(
-                "ojs-throttle-limited",
-                http::HeaderValue::from_static("true"),
-            );
+        if !self.limited {
+            return;
+        }
+        headers.insert(
+            "ojs-throttle-limited",
+            http::HeaderValue::from_static("true"),
+        );
+        if let Some(Ok(policy)) = self
+            .policy
+            .map(|policy| http::HeaderValue::try_from(&*policy))
+        {
+            headers.insert("ojs-throttle-policy", policy);
         }
         if let Some(next) = self.next {
             let text = format!("{:.3}", next.as_secs_f64());
@@ -369,66 +413,11 @@ impl Hint {
     }
 }
 
-/// A place in the lines of a FETCH's limited queues; left when dropped.
-struct Standing<'a> {
-    proxy: &'a Proxy,
-    sections: &'a [Section],
-    lanes: Vec<Lane>,
-    waiter: Waiter,
-    since: Instant,
-}
-
-impl<'a> Standing<'a> {
-    fn new(proxy: &'a Proxy, sections: &'a [Section], want: usize) -> Standing<'a> {
-        let limited = sections.iter().filter(|section| section.gate.is_some());
-        let lanes: Vec<Lane> = limited
-            .flat_map(|section| section.lanes.iter().cloned())
-            .collect();
-        let since = Instant::now();
-        let waiter = proxy.sidecar.hold.stand(&lanes, want, since);
-        Standing {
-            proxy,
-            sections,
-            lanes,
-            waiter,
-            since,
-        }
-    }
-
-    /// When this waiter looks again by itself: the first in a line watches the clock and asks the
-    /// backend again, those behind are woken when it leaves.
-    async fn wake_at(&self, prospect: Prospect) -> Instant {
-        let hold = &self.proxy.sidecar.hold;
-        let now = Instant::now();
-        let mut at = now + self.proxy.sidecar.settings.max_wait;
-        let first = |lane: &Lane| hold.standing(lane, &self.waiter) == Place::First;
-        if !self.lanes.iter().any(first) {
-            return at;
-        }
-        if let Prospect::At(start) = prospect {
-            let early = self
-                .proxy
-                .sidecar
-                .instant_of(start)
-                .checked_sub(Duration::from_micros(EARLY));
-            at = at.min(early.unwrap_or(now));
-        }
-        for section in self.sections {
-            let (Some(gate), Some(lane)) = (&section.gate, section.lanes.first()) else {
-                continue;
-            };
-            if first(lane) && self.proxy.allowance(lane, gate, 1).await.jobs > 0 {
-                at = at.min(hold.asked_at(lane).map_or(now, |asked| asked + ASK_AGAIN));
-            }
-        }
-        // Never at once: what could be done at once was just done.
-        at.max(now + Duration::from_millis(1))
-    }
-}
-
-impl Drop for Standing<'_> {
-    fn drop(&mut self) {
-        self.proxy.sidecar.hold.leave(&self.lanes, &self.waiter);
+impl Wanted {
+    fn understand(&mut self, asked: Read) {
+        self.count = asked.count;
+        self.worker_id = asked.worker_id;
+        self.visibility = asked.visibility;
     }
 }
 
@@ -469,10 +458,6 @@ fn read(body: &[u8]) -> Option<Read> {
             .filter(|ms| *ms > 0)
             .map(Duration::from_millis),
     })
-}
-
-fn worker_id(body: &[u8]) -> Option<Arc<str>> {
-    read(body)?.worker_id
 }
 
 /// The status of every answer of ours to a FETCH, with or without jobs: SDKs take anything else for

@@ -5,6 +5,7 @@
 use bytes::{Bytes, BytesMut};
 use http::Response;
 use http::request::Parts;
+use tokio::task::JoinHandle;
 
 use super::body::{Body, Watch};
 use super::fetch::{self, Hint};
@@ -41,19 +42,28 @@ impl HandOut {
         self.jobs.is_empty()
     }
 
-    /// The reply that hands the jobs out. A start that would leave more than 5 ms after its time is
-    /// taken back first: it would stand closer to the next one than was promised.
-    pub(super) fn respond(mut self, parts: &Parts, hint: Hint) -> Response<Body> {
+    /// Takes back the starts that would leave more than 5 ms after their time: they would stand closer
+    /// to the next ones than was promised. `true`: all of them, and they are in the hold again.
+    pub(super) async fn all_late(&mut self) -> bool {
         let now = self.proxy.sidecar.store.now();
         let late = |job: &Started| now > job.at.plus(EARLY) && timed(&job.held.claimed.limited);
         let (late, jobs): (Vec<Started>, Vec<Started>) = self.jobs.drain(..).partition(late);
-        if !late.is_empty() {
-            drop(HandOut {
-                proxy: self.proxy.clone(),
-                jobs: late,
-            });
-        }
         self.jobs = jobs;
+        if late.is_empty() {
+            return false;
+        }
+        let taken_back = self.proxy.take_back(late);
+        if !self.jobs.is_empty() {
+            // Those that are in time must not become late by waiting here.
+            return false;
+        }
+        // Only a panic in there could fail, and would have been logged.
+        drop(taken_back.await);
+        true
+    }
+
+    /// The reply that hands the jobs out.
+    pub(super) fn respond(self, parts: &Parts, hint: Hint) -> Response<Body> {
         let bytes = self.bytes();
         let proxy = self.proxy.clone();
         let body = if self.jobs.is_empty() {
@@ -72,7 +82,12 @@ impl HandOut {
     /// `{"jobs":[…]}` with `job` beside it for clients that read only one.
     fn bytes(&self) -> Bytes {
         let size: usize = self.jobs.iter().map(|job| job.held.body.len() + 1).sum();
-        let first = self.jobs.first().map(|job| &job.held.body);
+        let beside = self.proxy.sidecar.settings.job_beside_jobs;
+        let first = self
+            .jobs
+            .first()
+            .map(|job| &job.held.body)
+            .filter(|_| beside);
         let mut bytes = BytesMut::with_capacity(size + 24 + first.map_or(0, |first| first.len()));
         bytes.extend_from_slice(br#"{"jobs":["#);
         for (nth, job) in self.jobs.iter().enumerate() {
@@ -102,18 +117,22 @@ impl Drop for HandOut {
         if self.jobs.is_empty() {
             return;
         }
-        let jobs = std::mem::take(&mut self.jobs);
-        let proxy = self.proxy.clone();
-        // The store's answer takes time, and a drop has none: a task of its own takes the starts back.
-        self.proxy.sidecar.tasks.spawn(async move {
-            for job in jobs.into_iter().rev() {
-                proxy.undo(job).await;
-            }
-        });
+        // The store's answer takes time, and a drop has none: nobody waits for it.
+        drop(self.proxy.take_back(std::mem::take(&mut self.jobs)));
     }
 }
 
 impl Proxy {
+    /// Undoes starts in a task of its own, which ends whatever becomes of who waits for it.
+    fn take_back(&self, jobs: Vec<Started>) -> JoinHandle<()> {
+        let proxy = self.clone();
+        self.sidecar.tasks.spawn(async move {
+            for job in jobs.into_iter().rev() {
+                proxy.undo(job).await;
+            }
+        })
+    }
+
     async fn undo(&self, job: Started) {
         let sidecar = &self.sidecar;
         let claimed = &job.held.claimed;

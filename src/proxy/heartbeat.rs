@@ -29,6 +29,9 @@ struct Beat {
     crooked: bool,
 }
 
+/// The claim id of jobs, and the visibility to ask for them.
+type ClaimedFor = (Arc<str>, Option<Duration>);
+
 /// Jobs that go upstream in one heartbeat.
 #[derive(Default)]
 struct Group {
@@ -65,13 +68,14 @@ impl Proxy {
             return self.theirs(&parts, reply);
         }
         let mut extended = named(&reply.body);
+        let mut told = reply.body.clone();
         for ((claim_id, lasts), group) in ours {
-            extended.extend(
-                self.beat_for(scope, &claim_id, Duration::from_micros(lasts), &group)
-                    .await,
-            );
+            if let Some(theirs) = self.beat_for(scope, &claim_id, lasts, &group).await {
+                extended.extend(named(&theirs));
+                told = stricter(told, theirs);
+            }
         }
-        let body = united(&reply.body, &extended);
+        let body = united(&reply.body, &told, &extended);
         self.theirs(
             &parts,
             Reply {
@@ -81,16 +85,18 @@ impl Proxy {
         )
     }
 
-    /// Which jobs are the worker's own claims, and which ours, by claim id and visibility.
-    async fn split(&self, beat: &Beat) -> (Vec<Arc<str>>, BTreeMap<(Arc<str>, u64), Group>) {
+    /// Which jobs are the worker's own claims, and which ours, by claim id and the visibility to ask for.
+    async fn split(&self, beat: &Beat) -> (Vec<Arc<str>>, BTreeMap<ClaimedFor, Group>) {
         let mut own = Vec::new();
-        let mut ours: BTreeMap<(Arc<str>, u64), Group> = BTreeMap::new();
+        let mut ours: BTreeMap<ClaimedFor, Group> = BTreeMap::new();
         for job in &beat.jobs {
             match self.sidecar.store.row(job).await {
                 Ok(Some(row)) if row.place == Place::Out => {
-                    let lasts = beat
-                        .visibility
-                        .map_or(row.claimed.visibility, super::job::micros);
+                    // Where it would count from the start of the job, the job's own value would shorten
+                    // what the backend gives by itself.
+                    let its_own = (!self.sidecar.backend.from_start())
+                        .then_some(Duration::from_micros(row.claimed.visibility));
+                    let lasts = beat.visibility.or(its_own);
                     let group = ours
                         .entry((row.claimed.claim_id.clone(), lasts))
                         .or_default();
@@ -103,27 +109,30 @@ impl Proxy {
         (own, ours)
     }
 
-    /// One heartbeat for jobs that the sidecar claimed; which of them were extended.
+    /// One heartbeat for jobs that the sidecar claimed; the backend's answer, if it is one.
     async fn beat_for(
         &self,
         scope: u64,
         claim_id: &str,
-        lasts: Duration,
+        lasts: Option<Duration>,
         group: &Group,
-    ) -> Vec<String> {
+    ) -> Option<Bytes> {
         let sidecar = &self.sidecar;
         let ids: Vec<String> = group.ids.iter().map(|id| quote(id)).collect();
-        let ms = lasts.as_millis();
+        let asks = lasts.map_or_else(String::new, |lasts| {
+            format!(r#","visibility_timeout_ms":{}"#, lasts.as_millis())
+        });
         let body = format!(
-            r#"{{"worker_id":{},"active_jobs":[{}],"visibility_timeout_ms":{ms}}}"#,
+            r#"{{"worker_id":{},"active_jobs":[{}]{asks}}}"#,
             quote(claim_id),
             ids.join(",")
         );
         let call = super::post(self, scope, "/ojs/v1/workers/heartbeat", body);
-        let extended = match super::call(self, "heartbeat", call).await {
-            Ok(reply) if reply.status.is_success() => named(&reply.body),
-            _ => Vec::new(),
+        let reply = match super::call(self, "heartbeat", call).await {
+            Ok(reply) if reply.status.is_success() => reply.body,
+            _ => return None,
         };
+        let extended = named(&reply);
         // A list that is only an echo proves nothing: those slots wait until the backend is asked.
         if !sidecar.backend.worker_liveness() {
             for row in group
@@ -131,18 +140,19 @@ impl Proxy {
                 .iter()
                 .filter(|row| extended.iter().any(|id| **id == *row.claimed.job))
             {
-                let until = sidecar.store.now().plus(super::job::micros(lasts));
+                let lasts = lasts.map_or(row.claimed.visibility, super::job::micros);
+                let until = sidecar.store.now().plus(lasts);
                 let change = Change::Until {
                     job: row.claimed.job.clone(),
                     generation: row.claimed.generation,
                     until,
-                    visibility: super::job::micros(lasts),
+                    visibility: lasts,
                 };
                 // If the store is away the old time stands, and the backend is asked when it passes.
                 let _moved = sidecar.store.set(change).await;
             }
         }
-        extended
+        Some(reply)
     }
 
     async fn beat_as_it_is(&self, parts: &Parts, body: Bytes) -> Response<Body> {
@@ -230,22 +240,50 @@ fn with_jobs(body: &Bytes, jobs: &[Arc<str>]) -> Bytes {
     splice.apply(body).into()
 }
 
-/// The reply with all that was extended, and with a `state` that every SDK can read.
-fn united(reply: &[u8], extended: &[String]) -> Vec<u8> {
-    let Ok(whole) = Json::parse(reply, DEPTH) else {
+/// Of two heartbeat answers the one that asks more of the worker: to end, or to fetch no more. What a
+/// backend says about the jobs that we claimed for a worker is meant for that worker.
+fn stricter(one: Bytes, other: Bytes) -> Bytes {
+    let asks = |reply: &[u8]| {
+        let Ok(whole) = Json::parse(reply, DEPTH) else {
+            return 0;
+        };
+        let words = [whole.get("directive"), whole.get("state")];
+        let asks = words.iter().flatten().map(|word| match word.text() {
+            Some(word) if word == "terminate" => 2,
+            Some(word) if word == "quiet" => 1,
+            _ => 0,
+        });
+        asks.max().unwrap_or(0)
+    };
+    if asks(&other) > asks(&one) {
+        other
+    } else {
+        one
+    }
+}
+
+/// The reply with all that was extended, with `state` and `directive` as told, and with a `state` that
+/// every SDK can read.
+fn united(reply: &[u8], told: &[u8], extended: &[String]) -> Vec<u8> {
+    let (Ok(whole), Ok(told)) = (Json::parse(reply, DEPTH), Json::parse(told, DEPTH)) else {
         return reply.to_vec();
     };
     let ids: Vec<String> = extended.iter().map(|id| quote(id)).collect();
-    let list = format!("[{}]", ids.join(","));
     let mut splice = Splice::new();
-    match whole.get("jobs_extended") {
-        Some(named) => splice.replace(named.range(), list),
-        None => splice.add_member(whole, "jobs_extended", list.as_bytes()),
+    let mut set = |name: &str, value: &[u8]| match whole.get(name) {
+        Some(there) => splice.replace(there.range(), value),
+        None => splice.add_member(whole, name, value),
+    };
+    set("jobs_extended", format!("[{}]", ids.join(",")).as_bytes());
+    match told
+        .get("state")
+        .filter(|state| state.kind() == Kind::String)
+    {
+        Some(state) => set("state", state.raw()),
+        None => set("state", b"\"active\""),
     }
-    match whole.get("state") {
-        Some(state) if state.kind() == Kind::String => {}
-        Some(state) => splice.replace(state.range(), "\"active\""),
-        None => splice.add_member(whole, "state", b"\"active\""),
+    if let Some(directive) = told.get("directive") {
+        set("directive", directive.raw());
     }
     splice.apply(reply)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{DEFAULT_VISIBILITY, Sidecar, mirror, scope};
-use crate::hold::Held;
+use crate::hold::{self, Held};
 use crate::json::Json;
 use crate::limit::OnLimit;
 use crate::policy::{self, Accept, JobLimits, JobView, PolicySet};
@@ -18,8 +18,8 @@ pub(super) struct Origin<'a> {
     pub(super) scope: u64,
     /// The tenant header of the FETCH, if there was one.
     pub(super) tenant: Option<&'a str>,
-    /// The queue that was asked, if it was one.
-    pub(super) queue: Option<&'a Arc<str>>,
+    /// The queues that were asked; none: the request was not understood.
+    pub(super) queues: Vec<Arc<str>>,
     /// The worker id it was claimed under.
     pub(super) claim_id: &'a Arc<str>,
     /// What the FETCH said of visibility.
@@ -28,9 +28,21 @@ pub(super) struct Origin<'a> {
     pub(super) sent: Instant,
 }
 
-/// How much earlier than the backend the sidecar gives a claim up.
-pub(super) fn margin(visibility: Duration) -> Duration {
-    (visibility / 10).min(Duration::from_secs(2))
+impl Origin<'_> {
+    /// The queue that a job came from. What it shows is only believed among those that were asked:
+    /// some backends let a producer's own top-level `queue` overwrite the real one, and a job held
+    /// under a name that no FETCH asks for would never leave.
+    fn queue_of(&self, shown: Option<&str>) -> Arc<str> {
+        let shown = shown.unwrap_or("default");
+        let asked = match self.queues.as_slice() {
+            [only] => Some(only),
+            several => several
+                .iter()
+                .find(|asked| ***asked == *shown)
+                .or(several.first()),
+        };
+        asked.map_or_else(|| Arc::from(shown), Arc::clone)
+    }
 }
 
 impl Sidecar {
@@ -44,10 +56,7 @@ impl Sidecar {
         let [id, kind, queue, priority, attempt] =
             job.pick(["id", "type", "queue", "priority", "attempt"]);
         let id = id?.text()?;
-        let queue: Arc<str> = match origin.queue {
-            Some(queue) => queue.clone(),
-            None => Arc::from(queue.and_then(|q| q.text()).as_deref().unwrap_or("default")),
-        };
+        let queue = origin.queue_of(queue.and_then(|queue| queue.text()).as_deref());
         let kind = kind.and_then(|kind| kind.text()).unwrap_or_default();
         let attempt = attempt
             .and_then(|a| a.int())
@@ -73,8 +82,9 @@ impl Sidecar {
             claimed,
             limits,
             body: mirror::shown(job),
-            deadline: origin.sent + visibility.saturating_sub(margin(visibility)),
+            deadline: hold::deadline(origin.sent, visibility),
             proven: origin.sent,
+            granted: visibility,
             since: Instant::now(),
             refused: false,
         })

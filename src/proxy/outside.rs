@@ -99,6 +99,7 @@ impl Proxy {
         }
         let answer = super::call(self, "pause", self.plain_call(&parts, body)).await;
         let done = answer.as_ref().is_ok_and(|reply| reply.status.is_success());
+        // Set again when it is done: only what is sent after this proves that the pause is over.
         sidecar.set_paused(queue, if done { pause } else { was });
         if done && !pause {
             sidecar.hold.wake_all();
@@ -122,13 +123,10 @@ impl Proxy {
 
     /// The request as it came, for a reply that is read whole.
     pub(super) fn plain_call(&self, parts: &Parts, body: Bytes) -> Call {
-        let mut headers = parts.headers.clone();
-        // What is read must not be packed.
-        headers.remove(http::header::ACCEPT_ENCODING);
         Call {
             method: parts.method.clone(),
             target: self.target(&parts.uri),
-            headers,
+            headers: parts.headers.clone(),
             body,
             timeout: self.sidecar.settings.upstream_timeout,
         }

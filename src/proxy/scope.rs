@@ -14,19 +14,27 @@ use super::Sidecar;
 pub(crate) const TENANT: HeaderName = HeaderName::from_static("x-ojs-tenant");
 const VERSION: HeaderName = HeaderName::from_static("ojs-version");
 
-/// More scopes than this are not remembered: own calls for later ones go without credentials of
-/// theirs. A sidecar sees a handful.
+/// More scopes than this are not remembered: the one that was not seen for longest goes, and own calls
+/// for it go without credentials of its. A sidecar sees a handful.
 const MAX: usize = 4096;
 
 /// The credentials of each scope seen.
 #[derive(Default)]
 pub(super) struct Scopes {
     hasher: RandomState,
-    known: Mutex<HashMap<u64, Credentials>>,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    credentials: HashMap<u64, Credentials>,
+    /// Counts looks, so that the latest of each scope can be compared.
+    looks: u64,
 }
 
 #[derive(Clone, Default)]
 struct Credentials {
+    seen: u64,
     authorization: Option<HeaderValue>,
     tenant: Option<HeaderValue>,
 }
@@ -47,25 +55,39 @@ impl Scopes {
             tenant.map(HeaderValue::as_bytes),
         ));
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if !known.contains_key(&scope) && known.len() < MAX {
-            let mut authorization = authorization.cloned();
-            if let Some(value) = &mut authorization {
-                value.set_sensitive(true);
-            }
-            known.insert(
-                scope,
-                Credentials {
-                    authorization,
-                    tenant: tenant.cloned(),
-                },
-            );
+        known.looks += 1;
+        let seen = known.looks;
+        if let Some(credentials) = known.credentials.get_mut(&scope) {
+            credentials.seen = seen;
+            return scope;
         }
+        if known.credentials.len() >= MAX {
+            let oldest = known
+                .credentials
+                .iter()
+                .min_by_key(|(_, credentials)| credentials.seen);
+            if let Some(oldest) = oldest.map(|(scope, _)| *scope) {
+                known.credentials.remove(&oldest);
+            }
+        }
+        let mut authorization = authorization.cloned();
+        if let Some(value) = &mut authorization {
+            value.set_sensitive(true);
+        }
+        known.credentials.insert(
+            scope,
+            Credentials {
+                seen,
+                authorization,
+                tenant: tenant.cloned(),
+            },
+        );
         scope
     }
 
     fn credentials(&self, scope: u64) -> Credentials {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(&scope).cloned().unwrap_or_default()
+        known.credentials.get(&scope).cloned().unwrap_or_default()
     }
 }
 
@@ -91,5 +113,44 @@ impl Sidecar {
             headers.insert(TENANT, value);
         }
         headers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(token: &str, tenant: Option<&str>) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert(AUTHORIZATION, HeaderValue::try_from(token).unwrap());
+        if let Some(tenant) = tenant {
+            headers.insert(TENANT, HeaderValue::try_from(tenant).unwrap());
+        }
+        headers
+    }
+
+    #[test]
+    fn a_scope_is_its_credentials() {
+        let scopes = Scopes::default();
+        let a = scopes.of(&headers("Bearer a", None));
+        assert_eq!(a, scopes.of(&headers("Bearer a", None)));
+        assert_ne!(a, scopes.of(&headers("Bearer b", None)));
+        assert_ne!(a, scopes.of(&headers("Bearer a", Some("t"))));
+        assert_ne!(a, scopes.of(&HeaderMap::new()));
+        let lent = scopes.credentials(a).authorization.unwrap();
+        assert!(lent == "Bearer a" && lent.is_sensitive());
+        assert!(!format!("{scopes:?}").contains("Bearer"));
+    }
+
+    #[test]
+    fn a_flood_of_credentials_ends_at_the_bound_and_spares_those_in_use() {
+        let scopes = Scopes::default();
+        let used = scopes.of(&headers("Bearer used", None));
+        for n in 0..2 * MAX {
+            scopes.of(&headers(&format!("Bearer {n}"), None));
+            scopes.of(&headers("Bearer used", None));
+        }
+        assert_eq!(scopes.known.lock().unwrap().credentials.len(), MAX);
+        assert!(scopes.credentials(used).authorization.is_some());
     }
 }

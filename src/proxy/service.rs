@@ -14,7 +14,6 @@ use super::settle::Verb;
 use super::{Sidecar, respond};
 use crate::metrics::Event;
 use crate::ojs::{self, Operation};
-use crate::server;
 use crate::upstream::Upstream;
 
 /// The service of one thread: the sidecar, and that thread's connections to the backend.
@@ -52,6 +51,8 @@ impl Proxy {
             | Operation::CancelJob { .. }
             | Operation::Pause { .. }
             | Operation::Resume { .. }
+            | Operation::RetryJob { .. }
+            | Operation::RetryDeadLetter { .. }
             | Operation::Reset => self.with_body(request, operation).await,
             Operation::Job { .. }
             | Operation::AdminJob { .. }
@@ -99,11 +100,11 @@ impl Proxy {
         }
     }
 
-    /// Passes a request whose body is known.
+    /// Passes a request whose body is known, for a reply that may show a job.
     async fn forward(&self, parts: &Parts, bytes: Bytes) -> Response<Body> {
         match self.upstream.call(self.plain_call(parts, bytes)).await {
             Ok(reply) => self.theirs(parts, reply),
-            Err(error) => refuse(&parts, Fault::backend(&error, false)),
+            Err(error) => refuse(parts, Fault::backend(&error, false)),
         }
     }
 
@@ -149,10 +150,4 @@ fn packed() -> Fault {
     );
     fault.hint = Some("send the body as it is");
     fault.closing()
-}
-
-impl server::Service for Proxy {
-    async fn call(&self, request: Request<Incoming>) -> Response<Body> {
-        self.handle(request).await
-    }
 }

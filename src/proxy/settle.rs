@@ -17,7 +17,7 @@ use super::body::{Body, Watch};
 use super::outlive::{Client, to_the_end};
 use super::refuse;
 use super::respond::Fault;
-use super::{DEPTH, Proxy};
+use super::{DEPTH, Proxy, mirror};
 use crate::json::{Json, Splice, quote};
 use crate::metrics::Event;
 use crate::store::Row;
@@ -144,9 +144,10 @@ impl Proxy {
 
     fn delivered(&self, parts: &Parts, delivery: Delivery) -> Response<Body> {
         let Some(mut reply) = delivery.reply.clone() else {
-            return refuse(&parts, Fault::internal());
+            return refuse(parts, Fault::internal());
         };
         let bytes = std::mem::take(&mut reply.body);
+        let bytes = mirror::hide_all(&bytes).map_or(bytes, Bytes::from);
         let mut response = self.theirs(parts, reply);
         *response.body_mut() = Body::watched(bytes, delivery);
         response
@@ -236,7 +237,7 @@ impl Proxy {
     }
 
     async fn seen(&self, scope: u64, verb: Verb, job: &str, row: Option<&Row>) -> Option<Seen> {
-        let target = format!("/ojs/v1/jobs/{job}");
+        let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(job));
         let reply = super::call(self, "get_job", super::get(self, scope, target))
             .await
             .ok()?;
@@ -280,7 +281,7 @@ impl Proxy {
             }
         }
         body.extend_from_slice(b",\"job\":");
-        body.extend_from_slice(&super::mirror::shown(found));
+        body.extend_from_slice(&mirror::shown(found));
         body.push(b'}');
         Some(Seen::Done(Reply {
             status: StatusCode::OK,

@@ -8,11 +8,11 @@ use std::time::Duration;
 use http::StatusCode;
 use tokio::time::Instant;
 
-use super::job::{margin, micros};
+use super::job::micros;
 use super::{DEPTH, PROOF, Proxy};
 use crate::hold::{Held, Lane, Refused};
 use crate::json::{Json, quote};
-use crate::limit::{Limited, Strategy, Timestamp};
+use crate::limit::{Strategy, Timestamp};
 use crate::store::{Claimed, Verdict};
 
 /// A job that may go to a worker: its slots are taken.
@@ -98,19 +98,20 @@ impl Proxy {
         why: &crate::limit::Refusal,
         at: Option<Timestamp>,
     ) {
-        let limited: Option<&Limited> = held.claimed.limited.get(which);
-        if let Some(limited) = limited {
-            self.sidecar
-                .metrics
-                .refused(limited, why.strategy, !held.refused);
-        }
+        let Some(limited) = held.claimed.limited.get(which) else {
+            return self.sidecar.hold.put_back(held, None);
+        };
+        self.sidecar
+            .metrics
+            .refused(limited, why.strategy, !held.refused);
+        let policy = limited.policy.clone();
         let paused = why.strategy == Strategy::Concurrency && why.limit == 0;
         let refused = match at {
             Some(at) => Refused::Until(at),
             None if paused => Refused::Paused,
             None => Refused::ForSlot,
         };
-        self.sidecar.hold.put_back(held, Some(refused));
+        self.sidecar.hold.put_back(held, Some((refused, policy)));
     }
 
     /// Drops what is past its deadline, and asks the backend about what it has not confirmed for a
@@ -122,20 +123,22 @@ impl Proxy {
         visibility: Option<Duration>,
     ) -> Vec<Held> {
         let now = Instant::now();
+        let wanted =
+            |held: &Held| visibility.unwrap_or(Duration::from_micros(held.claimed.visibility));
         let fresh = |held: &Held| {
-            let same = visibility.is_none_or(|v| micros(v) == held.claimed.visibility);
-            now < held.deadline && now.duration_since(held.proven) <= PROOF && same
+            now < held.deadline
+                && now.duration_since(held.proven) <= PROOF
+                && held.granted == wanted(held)
         };
         if picked.iter().all(fresh) {
             return picked;
         }
-        let mut due: HashMap<(Arc<str>, u64), Vec<Arc<str>>> = HashMap::new();
+        let mut due: HashMap<(Arc<str>, Duration), Vec<Arc<str>>> = HashMap::new();
         for held in picked
             .iter()
             .filter(|held| !fresh(held) && now < held.deadline)
         {
-            let lasts = visibility.map_or(held.claimed.visibility, micros);
-            due.entry((held.claimed.claim_id.clone(), lasts))
+            due.entry((held.claimed.claim_id.clone(), wanted(held)))
                 .or_default()
                 .push(held.claimed.job.clone());
         }
@@ -146,7 +149,6 @@ impl Proxy {
             .unwrap_or_default();
         let mut confirmed: Vec<(Arc<str>, Instant)> = Vec::new();
         for ((claim_id, lasts), mut jobs) in due {
-            let lasts = Duration::from_micros(lasts);
             let more = self
                 .sidecar
                 .hold
@@ -160,17 +162,16 @@ impl Proxy {
         let mut ours = Vec::with_capacity(picked.len());
         for mut held in picked {
             if !fresh(&held) {
-                let Some((_, when)) = confirmed.iter().find(|(job, _)| *job == held.claimed.job)
+                let Some((_, since)) = confirmed.iter().find(|(job, _)| *job == held.claimed.job)
                 else {
                     self.sidecar
                         .lose(&held.claimed.job, held.claimed.generation)
                         .await;
                     continue;
                 };
-                let lasts = visibility.unwrap_or(Duration::from_micros(held.claimed.visibility));
-                held.proven = *when;
+                let lasts = wanted(&held);
                 held.claimed.visibility = micros(lasts);
-                held.deadline = *when + lasts.saturating_sub(margin(lasts));
+                held.prove(*since, lasts);
             }
             ours.push(held);
         }
@@ -210,8 +211,7 @@ impl Proxy {
         for (nth, job) in jobs.iter().enumerate() {
             let is_named = named.iter().any(|id| **id == **job);
             if is_named {
-                let lasts = visibility.saturating_sub(margin(visibility));
-                sidecar.hold.proved(job, sent, lasts, Duration::ZERO);
+                sidecar.hold.proved(job, sent, visibility);
             }
             if is_named || (nth < asked && self.still_active(scope, job, None).await == Some(true))
             {
@@ -228,7 +228,7 @@ impl Proxy {
         job: &str,
         attempt: Option<u32>,
     ) -> Option<bool> {
-        let target = format!("/ojs/v1/jobs/{job}");
+        let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(job));
         let reply = super::call(self, "get_job", super::get(self, scope, target))
             .await
             .ok()?;

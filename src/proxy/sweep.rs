@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::job::margin;
-use super::{Proxy, Sidecar};
+use super::{DEFAULT_VISIBILITY, DEPTH, Proxy, Sidecar};
 use crate::hold::Held;
-use crate::json::quote;
+use crate::json::{Json, quote};
 use crate::metrics::Event;
 use crate::store::{Change, Claimed, Place, Row};
 
 /// The longest time between two looks.
 const EVERY: Duration = Duration::from_millis(500);
+/// How long a pause is taken for granted before the backend is asked whether it still stands.
+const PAUSED_FOR: Duration = Duration::from_secs(5);
 /// Jobs in one heartbeat of ours, rows looked at in one go.
 const AT_ONCE: usize = 256;
 /// How many times in a row a backend may fail to say whether a job is over before its slot ends: one
@@ -36,6 +37,7 @@ impl Proxy {
             self.return_idle().await;
             self.keep_held().await;
             self.ask_about_overdue(&mut unasked).await;
+            self.ask_about_paused().await;
             let minute_ago = Instant::now().checked_sub(Duration::from_secs(60));
             if let Some(minute_ago) = minute_ago {
                 self.sidecar.hold.tidy(minute_ago);
@@ -108,15 +110,17 @@ impl Proxy {
     /// One heartbeat for the held jobs of each claim id whose claim is a third over.
     async fn keep_held(&self) {
         let now = Instant::now();
-        let mut due: HashMap<(u64, Arc<str>, u64), Vec<Claimed>> = HashMap::new();
+        let mut due: HashMap<(u64, Arc<str>, Duration), Vec<Claimed>> = HashMap::new();
         for (claimed, proven) in self.sidecar.hold.proofs() {
-            if now.duration_since(proven) >= Duration::from_micros(claimed.visibility) / 3 {
-                let group = (claimed.scope, claimed.claim_id.clone(), claimed.visibility);
+            // A held job needs no more than the default: should this process die, the backend has it
+            // back soon. The worker's own visibility is given when it goes out.
+            let visibility = Duration::from_micros(claimed.visibility).min(DEFAULT_VISIBILITY);
+            if now.duration_since(proven) >= visibility / 3 {
+                let group = (claimed.scope, claimed.claim_id.clone(), visibility);
                 due.entry(group).or_default().push(claimed);
             }
         }
         for ((scope, claim_id, visibility), claims) in due {
-            let visibility = Duration::from_micros(visibility);
             for batch in claims.chunks(AT_ONCE) {
                 self.keep_claims(scope, &claim_id, visibility, batch).await;
             }
@@ -140,11 +144,7 @@ impl Proxy {
         for claimed in claims {
             let kept = ours.iter().find(|(job, _)| *job == claimed.job);
             match kept {
-                Some((job, since)) => {
-                    self.sidecar
-                        .hold
-                        .proved(job, *since, visibility, margin(visibility))
-                }
+                Some((job, since)) => self.sidecar.hold.proved(job, *since, visibility),
                 // Not ours by the backend's word or for want of it: past its deadline it is dropped.
                 None => self.drop_if_gone(claimed).await,
             }
@@ -161,6 +161,36 @@ impl Proxy {
         };
         if gone {
             self.sidecar.lose(&claimed.job, claimed.generation).await;
+        }
+    }
+
+    /// A queue that was paused through us may be resumed elsewhere; what is held of it must not wait for
+    /// ever for a word that never comes this way.
+    async fn ask_about_paused(&self) {
+        for (queue, since) in self.sidecar.paused_with_held() {
+            if since.elapsed() < PAUSED_FOR {
+                continue;
+            }
+            let asked = Instant::now();
+            let path: String = crate::ojs::encoded(&queue);
+            let call = super::get(self, 0, format!("/ojs/v1/queues/{path}/stats"));
+            let Ok(reply) = super::call(self, "queue_stats", call).await else {
+                continue;
+            };
+            let paused = Json::parse(&reply.body, DEPTH).ok().and_then(|stats| {
+                let queue = stats.get_exact("queue").unwrap_or(stats);
+                queue
+                    .get_exact("paused")
+                    .or_else(|| stats.get_exact("paused"))?
+                    .boolean()
+            });
+            match paused {
+                Some(false) => {
+                    self.sidecar.unpause(&queue, asked);
+                    self.sidecar.hold.wake_all();
+                }
+                _ => self.sidecar.set_paused(&queue, true),
+            }
         }
     }
 

@@ -1,7 +1,8 @@
 //! The store of one process: everything under one lock, gone when the process ends.
 //!
 //! Every step takes well under a microsecond and nothing waits inside, so one lock is all it needs;
-//! the futures of the [`Store`] trait are ready when they are made.
+//! the futures of the [`Store`] trait are ready when they are made, and what they answer for is
+//! done by then.
 
 mod books;
 mod keys;
@@ -132,3 +133,6 @@ impl Store for MemoryStore {
         answer(self.books().count(place))
     }
 }
+
+#[cfg(test)]
+mod tests;

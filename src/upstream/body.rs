@@ -11,6 +11,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 
 use super::Upstream;
+use super::gate::hold;
 use super::link::Link;
 use crate::net::Stream;
 
@@ -98,7 +99,11 @@ impl Body for RequestBody {
             Kind::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             Kind::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Kind::Stream { body, progress } => {
-                let polled = Pin::new(body).poll_frame(cx);
+                let (polled, held) = hold(|| Pin::new(&mut *body).poll_frame(cx));
+                // Whoever reads the client's connection is to go on, unless that was all.
+                if let Some(held) = held.filter(|_| !body.is_end_stream()) {
+                    held.wake();
+                }
                 progress
                     .waiting
                     .store(polled.is_pending(), Ordering::Relaxed);
@@ -156,6 +161,13 @@ impl ReplyBody {
         Some(self.link.take()?.into_stream().await)
     }
 
+    /// What has been read. Only the connection brings more, and we poll it ourselves: the body
+    /// needs no waker, nor the connection the wake that taking causes.
+    fn take(&mut self) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let mut quiet = Context::from_waker(Waker::noop());
+        hold(|| Pin::new(&mut self.body).poll_frame(&mut quiet)).0
+    }
+
     fn release_at_end(&mut self) {
         if self.body.is_end_stream()
             && let Some(link) = self.link.take()
@@ -174,18 +186,16 @@ impl Body for ReplyBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
-        // Only the connection feeds the body, and we poll it ourselves: the body needs no waker.
-        let mut quiet = Context::from_waker(Waker::noop());
-        let mut polled = Pin::new(&mut this.body).poll_frame(&mut quiet);
+        let mut polled = this.take();
         if polled.is_pending()
             && let Some(link) = &mut this.link
         {
             let over = link.drive(cx);
-            polled = Pin::new(&mut this.body).poll_frame(&mut quiet);
+            polled = this.take();
             if over && polled.is_pending() {
                 // Dropping the connection ends the body, with an error if it is not whole.
                 this.link = None;
-                polled = Pin::new(&mut this.body).poll_frame(&mut quiet);
+                polled = this.take();
             }
         }
         match &polled {

@@ -11,7 +11,8 @@ const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
 /// Removes the hop-by-hop headers (RFC 9110, 7.6.1) and those that `Connection` names. Where both
 /// lengths are given the chunked one counts, so `Content-Length` goes with `Transfer-Encoding`
-/// (RFC 9112, 6.3). The order of what stays is kept.
+/// (RFC 9112, 6.3). Lines of one name keep their order; different names may change places, which
+/// means nothing (RFC 9110, 5.3).
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     // Most heads have at most one of these, and a look at each name costs less than eight lookups.
     if !headers.keys().any(is_hop_by_hop) {

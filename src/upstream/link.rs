@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -10,13 +11,16 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 
-use super::body::RequestBody;
+use super::body::{Progress, RequestBody};
 use crate::net::Stream;
 
 /// What one connection may buffer, in bytes.
 const BUFFER: usize = 64 * 1024;
+
+/// When the timer of a new connection fires first; it then moves to where it is needed.
+const FIRST_LOOK: Duration = Duration::from_secs(30);
 
 /// An HTTP/1.1 connection. No task of its own drives it: whoever waits for a reply polls it, so a
 /// request costs no switch between tasks, and giving up on a request is dropping its connection.
@@ -26,6 +30,17 @@ pub(super) struct Link {
     connection: Connection<TokioIo<Stream>, RequestBody>,
     /// The connection has ended; it must not be polled again.
     over: bool,
+    /// For heads that do not come. It stays set from request to request and is moved only when it
+    /// fires or would fire too late, so that most requests touch no timer.
+    timer: Pin<Box<Sleep>>,
+}
+
+/// How long to wait for a head.
+pub(super) struct Patience {
+    /// From the last part of the request's body that moved.
+    pub(super) time: Duration,
+    /// The body, if it is streamed.
+    pub(super) progress: Option<Arc<Progress>>,
 }
 
 /// Why there is no head of a reply.
@@ -34,6 +49,10 @@ pub(super) enum Failure {
     Unwritten(Box<Request<RequestBody>>, hyper::Error),
     /// The request may have been read; without an error the connection just ended.
     Broken(Option<hyper::Error>),
+    /// No head came in time; the whole request was on its way.
+    Late,
+    /// The client did not go on with its body in time.
+    Stalled,
 }
 
 impl Link {
@@ -42,10 +61,12 @@ impl Link {
         let mut builder = http1::Builder::new();
         builder.max_buf_size(BUFFER);
         let (sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
+        let timer = Box::pin(tokio::time::sleep(FIRST_LOOK));
         Ok(Box::new(Link {
             sender,
             connection,
             over: false,
+            timer,
         }))
     }
 
@@ -63,16 +84,19 @@ impl Link {
         !self.drive(&mut Context::from_waker(Waker::noop())) && self.sender.is_ready()
     }
 
-    /// Sends a request and waits for the head of its reply.
+    /// Sends a request and waits for the head of its reply: for ever, or as long as told.
     pub(super) async fn exchange(
         &mut self,
         request: Request<RequestBody>,
+        patience: Option<Patience>,
     ) -> Result<Response<Incoming>, Failure> {
         let Link {
             sender,
             connection,
             over,
+            timer,
         } = self;
+        let mut waiting = patience.map(|patience| Waiting::begin(patience, timer.as_mut()));
         let mut head = pin!(sender.try_send_request(request));
         std::future::poll_fn(|cx| {
             if !*over && Pin::new(&mut *connection).poll(cx).is_ready() {
@@ -86,7 +110,10 @@ impl Link {
                     None => Failure::Broken(Some(error.into_error())),
                 })),
                 Poll::Pending if *over => Poll::Ready(Err(Failure::Broken(None))),
-                Poll::Pending => Poll::Pending,
+                Poll::Pending => match &mut waiting {
+                    Some(waiting) => waiting.poll(timer.as_mut(), cx).map(Err),
+                    None => Poll::Pending,
+                },
             }
         })
         .await
@@ -107,11 +134,63 @@ impl Link {
     }
 }
 
+/// A wait for a head.
+struct Waiting {
+    patience: Patience,
+    deadline: Instant,
+    /// How far the body was when the wait began anew.
+    frames: u32,
+}
+
+impl Waiting {
+    fn begin(patience: Patience, timer: Pin<&mut Sleep>) -> Waiting {
+        let deadline = Instant::now() + patience.time;
+        if deadline < timer.deadline() {
+            timer.reset(deadline);
+        }
+        Waiting {
+            patience,
+            deadline,
+            frames: 0,
+        }
+    }
+
+    /// Ready when the time is up.
+    fn poll(&mut self, mut timer: Pin<&mut Sleep>, cx: &mut Context<'_>) -> Poll<Failure> {
+        while timer.as_mut().poll(cx).is_ready() {
+            let now = Instant::now();
+            if self.deadline <= now {
+                let frames = self
+                    .patience
+                    .progress
+                    .as_ref()
+                    .map_or(0, |body| body.frames());
+                if frames == self.frames {
+                    return Poll::Ready(self.give_up());
+                }
+                self.frames = frames;
+                self.deadline = now + self.patience.time;
+            }
+            timer.as_mut().reset(self.deadline);
+        }
+        Poll::Pending
+    }
+
+    fn give_up(&self) -> Failure {
+        match &self.patience.progress {
+            Some(body) if body.waits_for_client() => Failure::Stalled,
+            _ => Failure::Late,
+        }
+    }
+}
+
 /// Idle connections, the last used on top. The backend closes those that it has not heard from
 /// for a while, so the old ones at the bottom go first.
 #[derive(Debug, Default)]
 pub(super) struct Idle {
     links: VecDeque<(Instant, Box<Link>)>,
+    /// A task comes by to close the old ones, for times without requests.
+    swept: bool,
 }
 
 impl Idle {
@@ -127,16 +206,25 @@ impl Idle {
     }
 
     /// Keeps a connection whose reply has come whole. One that is not ready for the next request
-    /// (the backend answered before it had read all of this one, or closes) is closed.
-    pub(super) fn push(&mut self, link: Box<Link>, idle: Duration) {
-        if !link.over && link.sender.is_ready() {
-            self.expire(idle);
-            self.links.push_back((Instant::now(), link));
+    /// (the backend answered before it had read all of this one, or closes) is closed. Says
+    /// whether somebody has to begin to sweep.
+    pub(super) fn push(&mut self, link: Box<Link>) -> bool {
+        if link.over || !link.sender.is_ready() {
+            return false;
         }
+        self.links.push_back((Instant::now(), link));
+        !std::mem::replace(&mut self.swept, true)
     }
 
-    /// Closes what has been idle for too long; says how many are left.
-    pub(super) fn expire(&mut self, idle: Duration) -> usize {
+    /// Closes what has been idle for too long; says whether to go on sweeping.
+    pub(super) fn sweep(&mut self, idle: Duration) -> bool {
+        self.expire(idle);
+        self.swept = !self.links.is_empty();
+        self.swept
+    }
+
+    /// Closes what has been idle for too long.
+    fn expire(&mut self, idle: Duration) {
         let now = Instant::now();
         while self
             .links
@@ -145,6 +233,5 @@ impl Idle {
         {
             self.links.pop_front();
         }
-        self.links.len()
     }
 }

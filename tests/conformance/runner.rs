@@ -25,6 +25,15 @@ pub struct Case {
     steps: Vec<Value>,
 }
 
+impl Case {
+    /// How long it waits, in milliseconds.
+    pub fn waits(&self) -> u64 {
+        let millis = |step: &Value, name: &str| step[name].as_u64().unwrap_or(0);
+        let waits = |step| millis(step, "delay_ms") + millis(step, "duration_ms");
+        self.steps.iter().map(waits).sum()
+    }
+}
+
 /// How a case ended.
 #[derive(Clone, Debug)]
 pub struct Verdict {

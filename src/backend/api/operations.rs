@@ -151,6 +151,7 @@ pub(super) fn ack(state: &mut State, body: &[u8], now: Instant) -> Answer {
     })
 }
 
+#[expect(clippy::indexing_slicing, reason = "a JSON object takes any name")]
 pub(super) fn nack(state: &mut State, body: &[u8], now: Instant) -> Answer {
     let members = Members::parse(body, &state.lax)?;
     let (id, worker) = (job_id(&members, state)?, worker_id(&members, state)?);
@@ -182,6 +183,7 @@ pub(super) fn nack(state: &mut State, body: &[u8], now: Instant) -> Answer {
     })
 }
 
+#[expect(clippy::indexing_slicing, reason = "a JSON object takes any name")]
 pub(super) fn heartbeat(state: &mut State, body: &[u8], now: Instant) -> Answer {
     let (members, lax) = (Members::parse(body, &state.lax)?, &state.lax);
     let worker = worker_id(&members, state)?;

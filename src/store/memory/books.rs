@@ -345,3 +345,34 @@ fn worse(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_steps_back_stands_still() {
+        let mut books = Books::new();
+        let limits = Limits {
+            throttle: None,
+            concurrency: None,
+            rates: Vec::new(),
+        };
+        let key = Key::new("k").unwrap();
+        let shut = |until| Change::Shut {
+            key: key.clone(),
+            until,
+        };
+        assert!(books.set(shut(Timestamp(2_000)), Timestamp(1_000)));
+        assert!(books.due(1, Timestamp(2_000)).is_empty());
+        assert_eq!(
+            books.usage(Space::Job, &key, &limits, Timestamp(1_500)),
+            None,
+            "open at the latest time seen"
+        );
+        assert!(
+            !books.set(shut(Timestamp(1_900)), Timestamp(1_600)),
+            "in the past"
+        );
+    }
+}

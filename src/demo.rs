@@ -1,0 +1,229 @@
+//! `ojs-throttle demo`: limits at work, in one process and over real HTTP.
+//!
+//! An embedded backend, the sidecar in front of it, producers and workers that know only the
+//! sidecar's URL ([`traffic`]); a live [`picture`]; and at the end a verdict ([`judge`]) from what
+//! the workers and the backend wrote down ([`records`]), never from the sidecar's own counters.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use crate::backend::{Backend, Lax};
+use crate::config::Settings;
+use crate::run::{Env, Running, Stop};
+
+pub mod client;
+pub mod judge;
+pub mod picture;
+pub mod plot;
+pub mod records;
+pub mod report;
+pub mod streams;
+pub mod traffic;
+
+use client::Client;
+use judge::Verdict;
+use picture::{FRAME, Frame, Picture, Style};
+use records::Records;
+use streams::{QUEUE, STREAMS};
+use traffic::{POLL, Traffic, WORKERS};
+
+/// How often to look whether there is work for the workers, and at most how many times: if they
+/// came before, they would find nothing and sleep.
+const LOOK: Duration = Duration::from_millis(10);
+const LOOKS: usize = 100;
+
+/// What to show.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Run with the limits off.
+    pub broken: bool,
+    /// Write the plot here.
+    pub record: Option<PathBuf>,
+    /// How long producers and workers go on; starting and draining come on top.
+    pub traffic: Duration,
+    /// How to draw.
+    pub style: Style,
+}
+
+/// Runs the demo and writes it to `out`; a Ctrl-C ends the traffic early. Whether every limit was
+/// held and every job accounted for.
+///
+/// # Errors
+/// Something could not be started or written, or `--break` did not break anything.
+pub async fn run(options: &Options, env: Env, out: &mut dyn Write) -> anyhow::Result<bool> {
+    let mut stage = Stage::set(options.broken, env).await?;
+    let traffic = Traffic {
+        client: Arc::clone(&stage.client),
+        records: stage.records.clone(),
+        stop: CancellationToken::new(),
+    };
+    writeln!(
+        out,
+        "{}",
+        report::intro(
+            stage.client.addr(),
+            stage.backend_client.addr(),
+            options.broken
+        )
+    )?;
+    if options.style == Style::Lines {
+        writeln!(out, "{}", report::LEGEND)?;
+    }
+    let mut people = start(&traffic).await;
+    let from = stage.records.now();
+    let mut picture = Picture::new(options.style);
+    watch(&stage, from + options.traffic, &mut picture, out).await?;
+    let until = stage.records.now();
+    traffic.stop.cancel();
+    while people.join_next().await.is_some() {}
+    let left = stage.clear().await?;
+
+    let pages = stage.records.pages();
+    let verdict = Verdict::of(&pages, &stage.backend.ledger(), left, (from, until));
+    writeln!(out, "{}", report::closing(&pages, &verdict, options.broken))?;
+    if let Some(path) = &options.record {
+        let svg = plot::svg(&pages, &verdict, options.broken, until);
+        let what = || format!("cannot write {}", path.display());
+        std::fs::write(path, svg).with_context(what)?;
+        writeln!(out, "The plot is in {}.", path.display())?;
+    }
+    writeln!(out, "{}", report::next(options.broken))?;
+    anyhow::ensure!(
+        !options.broken || !verdict.limits_held(),
+        "nothing went over a limit although they were off; give it more time (--seconds)"
+    );
+    Ok(verdict.held())
+}
+
+/// Producers and the probe first, then the workers.
+async fn start(traffic: &Traffic) -> JoinSet<()> {
+    let mut people = JoinSet::new();
+    people.spawn(traffic.clone().probe());
+    for stream in 0..STREAMS.len() {
+        people.spawn(traffic.clone().produce(stream));
+    }
+    for _ in 0..LOOKS {
+        let enqueued = traffic.records.pages().count.map(|(enqueued, _)| enqueued);
+        if !enqueued.contains(&0) && !traffic.records.pages().probes.is_empty() {
+            break;
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    for worker in 0..WORKERS {
+        let name = format!("worker-{}", worker + 1);
+        people.spawn(traffic.clone().work(name, POLL * worker / WORKERS));
+    }
+    people
+}
+
+/// Draws until it is time, or Ctrl-C.
+async fn watch(
+    stage: &Stage,
+    until: Duration,
+    picture: &mut Picture,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let interrupt = tokio::signal::ctrl_c();
+    tokio::pin!(interrupt);
+    let mut tick = tokio::time::interval(FRAME);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    while stage.records.now() < until {
+        tokio::select! {
+            _ = &mut interrupt => break,
+            _ = tick.tick() => {}
+        }
+        let (_, active) = stage.in_backend().await?;
+        let pages = stage.records.pages();
+        let out_now = pages.received.iter().filter(|job| !job.acked).count();
+        let frame = Frame {
+            pages: &pages,
+            now: stage.records.now(),
+            whole: until,
+            held: active.saturating_sub(out_now),
+        };
+        picture.draw(&frame, out)?;
+    }
+    Ok(())
+}
+
+/// Backend and sidecar, and who calls them.
+struct Stage {
+    records: Records,
+    backend: Backend,
+    backend_client: Client,
+    backend_ends: CancellationToken,
+    backend_serves: JoinHandle<()>,
+    client: Arc<Client>,
+    stop: Stop,
+    sidecar: JoinHandle<()>,
+}
+
+impl Stage {
+    /// Starts both on free ports.
+    async fn set(broken: bool, env: Env) -> anyhow::Result<Stage> {
+        let (net, records) = (env.net.clone(), Records::new());
+        // One of the backends that people run, by its manners: it counts attempts when a job fails,
+        // so a held job costs nothing and the sidecar may hold many.
+        let backend = Backend::new(Lax::redis(), env.seed);
+        let listener = net.bind(([127, 0, 0, 1], 0).into()).await?;
+        let backend_client = Client::new(net.clone(), listener.local_addr()?);
+        let backend_ends = CancellationToken::new();
+        let serving = backend.clone().serve(listener, backend_ends.clone());
+        let backend_serves = tokio::spawn(serving);
+
+        let text = streams::config(backend_client.addr(), broken);
+        let settings =
+            Settings::parse(&text, "demo").map_err(|report| anyhow::anyhow!("{report}"))?;
+        let running = Running::start(settings, env).await?;
+        let client = Arc::new(Client::new(net, running.addr()?));
+        let stop = Stop::default();
+        let sidecar = tokio::spawn(running.serve(stop.clone()));
+        Ok(Stage {
+            records,
+            backend,
+            backend_client,
+            backend_ends,
+            backend_serves,
+            client,
+            stop,
+            sidecar,
+        })
+    }
+
+    /// How many jobs the backend says are available and active.
+    async fn in_backend(&self) -> anyhow::Result<(usize, usize)> {
+        let path = format!("/ojs/v1/queues/{QUEUE}/stats");
+        let stats = self.backend_client.get(&path).await?;
+        let count = |name: &str| {
+            let count = stats
+                .pointer(&format!("/queue/{name}"))
+                .and_then(serde_json::Value::as_u64);
+            usize::try_from(count.unwrap_or_default()).unwrap_or_default()
+        };
+        Ok((count("available"), count("active")))
+    }
+
+    /// Drains the sidecar, which gives back what it holds, and ends the backend; one more Ctrl-C
+    /// does not wait for it. How many jobs are left in the backend.
+    async fn clear(&mut self) -> anyhow::Result<usize> {
+        self.stop.drain.cancel();
+        tokio::select! {
+            ended = &mut self.sidecar => ended.context("the sidecar")?,
+            _ = tokio::signal::ctrl_c() => {
+                self.stop.now.cancel();
+                (&mut self.sidecar).await.context("the sidecar")?;
+            }
+        }
+        let (available, active) = self.in_backend().await?;
+        self.backend_ends.cancel();
+        (&mut self.backend_serves).await.context("the backend")?;
+        Ok(available + active)
+    }
+}

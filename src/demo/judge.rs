@@ -1,0 +1,358 @@
+//! The verdict, from what workers and backend wrote down. It knows nothing of the sidecar and does
+//! no I/O.
+//!
+//! A start is seen by the worker some time after it was made. Each [`Start`] therefore has two
+//! times, the earliest that it may have been made and when it was seen, and a limit counts as
+//! broken only if it was broken wherever in between the starts were made. So a slow delivery never
+//! looks like a breach, and a breach hides only if it is smaller than that uncertainty.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use super::records::{Pages, Received};
+use super::streams::{Limit, STREAMS};
+use crate::backend::{Event, EventKind};
+
+/// How much earlier than evenly spaced a start may be made, by the promise.
+pub const EARLY: Duration = Duration::from_millis(5);
+
+/// One start of one stream.
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    /// The earliest that it may have been made.
+    pub made: Duration,
+    /// When its worker had it.
+    pub seen: Duration,
+    /// When its worker began to say that it is done.
+    pub done: Option<Duration>,
+}
+
+/// What became of one stream's limit.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Finding {
+    /// Starts in all.
+    pub starts: usize,
+    /// The worst that was seen.
+    pub worst: Worst,
+    /// Whether the limit was held throughout.
+    pub held: bool,
+    /// The part of the limit that was used, on average over the time there was work: 1 is all.
+    pub used: f64,
+}
+
+/// The worst moment of a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Worst {
+    /// The most starts in any interval of the period.
+    Window(usize),
+    /// The most jobs with workers at once.
+    AtOnce(usize),
+    /// The starts in a row that were the furthest ahead of an even spacing.
+    Span {
+        /// So many starts,
+        starts: usize,
+        /// in so much time,
+        took: Duration,
+        /// which is certainly so much too early; zero if they were not.
+        early: Duration,
+    },
+    /// There is no limit to be near.
+    Nothing,
+}
+
+/// Whether every job is accounted for.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Account {
+    /// Producers got a 201 for so many.
+    pub enqueued: usize,
+    /// The backend stored so many.
+    pub stored: usize,
+    /// Workers received so many.
+    pub received: usize,
+    /// The backend has so many as completed.
+    pub completed: usize,
+    /// The backend has so many that are not completed yet.
+    pub left: usize,
+    /// Jobs that a producer or a worker was told are safe, and that the backend does not have so.
+    pub lost: usize,
+    /// Jobs that were received twice, or completed twice.
+    pub doubled: usize,
+    /// Claims that ran out because nobody kept them alive.
+    pub lapsed: usize,
+}
+
+impl Account {
+    /// Whether nothing was lost or doubled and the sums are right.
+    pub fn right(&self) -> bool {
+        self.lost == 0 && self.doubled == 0 && self.stored == self.completed + self.left
+    }
+}
+
+/// The starts of one stream that were seen at `since` or later, from the workers' records.
+pub fn starts(pages: &Pages, stream: usize, since: Duration) -> Vec<Start> {
+    let from = pages.received.partition_point(|job| job.at < since);
+    let received = pages.received.iter().skip(from);
+    let of_stream = received.filter(|job| job.stream == stream);
+    let start = |job: &Received| Start {
+        made: pages.made(job.at),
+        seen: job.at,
+        done: job.done,
+    };
+    let mut starts: Vec<Start> = of_stream.map(start).collect();
+    starts.sort_by_key(|start| start.seen);
+    // What was made after one that is seen later was made after that one at the earliest: from here
+    // on `made` never goes back, and any row of starts was made after its first.
+    let mut least = Duration::MAX;
+    for start in starts.iter_mut().rev() {
+        least = least.min(start.made);
+        start.made = least;
+    }
+    starts
+}
+
+/// Until when a start certainly counts against its limit; without a limit it is one second, so that
+/// starts can be counted all the same.
+pub fn counts_until(limit: Limit, start: &Start) -> Duration {
+    match limit {
+        Limit::Rate { period, .. } => start.made + period,
+        Limit::AtOnce(_) => start.done.unwrap_or(Duration::MAX),
+        Limit::Spaced { period, .. } => (start.made + period).saturating_sub(EARLY),
+        Limit::Free => start.seen + Duration::from_secs(1),
+    }
+}
+
+/// Judges the starts of a stream, sorted by `seen` with `made` not going back; there was work for
+/// it `from` .. `until`.
+pub fn judge(rule: Limit, starts: &[Start], from: Duration, until: Duration) -> Finding {
+    let (worst, held, used) = match rule {
+        Limit::Rate { limit, period } => {
+            let most = most(starts, |start| counts_until(rule, start));
+            let used = occupied(starts, from, until, |start| start.seen + period);
+            (
+                Worst::Window(most),
+                most <= at(limit),
+                used / f64::from(limit),
+            )
+        }
+        Limit::AtOnce(limit) => {
+            // With its worker until before the ACK is sent, which lies within what is limited.
+            let most = most(starts, |start| counts_until(rule, start));
+            let used = occupied(starts, from, until, |start| start.done.unwrap_or(until));
+            (
+                Worst::AtOnce(most),
+                most <= at(limit),
+                used / f64::from(limit),
+            )
+        }
+        Limit::Spaced { limit, period } => {
+            let step = period / limit;
+            let (worst, ahead) = furthest_ahead(starts, step);
+            let used = occupied(starts, from, until, |start| start.seen + step);
+            (worst, ahead <= nanos(EARLY), used)
+        }
+        Limit::Free => (Worst::Nothing, true, 0.0),
+    };
+    Finding {
+        starts: starts.len(),
+        worst,
+        held,
+        used,
+    }
+}
+
+fn at(limit: u32) -> usize {
+    usize::try_from(limit).unwrap_or(usize::MAX)
+}
+
+/// The most starts that count at one moment, each from when it was seen until before its `end`.
+fn most(starts: &[Start], end: impl Fn(&Start) -> Duration) -> usize {
+    let mut changes: Vec<(Duration, bool)> = Vec::with_capacity(2 * starts.len());
+    changes.extend(starts.iter().map(|start| (start.seen, true)));
+    changes.extend(starts.iter().map(|start| (end(start), false)));
+    // At one moment ends come first.
+    changes.sort_unstable();
+    let (mut count, mut most) = (0_usize, 0);
+    for (_, begins) in changes {
+        count = if begins {
+            count + 1
+        } else {
+            count.saturating_sub(1)
+        };
+        most = most.max(count);
+    }
+    most
+}
+
+/// The starts in a row that were certainly the furthest ahead of one start every `step`, and how
+/// far that was in nanoseconds; below zero they were behind.
+fn furthest_ahead(starts: &[Start], step: Duration) -> (Worst, i128) {
+    let mut worst = (Worst::Nothing, i128::MIN);
+    // The start so far that was made latest against its turn.
+    let mut latest: Option<(usize, Start)> = None;
+    let mut turn = Duration::ZERO;
+    let mut most_behind = i128::MIN;
+    for (nth, start) in starts.iter().enumerate() {
+        if let Some((first, begin)) = latest {
+            let ahead = most_behind - (nanos(start.seen) - nanos(turn));
+            if ahead > worst.1 {
+                let span = Worst::Span {
+                    starts: nth - first + 1,
+                    took: start.seen.saturating_sub(begin.seen),
+                    early: Duration::from_nanos(u64::try_from(ahead).unwrap_or_default()),
+                };
+                worst = (span, ahead);
+            }
+        }
+        let behind = nanos(start.made) - nanos(turn);
+        if behind >= most_behind {
+            (latest, most_behind) = (Some((nth, *start)), behind);
+        }
+        turn += step;
+    }
+    worst
+}
+
+fn nanos(time: Duration) -> i128 {
+    i128::try_from(time.as_nanos()).unwrap_or(i128::MAX)
+}
+
+/// How many starts occupied their place, on average over `from` .. `until`.
+fn occupied(
+    starts: &[Start],
+    from: Duration,
+    until: Duration,
+    end: impl Fn(&Start) -> Duration,
+) -> f64 {
+    let clip = |at: Duration| at.clamp(from, until.max(from));
+    let taken: Duration = starts
+        .iter()
+        .map(|start| clip(end(start)).saturating_sub(clip(start.seen)))
+        .sum();
+    let whole = until.saturating_sub(from).as_secs_f64();
+    if whole > 0.0 {
+        taken.as_secs_f64() / whole
+    } else {
+        0.0
+    }
+}
+
+/// Compares what producers and workers were told with the backend's ledger; `left` is how many
+/// jobs the backend says it has that are not completed.
+pub fn account(pages: &Pages, ledger: &[Event], left: usize) -> Account {
+    let (mut stored, mut gone) = (HashSet::new(), HashSet::new());
+    let mut completions: HashMap<&str, usize> = HashMap::new();
+    let mut lapsed = 0;
+    for event in ledger {
+        match event.kind {
+            EventKind::Stored => drop(stored.insert(&*event.job)),
+            EventKind::Acked => *completions.entry(&*event.job).or_default() += 1,
+            EventKind::Discarded | EventKind::Cancelled => drop(gone.insert(&*event.job)),
+            EventKind::Expired => lapsed += 1,
+            EventKind::Claimed
+            | EventKind::Nacked
+            | EventKind::Requeued
+            | EventKind::Extended
+            | EventKind::Promoted
+            | EventKind::Revived => {}
+        }
+    }
+    let mut receipts: HashMap<&str, usize> = HashMap::new();
+    for job in &pages.received {
+        *receipts.entry(&*job.job).or_default() += 1;
+    }
+    let safe = pages.enqueued.keys().map(String::as_str);
+    let unsafe_jobs = safe.filter(|id| !stored.contains(id) || gone.contains(id));
+    let done = pages
+        .received
+        .iter()
+        .filter(|job| job.acked)
+        .map(|job| &*job.job);
+    let undone = done.filter(|id| !completions.contains_key(id));
+    let lost: HashSet<&str> = unsafe_jobs.chain(undone).collect();
+    let twice = |counts: &HashMap<&str, usize>| -> Vec<String> {
+        let twice = counts.iter().filter(|(_, count)| **count > 1);
+        twice.map(|(id, _)| (*id).to_owned()).collect()
+    };
+    let mut doubled: HashSet<String> = twice(&receipts).into_iter().collect();
+    doubled.extend(twice(&completions));
+    Account {
+        enqueued: pages.enqueued.len(),
+        stored: stored.len(),
+        received: pages.received.len(),
+        completed: completions.len(),
+        left,
+        lost: lost.len(),
+        doubled: doubled.len(),
+        lapsed,
+    }
+}
+
+/// The time from the producer's 201 to the worker, of one stream: the median and the longest.
+pub fn waits(pages: &Pages, stream: usize) -> (Duration, Duration) {
+    let of_stream = pages.received.iter().filter(|job| job.stream == stream);
+    let mut waits: Vec<Duration> = of_stream
+        .filter_map(|job| Some(job.at.saturating_sub(pages.enqueued.get(&job.job)?.1)))
+        .collect();
+    median_and_longest(&mut waits)
+}
+
+/// How long before they were seen starts of limited streams may have been made: the median and the
+/// longest.
+pub fn blur(pages: &Pages) -> (Duration, Duration) {
+    let limited = |stream: &usize| STREAMS.get(*stream).is_some_and(|s| s.limit != Limit::Free);
+    let mut blurs: Vec<Duration> = (0..STREAMS.len())
+        .filter(limited)
+        .flat_map(|stream| starts(pages, stream, Duration::ZERO))
+        .map(|start| start.seen.saturating_sub(start.made))
+        .collect();
+    median_and_longest(&mut blurs)
+}
+
+fn median_and_longest(times: &mut [Duration]) -> (Duration, Duration) {
+    times.sort_unstable();
+    let median = times.get(times.len() / 2).copied().unwrap_or_default();
+    (median, times.last().copied().unwrap_or_default())
+}
+
+/// All that there is to say at the end.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    /// Per stream, in their order.
+    pub findings: [Finding; STREAMS.len()],
+    /// Every job.
+    pub account: Account,
+}
+
+impl Verdict {
+    /// Judges a whole run, in which there was work for all `from` .. `until`.
+    pub fn of(
+        pages: &Pages,
+        ledger: &[Event],
+        left: usize,
+        (from, until): (Duration, Duration),
+    ) -> Verdict {
+        let mut stream = 0;
+        let findings = STREAMS.map(|kind| {
+            let starts = starts(pages, stream, Duration::ZERO);
+            stream += 1;
+            judge(kind.limit, &starts, from, until)
+        });
+        Verdict {
+            findings,
+            account: account(pages, ledger, left),
+        }
+    }
+
+    /// Whether every limit was held.
+    pub fn limits_held(&self) -> bool {
+        self.findings.iter().all(|finding| finding.held)
+    }
+
+    /// Whether there is nothing to complain of.
+    pub fn held(&self) -> bool {
+        self.limits_held() && self.account.right()
+    }
+}
+
+#[cfg(test)]
+mod tests;

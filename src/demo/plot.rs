@@ -1,0 +1,250 @@
+//! The same picture as an SVG file, drawn by hand.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use super::judge::{Start, Verdict, counts_until, starts};
+use super::records::Pages;
+use super::report::sentence;
+use super::streams::{Limit, STREAMS};
+
+/// Where a panel's plot begins and ends, and how high it is.
+const LEFT: f64 = 150.0;
+const WIDTH: f64 = 630.0;
+const HEIGHT: f64 = 84.0;
+/// From one panel to the next, and where the first begins.
+const PITCH: f64 = 122.0;
+const TOP: f64 = 84.0;
+/// Columns of a plot; each shows the highest of its time.
+const COLUMNS: usize = 420;
+
+/// Draws the whole run, which lasted until `until`.
+pub fn svg(pages: &Pages, verdict: &Verdict, broken: bool, until: Duration) -> String {
+    let height = TOP + PITCH * 4.0 + 16.0;
+    let colour = if verdict.held() { "good" } else { "bad" };
+    let title = match broken {
+        true => "ojs-throttle demo --break: the same jobs, limits off",
+        false => "ojs-throttle demo: starts against their limits",
+    };
+    let mut svg = format!(
+        r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 810 {height}" width="810" height="{height}" role="img" aria-label="{title}">
+<style>{STYLE}</style>
+<rect class="back" width="810" height="{height}"/>
+<text class="title" x="20" y="32">{title}</text>
+<text class="{colour}" x="20" y="54">{}</text>
+"#,
+        escaped(&sentence(verdict, broken).replace('\n', " "))
+    );
+    for (index, stream) in STREAMS.iter().enumerate() {
+        let panel = Panel {
+            top: TOP + PITCH * f64::from(u8::try_from(index).unwrap_or(u8::MAX)),
+            rule: stream.limit,
+            until,
+        };
+        panel.draw(&mut svg, stream.name, &starts(pages, index, Duration::ZERO));
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
+
+/// Dark on light, or light on dark where the reader wants it so.
+const STYLE: &str = "
+text { font: 13px system-ui, 'DejaVu Sans', sans-serif; fill: #333 }
+.title { font-size: 18px; font-weight: bold; fill: #111 }
+.name { font-weight: bold; font-size: 15px; fill: #111 }
+.small { font-size: 11px; fill: #555 }
+.good { fill: #18794e } .bad { fill: #c62828 }
+.back { fill: #fff } .axis { stroke: #888; fill: none } .grid { stroke: #ddd }
+.area { fill: #2f7fd0 } .limit { stroke: #c62828; stroke-width: 1.5; stroke-dasharray: 6 4 }
+@media (prefers-color-scheme: dark) {
+text { fill: #ccc } .title, .name { fill: #fff } .small { fill: #aaa } .back { fill: #16181d }
+.good { fill: #5fd39b } .bad, text.bad { fill: #ff7b72 } .grid { stroke: #333 } .area { fill: #58a6ff }
+.limit { stroke: #ff7b72 }
+}
+";
+
+struct Panel {
+    top: f64,
+    rule: Limit,
+    until: Duration,
+}
+
+impl Panel {
+    fn draw(&self, svg: &mut String, name: &str, starts: &[Start]) {
+        let levels = levels(self.rule, starts, self.until);
+        let limit = match self.rule {
+            Limit::Rate { limit, .. } | Limit::AtOnce(limit) | Limit::Spaced { limit, .. } => {
+                Some(limit)
+            }
+            Limit::Free => None,
+        };
+        let most = levels.iter().copied().max().unwrap_or_default();
+        let scale = f64::from(most.max(limit.unwrap_or(1))) * 1.2;
+        let y = |level: u32| self.top + HEIGHT * (1.0 - f64::from(level) / scale);
+        let bottom = self.top + HEIGHT;
+        // Writing to a string cannot fail.
+        let _ = write!(
+            svg,
+            r#"<g><text class="name" x="20" y="{:.0}">{name}</text>
+<text x="20" y="{:.0}">{}</text>
+<text class="small" x="20" y="{:.0}">{}</text>
+"#,
+            self.top + 20.0,
+            self.top + 38.0,
+            self.rule,
+            self.top + 55.0,
+            self.measure(),
+        );
+        self.time_axis(svg, bottom);
+        let _ = writeln!(
+            svg,
+            r#"<path class="area" d="{}"/>"#,
+            area(&levels, bottom, y)
+        );
+        if let Some(limit) = limit {
+            let _ = writeln!(
+                svg,
+                r#"<line class="limit" x1="{LEFT}" x2="{:.0}" y1="{1:.1}" y2="{1:.1}"/>"#,
+                LEFT + WIDTH,
+                y(limit)
+            );
+        }
+        level_axis(svg, limit, most, y);
+        let _ = writeln!(
+            svg,
+            r#"<path class="axis" d="M{LEFT} {:.1}V{bottom:.1}H{:.0}"/></g>"#,
+            self.top,
+            LEFT + WIDTH
+        );
+    }
+
+    fn time_axis(&self, svg: &mut String, bottom: f64) {
+        let whole = self.until.as_secs_f64().max(0.001);
+        let step = [1, 2, 5, 10, 30, 60]
+            .into_iter()
+            .find(|step| whole / f64::from(*step) <= 13.0);
+        let step = step.unwrap_or(60);
+        let mut second = 0;
+        while f64::from(second) <= whole {
+            let x = LEFT + WIDTH * f64::from(second) / whole;
+            let _ = writeln!(
+                svg,
+                r#"<line class="grid" x1="{x:.1}" x2="{x:.1}" y1="{:.1}" y2="{bottom:.1}"/>
+<text class="small" text-anchor="middle" x="{x:.1}" y="{:.1}">{second} s</text>"#,
+                self.top,
+                bottom + 14.0
+            );
+            second += step;
+        }
+    }
+
+    /// What the height of the plot is.
+    fn measure(&self) -> String {
+        match self.rule {
+            Limit::Rate { period, .. } | Limit::Spaced { period, .. } => {
+                format!("starts in the last {period:?}")
+            }
+            Limit::AtOnce(_) => "jobs with workers".into(),
+            Limit::Free => "starts in the last 1s".into(),
+        }
+    }
+}
+
+/// Numbers beside the limit, the highest level and zero, as far as there is room for them.
+fn level_axis(svg: &mut String, limit: Option<u32>, most: u32, y: impl Fn(u32) -> f64) {
+    let mut ticks: Vec<u32> = Vec::new();
+    for tick in [limit, Some(most), Some(0)].into_iter().flatten() {
+        if ticks.iter().all(|other| (y(*other) - y(tick)).abs() > 12.0) {
+            ticks.push(tick);
+        }
+    }
+    for tick in ticks {
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            svg,
+            r#"<text class="small" text-anchor="end" x="{:.0}" y="{:.1}">{tick}</text>"#,
+            LEFT - 6.0,
+            y(tick) + 4.0
+        );
+    }
+}
+
+/// The most starts that count at one moment of each column, from the beginning to `until`.
+fn levels(rule: Limit, starts: &[Start], until: Duration) -> Vec<u32> {
+    let mut changes: Vec<(Duration, bool)> = Vec::with_capacity(2 * starts.len());
+    for start in starts {
+        changes.push((start.seen, true));
+        changes.push((counts_until(rule, start), false));
+    }
+    changes.sort_unstable();
+    let mut changes = changes.into_iter().peekable();
+    let (mut level, mut levels) = (0_u32, Vec::with_capacity(COLUMNS));
+    for column in 1..=COLUMNS {
+        let end = until.mul_f64(column as f64 / COLUMNS as f64);
+        let mut most = level;
+        while let Some((_, begins)) = changes.next_if(|(at, _)| *at < end) {
+            level = if begins {
+                level + 1
+            } else {
+                level.saturating_sub(1)
+            };
+            most = most.max(level);
+        }
+        levels.push(most);
+    }
+    levels
+}
+
+/// The outline of columns over `bottom`.
+fn area(levels: &[u32], bottom: f64, y: impl Fn(u32) -> f64) -> String {
+    let mut path = format!("M{LEFT} {bottom:.1}");
+    let mut last = None;
+    for (column, level) in levels.iter().enumerate() {
+        if last != Some(level) {
+            let x = LEFT + WIDTH * column as f64 / COLUMNS as f64;
+            let _ = write!(path, "H{x:.1}V{:.1}", y(*level));
+            last = Some(level);
+        }
+    }
+    let _ = write!(path, "H{:.0}V{bottom:.1}Z", LEFT + WIDTH);
+    path
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_column_shows_the_highest_of_its_time() {
+        let ms = Duration::from_millis;
+        let start = |at| Start {
+            made: ms(at),
+            seen: ms(at),
+            done: Some(ms(at + 5)),
+        };
+        // Two that follow each other within one column of 10 ms, and two at once in another.
+        let starts = [start(0), start(5), start(20), start(21)];
+        let levels = levels(
+            Limit::AtOnce(1),
+            &starts,
+            ms(10) * u32::try_from(COLUMNS).unwrap(),
+        );
+        assert_eq!(levels[..5], [1, 1, 2, 0, 0]);
+        assert_eq!(levels.len(), COLUMNS);
+    }
+
+    #[test]
+    fn an_empty_run_is_drawn_too() {
+        let pages = Pages::default();
+        let verdict = Verdict::of(&pages, &[], 0, (Duration::ZERO, Duration::ZERO));
+        let svg = svg(&pages, &verdict, false, Duration::ZERO);
+        assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n"));
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+    }
+}

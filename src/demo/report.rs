@@ -1,0 +1,233 @@
+//! What is said before and after: in plain words, and as a table.
+
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::judge::{EARLY, Verdict, Worst, blur, waits};
+use super::records::Pages;
+use super::streams::{Limit, STREAMS};
+use super::traffic::{PROBE, SLOTS, WORKERS};
+
+/// Starts that are known less well than this, mostly, say little about a spacing of 100 ms.
+const BLURRED: Duration = Duration::from_millis(40);
+
+/// The first lines: what is going to be seen.
+pub fn intro(sidecar: SocketAddr, backend: SocketAddr, broken: bool) -> String {
+    let mut text = format!(
+        "Producers enqueue four kinds of jobs into one queue, faster than three of them
+may start. {WORKERS} workers with {SLOTS} slots each ask for all they can get. Everything
+goes over real HTTP: producers and workers -> sidecar -> backend.
+The sidecar is at http://{sidecar}, the backend at http://{backend}.\n\n"
+    );
+    for stream in STREAMS {
+        let limit = stream.limit.to_string();
+        // Writing to a string cannot fail.
+        let _ = match stream.limit {
+            Limit::Free => writeln!(text, "  {:<7} {limit}", stream.name),
+            _ => writeln!(text, "  {:<7} {limit:<14} {}", stream.name, stream.told),
+        };
+    }
+    if broken {
+        text.push_str("\n--break: the sidecar runs with these limits OFF.\n");
+    }
+    text
+}
+
+/// What the plain lines mean.
+pub const LEGEND: &str =
+    "Each second: what counts against the limit / the limit. Held jobs are those that
+wait in the sidecar, under a live claim of the backend.\n";
+
+/// The closing table and the verdict.
+pub fn closing(pages: &Pages, verdict: &Verdict, broken: bool) -> String {
+    let mut text =
+        String::from("\nFrom the records of workers and backend (no counter of the sidecar):\n\n");
+    limits(&mut text, verdict);
+    jobs(&mut text, pages, verdict);
+    timing(&mut text, pages);
+    let _ = write!(text, "\n{}\n", sentence(verdict, broken));
+    text
+}
+
+fn limits(text: &mut String, verdict: &Verdict) {
+    let _ = writeln!(
+        text,
+        "  {:<7} {:<15} {:<17} {:<5} {:>6} {:>8}",
+        "key", "limit", "worst moment", "held", "used", "starts"
+    );
+    for (stream, finding) in STREAMS.iter().zip(&verdict.findings) {
+        let worst = match (finding.worst, stream.limit) {
+            (Worst::Window(most), Limit::Rate { period, .. }) => format!("{most} in {period:?}"),
+            (Worst::AtOnce(most), _) => format!("{most} at once"),
+            (Worst::Span { early, .. }, _) if early.is_zero() => "on time".into(),
+            (Worst::Span { early, .. }, _) if finding.held => format!("{} early", rounded(early)),
+            (Worst::Span { starts, took, .. }, _) => format!("{starts} in {}", rounded(took)),
+            _ => "-".into(),
+        };
+        let (held, used) = match (stream.limit, finding.held) {
+            (Limit::Free, _) => ("-", "-".into()),
+            (_, true) => ("yes", percent(finding.used)),
+            (_, false) => ("NO", percent(finding.used)),
+        };
+        let limit = stream.limit.to_string();
+        let _ = writeln!(
+            text,
+            "  {:<7} {limit:<15} {worst:<17} {held:<5} {used:>6} {:>8}",
+            stream.name, finding.starts
+        );
+    }
+}
+
+fn jobs(text: &mut String, pages: &Pages, verdict: &Verdict) {
+    let sums = &verdict.account;
+    let _ = write!(
+        text,
+        "\n  jobs    {} enqueued, {} stored = {} completed + {} left in the backend\n          \
+         {} received by workers; lost {}, doubled {}\n",
+        sums.enqueued,
+        sums.stored,
+        sums.completed,
+        sums.left,
+        sums.received,
+        sums.lost,
+        sums.doubled,
+    );
+    if sums.lapsed > 0 {
+        let _ = writeln!(text, "          {} claims ran out", sums.lapsed);
+    }
+    if let Some(first) = pages.trouble.first() {
+        let _ = writeln!(
+            text,
+            "          {} calls failed; the first: {first}",
+            pages.trouble.len()
+        );
+    }
+    for (stream, kind) in STREAMS.iter().enumerate() {
+        if kind.limit == Limit::Free {
+            let (median, longest) = waits(pages, stream);
+            let _ = writeln!(
+                text,
+                "  {:<7} waited {} for a worker (median), {} at most, while {}\n          \
+                 limited jobs waited in the same queue",
+                kind.name,
+                rounded(median),
+                rounded(longest),
+                (0..STREAMS.len())
+                    .filter(|other| *other != stream)
+                    .map(|other| pages.waiting(other))
+                    .sum::<usize>(),
+            );
+        }
+    }
+}
+
+fn timing(text: &mut String, pages: &Pages) {
+    let (median, longest) = blur(pages);
+    let _ = writeln!(
+        text,
+        "  timing  a worker sees a start a little after it was made; a probe that goes
+          through sidecar and backend every {PROBE:?} bounds how much: at most
+          {} (median), {} (longest). A limit is broken if it is so
+          wherever in between they were made. Spaced ones may leave {EARLY:?} early.",
+        rounded(median),
+        rounded(longest)
+    );
+    if median > BLURRED {
+        text.push_str(
+            "          This machine was too busy to judge finely: small breaches do not show.\n",
+        );
+    }
+}
+
+/// The verdict in one sentence.
+pub fn sentence(verdict: &Verdict, broken: bool) -> String {
+    let over: Vec<&str> = STREAMS
+        .iter()
+        .zip(&verdict.findings)
+        .filter(|(_, finding)| !finding.held)
+        .map(|(stream, _)| stream.name)
+        .collect();
+    let over = over.join(", ");
+    let sums = match verdict.account.right() {
+        true => "Nothing was lost or doubled.",
+        false => "Jobs were LOST or DOUBLED, or the sums are wrong.",
+    };
+    match (over.is_empty(), broken) {
+        (true, false) => format!("HELD: every limit was held in every window.\n{sums}"),
+        (true, true) => format!("No limit was broken, although they were off.\n{sums}"),
+        (false, true) => {
+            format!("BREACH: {over} went over the limit, as --break asked for.\n{sums}")
+        }
+        (false, false) => {
+            format!("BREACH: {over} went over the limit. Please report this.\n{sums}")
+        }
+    }
+}
+
+/// The last lines: where to go from here.
+pub fn next(broken: bool) -> &'static str {
+    if broken {
+        "Next:  ojs-throttle demo           the same with the limits on"
+    } else {
+        "Next:  ojs-throttle demo --break   the same jobs and workers, limits off
+       ojs-throttle dev            a sidecar and a backend to point your SDK at
+       README.md                   in front of your own backend"
+    }
+}
+
+fn percent(part: f64) -> String {
+    format!("{:.0} %", part * 100.0)
+}
+
+/// To about a hundredth, for people.
+fn rounded(time: Duration) -> String {
+    let millis = time.as_secs_f64() * 1e3;
+    match millis {
+        ..10.0 => format!("{millis:.1} ms"),
+        ..1000.0 => format!("{millis:.0} ms"),
+        _ => format!("{:.2} s", millis / 1e3),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addr(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    fn verdict() -> Verdict {
+        Verdict::of(&Pages::default(), &[], 0, (Duration::ZERO, Duration::ZERO))
+    }
+
+    #[test]
+    fn it_fits_80_columns() {
+        let mut verdict = verdict();
+        verdict.account.stored = 100_000;
+        let texts = [
+            intro(addr(65_535), addr(65_535), true),
+            LEGEND.into(),
+            closing(&Pages::default(), &verdict, false),
+            next(false).into(),
+            next(true).into(),
+        ];
+        for line in texts.iter().flat_map(|text| text.lines()) {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_sentence_says_what_was_judged() {
+        let mut verdict = verdict();
+        assert!(sentence(&verdict, false).starts_with("HELD"));
+        assert!(sentence(&verdict, true).starts_with("No limit was broken"));
+        verdict.account.lost = 1;
+        assert!(sentence(&verdict, false).contains("LOST"));
+        verdict.findings[2].held = false;
+        let said = sentence(&verdict, false);
+        assert!(said.starts_with("BREACH: mail went over"), "{said}");
+        assert!(sentence(&verdict, true).contains("as --break asked for"));
+    }
+}

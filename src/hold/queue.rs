@@ -1,0 +1,131 @@
+//! The jobs of one lane, in groups that behave alike.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::Held;
+use super::line::Line;
+use crate::limit::{EARLY, Timestamp};
+use crate::policy::{Gate, JobLimits};
+
+/// When a group may be asked again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Next {
+    /// Now.
+    Ask,
+    /// At this time at the earliest.
+    At(Timestamp),
+    /// When a slot ends.
+    Slot,
+    /// Not by itself: the key is paused.
+    Never,
+}
+
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) limits: JobLimits,
+    pub(super) jobs: VecDeque<Held>,
+    pub(super) next: Next,
+    /// The policy that refused last.
+    pub(super) refused_by: Option<Arc<str>>,
+}
+
+impl Group {
+    pub(super) fn may_ask(&self, now: Timestamp) -> bool {
+        match self.next {
+            Next::Ask => true,
+            Next::At(at) => at <= now.plus(EARLY),
+            Next::Slot | Next::Never => false,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Queue {
+    /// By priority, highest first; the groups of one priority in the order of their turns.
+    pub(super) groups: BTreeMap<Reverse<i32>, VecDeque<Group>>,
+    pub(super) line: Line,
+    /// What the queue's name says, as of the last FETCH.
+    pub(super) gate: Gate,
+    /// When the backend was last asked for jobs of this lane.
+    pub(super) asked_at: Option<Instant>,
+    /// When a worker last asked for jobs of this lane.
+    pub(super) fetched_at: Instant,
+    /// Whether the backend's last answer left more behind, as far as we know.
+    pub(super) more: bool,
+    /// Highest and lowest priority seen.
+    pub(super) priorities: Option<(i32, i32)>,
+    /// Jobs asked of the backend and not yet answered.
+    pub(super) in_flight: usize,
+    /// Jobs known, in hand and hidden ones included.
+    pub(super) known: usize,
+}
+
+impl Queue {
+    pub(super) fn new(now: Instant) -> Queue {
+        Queue {
+            groups: BTreeMap::new(),
+            line: Line::default(),
+            gate: Gate::default(),
+            asked_at: None,
+            fetched_at: now,
+            more: true,
+            priorities: None,
+            in_flight: 0,
+            known: 0,
+        }
+    }
+
+    pub(super) fn saw(&mut self, priority: i32) {
+        self.priorities = Some(match self.priorities {
+            None => (priority, priority),
+            Some((highest, lowest)) => (highest.max(priority), lowest.min(priority)),
+        });
+    }
+
+    pub(super) fn group(&mut self, priority: i32, limits: &JobLimits) -> Option<&mut Group> {
+        self.groups
+            .get_mut(&Reverse(priority))?
+            .iter_mut()
+            .find(|group| group.limits == *limits)
+    }
+
+    /// Moves a group to the end of the turns; an empty one goes.
+    pub(super) fn turn_over(&mut self, priority: i32, limits: &JobLimits) {
+        let Some(groups) = self.groups.get_mut(&Reverse(priority)) else {
+            return;
+        };
+        let Some(at) = groups.iter().position(|group| group.limits == *limits) else {
+            return;
+        };
+        if let Some(group) = groups.remove(at)
+            && !group.jobs.is_empty()
+        {
+            groups.push_back(group);
+        }
+        if groups.is_empty() {
+            self.groups.remove(&Reverse(priority));
+        }
+    }
+
+    pub(super) fn find_mut(&mut self, priority: i32, job: &str) -> Option<&mut Held> {
+        let groups = self.groups.get_mut(&Reverse(priority))?;
+        groups
+            .iter_mut()
+            .flat_map(|group| &mut group.jobs)
+            .find(|held| &*held.claimed.job == job)
+    }
+
+    pub(super) fn remove(&mut self, priority: i32, job: &str) -> Option<Held> {
+        let groups = self.groups.get_mut(&Reverse(priority))?;
+        for group in groups {
+            if let Some(at) = group.jobs.iter().position(|held| &*held.claimed.job == job) {
+                return group.jobs.remove(at);
+            }
+        }
+        None
+    }
+}

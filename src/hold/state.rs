@@ -1,0 +1,145 @@
+//! What the hold's lock guards: the lanes, and where each known job is.
+
+use std::cmp::Reverse;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::queue::{Group, Next, Queue};
+use super::{Held, Lane};
+use crate::store::Gen;
+
+/// Where a known job is.
+#[derive(Debug)]
+pub(super) enum Whereabouts {
+    /// In its group.
+    Waiting,
+    /// Being asked for.
+    InHand,
+    /// Out of its group, because a cancel, a delete or a settle that names it is under way.
+    Hidden(Box<Held>),
+}
+
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) generation: Gen,
+    pub(super) lane: Lane,
+    pub(super) priority: i32,
+    pub(super) attempt: u32,
+    pub(super) bytes: usize,
+    pub(super) whereabouts: Whereabouts,
+    /// Whether it is to be hidden as soon as it is put back.
+    pub(super) hide: bool,
+}
+
+impl Known {
+    /// Whether it is this claim of the job that is in hand.
+    pub(super) fn in_hand(&self, held: &Held) -> bool {
+        matches!(self.whereabouts, Whereabouts::InHand)
+            && self.generation == held.claimed.generation
+    }
+}
+
+#[derive(Default, Debug)]
+pub(super) struct State {
+    pub(super) queues: HashMap<Lane, Queue>,
+    pub(super) jobs: HashMap<Arc<str>, Known>,
+    pub(super) bytes: usize,
+    pub(super) in_flight: usize,
+    /// Whether a FETCH found the hold full of what was still on its way.
+    pub(super) starved: bool,
+    pub(super) waiters: u64,
+}
+
+/// Which end of its group a job goes to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Front,
+    Back,
+}
+
+impl State {
+    #[expect(clippy::expect_used, reason = "inserted just before")]
+    pub(super) fn queue(&mut self, lane: &Lane, now: Instant) -> &mut Queue {
+        if !self.queues.contains_key(lane) {
+            self.queues.insert(lane.clone(), Queue::new(now));
+        }
+        // Inserted above if it was missing; `entry` would clone the lane each time.
+        self.queues.get_mut(lane).expect("the lane's queue")
+    }
+
+    pub(super) fn place(&mut self, held: Held, end: End) {
+        let now = held.since;
+        let queue = self.queue(&held.lane(), now);
+        let groups = queue
+            .groups
+            .entry(Reverse(held.claimed.priority))
+            .or_default();
+        match groups.iter_mut().find(|group| group.limits == held.limits) {
+            Some(group) if end == End::Front => group.jobs.push_front(held),
+            Some(group) => group.jobs.push_back(held),
+            None => groups.push_back(Group {
+                limits: held.limits.clone(),
+                jobs: VecDeque::from([held]),
+                next: Next::Ask,
+                refused_by: None,
+            }),
+        }
+    }
+
+    /// A job becomes known and waits.
+    pub(super) fn enter(&mut self, held: Held, end: End) {
+        let known = Known {
+            generation: held.claimed.generation,
+            lane: held.lane(),
+            priority: held.claimed.priority,
+            attempt: held.claimed.attempt,
+            bytes: held.body.len(),
+            whereabouts: Whereabouts::Waiting,
+            hide: false,
+        };
+        self.bytes += known.bytes;
+        self.queue(&held.lane(), held.since).known += 1;
+        self.jobs.insert(held.claimed.job.clone(), known);
+        self.place(held, end);
+    }
+
+    /// Jobs that are neither in hand nor gone.
+    pub(super) fn each(&self) -> impl Iterator<Item = &Held> {
+        let hidden = self
+            .jobs
+            .values()
+            .filter_map(|known| match &known.whereabouts {
+                Whereabouts::Hidden(held) => Some(&**held),
+                _ => None,
+            });
+        let groups = self
+            .queues
+            .values()
+            .flat_map(|queue| queue.groups.values().flatten());
+        groups.flat_map(|group| &group.jobs).chain(hidden)
+    }
+
+    pub(super) fn take_in_hand(&mut self, picked: &[Held]) {
+        for held in picked {
+            if let Some(known) = self.jobs.get_mut(&held.claimed.job) {
+                known.whereabouts = Whereabouts::InHand;
+            }
+        }
+    }
+
+    pub(super) fn forget(&mut self, job: &str) -> bool {
+        let Some(known) = self.jobs.remove(job) else {
+            return false;
+        };
+        self.bytes = self.bytes.saturating_sub(known.bytes);
+        if let Some(queue) = self.queues.get_mut(&known.lane) {
+            queue.known = queue.known.saturating_sub(1);
+            if matches!(known.whereabouts, Whereabouts::Waiting) {
+                queue.remove(known.priority, job);
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,269 @@
+use super::*;
+use crate::limit::{Key, Limited, Limits, OnLimit, Space};
+use crate::store::Gen;
+
+fn limits(keys: &[&str]) -> JobLimits {
+    let limited = keys.iter().map(|key| Limited {
+        space: Space::Job,
+        key: Key::new(key).unwrap(),
+        limits: Limits {
+            concurrency: Some(1),
+            ..Limits::default()
+        },
+        on_limit: OnLimit::Wait,
+        policy: Arc::from(*key),
+    });
+    JobLimits {
+        limited: limited.collect(),
+        on_limit: OnLimit::Wait,
+    }
+}
+
+fn lane(scope: u64) -> Lane {
+    Lane {
+        scope,
+        queue: Arc::from("q"),
+    }
+}
+
+/// A claimed job of scope 1 in queue `q`.
+fn job(id: &str, priority: i32, keys: &[&str]) -> Held {
+    let limits = limits(keys);
+    let now = Instant::now();
+    let claimed = Claimed {
+        job: Arc::from(id),
+        generation: Gen(1),
+        claim_id: Arc::from("sidecar"),
+        scope: 1,
+        queue: Arc::from("q"),
+        priority,
+        attempt: 1,
+        visibility: 30_000_000,
+        limited: limits.limited.clone(),
+    };
+    let visibility = Duration::from_secs(30);
+    Held {
+        claimed,
+        limits,
+        body: Bytes::from(format!("{{\"id\":\"{id}\"}}")),
+        deadline: deadline(now, visibility),
+        proven: now,
+        granted: visibility,
+        since: now,
+        refused: false,
+    }
+}
+
+fn ids(picked: &[Held]) -> Vec<&str> {
+    picked.iter().map(|held| &*held.claimed.job).collect()
+}
+
+fn put_all_back(hold: &Hold, picked: Vec<Held>) {
+    picked
+        .into_iter()
+        .rev()
+        .for_each(|held| hold.put_back(held, None));
+}
+
+const NOW: Timestamp = Timestamp(1_000_000);
+
+#[tokio::test(start_paused = true)]
+async fn leaves_by_priority_then_turn_then_age() {
+    let hold = Hold::default();
+    hold.add(vec![
+        job("a1", 0, &["a"]),
+        job("a2", 0, &["a"]),
+        job("b1", 0, &["b"]),
+        job("high", 5, &["a"]),
+        job("a3", 0, &["a"]),
+    ]);
+    let picked = hold.pick(&lane(1), 10, NOW);
+    assert_eq!(ids(&picked), ["high", "a1", "b1", "a2", "a3"]);
+    put_all_back(&hold, picked);
+    assert_eq!(
+        ids(&hold.pick(&lane(1), 10, NOW)),
+        ["high", "a1", "b1", "a2", "a3"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_started_one_waits_for_the_others_turns() {
+    let hold = Hold::default();
+    hold.add(vec![
+        job("a1", 0, &["a"]),
+        job("a2", 0, &["a"]),
+        job("b1", 0, &["b"]),
+        job("b2", 0, &["b"]),
+    ]);
+    let mut order = Vec::new();
+    for _ in 0..4 {
+        let mut picked = hold.pick(&lane(1), 1, NOW);
+        let first = picked.remove(0);
+        put_all_back(&hold, picked);
+        assert!(hold.started(&first));
+        order.push(first.claimed.job.to_string());
+    }
+    assert_eq!(order, ["a1", "b1", "a2", "b2"]);
+    assert!(hold.is_empty() && hold.bytes() == 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_group_is_asked_again_only_in_time_or_when_a_slot_ends() {
+    let hold = Hold::default();
+    hold.add(vec![job("a1", 0, &["a"]), job("b1", 0, &["b"])]);
+    let policy = || Arc::from("a");
+    for held in hold.pick(&lane(1), 1, NOW).into_iter().rev() {
+        let refused = if &*held.claimed.job == "a1" {
+            Refused::ForSlot
+        } else {
+            Refused::Until(NOW.plus(50_000))
+        };
+        hold.put_back(held, Some((refused, policy())));
+    }
+    assert!(hold.pick(&lane(1), 1, NOW.plus(44_999)).is_empty());
+    assert_eq!(
+        hold.prospect(&lane(1)).0,
+        Prospect {
+            at: Some(NOW.plus(50_000)),
+            slot: true
+        }
+    );
+    let early = hold.pick(&lane(1), 1, NOW.plus(45_000));
+    assert_eq!(ids(&early), ["b1"]);
+    put_all_back(&hold, early);
+    hold.wake(&limits(&["a"]).limited);
+    assert_eq!(ids(&hold.pick(&lane(1), 1, NOW)), ["a1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_key_offers_no_prospect() {
+    let hold = Hold::default();
+    hold.add(vec![job("a1", 0, &["a"])]);
+    let held = hold.pick(&lane(1), 1, NOW).remove(0);
+    hold.put_back(held, Some((Refused::Paused, Arc::from("a"))));
+    assert!(hold.prospect(&lane(1)).0.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn scopes_do_not_meet() {
+    let hold = Hold::default();
+    hold.add(vec![job("a1", 0, &["a"])]);
+    assert!(hold.pick(&lane(2), 1, NOW).is_empty());
+    assert!(!hold.holds(&lane(2)) && hold.holds(&lane(1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hidden_job_does_not_leave_wherever_it_was() {
+    let hold = Hold::default();
+    hold.add(vec![job("waiting", 0, &["a"]), job("in hand", 0, &["b"])]);
+    assert!(hold.hide("waiting"));
+    let mut picked = hold.pick(&lane(1), 1, NOW);
+    assert_eq!(ids(&picked), ["in hand"]);
+    assert!(hold.hide("in hand"));
+    let held = picked.remove(0);
+    assert!(!hold.started(&held), "a cancel came while it was in hand");
+    hold.put_back(held, None);
+    assert!(hold.pick(&lane(1), 1, NOW).is_empty());
+    assert_eq!(hold.len(), 2);
+    hold.show("in hand");
+    hold.show("waiting");
+    assert_eq!(ids(&hold.pick(&lane(1), 1, NOW)), ["waiting", "in hand"]);
+    assert!(!hold.hide("unknown"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_comes_again_replaces_the_earlier_claim() {
+    let hold = Hold::default();
+    hold.add(vec![job("a1", 0, &["a"])]);
+    let first = hold.pick(&lane(1), 1, NOW).remove(0);
+    hold.add(vec![job("a1", 0, &["a"])]);
+    hold.put_back(first, None);
+    assert_eq!(hold.len(), 1);
+    assert_eq!(
+        ids(&hold.pick(&lane(1), 5, NOW)),
+        ["a1"],
+        "the earlier claim is void"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_undone_hand_out_is_first_again() {
+    let hold = Hold::default();
+    hold.add(vec![job("a1", 0, &["a"]), job("a2", 0, &["a"])]);
+    let mut picked = hold.pick(&lane(1), 1, NOW);
+    let first = picked.remove(0);
+    assert!(hold.started(&first));
+    hold.undo(first);
+    assert_eq!(ids(&hold.pick(&lane(1), 2, NOW)), ["a1", "a2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lookahead_counts_what_is_held_and_what_is_on_its_way() {
+    let hold = Hold::default();
+    let lane = lane(1);
+    hold.add(vec![job("a1", 0, &["a"])]);
+    assert_eq!(hold.lookahead(4, 1 << 20), Lookahead::Free(3));
+    hold.asking(&lane, 3, Instant::now());
+    assert_eq!(hold.lookahead(4, 1 << 20), Lookahead::Soon);
+    hold.asked(&lane, 3, false, Instant::now());
+    assert_eq!(hold.lookahead(4, 1 << 20), Lookahead::Free(3));
+    assert_eq!(hold.lookahead(1, 1 << 20), Lookahead::Full);
+    assert_eq!(hold.lookahead(4, 1), Lookahead::Full, "bytes count too");
+}
+
+#[tokio::test(start_paused = true)]
+async fn lower_priorities_wait_for_the_backends_word() {
+    let hold = Hold::default();
+    hold.add(vec![job("low", 0, &["a"])]);
+    assert!(!hold.outranked(&lane(1)), "one priority only was seen");
+    hold.add(vec![job("high", 5, &["b"])]);
+    assert!(!hold.outranked(&lane(1)));
+    hold.forget("high");
+    assert!(hold.outranked(&lane(1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_line_wakes_one_and_then_the_next() {
+    let hold = Hold::default();
+    let lanes = [lane(1)];
+    let first = hold.stand(&lanes, 1, Instant::now());
+    let second = hold.stand(&lanes, 2, Instant::now());
+    assert_eq!(hold.standing(&lanes[0], &first), Place::First);
+    assert_eq!(hold.standing(&lanes[0], &second), Place::Behind);
+    assert_eq!(hold.wanted(&lanes[0]), 3);
+    let second_woken = second.woken();
+    tokio::pin!(second_woken);
+    assert!(
+        tokio::time::timeout(Duration::from_secs(1), &mut second_woken)
+            .await
+            .is_err()
+    );
+    hold.leave(&lanes, &first);
+    tokio::time::timeout(Duration::from_secs(1), second_woken)
+        .await
+        .expect("its turn");
+    assert_eq!(hold.standing(&lanes[0], &second), Place::First);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_empty_and_idle_is_forgotten() {
+    let hold = Hold::default();
+    hold.fetched(&lane(1), &Gate::default(), Instant::now());
+    hold.add(vec![job("a1", 0, &["a"])]);
+    tokio::time::advance(Duration::from_secs(100)).await;
+    hold.tidy(Instant::now());
+    assert!(hold.holds(&lane(1)), "not while a job waits");
+    hold.forget("a1");
+    hold.tidy(Instant::now());
+    assert!(hold.state().queues.is_empty());
+}
+
+#[test]
+fn a_prospect_is_the_soonest_time_and_any_slot() {
+    let at = |t| Prospect::at(Timestamp(t));
+    assert_eq!(at(2).or(at(1)), at(1));
+    let both = Prospect::slot().or(at(9));
+    assert_eq!((both.at, both.slot), (Some(Timestamp(9)), true));
+    assert_eq!(Prospect::default().or(Prospect::slot()), Prospect::slot());
+    assert!(Prospect::default().or(Prospect::default()).is_none());
+}

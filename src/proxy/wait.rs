@@ -1,0 +1,78 @@
+//! Waiting: the place of an empty FETCH in the lines of its queues, and when it looks again.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Proxy;
+use super::claim::Section;
+use crate::hold::{Lane, Place, Prospect, Waiter};
+use crate::limit::EARLY;
+
+/// How long waiting FETCHes of a queue let pass before the backend is asked again for all of them.
+pub(super) const ASK_AGAIN: Duration = Duration::from_millis(250);
+
+/// A place in the lines of a FETCH's limited queues; left when dropped.
+pub(super) struct Standing<'a> {
+    proxy: &'a Proxy,
+    sections: &'a [Section],
+    lanes: Vec<Lane>,
+    /// Told when it may be its turn.
+    pub(super) waiter: Waiter,
+    /// Since when it stands there.
+    pub(super) since: Instant,
+}
+
+impl<'a> Standing<'a> {
+    pub(super) fn new(proxy: &'a Proxy, sections: &'a [Section], want: usize) -> Standing<'a> {
+        let limited = sections.iter().filter(|section| section.gate.is_some());
+        let lanes: Vec<Lane> = limited
+            .flat_map(|section| section.lanes.iter().cloned())
+            .collect();
+        let since = Instant::now();
+        let waiter = proxy.sidecar.hold.stand(&lanes, want, since);
+        Standing {
+            proxy,
+            sections,
+            lanes,
+            waiter,
+            since,
+        }
+    }
+
+    /// When this waiter looks again by itself: the first in a line watches the clock and asks the
+    /// backend again, those behind are woken when it leaves.
+    pub(super) async fn wake_at(&self, prospect: Prospect) -> Instant {
+        let hold = &self.proxy.sidecar.hold;
+        let now = Instant::now();
+        let mut at = now + self.proxy.sidecar.settings.max_wait;
+        let first = |lane: &Lane| hold.standing(lane, &self.waiter) == Place::First;
+        if !self.lanes.iter().any(first) {
+            return at;
+        }
+        if let Some(start) = prospect.at {
+            let early = self
+                .proxy
+                .sidecar
+                .instant_of(start)
+                .checked_sub(Duration::from_micros(EARLY));
+            at = at.min(early.unwrap_or(now));
+        }
+        for section in self.sections {
+            let (Some(gate), Some(lane)) = (&section.gate, section.lanes.first()) else {
+                continue;
+            };
+            if first(lane) && self.proxy.allowance(lane, gate, 1).await.jobs > 0 {
+                at = at.min(hold.asked_at(lane).map_or(now, |asked| asked + ASK_AGAIN));
+            }
+        }
+        // Never at once: what could be done at once was just done.
+        at.max(now + Duration::from_millis(1))
+    }
+}
+
+impl Drop for Standing<'_> {
+    fn drop(&mut self) {
+        self.proxy.sidecar.hold.leave(&self.lanes, &self.waiter);
+    }
+}

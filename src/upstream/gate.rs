@@ -1,0 +1,118 @@
+//! Wakes that a task gives itself. Taking a part of a body wakes whoever fills that body, and with
+//! us that is often the very task that takes it: it would be polled once more for nothing, twice a
+//! request. A [`Gate`] around the task's waker lets the taker look at such a wake before it counts.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+
+thread_local! {
+    /// Whether wakes are being held on this thread, and the last one that was.
+    static HOLDING: Cell<bool> = const { Cell::new(false) };
+    static HELD: Cell<Option<Arc<Gate>>> = const { Cell::new(None) };
+}
+
+/// A waker whose wakes can be caught.
+#[derive(Debug)]
+pub struct Gate(Waker);
+
+impl Gate {
+    /// A waker that wakes `task`, unless it is held.
+    pub fn before(task: &Waker) -> Waker {
+        Waker::from(Arc::new(Gate(task.clone())))
+    }
+}
+
+impl Wake for Gate {
+    fn wake(self: Arc<Gate>) {
+        if !HOLDING.get() {
+            return self.0.wake_by_ref();
+        }
+        if let Some(other) = HELD.replace(Some(self)) {
+            // Two in one step: only the last can be given to the caller, so this one counts.
+            other.0.wake_by_ref();
+        }
+    }
+
+    fn wake_by_ref(self: &Arc<Gate>) {
+        if HOLDING.get() {
+            Arc::clone(self).wake()
+        } else {
+            self.0.wake_by_ref()
+        }
+    }
+}
+
+/// Ends the holding also when the step panics: or no wake on this thread would count any more.
+struct Holding;
+
+impl Holding {
+    fn begin() -> Holding {
+        HOLDING.set(true);
+        Holding
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        HOLDING.set(false);
+    }
+}
+
+/// Does one short step, and hands over the wake that it caused instead of letting it through.
+/// Dropping that wake says that nobody needs it.
+pub(super) fn hold<T>(step: impl FnOnce() -> T) -> (T, Option<Waker>) {
+    let holding = Holding::begin();
+    let done = step();
+    drop(holding);
+    (done, HELD.take().map(|gate| gate.0.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Count>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_held_wake_counts_only_when_it_is_passed_on() {
+        let count = Arc::new(Count(AtomicUsize::new(0)));
+        let gate = Gate::before(&Waker::from(Arc::clone(&count)));
+        let wakes = || count.0.load(Ordering::Relaxed);
+        gate.wake_by_ref();
+        assert_eq!(wakes(), 1);
+        let ((), held) = hold(|| gate.wake_by_ref());
+        assert_eq!(wakes(), 1);
+        held.unwrap().wake();
+        assert_eq!(wakes(), 2);
+        assert!(hold(|| ()).1.is_none());
+        let ((), _dropped) = hold(|| gate.wake_by_ref());
+        gate.wake();
+        assert_eq!(wakes(), 3);
+    }
+
+    #[test]
+    fn of_two_held_wakes_none_is_lost() {
+        let counts = [0, 1].map(|_| Arc::new(Count(AtomicUsize::new(0))));
+        let gates = counts
+            .each_ref()
+            .map(|count| Gate::before(&Waker::from(Arc::clone(count))));
+        let ((), held) = hold(|| {
+            gates
+                .each_ref()
+                .map(|gate| gate.wake_by_ref())
+                .into_iter()
+                .collect()
+        });
+        held.unwrap().wake();
+        assert_eq!(counts.map(|count| count.0.load(Ordering::Relaxed)), [1, 1]);
+    }
+}

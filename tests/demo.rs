@@ -1,0 +1,135 @@
+//! `ojs-throttle demo` as people run it: the built program, its words, its exit status.
+
+use std::path::Path;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::process::Command;
+use tokio::time::timeout;
+
+/// Longer than any run here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn demo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ojs-throttle"));
+    command.arg("demo").args(arguments).kill_on_drop(true);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    command
+}
+
+async fn output(arguments: &[&str]) -> (Output, String) {
+    let output = timeout(PATIENCE, demo(arguments).output()).await;
+    let output = output.expect("it ends").unwrap();
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    (output, text)
+}
+
+/// The line of the closing table about one key: the word under `held`.
+fn held<'a>(text: &'a str, key: &str) -> &'a str {
+    let table = text.split("worst moment").nth(1).expect("a closing table");
+    let line = table
+        .lines()
+        .find(|line| line.trim_start().starts_with(key));
+    let words = line.expect(key).split_whitespace();
+    words
+        .into_iter()
+        .find(|word| ["yes", "NO"].contains(word))
+        .unwrap_or("-")
+}
+
+#[tokio::test]
+async fn limits_are_held() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("demo.svg");
+    let (output, text) = output(&["--seconds", "3", "--record", file.to_str().unwrap()]).await;
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    for key in ["stripe", "render", "mail"] {
+        assert_eq!(held(&text, key), "yes", "{text}");
+    }
+    assert_eq!(held(&text, "free"), "-", "{text}");
+    assert!(
+        text.contains("lost 0, doubled 0") && !text.contains("calls failed"),
+        "{text}"
+    );
+    assert!(
+        text.contains("HELD") && text.contains("ojs-throttle dev"),
+        "{text}"
+    );
+    // Nobody looks at a terminal here: no escapes, and a line a second.
+    assert!(
+        !text.contains('\x1b') && text.contains("\n   2 s  stripe"),
+        "{text}"
+    );
+    well_formed(&file, "HELD");
+}
+
+#[tokio::test]
+async fn without_limits_the_breach_is_seen() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("break.svg");
+    let arguments = [
+        "--break",
+        "--seconds",
+        "3",
+        "--record",
+        file.to_str().unwrap(),
+    ];
+    let (output, text) = output(&arguments).await;
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    for key in ["stripe", "render", "mail"] {
+        assert_eq!(held(&text, key), "NO", "{text}");
+    }
+    assert!(text.contains("BREACH: stripe, render, mail"), "{text}");
+    assert!(text.contains("as --break asked for"), "{text}");
+    assert!(
+        text.contains("OVER") && text.contains("lost 0, doubled 0"),
+        "{text}"
+    );
+    well_formed(&file, "BREACH");
+}
+
+#[tokio::test]
+async fn an_interrupt_ends_it_with_a_table() {
+    let mut child = demo(&["--seconds", "300"]).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let ended = timeout(PATIENCE, async {
+        let mut line = String::new();
+        while !line.starts_with("   1 s") {
+            line.clear();
+            assert!(
+                out.read_line(&mut line).await.unwrap() > 0,
+                "it ended by itself"
+            );
+        }
+        let id = child.id().unwrap().to_string();
+        let sent = Command::new("kill").args(["-INT", &id]).status().await;
+        assert!(sent.unwrap().success());
+        let mut rest = String::new();
+        out.read_to_string(&mut rest).await.unwrap();
+        (child.wait().await.unwrap(), rest)
+    });
+    let (status, rest) = ended.await.expect("it ends");
+    assert_eq!(status.code(), Some(0), "{rest}");
+    assert!(rest.contains("lost 0, doubled 0"), "{rest}");
+}
+
+/// Every element of the file is closed in order, and its text has `word`.
+fn well_formed(file: &Path, word: &str) {
+    let svg = std::fs::read_to_string(file).unwrap();
+    assert!(svg.contains(word));
+    let mut open = Vec::new();
+    for part in svg.split('<').skip(1) {
+        let (tag, text) = part.split_once('>').expect("a tag ends");
+        assert!(!text.contains('>'), "{part}");
+        assert_eq!(tag.matches('"').count() % 2, 0, "{tag}");
+        let name = tag.split([' ', '/']).find(|name| !name.is_empty()).unwrap();
+        if tag.starts_with('/') {
+            assert_eq!(open.pop(), Some(name), "{part}");
+        } else if !tag.ends_with('/') {
+            open.push(name);
+        }
+    }
+    assert!(open.is_empty(), "{open:?}");
+    assert!(!svg.contains("NaN"));
+}

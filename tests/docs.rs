@@ -1,0 +1,115 @@
+//! What the README says is so: its settings load, its tables have what there is.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use clap::Parser;
+use ojs_throttle::cli::Cli;
+use ojs_throttle::config::{self, Settings};
+use ojs_throttle::json::Json;
+use ojs_throttle::policy;
+
+fn read(file: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The blocks of the README in one language, with the line that each begins on.
+fn blocks(language: &str) -> Vec<(usize, String)> {
+    let readme = read("README.md");
+    let mut blocks = Vec::new();
+    let mut open: Option<(bool, usize, String)> = None;
+    for (number, line) in readme.lines().enumerate() {
+        match (&mut open, line.strip_prefix("```")) {
+            (None, Some(name)) => open = Some((name == language, number + 2, String::new())),
+            (Some(_), Some(_)) => {
+                let (wanted, begin, text) = open.take().unwrap();
+                blocks.extend(wanted.then_some((begin, text)));
+            }
+            (Some((_, _, text)), None) => *text += &format!("{line}\n"),
+            (None, None) => {}
+        }
+    }
+    assert!(open.is_none(), "a block of the README does not end");
+    assert!(!blocks.is_empty(), "the README has no {language}");
+    blocks
+}
+
+/// The names in the first column of the table below a heading.
+fn first_column(heading: &str) -> BTreeSet<String> {
+    let readme = read("README.md");
+    let (_, section) = readme.split_once(&format!("\n{heading}\n")).unwrap();
+    let section = section.split("\n#").next().unwrap();
+    let cells = section
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split(" |").next());
+    cells
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn every_config_in_the_readme_loads() {
+    for (line, text) in blocks("toml") {
+        // The file of the token is not on this machine.
+        let text = text.replace("file:/run/secrets/ojs-token", "from-a-file");
+        let settings = Settings::parse(&text, &format!("README.md, from line {line}"));
+        let settings = settings.unwrap_or_else(|report| panic!("{report}"));
+        assert_eq!(settings.warnings.warnings(), 0, "{}", settings.warnings);
+    }
+}
+
+#[test]
+fn every_job_in_the_readme_brings_limits() {
+    for (line, text) in blocks("json") {
+        let job = Json::parse(text.as_bytes(), 64).unwrap();
+        let sent = policy::sent_policies(job).unwrap_or_else(|error| panic!("{line}: {error:?}"));
+        assert_eq!(sent.len(), 1, "line {line}");
+    }
+}
+
+#[test]
+fn every_command_in_the_readme_is_one() {
+    let mut commands = 0;
+    for (line, text) in blocks("sh") {
+        for command in text.lines() {
+            let command = command.split(" #").next().unwrap_or(command).trim();
+            let Some(arguments) = command
+                .strip_prefix("ojs-throttle ")
+                .or_else(|| command.strip_prefix("cargo run --release -- "))
+            else {
+                continue;
+            };
+            let words = ["ojs-throttle"].into_iter().chain(arguments.split(' '));
+            Cli::try_parse_from(words).unwrap_or_else(|error| panic!("line {line}: {error}"));
+            commands += 1;
+        }
+    }
+    assert!(commands >= 4, "only {commands} commands were found");
+}
+
+#[test]
+fn the_readme_has_every_metric() {
+    let source = read("src/metrics.rs");
+    let program = source.split("#[cfg(test)]").next().unwrap();
+    let declared: BTreeSet<String> = program
+        .split('"')
+        .filter(|text| text.starts_with("ojs_rate_limit_") || text.starts_with("ojs_throttle_"))
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(first_column("### Metrics"), declared);
+}
+
+#[test]
+fn the_readme_has_every_repair() {
+    let fields: BTreeSet<String> = config::known_fields(&read("config.example.toml"))
+        .iter()
+        .filter_map(|field| field.strip_prefix("repairs."))
+        .map(str::to_owned)
+        .collect();
+    let mut told = first_column("## Repairs");
+    assert!(told.remove("[repairs]"));
+    assert_eq!(told, fields);
+}

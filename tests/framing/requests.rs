@@ -1,0 +1,312 @@
+//! Heads and bodies of requests.
+
+use crate::rig::{Backend, CAP, Front};
+
+#[tokio::test]
+async fn what_has_two_readings_is_refused() {
+    let backend = Backend::fine();
+    let front = Front::before(&backend).await;
+    for (request, want) in [
+        ("GET / HTTP/1.1\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nHost: a/b@c\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nHost: a\r\nConnection: Host\r\n\r\n", 400),
+        (
+            "GET / HTTP/1.1\r\nHost: a\r\nConnection: x, Authorization\r\n\r\n",
+            400,
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+            501,
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            501,
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity\r\n\r\n",
+            400,
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n\r\n",
+            400,
+        ),
+        (
+            "POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            400,
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length : 1\r\n\r\nx",
+            400,
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxy",
+            400,
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3, 3\r\n\r\nxyz",
+            400,
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +3\r\n\r\nxyz",
+            400,
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+            400,
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0x3\r\n\r\nxyz",
+            400,
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999\r\n\r\n",
+            400,
+        ),
+        ("GET / HTTP/1.1\r\nHost: a\r\nX: 1\r\n folded\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nHost: a\r\nX: a\0b\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nHost: a\r\nX: a\rb\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nHost: a\r\n: nameless\r\n\r\n", 400),
+        ("GET / HTTP/2.0\r\nHost: a\r\n\r\n", 400),
+        ("GET /\r\n\r\n", 400),
+        ("CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n", 405),
+        ("TRACE / HTTP/1.1\r\nHost: a\r\n\r\n", 405),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nExpect: foo\r\nContent-Length: 1\r\n\r\n",
+            417,
+        ),
+        ("POST /ojs/v1//jobs HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        (
+            "POST /ojs/v1/x/%2e%2e/jobs HTTP/1.1\r\nHost: a\r\n\r\n",
+            400,
+        ),
+        (
+            "POST /ojs/v1/workers%2ffetch HTTP/1.1\r\nHost: a\r\n\r\n",
+            400,
+        ),
+    ] {
+        let reply = front.ask(request).await;
+        assert_eq!(reply.status, want, "{request:?}: {}", reply.head);
+    }
+    assert!(backend.seen().is_empty(), "{:?}", backend.seen());
+}
+
+#[tokio::test]
+async fn what_is_whole_passes_as_it_is() {
+    let backend = Backend::fine();
+    let front = Front::before(&backend).await;
+    for (line, body) in [
+        ("GET /x//y/../z?a=%7B%7D", ""),
+        ("GET /ojs/v1/jobs/%7B%7Bjob_id%7D%7D", ""),
+        ("push /", ""),
+        ("ASSERT /", "{}"),
+        ("DELETE /ojs/v1/admin/dead-letter", "{\"a\":1}"),
+        ("OPTIONS *", ""),
+    ] {
+        let head = format!(
+            "{line} HTTP/1.1\r\nHost: a\r\nX-Odd: \u{e9}\r\nContent-Length: {}",
+            body.len()
+        );
+        let reply = front.ask(format!("{head}\r\n\r\n{body}")).await;
+        assert_eq!((reply.status, reply.text()), (200, "fine"), "{line}");
+        let seen = backend.seen().pop().unwrap();
+        assert!(seen.starts_with(&format!("{line} HTTP/1.1\r\n")), "{seen}");
+        assert!(seen.ends_with(&format!("\r\n\r\n{body}")), "{seen}");
+    }
+}
+
+#[tokio::test]
+async fn the_host_becomes_the_backends_and_nothing_is_added() {
+    let backend = Backend::fine();
+    let front = Front::before(&backend).await;
+    let request = "POST /a HTTP/1.1\r\nAccept: x\r\nHost: proxy\r\nConnection: Upgrade, HTTP2-Settings, x-own\r\n\
+                   Upgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\nX-Own: 1\r\nTE: trailers\r\nKeep-Alive: 5\r\n\
+                   X-Request-ID: 7\r\nB: 1\r\nA: 2\r\nB: 3\r\n\r\n";
+    assert_eq!(front.ask(request).await.status, 200);
+    let want = format!(
+        "POST /a HTTP/1.1\r\naccept: x\r\nhost: {}\r\nx-request-id: 7\r\na: 2\r\nb: 1\r\nb: 3\r\n\r\n",
+        backend.addr
+    );
+    // Lines of one name keep their order; among different names it has no meaning, and is not kept.
+    assert_eq!(backend.seen(), [want]);
+}
+
+#[tokio::test]
+async fn an_absolute_target_goes_to_our_backend() {
+    let backend = Backend::fine();
+    let front = Front::before(&backend).await;
+    let request = "GET http://169.254.169.254/latest?x HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n";
+    assert_eq!(front.ask(request).await.text(), "fine");
+    let seen = backend.seen().pop().unwrap();
+    assert!(seen.starts_with("GET /latest?x HTTP/1.1\r\n"), "{seen}");
+    assert!(
+        seen.contains(&format!("host: {}\r\n", backend.addr)),
+        "{seen}"
+    );
+}
+
+#[tokio::test]
+async fn of_two_lengths_the_chunked_one_counts() {
+    let backend = Backend::fine();
+    let front = Front::before(&backend).await;
+    let mut client = front.client().await;
+    client
+        .send(
+            "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 30\r\nTransfer-Encoding: chunked\r\n\r\n\
+             3\r\nabc\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n",
+        )
+        .await;
+    let reply = client.reply().await;
+    assert_eq!(
+        (reply.status, reply.header("connection")),
+        (200, Some("close"))
+    );
+    assert!(client.is_closed().await);
+    let seen = backend.seen();
+    assert_eq!(seen.len(), 1, "{seen:?}");
+    assert!(seen[0].ends_with("3\r\nabc\r\n0\r\n\r\n") && !seen[0].contains("content-length"));
+}
+
+#[tokio::test]
+async fn requests_in_one_write_are_answered_in_order() {
+    let backend = Backend::run(|connection| {
+        while let Some(request) = connection.request() {
+            let path = request.split(' ').nth(1).unwrap();
+            connection.write(format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{path}",
+                path.len()
+            ));
+        }
+    });
+    let front = Front::before(&backend).await;
+    let mut client = front.client().await;
+    client
+        .send("GET /1 HTTP/1.1\r\nHost: a\r\n\r\nGET /22 HTTP/1.1\r\nHost: a\r\n\r\n")
+        .await;
+    assert_eq!(client.reply().await.text(), "/1");
+    assert_eq!(client.reply().await.text(), "/22");
+}
+
+#[tokio::test]
+async fn old_clients_work() {
+    let backend = Backend::canned(
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
+    );
+    let front = Front::before(&backend).await;
+    let reply = front.ask("GET / HTTP/1.0\r\n\r\n").await;
+    assert!(reply.head.starts_with("HTTP/1.0 200"), "{}", reply.head);
+    assert_eq!(
+        (reply.text(), reply.header("transfer-encoding")),
+        ("hi", None)
+    );
+    assert!(backend.seen()[0].starts_with("GET / HTTP/1.1\r\n"));
+}
+
+#[tokio::test]
+async fn continue_is_said_only_when_the_body_is_wanted() {
+    let backend = Backend::fine();
+    let front = Front::before(&backend).await;
+    let mut client = front.client().await;
+    client
+        .send("POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+        .await;
+    assert!(client.bare_reply().await.head.starts_with("HTTP/1.1 100"));
+    client.send("hi").await;
+    assert_eq!(client.reply().await.status, 200);
+    let seen = backend.seen().pop().unwrap();
+    assert!(
+        seen.ends_with("\r\n\r\nhi") && !seen.contains("expect"),
+        "{seen}"
+    );
+
+    let mut client = front.client().await;
+    let length = CAP + 1;
+    let head = format!("Host: a\r\nExpect: 100-continue\r\nContent-Length: {length}");
+    client
+        .send(format!(
+            "POST /ojs/v1/workers/fetch HTTP/1.1\r\n{head}\r\n\r\n"
+        ))
+        .await;
+    assert_eq!(client.reply().await.status, 413);
+}
+
+#[tokio::test]
+async fn heads_have_a_limit() {
+    let backend = Backend::fine();
+    let front = Front::before(&backend).await;
+    let long = "x".repeat(40 * 1024);
+    assert_eq!(
+        front
+            .ask(format!("GET / HTTP/1.1\r\nHost: a\r\nX: {long}\r\n\r\n"))
+            .await
+            .status,
+        431
+    );
+    let many: String = (0..200).map(|n| format!("X{n}: 1\r\n")).collect();
+    assert_eq!(
+        front
+            .ask(format!("GET / HTTP/1.1\r\nHost: a\r\n{many}\r\n"))
+            .await
+            .status,
+        431
+    );
+    assert!(backend.seen().is_empty());
+}
+
+#[tokio::test]
+async fn a_bad_chunk_is_the_clients_fault() {
+    let backend = Backend::fine();
+    let front = Front::before(&backend).await;
+    for path in ["/ojs/v1/workers/fetch", "/ojs/v1/jobs", "/any"] {
+        for body in [
+            "zz\r\n",
+            "3\r\nabcd\r\n0\r\n\r\n",
+            "0x3\r\nabc\r\n0\r\n\r\n",
+            "fffffffffffffffff\r\n",
+        ] {
+            let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked");
+            let reply = front.ask(format!("{head}\r\n\r\n{body}")).await;
+            assert_eq!(reply.status, 400, "{path} {body:?}: {}", reply.head);
+            assert_eq!(reply.code(), "invalid_request");
+        }
+    }
+    assert!(backend.seen().is_empty(), "{:?}", backend.seen());
+}
+
+#[tokio::test]
+async fn a_refusal_is_readable_by_a_client_that_still_sends() {
+    let backend = Backend::fine();
+    let front = Front::before(&backend).await;
+    for (path, length, want) in [
+        ("/ojs/v1//jobs", 200_000, 400),
+        ("/ojs/v1/workers/fetch", CAP + 1, 413),
+    ] {
+        let mut client = front.client().await;
+        let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
+        client.send(&head).await;
+        // As much as is drained: a client that reads only after it has sent all of it.
+        client.send(vec![b'x'; 200_000]).await;
+        let reply = client.reply().await;
+        assert_eq!(
+            (reply.status, reply.code().as_str() != ""),
+            (want, true),
+            "{path}"
+        );
+    }
+    assert!(backend.seen().is_empty());
+}
+
+#[tokio::test]
+async fn a_body_over_the_cap_without_a_length_is_413() {
+    let backend = Backend::fine();
+    let front = Front::before(&backend).await;
+    let mut client = front.client().await;
+    client
+        .send(
+            "POST /ojs/v1/workers/fetch HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
+        )
+        .await;
+    let chunk = format!("{CAP:x}\r\n{}\r\n1\r\nx\r\n0\r\n\r\n", "x".repeat(CAP));
+    client.send(chunk).await;
+    assert_eq!(client.reply().await.status, 413);
+}

@@ -1,0 +1,267 @@
+//! Clients that are slow or silent, too many of them, and the orderly end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use ojs_throttle::proxy::body::Body;
+use ojs_throttle::server::{Limits, Service};
+use tokio::sync::Notify;
+
+use crate::rig::{Backend, Front, LONG};
+
+const SHORT: Duration = Duration::from_millis(100);
+
+async fn front(limits: Limits) -> (Backend, Front) {
+    let backend = Backend::fine();
+    let front = Front::with(&backend, limits, Default::default()).await;
+    (backend, front)
+}
+
+#[tokio::test]
+async fn a_connection_that_says_nothing_is_closed() {
+    let (_backend, front) = front(Limits {
+        header: SHORT,
+        ..Limits::default()
+    })
+    .await;
+    assert!(front.client().await.is_closed().await);
+}
+
+#[tokio::test]
+async fn half_a_head_is_not_waited_for() {
+    let (backend, front) = front(Limits {
+        header: SHORT,
+        ..Limits::default()
+    })
+    .await;
+    let mut client = front.client().await;
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n").await;
+    assert!(client.is_closed().await);
+    assert!(backend.seen().is_empty());
+}
+
+#[tokio::test]
+async fn a_head_in_drips_is_not_waited_for() {
+    let (_backend, front) = front(Limits {
+        header: SHORT,
+        ..Limits::default()
+    })
+    .await;
+    let mut client = front.client().await;
+    // A second request, so that it is not the first head's time that ends it.
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    assert_eq!(client.reply().await.status, 200);
+    let dripped = async {
+        let drip = b"GET / HTTP/1.1\r\nX: "
+            .iter()
+            .copied()
+            .chain(std::iter::repeat(b'x'));
+        for byte in drip {
+            if tokio::io::AsyncWriteExt::write_u8(&mut client.0, byte)
+                .await
+                .is_err()
+            {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(LONG, dripped)
+        .await
+        .expect("the drip was never cut");
+}
+
+#[tokio::test]
+async fn an_idle_connection_lives_its_time_and_no_longer() {
+    let idle = Duration::from_millis(400);
+    let (_backend, front) = front(Limits {
+        header: SHORT,
+        idle,
+        ..Limits::default()
+    })
+    .await;
+    let mut client = front.client().await;
+    for _ in 0..2 {
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+        assert_eq!(client.reply().await.status, 200);
+        tokio::time::sleep(SHORT * 2).await;
+    }
+    let since = tokio::time::Instant::now();
+    assert!(client.is_closed().await);
+    assert!(
+        since.elapsed() >= SHORT,
+        "closed after {:?}",
+        since.elapsed() + SHORT * 2
+    );
+}
+
+#[tokio::test]
+async fn a_body_in_drips_is_408_where_we_read_it() {
+    let (_backend, front) = front(Limits::default()).await;
+    let mut client = front.client().await;
+    client
+        .send("POST /ojs/v1/workers/fetch HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\n")
+        .await;
+    for _ in 0..10 {
+        client.send("x").await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let reply = client.reply().await;
+    assert_eq!(
+        (reply.status, reply.code().as_str()),
+        (408, "request_timeout")
+    );
+}
+
+#[tokio::test]
+async fn a_body_that_stalls_on_its_way_through_is_408() {
+    let backend = Backend::fine();
+    let way = ojs_throttle::upstream::Limits {
+        head: SHORT,
+        ..Default::default()
+    };
+    let front = Front::with(&backend, Limits::default(), way).await;
+    let mut client = front.client().await;
+    client
+        .send("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\nx")
+        .await;
+    assert_eq!(client.reply().await.status, 408);
+    assert!(backend.seen().is_empty());
+}
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_is_dropped() {
+    let backend = Backend::run(|connection| {
+        connection.request();
+        connection.write("HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n");
+        let chunk = vec![0; 1 << 20];
+        while std::io::Write::write_all(&mut connection.stream, &chunk).is_ok() {}
+        // The proxy let go of us: tell it by way of a second connection's request.
+        connection.note("let go");
+    });
+    let front = Front::with(
+        &backend,
+        Limits {
+            write: SHORT,
+            ..Limits::default()
+        },
+        Default::default(),
+    )
+    .await;
+    let mut client = front.client().await;
+    client.send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    let dropped = async {
+        while !backend.seen().iter().any(|seen| seen == "let go") {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(LONG, dropped)
+        .await
+        .expect("the backend's connection is still held");
+}
+
+/// Answers when told to.
+struct Gated(Arc<Notify>, Arc<Notify>);
+
+impl Service for Gated {
+    async fn call(&self, request: Request<Incoming>) -> Response<Body> {
+        assert_ne!(request.uri().path(), "/panic");
+        self.0.notify_one();
+        self.1.notified().await;
+        Response::new(Body::empty())
+    }
+}
+
+#[tokio::test]
+async fn too_many_at_once_are_told_to_come_back() {
+    let (came, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let service = Gated(Arc::clone(&came), Arc::clone(&go));
+    let front = Front::serving(
+        service,
+        Limits {
+            in_flight: 1,
+            ..Limits::default()
+        },
+    )
+    .await;
+    let mut first = front.client().await;
+    first.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    came.notified().await;
+    let shed = front
+        .ask("GET / HTTP/1.1\r\nHost: a\r\nX-Request-ID: me\r\n\r\n")
+        .await;
+    assert_eq!((shed.status, shed.code().as_str()), (503, "overloaded"));
+    assert_eq!(
+        (shed.header("retry-after"), shed.header("x-request-id")),
+        (Some("1"), Some("me"))
+    );
+    go.notify_one();
+    assert_eq!(first.reply().await.status, 200);
+    let mut again = front.client().await;
+    again.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    go.notify_one();
+    assert_eq!(again.reply().await.status, 200);
+}
+
+#[tokio::test]
+async fn a_panic_is_a_500() {
+    let front = Front::serving(Gated(Arc::default(), Arc::default()), Limits::default()).await;
+    let reply = front.ask("GET /panic HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    assert_eq!(
+        (reply.status, reply.code().as_str()),
+        (500, "internal_error")
+    );
+}
+
+#[tokio::test]
+async fn connections_over_the_cap_wait_for_a_place() {
+    let (_backend, front) = front(Limits {
+        connections: 1,
+        ..Limits::default()
+    })
+    .await;
+    let mut first = front.client().await;
+    first.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    assert_eq!(first.reply().await.status, 200);
+    let mut second = front.client().await;
+    second.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    assert!(
+        tokio::time::timeout(SHORT, second.0.readable())
+            .await
+            .is_err()
+    );
+    drop(first);
+    assert_eq!(second.reply().await.status, 200);
+}
+
+#[tokio::test]
+async fn draining_closes_the_idle_and_finishes_the_rest() {
+    let (came, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let service = Gated(Arc::clone(&came), Arc::clone(&go));
+    let mut front = Front::serving(service, Limits::default()).await;
+    let (mut idle, mut running) = (front.client().await, front.client().await);
+    idle.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    go.notify_one();
+    assert_eq!(idle.reply().await.status, 200);
+    came.notified().await;
+    running.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    came.notified().await;
+
+    front.drain.cancel();
+    assert!(idle.is_closed().await);
+    assert!(!front.task.is_finished());
+    go.notify_one();
+    let reply = running.reply().await;
+    assert_eq!(
+        (reply.status, reply.header("connection")),
+        (200, Some("close"))
+    );
+    drop(running);
+    tokio::time::timeout(LONG, &mut front.task)
+        .await
+        .expect("serve does not end")
+        .unwrap();
+    assert!(tokio::net::TcpStream::connect(front.addr).await.is_err());
+}

@@ -1,0 +1,213 @@
+//! What must stream, and other protocols.
+
+use std::io::{Read, Write};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::rig::{Backend, Front, LONG};
+
+/// More than all buffers on the way together.
+const HUGE: usize = 64 * 1024 * 1024;
+
+#[tokio::test]
+async fn events_arrive_one_by_one() {
+    let (next, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let backend = Backend::run(move |connection| {
+        connection.request();
+        connection.write("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n");
+        for event in ["data: 1\n\n", "data: 2\n\n"] {
+            connection.write(format!("{:x}\r\n{event}\r\n", event.len()));
+            // The next event only when the client has this one.
+            let _ = wait.lock().unwrap().recv();
+        }
+    });
+    let front = Front::before(&backend).await;
+    let mut client = front.client().await;
+    client
+        .send("GET /ojs/v1/jobs/x/events HTTP/1.1\r\nHost: a\r\n\r\n")
+        .await;
+    let mut got = String::new();
+    for event in ["data: 1\n\n", "data: 2\n\n"] {
+        while !got.ends_with(&format!("{event}\r\n")) {
+            let byte = tokio::time::timeout(LONG, client.0.read_u8())
+                .await
+                .expect("event held back");
+            got.push(char::from(byte.unwrap()));
+        }
+        next.send(()).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_ends_the_stream_at_the_backend() {
+    let (gone, left) = tokio::sync::oneshot::channel();
+    let gone = std::sync::Mutex::new(Some(gone));
+    let backend = Backend::run(move |connection| {
+        connection.request();
+        connection.write("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n:\n\n");
+        let _ = connection.stream.read(&mut [0]);
+        let _ = gone.lock().unwrap().take().unwrap().send(());
+    });
+    let front = Front::before(&backend).await;
+    let mut client = front.client().await;
+    client
+        .send("GET /ojs/v1/queues/q/events HTTP/1.1\r\nHost: a\r\n\r\n")
+        .await;
+    client.0.read_u8().await.unwrap();
+    drop(client);
+    tokio::time::timeout(LONG, left)
+        .await
+        .expect("the backend still streams")
+        .unwrap();
+}
+
+#[tokio::test]
+async fn websocket_passes_both_ways() {
+    let backend = Backend::run(|connection| {
+        let head = connection.request().unwrap();
+        assert!(
+            head.contains("upgrade: websocket\r\n") && head.contains("connection: upgrade\r\n"),
+            "{head}"
+        );
+        assert!(
+            head.contains("sec-websocket-protocol: ojs.v1\r\n"),
+            "{head}"
+        );
+        // The first frame comes with the head.
+        connection.write(
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+             Sec-WebSocket-Accept: x\r\nSec-WebSocket-Protocol: ojs.v1\r\n\r\nhello",
+        );
+        let mut bytes = [0; 64];
+        while let Ok(read @ 1..) = connection.stream.read(&mut bytes) {
+            let _ = connection.stream.write_all(&bytes[..read]);
+        }
+    });
+    let front = Front::before(&backend).await;
+    let mut client = front.client().await;
+    // And the client's first frame with its request.
+    client
+        .send(
+            "GET /ojs/v1/ws HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\
+             Sec-WebSocket-Key: k\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: ojs.v1\r\n\r\nping",
+        )
+        .await;
+    let reply = client.reply().await;
+    assert_eq!(
+        (reply.status, reply.header("upgrade")),
+        (101, Some("websocket"))
+    );
+    assert_eq!(reply.header("sec-websocket-accept"), Some("x"));
+    let mut got = [0; 9];
+    tokio::time::timeout(LONG, client.0.read_exact(&mut got))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(&got, b"helloping");
+    client.send("more").await;
+    tokio::time::timeout(LONG, client.0.read_exact(&mut got[..4]))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(&got[..4], b"more");
+    client.0.shutdown().await.unwrap();
+    assert!(client.is_closed().await);
+}
+
+#[tokio::test]
+async fn a_refused_websocket_is_an_ordinary_reply() {
+    let backend = Backend::canned("HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno");
+    let front = Front::before(&backend).await;
+    let mut client = front.client().await;
+    for _ in 0..2 {
+        client
+            .send("GET /ojs/v1/ws HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+            .await;
+        assert_eq!(client.reply().await.text(), "no");
+    }
+}
+
+#[tokio::test]
+async fn huge_bodies_stream_both_ways_in_bounded_memory() {
+    let backend = Backend::run(|connection| {
+        connection.head();
+        let mut left = HUGE;
+        let mut bytes = vec![0; 1 << 16];
+        while left > 0 {
+            match connection.stream.read(&mut bytes) {
+                Ok(read @ 1..) => left -= read,
+                _ => return,
+            }
+        }
+        connection.write(format!("HTTP/1.1 200 OK\r\nContent-Length: {HUGE}\r\n\r\n"));
+        for _ in 0..HUGE / bytes.len() {
+            connection.write(&bytes);
+        }
+    });
+    let front = Front::before(&backend).await;
+    let (mut from, mut to) = front.client().await.0.into_split();
+    let before = resident();
+    let head = format!("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: {HUGE}\r\n\r\n");
+    let up = async move {
+        to.write_all(head.as_bytes()).await.unwrap();
+        let chunk = vec![0; 1 << 16];
+        for _ in 0..HUGE / chunk.len() {
+            to.write_all(&chunk).await.unwrap();
+        }
+        to
+    };
+    let down = async {
+        let mut got = 0;
+        let mut most = 0;
+        let mut bytes = vec![0; 1 << 16];
+        while got < HUGE {
+            got += from.read(&mut bytes).await.unwrap();
+            most = most.max(resident());
+        }
+        most
+    };
+    let (_to, most) = tokio::time::timeout(LONG * 3, async { tokio::join!(up, down) })
+        .await
+        .unwrap();
+    let grown = most.saturating_sub(before);
+    assert!(grown < HUGE / 4, "memory grew by {grown} bytes");
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_holds_the_backend_back() {
+    let (told, count) = std::sync::mpsc::channel();
+    let told = std::sync::Mutex::new(told);
+    let backend = Backend::run(move |connection| {
+        connection.request();
+        connection.write(format!("HTTP/1.1 200 OK\r\nContent-Length: {HUGE}\r\n\r\n"));
+        connection
+            .stream
+            .set_write_timeout(Some(Duration::from_millis(300)))
+            .unwrap();
+        let bytes = vec![0; 1 << 16];
+        let mut written = 0;
+        while written < HUGE && connection.stream.write_all(&bytes).is_ok() {
+            written += bytes.len();
+        }
+        let _ = told.lock().unwrap().send(written);
+    });
+    let front = Front::before(&backend).await;
+    let mut client = front.client().await;
+    client.send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    let written = tokio::task::spawn_blocking(move || count.recv_timeout(LONG).unwrap())
+        .await
+        .unwrap();
+    assert!(
+        written < HUGE / 2,
+        "{written} bytes were taken from the backend"
+    );
+}
+
+/// Resident memory of this process in bytes.
+fn resident() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: usize = text.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4096
+}

@@ -1,0 +1,361 @@
+//! The embedded backend behind a layer that goes wrong on command and writes down what came.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper_util::rt::TokioIo;
+use ojs_throttle::backend::{Backend, Event, EventKind, Lax};
+use ojs_throttle::net::{Listener, Net, Stream};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use serde_json::{Value, json};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep};
+
+use super::ledger::Sent;
+
+/// Which requests a fault is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Op {
+    Any,
+    Enqueue,
+    Fetch,
+    Ack,
+    Nack,
+    Heartbeat,
+    Job,
+}
+
+/// What goes wrong with one request.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Fault {
+    /// It is done after this long.
+    Slow(Duration),
+    /// It is done at once, and answered after this long.
+    LateReply(Duration),
+    /// It is done, and the connection is closed without an answer.
+    ReplyLost,
+    /// It is done, and the connection is closed in the middle of the answer's body.
+    ReplyCut,
+    /// It was read and is not done; the connection is closed.
+    Refused,
+    /// It is not done; this status, without a body.
+    Status(u16),
+    /// It is not done; 200 with this body.
+    Says(&'static str),
+}
+
+struct Rule {
+    op: Op,
+    fault: Fault,
+    left: u32,
+    chance: f64,
+}
+
+struct Inner {
+    backend: Backend,
+    epoch: Instant,
+    net: Net,
+    addr: Mutex<SocketAddr>,
+    rules: Mutex<(VecDeque<Rule>, SmallRng)>,
+    seen: Mutex<Vec<Sent>>,
+    serving: Mutex<Option<AbortHandle>>,
+    ticking: AbortHandle,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.ticking.abort();
+    }
+}
+
+/// The backend as the sidecar meets it.
+#[derive(Clone)]
+pub struct Faulty(Arc<Inner>);
+
+impl Faulty {
+    pub async fn start(lax: Lax, net: Net, seed: u64) -> Faulty {
+        let epoch = Instant::now();
+        let backend = Backend::new(lax, seed);
+        let ticking = tokio::spawn({
+            let backend = backend.clone();
+            async move {
+                // What time does, such as expiry, must not wait for a request.
+                loop {
+                    sleep(Duration::from_millis(100)).await;
+                    backend
+                        .handle(request("GET", "/ojs/v1/health", &Value::Null))
+                        .await;
+                }
+            }
+        });
+        let faulty = Faulty(Arc::new(Inner {
+            backend,
+            epoch,
+            net,
+            addr: Mutex::new(SocketAddr::from(([127, 0, 0, 1], 0))),
+            rules: Mutex::new((VecDeque::new(), SmallRng::seed_from_u64(seed ^ 0xfa))),
+            seen: Mutex::default(),
+            serving: Mutex::default(),
+            ticking: ticking.abort_handle(),
+        }));
+        faulty.up().await;
+        faulty
+    }
+
+    pub fn addr(&self) -> SocketAddr {
+        *self.0.addr.lock().expect("no panic")
+    }
+
+    /// The next `times` requests of this kind meet `fault`.
+    pub fn next(&self, op: Op, times: u32, fault: Fault) {
+        self.rule(Rule {
+            op,
+            fault,
+            left: times,
+            chance: 1.0,
+        });
+    }
+
+    /// From now on a part of the requests of this kind meets `fault`.
+    pub fn often(&self, op: Op, chance: f64, fault: Fault) {
+        self.rule(Rule {
+            op,
+            fault,
+            left: u32::MAX,
+            chance,
+        });
+    }
+
+    /// Everything goes well again.
+    pub fn mend(&self) {
+        self.0.rules.lock().expect("no panic").0.clear();
+    }
+
+    fn rule(&self, rule: Rule) {
+        self.0.rules.lock().expect("no panic").0.push_back(rule);
+    }
+
+    /// The process is gone: connections break, nothing connects. Its jobs survive.
+    pub fn down(&self) {
+        if let Some(serving) = self.0.serving.lock().expect("no panic").take() {
+            serving.abort();
+        }
+    }
+
+    /// It is back.
+    pub async fn up(&self) {
+        let addr = self.addr();
+        let listener = loop {
+            match self.0.net.bind(addr).await {
+                Ok(listener) => break listener,
+                // The task that had it is about to end.
+                Err(_) => sleep(Duration::from_millis(1)).await,
+            }
+        };
+        *self.0.addr.lock().expect("no panic") = listener.local_addr().expect("an address");
+        let serving = tokio::spawn(accept(self.clone(), listener)).abort_handle();
+        *self.0.serving.lock().expect("no panic") = Some(serving);
+    }
+
+    /// Gone for this long.
+    pub async fn down_for(&self, time: Duration) {
+        self.down();
+        sleep(time).await;
+        self.up().await;
+    }
+
+    /// Takes a claimed job back, as if its visibility had passed unnoticed by the claimer.
+    pub async fn take_back(&self, job: &str) {
+        let body = json!({ "job_id": job, "requeue": true });
+        self.direct("POST", "/ojs/v1/workers/nack", &body).await;
+    }
+
+    /// Asks the backend itself, past the sidecar and all faults.
+    pub async fn direct(&self, method: &str, path: &str, body: &Value) -> Value {
+        let reply = self.0.backend.handle(request(method, path, body)).await;
+        serde_json::from_slice(reply.body()).unwrap_or_default()
+    }
+
+    /// What happened, and when.
+    pub fn ledger(&self) -> Vec<(Instant, Event)> {
+        let events = self.0.backend.ledger();
+        let at = |event: &Event| self.0.epoch + event.at;
+        events
+            .into_iter()
+            .map(|event| (at(&event), event))
+            .collect()
+    }
+
+    /// How many jobs have ended.
+    pub fn ended(&self) -> usize {
+        let over = |kind| {
+            matches!(
+                kind,
+                EventKind::Acked | EventKind::Discarded | EventKind::Cancelled
+            )
+        };
+        self.0
+            .backend
+            .ledger()
+            .iter()
+            .filter(|event| over(event.kind))
+            .count()
+    }
+
+    /// What came, as it came.
+    pub fn seen(&self) -> Vec<Sent> {
+        self.0.seen.lock().expect("no panic").clone()
+    }
+
+    fn fault_for(&self, op: Op) -> Option<Fault> {
+        let (rules, rng) = &mut *self.0.rules.lock().expect("no panic");
+        let hit = rules
+            .iter_mut()
+            .find(|rule| (rule.op == op || rule.op == Op::Any) && rng.random_bool(rule.chance))?;
+        hit.left = hit.left.saturating_sub(1);
+        let fault = hit.fault;
+        rules.retain(|rule| rule.left > 0);
+        Some(fault)
+    }
+
+    async fn answer(&self, incoming: Request<Incoming>) -> Result<Response<Half>, Closed> {
+        let (head, body) = incoming.into_parts();
+        let body = body.collect().await.map_err(|_| Closed)?.to_bytes();
+        let path = head.uri.path().to_owned();
+        let id = head
+            .headers
+            .get("x-request-id")
+            .and_then(|id| id.to_str().ok());
+        self.0.seen.lock().expect("no panic").push(Sent {
+            id: id.unwrap_or_default().to_owned(),
+            path: path.clone(),
+            body: body.clone(),
+            at: Instant::now(),
+        });
+        let op = match (head.method.as_str(), path.trim_start_matches("/ojs/v1/")) {
+            ("POST", "jobs" | "jobs/batch") => Op::Enqueue,
+            (_, "workers/fetch") => Op::Fetch,
+            (_, "workers/ack") => Op::Ack,
+            (_, "workers/nack") => Op::Nack,
+            (_, "workers/heartbeat") => Op::Heartbeat,
+            ("GET", rest) if rest.starts_with("jobs/") => Op::Job,
+            _ => Op::Any,
+        };
+        let fault = self.fault_for(op);
+        match fault {
+            Some(Fault::Slow(time)) => sleep(time).await,
+            Some(Fault::Refused) => return Err(Closed),
+            Some(Fault::Status(status)) => {
+                let mut response = Response::new(Half::whole(Bytes::new()));
+                *response.status_mut() = StatusCode::from_u16(status).expect("a status");
+                return Ok(response);
+            }
+            Some(Fault::Says(text)) => return Ok(Response::new(Half::whole(text.into()))),
+            _ => {}
+        }
+        let reply = self.0.backend.handle(Request::from_parts(head, body)).await;
+        match fault {
+            Some(Fault::LateReply(time)) => sleep(time).await,
+            Some(Fault::ReplyLost) => return Err(Closed),
+            Some(Fault::ReplyCut) => return Ok(reply.map(Half::cut)),
+            _ => {}
+        }
+        Ok(reply.map(Half::whole))
+    }
+}
+
+async fn accept(faulty: Faulty, mut listener: Listener) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => { connections.spawn(serve(faulty.clone(), stream)); }
+                Err(_) => sleep(Duration::from_millis(10)).await,
+            }
+        }
+    }
+}
+
+async fn serve(faulty: Faulty, stream: Stream) {
+    let service = hyper::service::service_fn(|request| faulty.answer(request));
+    // A connection that breaks on command is no news.
+    let _ended = hyper::server::conn::http1::Builder::new()
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+}
+
+fn request(method: &str, path: &str, body: &Value) -> Request<Bytes> {
+    let body = if body.is_null() {
+        Bytes::new()
+    } else {
+        body.to_string().into()
+    };
+    let request = Request::builder().method(method).uri(path);
+    request.body(body).expect("a request")
+}
+
+/// The connection is closed without an answer.
+#[derive(Debug, thiserror::Error)]
+#[error("closed on command")]
+struct Closed;
+
+/// A body that comes whole, or breaks off in the middle.
+struct Half {
+    bytes: Option<Bytes>,
+    full: u64,
+    cut: bool,
+}
+
+impl Half {
+    fn whole(bytes: Bytes) -> Half {
+        Half {
+            full: bytes.len() as u64,
+            bytes: Some(bytes),
+            cut: false,
+        }
+    }
+
+    fn cut(bytes: Bytes) -> Half {
+        let full = bytes.len() as u64;
+        Half {
+            full,
+            bytes: Some(bytes.slice(..bytes.len() / 2)),
+            cut: true,
+        }
+    }
+}
+
+impl hyper::body::Body for Half {
+    type Data = Bytes;
+    type Error = Closed;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Closed>>> {
+        let half = self.get_mut();
+        Poll::Ready(match half.bytes.take() {
+            Some(bytes) if !bytes.is_empty() => Some(Ok(Frame::data(bytes))),
+            _ if half.cut => Some(Err(Closed)),
+            _ => None,
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        !self.cut && self.bytes.as_ref().is_none_or(Bytes::is_empty)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.full)
+    }
+}

@@ -1,0 +1,35 @@
+//! The standing harness: one world a run, with an embedded backend behind a layer that goes wrong on
+//! command, one sidecar after another, workers and producers that keep ledgers, and judges that join
+//! the ledgers of both sides afterwards and never look at the sidecar's own counters.
+//!
+//! A scenario is an async function from a [`Ctx`] to a [`Judge`]:
+//!
+//! ```ignore
+//! async fn concurrency_alone(ctx: Ctx) -> Judge {
+//!     let w = ctx.world().limits("[[policy]]\nname='p'\nconcurrency = 3").start().await;
+//!     w.enqueue_all(40, |_| Job::new("email.send").label("p")).await;
+//!     w.workers(3, Worker::js(10).runs(100..900));
+//!     w.until_done(60).await;
+//!     let mut judge = w.judge().await;
+//!     judge.concurrency("p", 3);
+//!     judge.settled();
+//!     judge
+//! }
+//! ```
+
+pub mod backend;
+pub mod check;
+pub mod http;
+pub mod judge;
+pub mod ledger;
+pub mod producer;
+pub mod runner;
+pub mod worker;
+pub mod world;
+
+pub use backend::{Fault, Op};
+pub use judge::Judge;
+pub use producer::Job;
+pub use runner::{Ctx, Scenario};
+pub use worker::Worker;
+pub use world::World;

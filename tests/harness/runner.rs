@@ -1,0 +1,159 @@
+//! Runs scenarios: under many seeds with simulated network and time, once over real sockets, and with
+//! limiting switched off.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Once;
+use std::time::Duration;
+
+use ojs_throttle::net::Net;
+use ojs_throttle::net::sim::Network;
+
+use super::judge::Judge;
+
+/// What one run is given.
+#[derive(Clone, Copy, Debug)]
+pub struct Ctx {
+    /// Decides all that is random in the harness and the backend.
+    pub seed: u64,
+    /// Real sockets in real time.
+    pub real: bool,
+    /// Limits are left out and jobs' own are ignored.
+    pub unlimited: bool,
+}
+
+impl Ctx {
+    pub(super) fn net(self) -> Net {
+        if self.real {
+            Net::Tcp
+        } else {
+            Net::Sim(Network::default())
+        }
+    }
+}
+
+type Run = Pin<Box<dyn Future<Output = Judge>>>;
+
+/// One scenario.
+pub struct Scenario {
+    pub name: &'static str,
+    /// Runs in simulation.
+    pub seeds: u64,
+    /// Whether it is about a limit: without the limit its checks must fail.
+    pub limits: bool,
+    /// Whether it is short enough for real time.
+    pub real: bool,
+    pub run: fn(Ctx) -> Run,
+}
+
+/// The longest that a scenario may take by its own clock.
+const LONGEST: Duration = Duration::from_secs(1800);
+
+impl Scenario {
+    /// Runs under seeds 1 to `seeds`, or under `SEED` alone.
+    pub fn simulate(&self) {
+        let seeds = match std::env::var("SEED") {
+            Ok(seed) => vec![seed.parse().expect("SEED is a number")],
+            Err(_) => (1..=self.seeds).collect(),
+        };
+        for seed in seeds {
+            let judge = self.run(Ctx {
+                seed,
+                real: false,
+                unlimited: false,
+            });
+            judge.must_be_content(self.name, &format!("SEED={seed}"));
+        }
+        println!("{:?} on the processor", processor_time());
+    }
+
+    /// Runs once over real sockets.
+    pub fn go_real(&self) {
+        let judge = self.run(Ctx {
+            seed: 1,
+            real: true,
+            unlimited: false,
+        });
+        judge.must_be_content(self.name, "real sockets");
+    }
+
+    /// Runs without limits; the judge must see limits broken.
+    pub fn must_break(&self) {
+        let judge = self.run(Ctx {
+            seed: 1,
+            real: false,
+            unlimited: true,
+        });
+        assert!(
+            judge.breaches > 0,
+            "{}: no check fails without limits",
+            self.name
+        );
+    }
+
+    fn run(&self, ctx: Ctx) -> Judge {
+        watch_panics();
+        PANICS.with_borrow_mut(Vec::clear);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(!ctx.real)
+            .build()
+            .expect("a runtime");
+        let judged =
+            runtime.block_on(async { tokio::time::timeout(LONGEST, (self.run)(ctx)).await });
+        let mut judge =
+            judged.unwrap_or_else(|_| panic!("{} under {ctx:?} does not end", self.name));
+        drop(runtime);
+        PANICS.with_borrow_mut(|panics| judge.problems.append(panics));
+        judge
+    }
+}
+
+/// How long this thread was on a processor, where the system tells.
+fn processor_time() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanos = text.split(' ').next().and_then(|nanos| nanos.parse().ok());
+    Duration::from_nanos(nanos.unwrap_or(0))
+}
+
+thread_local! {
+    /// Panics on this thread: tasks of the sidecar swallow them, and none is allowed.
+    static PANICS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+fn watch_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            PANICS.with_borrow_mut(|panics| panics.push(format!("panic: {info}")));
+            before(info);
+        }));
+    });
+}
+
+/// The list of scenarios, and a test for each: `name: seeds` and what else holds for it. `limit`: its
+/// checks must fail without limits; `real`: it also runs over real sockets.
+#[macro_export]
+macro_rules! scenarios {
+    ($($module:ident :: $name:ident : $seeds:literal $($flag:ident)*;)*) => {
+        /// All scenarios.
+        fn all() -> Vec<$crate::harness::Scenario> {
+            vec![$($crate::harness::Scenario {
+                name: stringify!($name),
+                seeds: $seeds,
+                limits: [$(stringify!($flag)),*].contains(&"limit"),
+                real: [$(stringify!($flag)),*].contains(&"real"),
+                run: |ctx| Box::pin($module::$name(ctx)),
+            }),*]
+        }
+
+        mod simulated {
+            $(#[test]
+            fn $name() {
+                $crate::by_name(stringify!($name)).simulate();
+            })*
+        }
+    };
+}

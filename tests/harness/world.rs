@@ -1,0 +1,415 @@
+//! One world: a network, a backend, a sidecar, and who talks to it.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ojs_throttle::backend::Lax;
+use ojs_throttle::config::Settings;
+use ojs_throttle::net::Net;
+use ojs_throttle::run::{Env, Running, Stop};
+use ojs_throttle::store::memory::MemoryStore;
+use ojs_throttle::store::{Place, Store};
+use serde_json::Value;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+use super::backend::Faulty;
+use super::http::{Address, Client, Reply};
+use super::judge::Judge;
+use super::ledger::{Ledger, Produced, Sent};
+use super::producer::Job;
+use super::runner::Ctx;
+use super::worker::{Handle, Hands, Worker};
+
+/// Unix time at which every store's clock begins, in microseconds.
+const BEGIN: u64 = 1_770_000_000_000_000;
+
+/// A world in the making.
+pub struct Setup {
+    ctx: Ctx,
+    lax: Lax,
+    limits: String,
+    server: String,
+    settings: String,
+}
+
+/// A sidecar that runs.
+struct Sidecar {
+    stop: Stop,
+    task: JoinHandle<()>,
+    net: Net,
+}
+
+pub struct World {
+    pub ctx: Ctx,
+    pub backend: Faulty,
+    pub ledger: Ledger,
+    pub begun: Instant,
+    net: Net,
+    address: Address,
+    requests: Arc<AtomicU64>,
+    config: String,
+    sidecar: Mutex<Option<Sidecar>>,
+    store: Mutex<Arc<MemoryStore>>,
+    handles: Mutex<Vec<Handle>>,
+    lag: Arc<AtomicU64>,
+    starts: AtomicU64,
+    /// Bodies of enqueues, as sent.
+    sent: Mutex<Vec<Sent>>,
+}
+
+impl Ctx {
+    /// A world with a redis-like backend.
+    pub fn world(self) -> Setup {
+        Setup {
+            ctx: self,
+            lax: Lax::redis(),
+            limits: String::new(),
+            server: String::new(),
+            settings: String::new(),
+        }
+    }
+}
+
+impl Setup {
+    /// What is limited: `[[policy]]` and `[[queue]]` tables. Left out where limiting is off.
+    pub fn limits(mut self, toml: &str) -> Setup {
+        self.limits = toml.into();
+        self
+    }
+
+    /// Lines of `[server]`.
+    pub fn server(mut self, toml: &str) -> Setup {
+        self.server = toml.into();
+        self
+    }
+
+    /// Other tables.
+    pub fn settings(mut self, toml: &str) -> Setup {
+        self.settings = toml.into();
+        self
+    }
+
+    pub fn lax(mut self, lax: Lax) -> Setup {
+        self.lax = lax;
+        self
+    }
+
+    /// Starts the backend and the sidecar.
+    pub async fn start(self) -> World {
+        let net = self.ctx.net();
+        let backend = Faulty::start(self.lax, net.clone(), self.ctx.seed).await;
+        let limits = match self.ctx.unlimited {
+            true => "[job_policies]\naccept = \"ignore\"",
+            false => &self.limits,
+        };
+        let config = format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\nupstream = \"http://{}\"\n{}\n{}\n{limits}\n",
+            backend.addr(),
+            self.server,
+            self.settings,
+        );
+        let world = World {
+            ctx: self.ctx,
+            backend,
+            ledger: Ledger::default(),
+            begun: Instant::now(),
+            net,
+            address: Arc::new(Mutex::new(SocketAddr::from(([127, 0, 0, 1], 0)))),
+            requests: Arc::default(),
+            config,
+            sidecar: Mutex::default(),
+            store: Mutex::new(Arc::new(MemoryStore::new(BEGIN))),
+            handles: Mutex::default(),
+            lag: Arc::default(),
+            starts: AtomicU64::new(0),
+            sent: Mutex::default(),
+        };
+        if self.ctx.real {
+            world.measure_lag();
+        }
+        world.start_sidecar().await;
+        world
+    }
+}
+
+impl World {
+    /// Over real sockets: how late this thread is at worst, which is how late a receipt may be.
+    fn measure_lag(&self) {
+        let lag = self.lag.clone();
+        tokio::spawn(async move {
+            loop {
+                let due = Instant::now() + Duration::from_millis(1);
+                sleep(Duration::from_millis(1)).await;
+                let late = u64::try_from(due.elapsed().as_micros()).unwrap_or(u64::MAX);
+                lag.fetch_max(late, Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// How far receipts may be off, in all.
+    pub fn jitter(&self) -> Duration {
+        match self.ctx.real {
+            true => Duration::from_micros(2 * self.lag.load(Ordering::Relaxed) + 2_000),
+            false => Duration::ZERO,
+        }
+    }
+
+    /// Starts a sidecar with an empty store, instead of the one that ended.
+    pub async fn start_sidecar(&self) {
+        let settings = match Settings::parse(&self.config, "scenario.toml") {
+            Ok(settings) => settings,
+            Err(report) => panic!("the scenario's settings:\n{}\n{report:?}", self.config),
+        };
+        let store = Arc::new(MemoryStore::new(BEGIN + 1_000_000));
+        let net = match &self.net {
+            Net::Sim(network) => Net::Sim(network.process()),
+            Net::Tcp => Net::Tcp,
+        };
+        let nth = self.starts.fetch_add(1, Ordering::Relaxed);
+        let env = Env {
+            net: net.clone(),
+            store: store.clone(),
+            seed: self.ctx.seed * 1000 + nth,
+            reset: false,
+        };
+        let running = Running::start(settings, env).await.expect("a sidecar");
+        *self.address.lock().expect("no panic") = running.addr().expect("an address");
+        let stop = Stop::default();
+        let task = tokio::spawn(running.serve(stop.clone()));
+        *self.store.lock().expect("no panic") = store;
+        *self.sidecar.lock().expect("no panic") = Some(Sidecar { stop, task, net });
+    }
+
+    /// SIGTERM; returns when the sidecar has ended.
+    pub async fn drain(&self) {
+        let sidecar = self.sidecar.lock().expect("no panic").take();
+        if let Some(sidecar) = sidecar {
+            sidecar.stop.drain.cancel();
+            sidecar.task.await.expect("a sidecar ends in order");
+        }
+    }
+
+    /// SIGTERM, without waiting for the end.
+    pub fn begin_drain(&self) {
+        if let Some(sidecar) = &*self.sidecar.lock().expect("no panic") {
+            sidecar.stop.drain.cancel();
+        }
+    }
+
+    /// Whether the sidecar has ended.
+    pub fn is_over(&self) -> bool {
+        self.sidecar
+            .lock()
+            .expect("no panic")
+            .as_ref()
+            .is_none_or(|sidecar| sidecar.task.is_finished())
+    }
+
+    /// kill -9 (simulation only).
+    pub fn kill_sidecar(&self) {
+        if let Some(sidecar) = self.sidecar.lock().expect("no panic").take() {
+            match &sidecar.net {
+                Net::Sim(network) => network.kill(),
+                Net::Tcp => panic!("only simulated processes can be killed"),
+            }
+            sidecar.task.abort();
+        }
+    }
+
+    /// A client of the sidecar.
+    pub fn client(&self) -> Client {
+        Client::new(
+            self.net.clone(),
+            self.address.clone(),
+            self.requests.clone(),
+        )
+    }
+
+    /// A worker by hand.
+    pub fn hands(&self, name: &str) -> Hands {
+        Hands::new(name.into(), self.client(), self.ledger.clone())
+    }
+
+    /// A worker by hand, whose requests carry a header.
+    pub fn hands_with(&self, name: &str, header: &'static str, value: &str) -> Hands {
+        Hands::new(
+            name.into(),
+            self.client().with(header, value),
+            self.ledger.clone(),
+        )
+    }
+
+    /// Starts a worker.
+    pub fn worker(&self, worker: Worker) -> Handle {
+        let mut handles = self.handles.lock().expect("no panic");
+        let nth = handles.len() as u64;
+        let name = format!("worker_{nth}");
+        let seed = self.ctx.seed.wrapping_mul(7919).wrapping_add(nth);
+        let handle = worker.start(name, self.client(), self.ledger.clone(), seed);
+        handles.push(handle.clone());
+        handle
+    }
+
+    /// Starts several of a kind.
+    pub fn workers(&self, n: usize, worker: Worker) -> Vec<Handle> {
+        (0..n).map(|_| self.worker(worker.clone())).collect()
+    }
+
+    /// Enqueues through the sidecar; the id, or empty if it was refused.
+    pub async fn enqueue(&self, job: Job) -> String {
+        let body = job.body().to_string();
+        let reply = self
+            .client()
+            .call("POST", "/ojs/v1/jobs", body.into())
+            .await;
+        let (status, shown) = reply.map_or((0, Value::Null), |reply| (reply.status, reply.json()));
+        self.produced(&job, &shown["job"], status)
+    }
+
+    /// Enqueues `n` jobs, in order, in batches.
+    pub async fn enqueue_all(&self, n: usize, job: impl Fn(usize) -> Job) -> Vec<String> {
+        let client = self.client();
+        let jobs: Vec<Job> = (0..n).map(job).collect();
+        let mut ids = Vec::with_capacity(n);
+        for batch in jobs.chunks(100) {
+            let bodies: Vec<&Value> = batch.iter().map(Job::body).collect();
+            let body = serde_json::json!({ "jobs": bodies });
+            let reply = client
+                .post("/ojs/v1/jobs/batch", &body)
+                .await
+                .expect("a reply");
+            assert_eq!(reply.status, 201, "{:?}", reply.body);
+            let shown = reply.json();
+            for (nth, job) in batch.iter().enumerate() {
+                ids.push(self.produced(job, &shown["jobs"][nth], reply.status));
+            }
+        }
+        ids
+    }
+
+    fn produced(&self, job: &Job, shown: &Value, status: u16) -> String {
+        let id = shown["id"].as_str().unwrap_or_default().to_owned();
+        self.ledger.open().produced.push(Produced {
+            id: id.clone(),
+            queue: job.queue.clone(),
+            labels: job.labels.clone(),
+            answered: Instant::now(),
+            status,
+        });
+        id
+    }
+
+    /// Sends a body as it is and writes it down, for comparing bytes.
+    pub async fn send(&self, path: &str, body: &'static str) -> Reply {
+        let id = format!("req_{}", self.requests.load(Ordering::Relaxed));
+        self.sent.lock().expect("no panic").push(Sent {
+            id,
+            path: path.into(),
+            body: body.into(),
+            at: Instant::now(),
+        });
+        self.client()
+            .call("POST", path, body.into())
+            .await
+            .expect("a reply")
+    }
+
+    /// What [`World::send`] sent.
+    pub fn sent(&self) -> Vec<Sent> {
+        self.sent.lock().expect("no panic").clone()
+    }
+
+    /// GET of a path as JSON.
+    pub async fn get(&self, path: &str) -> Value {
+        self.client()
+            .get(path)
+            .await
+            .map_or(Value::Null, |reply| reply.json())
+    }
+
+    /// How many jobs are held and how many out, by the store's rows.
+    pub async fn rows(&self) -> (usize, usize) {
+        let store = self.store.lock().expect("no panic").clone();
+        let held = store
+            .count(Place::Held)
+            .await
+            .expect("the memory store answers");
+        (
+            held,
+            store
+                .count(Place::Out)
+                .await
+                .expect("the memory store answers"),
+        )
+    }
+
+    /// How many jobs the backend has out with anyone.
+    pub async fn active(&self, queue: &str) -> u64 {
+        let path = format!("/ojs/v1/queues/{queue}/stats");
+        let stats = self.backend.direct("GET", &path, &Value::Null).await;
+        stats["queue"]["active"].as_u64().unwrap_or(0)
+    }
+
+    /// Passes time.
+    pub async fn pass(&self, ms: u64) {
+        sleep(Duration::from_millis(ms)).await;
+    }
+
+    /// Waits until every stored job has ended, `secs` at most; whether they have.
+    pub async fn until_done(&self, secs: u64) -> bool {
+        let looks = AtomicU64::new(0);
+        self.until(secs, async || {
+            let (stored, settled) = {
+                let records = self.ledger.open();
+                let stored = records.produced.iter().filter(|p| p.status == 201).count();
+                (stored, records.settles.len())
+            };
+            // The backend's ledger is long: it is read now and then only, unless it may be the end.
+            let nth = looks.fetch_add(1, Ordering::Relaxed);
+            (settled >= stored || nth % 20 == 0) && self.backend.ended() >= stored
+        })
+        .await
+    }
+
+    /// Waits until something holds, `secs` at most; whether it does.
+    pub async fn until(&self, secs: u64, holds: impl AsyncFn() -> bool) -> bool {
+        let deadline = Instant::now() + Duration::from_secs(secs);
+        loop {
+            if holds().await {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Stops the workers, lets things come to rest, and collects the ledgers.
+    pub async fn judge(&self) -> Judge {
+        let handles: Vec<Handle> = self.handles.lock().expect("no panic").clone();
+        handles.iter().for_each(Handle::stop);
+        self.until(40, async || handles.iter().all(Handle::is_over))
+            .await;
+        self.pass(if self.ctx.real { 200 } else { 2_000 }).await;
+        let mut active = HashMap::new();
+        let labels: Vec<String> = self
+            .ledger
+            .open()
+            .produced
+            .iter()
+            .flat_map(|p| p.labels.clone())
+            .collect();
+        for label in labels {
+            if !active.contains_key(&label) && !self.is_over() {
+                let shown = self.get(&format!("/ojs/v1/rate-limits/{label}")).await;
+                active.insert(label, shown["concurrency"]["active"].as_u64());
+            }
+        }
+        Judge::new(self, self.rows().await, active)
+    }
+}

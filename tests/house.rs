@@ -1,0 +1,178 @@
+//! The map in `src/lib.rs` is true: who may import whom, and that every module is on it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The table of the map: each module, and the paths it may import. In the order of its lines.
+fn table() -> Vec<(String, Vec<String>)> {
+    let map = fs::read_to_string(src().join("lib.rs")).unwrap();
+    let rows = map
+        .lines()
+        .filter_map(|line| line.strip_prefix("//! ")?.split_once("->"));
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect();
+    rows.map(|(from, to)| (from.trim().to_owned(), words(to)))
+        .collect()
+}
+
+fn src() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+/// All sources, with the module that each belongs to.
+fn sources() -> Vec<(String, PathBuf)> {
+    let mut found = Vec::new();
+    let mut folders = vec![src()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let inside = path.strip_prefix(src()).unwrap().with_extension("");
+            let module = inside.iter().next().unwrap().to_str().unwrap().to_owned();
+            if module != "lib" {
+                found.push((module, path));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The paths into this crate that a source names, without comments.
+fn imports(source: &str, root: &str) -> Vec<String> {
+    let code: String = source
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .flat_map(|line| [line, "\n"])
+        .collect();
+    let mut paths = Vec::new();
+    for (at, _) in code.match_indices(root) {
+        let own_name = !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+        if own_name {
+            expand("", &code[at + root.len()..], &mut paths);
+        }
+    }
+    paths
+}
+
+/// Reads the path at the head of `text`, and each path of a group; what follows is returned.
+fn expand<'a>(before: &str, text: &'a str, paths: &mut Vec<String>) -> &'a str {
+    if let Some(mut rest) = text.strip_prefix('{') {
+        loop {
+            rest = rest.trim_start_matches([' ', '\n', ',']);
+            if let Some(after) = rest.strip_prefix('}') {
+                return after;
+            }
+            rest = expand(before, rest, paths);
+        }
+    }
+    let end = text
+        .find(|c: char| !c.is_alphanumeric() && c != '_')
+        .unwrap_or(text.len());
+    assert_ne!(end, 0, "no name, no group: {:?}", text.lines().next());
+    let (name, rest) = text.split_at(end);
+    let path = match (before, name) {
+        (_, "self") => before.to_owned(),
+        ("", _) => name.to_owned(),
+        _ => format!("{before}::{name}"),
+    };
+    match rest.strip_prefix("::") {
+        Some(deeper) if !deeper.starts_with('<') => expand(&path, deeper, paths),
+        _ => {
+            paths.push(path);
+            rest.strip_prefix(" as ").map_or(rest, |rest| {
+                rest.trim_start_matches(|c: char| c.is_alphanumeric() || c == '_')
+            })
+        }
+    }
+}
+
+/// Whether `path` is `allowed`, or inside it.
+fn within(path: &str, allowed: &str) -> bool {
+    path.strip_prefix(allowed)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+}
+
+#[test]
+fn every_import_is_on_the_map() {
+    let table: BTreeMap<_, _> = table().into_iter().collect();
+    let mut wrong = Vec::new();
+    let mut seen = 0;
+    for (module, path) in sources() {
+        let source = fs::read_to_string(&path).unwrap();
+        let root = if module == "main" {
+            "ojs_throttle::"
+        } else {
+            "crate::"
+        };
+        let allowed = &table[&module];
+        for import in imports(&source, root) {
+            seen += 1;
+            if !within(&import, &module) && !allowed.iter().any(|to| within(&import, to)) {
+                wrong.push(format!("{}: {module} -> {import}", path.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(seen > 100, "only {seen} imports were found");
+}
+
+/// `super::` must not be a way around: no file climbs out of its own module.
+#[test]
+fn nothing_climbs_out_of_its_module() {
+    for (_, path) in sources() {
+        let depth = path.strip_prefix(src()).unwrap().iter().count();
+        let source = fs::read_to_string(&path).unwrap();
+        // One more in the tests at the end of a file, which are a module themselves.
+        let program = source.split("#[cfg(test)]\nmod ").next().unwrap();
+        let climbs = |text: &str, steps: usize| text.contains(&"super::".repeat(steps));
+        assert!(!climbs(program, depth), "{}", path.display());
+        assert!(!climbs(&source, depth + 1), "{}", path.display());
+    }
+}
+
+#[test]
+fn every_module_is_on_the_map() {
+    let table = table();
+    let map = fs::read_to_string(src().join("lib.rs")).unwrap();
+    let modules = map
+        .lines()
+        .filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
+    for module in modules {
+        assert!(
+            table.iter().any(|(name, _)| name == module),
+            "who may {module} import?"
+        );
+        assert!(
+            map.contains(&format!("| [`{module}`] | ")),
+            "what is {module}?"
+        );
+    }
+}
+
+/// An arrow only ever points to a line further down, so there are no circles.
+#[test]
+fn arrows_point_down() {
+    let table = table();
+    for (line, (from, to)) in table.iter().enumerate() {
+        for to in to {
+            let module = to.split("::").next().unwrap();
+            let below = table[line + 1..].iter().any(|(name, _)| name == module);
+            assert!(below, "{from} -> {to}");
+        }
+    }
+}
+
+#[test]
+fn imports_are_read_in_all_their_forms() {
+    let source = "use crate::a::{self, b::C as D, e};\npub use crate::{f, g::{h, i}};\n\
+        // crate::no\n  fn j() -> crate::k::L<'_> { crate::m::n(1) }\npub(in crate::o) fn p() {}\nuse my_crate::q;\n";
+    let found = imports(source, "crate::");
+    let expected = [
+        "a", "a::b::C", "a::e", "f", "g::h", "g::i", "k::L", "m::n", "o",
+    ];
+    assert_eq!(found, expected);
+}

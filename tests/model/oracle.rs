@@ -1,0 +1,318 @@
+//! The naive model: every start in one plain list, every question answered by going through it.
+
+use std::collections::BTreeMap;
+
+use ojs_throttle::limit::{
+    EARLY, Key, Limited, OnLimit, Refusal, Space, Strategy, Throttle, Timestamp,
+};
+use ojs_throttle::store::{Claimed, Gen, Place, Verdict};
+
+/// One key's part of a start.
+#[derive(Clone, Debug)]
+pub struct Start {
+    pub space: Space,
+    pub key: Key,
+    pub at: Timestamp,
+    /// The windows in which it counts.
+    pub periods: Vec<u64>,
+    /// What it took spacing with.
+    pub throttles: Vec<Throttle>,
+}
+
+#[derive(Clone, Debug)]
+pub struct ModelRow {
+    pub generation: Gen,
+    pub place: Place,
+    pub hidden: bool,
+    pub until: Timestamp,
+    pub visibility: u64,
+    /// Numbers of the starts it has out.
+    pub starts: Vec<usize>,
+    /// The keys whose slots it has.
+    pub slots: Vec<(Space, Key)>,
+}
+
+/// All that ever happened.
+#[derive(Default, Debug)]
+pub struct Oracle {
+    pub starts: Vec<Start>,
+    pub rows: BTreeMap<String, ModelRow>,
+    pub shut: BTreeMap<(Space, Key), Timestamp>,
+}
+
+impl Oracle {
+    pub fn take(&mut self, asks: &[Claimed], want: usize, now: Timestamp) -> Vec<Verdict> {
+        let mut started = 0;
+        let mut verdicts = Vec::new();
+        for ask in asks {
+            let verdict = if !self.hold(ask, now) {
+                Verdict::Lost
+            } else if started >= want {
+                Verdict::Unasked
+            } else {
+                self.start(ask, now)
+            };
+            started += usize::from(matches!(verdict, Verdict::Started { .. }));
+            verdicts.push(verdict);
+        }
+        verdicts
+    }
+
+    fn hold(&mut self, ask: &Claimed, now: Timestamp) -> bool {
+        if let Some(row) = self.rows.get(&*ask.job)
+            && row.generation >= ask.generation
+        {
+            return row.generation == ask.generation && row.place == Place::Held && !row.hidden;
+        }
+        let row = ModelRow {
+            generation: ask.generation,
+            place: Place::Held,
+            hidden: false,
+            until: now.plus(ask.visibility / 3),
+            visibility: ask.visibility,
+            starts: Vec::new(),
+            slots: Vec::new(),
+        };
+        self.rows.insert(ask.job.to_string(), row);
+        true
+    }
+
+    fn start(&mut self, ask: &Claimed, now: Timestamp) -> Verdict {
+        let mut at = now;
+        let mut refusals: Vec<(usize, Refusal)> = Vec::new();
+        for (which, limited) in ask.limited.iter().enumerate() {
+            let (allowed, why) = self.ask(limited, now);
+            at = at.max(allowed);
+            refusals.extend(why.into_iter().map(|why| (which, why)));
+        }
+        if !refusals.is_empty() {
+            let never = |why: &Refusal| why.at.unwrap_or(Timestamp::NEVER);
+            let last = refusals.iter().map(|(_, why)| never(why)).max().unwrap();
+            let (which, why) = refusals
+                .iter()
+                .find(|(_, why)| never(why) == last)
+                .cloned()
+                .unwrap();
+            let action: OnLimit = refusals
+                .iter()
+                .map(|(which, _)| ask.limited[*which].on_limit)
+                .max()
+                .unwrap();
+            return Verdict::Refused {
+                which,
+                at: why.at,
+                why,
+                action,
+            };
+        }
+        let keys = keys_of(&ask.limited);
+        let mut numbers = Vec::new();
+        for (space, key) in &keys {
+            let limits: Vec<_> = ask
+                .limited
+                .iter()
+                .filter(|l| l.space == *space && l.key == *key)
+                .map(|l| &l.limits)
+                .collect();
+            let mut periods: Vec<u64> = limits
+                .iter()
+                .flat_map(|l| &l.rates)
+                .map(|rate| rate.period.get())
+                .collect();
+            periods.sort_unstable();
+            periods.dedup();
+            let throttles = limits.iter().filter_map(|l| l.throttle).collect();
+            numbers.push(self.starts.len());
+            self.starts.push(Start {
+                space: *space,
+                key: key.clone(),
+                at,
+                periods,
+                throttles,
+            });
+        }
+        let row = self.rows.get_mut(&*ask.job).unwrap();
+        row.place = Place::Out;
+        row.until = at.plus(ask.visibility);
+        row.visibility = ask.visibility;
+        row.starts = numbers;
+        row.slots = keys;
+        Verdict::Started { at }
+    }
+
+    /// The time at which one key allows a start, and everything that it refuses for.
+    pub fn ask(&self, limited: &Limited, now: Timestamp) -> (Timestamp, Vec<Refusal>) {
+        let mut refusals = Vec::new();
+        let mut refuse = |strategy, limit, current, at| {
+            refusals.push(Refusal {
+                strategy,
+                limit,
+                current,
+                at,
+            })
+        };
+        if let Some(until) = self.shut.get(&(limited.space, limited.key.clone()))
+            && *until > now
+        {
+            refuse(Strategy::Shut, 0, 0, Some(until.plus(EARLY)));
+        }
+        let active = self.active(limited.space, &limited.key);
+        if let Some(most) = limited.limits.concurrency
+            && active >= most
+        {
+            refuse(Strategy::Concurrency, most, active, None);
+        }
+        for rate in &limited.limits.rates {
+            let window = self.window(limited.space, &limited.key, rate.period.get(), now);
+            let (count, limit) = (window.len(), rate.limit.get() as usize);
+            if count >= limit {
+                let opens = window[count - limit].plus(rate.period.get() + EARLY);
+                refuse(
+                    Strategy::Rate,
+                    rate.limit.get(),
+                    count as u32,
+                    Some(opens.plus(EARLY)),
+                );
+            }
+        }
+        let Some(throttle) = limited.limits.throttle else {
+            return (now, refusals);
+        };
+        let next = self.next(limited.space, &limited.key, &throttle);
+        if next > now.plus(EARLY) {
+            refuse(
+                Strategy::Throttle,
+                throttle.limit.get(),
+                throttle.limit.get(),
+                Some(next),
+            );
+        }
+        (now.max(next), refusals)
+    }
+
+    pub fn active(&self, space: Space, key: &Key) -> u32 {
+        let has = |row: &&ModelRow| {
+            row.slots
+                .iter()
+                .any(|slot| slot.0 == space && slot.1 == *key)
+        };
+        self.rows.values().filter(has).count() as u32
+    }
+
+    /// The times of the starts that count, oldest first.
+    pub fn window(&self, space: Space, key: &Key, period: u64, now: Timestamp) -> Vec<Timestamp> {
+        let of_key = self
+            .starts
+            .iter()
+            .filter(|s| s.space == space && s.key == *key && s.periods.contains(&period));
+        let mut times: Vec<_> = of_key
+            .map(|start| start.at)
+            .filter(|at| at.0 + period + EARLY > now.0)
+            .collect();
+        times.sort_unstable();
+        times
+    }
+
+    /// Spacing, from the first start on, in whole nanoseconds.
+    fn next(&self, space: Space, key: &Key, throttle: &Throttle) -> Timestamp {
+        let step =
+            |t: &Throttle| u128::from(t.period.get() * 1000).div_ceil(u128::from(t.limit.get()));
+        let whole = |t: &Throttle| step(t) * u128::from(t.burst.get());
+        let (mut earned, mut last) = (0_u128, 0_u128);
+        for start in self
+            .starts
+            .iter()
+            .filter(|s| s.space == space && s.key == *key && !s.throttles.is_empty())
+        {
+            let at = u128::from(start.at.0) * 1000;
+            let after = |t: &Throttle| earned.min(last + whole(t)).max(at) + step(t);
+            earned = start.throttles.iter().map(after).max().unwrap().max(earned);
+            last = last.max(at);
+        }
+        let burst = step(throttle) * u128::from(throttle.burst.get() - 1);
+        let next = earned.min(last + whole(throttle)).saturating_sub(burst);
+        Timestamp(next.div_ceil(1000) as u64)
+    }
+
+    pub fn back(&mut self, job: &str, generation: Gen, now: Timestamp) -> bool {
+        let Some(row) = self
+            .rows
+            .get_mut(job)
+            .filter(|r| r.generation == generation && r.place == Place::Out)
+        else {
+            return false;
+        };
+        row.place = Place::Held;
+        row.until = now.plus(row.visibility / 3);
+        row.slots.clear();
+        for number in std::mem::take(&mut row.starts) {
+            self.uncount(number);
+        }
+        true
+    }
+
+    /// Takes a start out of the list wherever it is still the newest.
+    fn uncount(&mut self, number: usize) {
+        let start = self.starts[number].clone();
+        let same = |s: &Start| s.space == start.space && s.key == start.key;
+        let newest = self
+            .starts
+            .iter()
+            .rposition(|s| same(s) && !s.throttles.is_empty());
+        if newest == Some(number) {
+            self.starts[number].throttles.clear();
+        }
+        for period in &start.periods {
+            let in_window = |s: &&Start| same(s) && s.periods.contains(period);
+            if self.starts.iter().filter(in_window).map(|s| s.at).max() == Some(start.at) {
+                self.starts[number].periods.retain(|p| p != period);
+            }
+        }
+    }
+
+    pub fn end(&mut self, job: &str, generation: Option<Gen>) -> Option<ModelRow> {
+        let row = self.rows.get(job)?;
+        if generation.is_some_and(|generation| generation < row.generation) {
+            return None;
+        }
+        self.rows.remove(job)
+    }
+
+    pub fn adopt(&mut self, claimed: &Claimed, until: Timestamp) -> bool {
+        if let Some(row) = self.rows.get(&*claimed.job)
+            && (row.generation > claimed.generation
+                || (row.generation == claimed.generation && row.place == Place::Out))
+        {
+            return false;
+        }
+        let row = ModelRow {
+            generation: claimed.generation,
+            place: Place::Out,
+            hidden: false,
+            until,
+            visibility: claimed.visibility,
+            starts: Vec::new(),
+            slots: keys_of(&claimed.limited),
+        };
+        self.rows.insert(claimed.job.to_string(), row);
+        true
+    }
+
+    pub fn due(&self, now: Timestamp) -> Vec<String> {
+        let mut due: Vec<_> = self
+            .rows
+            .iter()
+            .filter(|(_, row)| row.until <= now)
+            .collect();
+        due.sort_by(|a, b| (a.1.until, a.0).cmp(&(b.1.until, b.0)));
+        due.into_iter().map(|(job, _)| job.clone()).collect()
+    }
+}
+
+/// Each key once.
+fn keys_of(limited: &[Limited]) -> Vec<(Space, Key)> {
+    let mut keys: Vec<(Space, Key)> = limited.iter().map(|l| (l.space, l.key.clone())).collect();
+    keys.sort();
+    keys.dedup();
+    keys
+}

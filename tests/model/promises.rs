@@ -1,0 +1,305 @@
+//! P1 to P4 on one key, judged from a plain record of what was granted.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use governor::clock::{Clock, FakeRelativeClock};
+use governor::{Quota, RateLimiter};
+use ojs_throttle::limit::{EARLY, KeyState, Limits, Pace, Timestamp, Undo, Window};
+use proptest::prelude::*;
+
+use super::samples::{T, any_limits, config, limits, throttle, wait};
+
+/// A granted start: when it was granted, and the time at which it counts.
+#[derive(Clone, Copy, Debug)]
+struct Granted {
+    real: Timestamp,
+    at: Timestamp,
+}
+
+/// Grants what `state` grants at `now`.
+fn start(state: &mut KeyState, limits: &Limits, now: Timestamp) -> Option<(Granted, Undo)> {
+    let at = state.ask(limits, now).ok()?;
+    let undo = state.take(std::iter::once(limits), at, now);
+    Some((Granted { real: now, at }, undo))
+}
+
+/// Breaks of P2 and P3 in a record, in order of decision.
+fn check(record: &[Granted], limits: &Limits) {
+    for granted in record {
+        assert!(granted.at >= granted.real && granted.at.since(granted.real) <= EARLY);
+    }
+    let mut at: Vec<Timestamp> = record.iter().map(|granted| granted.at).collect();
+    at.sort_unstable();
+    for rate in &limits.rates {
+        let limit = rate.limit.get() as usize;
+        for (first, later) in at.iter().zip(at.iter().skip(limit)) {
+            assert!(
+                later.since(*first) >= rate.period.get(),
+                "counted times: {rate:?}"
+            );
+        }
+        for (first, later) in record.iter().zip(record.iter().skip(limit)) {
+            // The earlier hand-out may come 5 ms after its decision.
+            assert!(
+                later.real.since(first.real.plus(EARLY)) >= rate.period.get(),
+                "real times: {rate:?}"
+            );
+        }
+    }
+    if let Some(spaced) = &limits.throttle {
+        let (limit, burst) = (u64::from(spaced.limit.get()), spaced.burst.get() as usize);
+        for n in burst..record.len() {
+            let least = ((n + 1 - burst) as u64 * spaced.period.get()).div_ceil(limit);
+            for (first, later) in record.iter().zip(record.iter().skip(n)) {
+                assert!(
+                    later.at.since(first.at) >= least,
+                    "counted times: {spaced:?}"
+                );
+                assert!(
+                    later.real.since(first.real) + EARLY >= least,
+                    "real times: {spaced:?}"
+                );
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(config(1_000))]
+
+    /// P1, P2, P3 with jobs that end, and hand-outs that are undone if they are the newest.
+    #[test]
+    fn one_key_keeps_its_promises(
+        limits in any_limits(),
+        steps in prop::collection::vec((wait(), 0..6_u8), 1..150),
+    ) {
+        let mut state = KeyState::default();
+        let (mut now, mut out, mut record) = (T, 0_u32, Vec::new());
+        for (wait, what) in steps {
+            now = now.plus(wait);
+            match what {
+                0 if out > 0 => {
+                    state.end();
+                    out -= 1;
+                }
+                1 => {
+                    if let Some((_, undo)) = start(&mut state, &limits, now) {
+                        state.back(std::iter::once(&limits), &undo);
+                    }
+                }
+                _ => {
+                    while let Some((granted, _)) = start(&mut state, &limits, now) {
+                        record.push(granted);
+                        out += 1;
+                        assert!(limits.concurrency.is_none_or(|most| out <= most), "P1");
+                        if record.len() > 400 {
+                            break;
+                        }
+                    }
+                }
+            }
+            assert_eq!(state.active(), out);
+            if record.len() > 400 {
+                break;
+            }
+        }
+        check(&record, &limits);
+    }
+
+    /// A refusal names the very microsecond, and asking costs nothing (P4).
+    #[test]
+    fn a_refusal_names_the_time(
+        warm in prop::collection::vec((any_limits(), wait()), 1..40), asked in any_limits(), shut in prop::option::of(wait()),
+    ) {
+        let mut state = KeyState::default();
+        let mut now = T;
+        for (limits, wait) in &warm {
+            start(&mut state, limits, now);
+            now = now.plus(*wait);
+        }
+        if let Some(time) = shut {
+            state.shut(now.plus(time));
+        }
+        let before = state.clone();
+        let Err(refusal) = state.ask(&asked, now) else { return Ok(()) };
+        assert_eq!(state, before);
+        let Some(at) = refusal.at else {
+            assert!(state.active() >= asked.concurrency.unwrap());
+            return Ok(());
+        };
+        assert!(at > now.plus(EARLY));
+        assert!(state.ask(&asked, Timestamp(at.0 - EARLY - 1)).is_err(), "allowed before {at:?}");
+        assert!(state.ask(&asked, Timestamp(at.0 - EARLY)).is_ok(), "not allowed 5 ms before {at:?}");
+        assert!(state.ask(&asked, at).is_ok(), "not allowed at {at:?}");
+    }
+
+    /// A window too full for a log never lets one start too many through, and is at most 1 % late.
+    #[test]
+    fn a_busy_window_is_never_over_and_hardly_late(
+        limit in 129..400_u32,
+        period in prop::sample::select(vec![40_000_u64, 1_000_000, 86_400_000_000]),
+        gaps in prop::collection::vec(0..3_000_u64, 500..1_200),
+    ) {
+        let one = limits(None, &[(limit, period)], None);
+        let mut state = KeyState::default();
+        let (mut now, mut record): (Timestamp, Vec<Granted>) = (T, Vec::new());
+        for gap in gaps {
+            now = now.plus(gap * period / 400_000);
+            match start(&mut state, &one, now) {
+                Some((granted, _)) => record.push(granted),
+                None => {
+                    let named = state.ask(&one, now).unwrap_err().at.unwrap();
+                    let oldest = record[record.len() - limit as usize].at;
+                    let exact = oldest.plus(period + 2 * EARLY);
+                    assert!(named >= exact && named.since(exact) <= period / 100);
+                    assert!(state.ask(&one, Timestamp(named.0 - EARLY - 1)).is_err());
+                    assert!(state.ask(&one, Timestamp(named.0 - EARLY)).is_ok());
+                }
+            }
+        }
+        check(&record, &one);
+    }
+
+    /// Limits that are lowered, raised and added while jobs are out: P2 and P3 hold for the starts
+    /// since the change, and windows that were there before know the starts before it.
+    #[test]
+    fn a_changed_limit_holds_from_the_change_on(
+        first in any_limits(), second in any_limits(), waits in prop::collection::vec(wait(), 2..80),
+    ) {
+        let mut state = KeyState::default();
+        let mut now = T;
+        let (mut old, mut new) = (Vec::new(), Vec::new());
+        for (n, wait) in waits.iter().enumerate() {
+            now = now.plus(*wait);
+            let late = n >= waits.len() / 2;
+            let granted = start(&mut state, if late { &second } else { &first }, now);
+            let record = if late { &mut new } else { &mut old };
+            record.extend(granted.map(|(granted, _)| granted));
+            assert!(second.concurrency.is_none_or(|most| granted.is_none() || !late || state.active() <= most));
+            if n % 3 == 0 {
+                state.end();
+            }
+        }
+        check(&old, &first);
+        check(&new, &second);
+        let kept = |limits: &Limits, period| limits.rates.iter().any(|rate| rate.period == period);
+        let both: Vec<Granted> = old.into_iter().chain(new).collect();
+        for one in second.rates.iter().filter(|one| kept(&first, one.period)) {
+            let most = first.rates.iter().chain([one]).filter(|r| r.period == one.period).map(|r| r.limit).max().unwrap();
+            check(&both, &limits(None, &[(most.get(), one.period.get())], None));
+        }
+    }
+
+    /// Our spacing without the early rule is `governor`'s own.
+    #[test]
+    fn spacing_is_governors(
+        limit in 1..2_000_u32, period in 1_000..100_000_000_u64, burst in 1..20_u32,
+        waits in prop::collection::vec(prop_oneof![0..1_000_u64, 0..100_000_000_u64], 1..200),
+    ) {
+        let spaced = throttle(limit, period, burst);
+        let step = Duration::from_nanos((period * 1000).div_ceil(u64::from(limit)));
+        let clock = FakeRelativeClock::default();
+        let plain = RateLimiter::direct_with_clock(Quota::with_period(step).unwrap().allow_burst(spaced.burst), clock.clone());
+        let (mut pace, mut now) = (Pace::default(), Timestamp(0));
+        for wait in waits {
+            clock.advance(Duration::from_micros(wait));
+            now = now.plus(wait);
+            let next = pace.next(&spaced, now);
+            match plain.check() {
+                Ok(()) => {
+                    assert_eq!(next, now);
+                    pace = pace.after(&spaced, now);
+                }
+                Err(until) => {
+                    let wait = until.wait_time_from(clock.now()).as_nanos() as u64;
+                    assert_eq!(next, now.plus(wait.div_ceil(1000)));
+                }
+            }
+        }
+    }
+
+    /// A clock that steps back, as often as it likes, panics nothing and frees nothing.
+    #[test]
+    fn a_clock_that_steps_back_frees_nothing(
+        limits in any_limits(), times in prop::collection::vec(0..2_000_000_u64, 1..100),
+    ) {
+        let mut state = KeyState::default();
+        let latest = Cell::new(0);
+        for time in times {
+            let held = state.ask(&limits, T.plus(latest.get())).is_err();
+            let back = time < latest.get();
+            assert!(!(held && back) || state.ask(&limits, T.plus(time)).is_err(), "stepping back opened it");
+            if !back {
+                start(&mut state, &limits, T.plus(time));
+            } else if let Some((_, undo)) = start(&mut state.clone(), &limits, T.plus(time)) {
+                state.clone().back(std::iter::once(&limits), &undo);
+            }
+            latest.set(latest.get().max(time));
+        }
+    }
+}
+
+/// A million starts in a day, in one window: all counted, and the key stays small.
+#[test]
+fn a_million_starts_a_day_fit_into_a_kilobyte() {
+    const DAY: u64 = 86_400_000_000;
+    let million = limits(Some(1), &[(1_000_000, DAY)], None);
+    let mut state = KeyState::default();
+    let mut now = T;
+    for n in 0..1_000_000 {
+        now = T.plus(n * (DAY / 1_000_000));
+        assert!(start(&mut state, &million, now).is_some());
+        state.end();
+        assert!(state.bytes() < 1_300);
+    }
+    let refusal = state.ask(&million, now).unwrap_err();
+    assert_eq!(refusal.current, 1_000_000);
+    let at = refusal.at.unwrap();
+    assert!(at >= T.plus(DAY) && at <= T.plus(DAY + DAY / 100 + 2 * EARLY));
+}
+
+/// Early grants do not add up: a limit of 1,000/s asked every 4 ms gives 1,000 a second, no more.
+#[test]
+fn starts_that_leave_early_are_not_more() {
+    let spaced = limits(None, &[], Some((1_000, 1_000_000, 1)));
+    let mut state = KeyState::default();
+    let mut record = Vec::new();
+    for n in 0..1_000 {
+        while let Some((granted, _)) = start(&mut state, &spaced, T.plus(n * 4_000)) {
+            record.push(granted);
+        }
+    }
+    check(&record, &spaced);
+    assert!(
+        record.len() > 3_990 && record.len() <= 4_006,
+        "{}",
+        record.len()
+    );
+}
+
+/// Periods beyond what is kept: idle windows make place, and those that count never do.
+#[test]
+fn no_live_window_is_forgotten() {
+    let mut state = KeyState::default();
+    let periods: Vec<u64> = (1..=20).map(|n| n * 1_000_000).collect();
+    for period in &periods {
+        assert!(start(&mut state, &limits(None, &[(1, *period)], None), T).is_some());
+        state.end();
+    }
+    for period in &periods {
+        assert!(
+            state
+                .ask(&limits(None, &[(1, *period)], None), T.plus(*period))
+                .is_err()
+        );
+    }
+    let later = T.plus(60_000_000);
+    assert!(state.idle(later));
+    for period in periods.iter().map(|period| period + 1) {
+        start(&mut state, &limits(None, &[(1, period)], None), later);
+    }
+    let each = size_of::<Window>() + size_of::<Timestamp>();
+    assert!(state.bytes() <= size_of::<KeyState>() + 32 * each);
+    assert!(state.counted(20_000_001, later).0 == 1 && state.counted(1_000_001, later).0 == 1);
+}

@@ -1,0 +1,32 @@
+//! The rate-limiting text (`urn:ojs:ext:rate-limiting`), sentence by sentence, where the official
+//! cases do not look: they accept any FETCH that answers 200.
+
+#[path = "sidecar/client.rs"]
+mod client;
+#[path = "sidecar/pair.rs"]
+mod pair;
+#[path = "sidecar/mod.rs"]
+mod sidecar;
+
+#[path = "rate_limiting/enqueue.rs"]
+mod enqueue;
+#[path = "rate_limiting/limits.rs"]
+mod limits;
+#[path = "rate_limiting/seen.rs"]
+mod seen;
+#[path = "rate_limiting/upstream.rs"]
+mod upstream;
+
+use ojs_throttle::backend::Lax;
+use ojs_throttle::net::{Net, sim};
+
+use client::Client;
+use pair::Pair;
+
+/// A backend with a sidecar before it in a simulated network, and a client of the sidecar.
+async fn simulated(lax: Lax, config: &str) -> (Pair, Client) {
+    let net = Net::Sim(sim::Network::default());
+    let pair = Pair::start(net.clone(), lax, 7, config).await;
+    let client = Client::new(&net, pair.sidecar.addr);
+    (pair, client)
+}

@@ -1,0 +1,502 @@
+//! What a job may bring along and what it may not, and what becomes of its bytes.
+
+use http::Method;
+use ojs_throttle::backend::Lax;
+use serde_json::{Value, json};
+
+use crate::client::{Client, id};
+use crate::simulated;
+use crate::upstream::Recording;
+
+/// A policy in its place: what to send, the key to look at, and what inspection shows of it.
+fn spellings() -> Vec<(Value, &'static str, Value)> {
+    let at = |options: Value| json!({"type": "t", "args": [], "options": options});
+    let limit = |n: u64| json!({"limit": n, "active": 0, "available": n});
+    let rate = |n: u64, period: &str| json!({"limit": n, "period": period});
+    vec![
+        (
+            at(json!({"rate_limit": {"key": "k", "concurrency": 2}})),
+            "k",
+            json!({"concurrency": limit(2)}),
+        ),
+        (
+            json!({"type": "t", "args": [], "rate_limit": {"key": "k", "concurrency": 2}}),
+            "k",
+            json!({"concurrency": limit(2)}),
+        ),
+        (
+            json!({"type": "t", "args": [], "meta": {"ojs.rate_limit": {"key": "k", "concurrency": 2}}}),
+            "k",
+            json!({"concurrency": limit(2)}),
+        ),
+        (
+            at(json!({"metadata": {"ojs.rate_limit": {"key": "k", "concurrency": 2}}})),
+            "k",
+            json!({"concurrency": limit(2)}),
+        ),
+        (
+            at(json!({"rate_limit": {"key": "k", "rate": {"limit": 7, "period": "PT1M"}}})),
+            "k",
+            json!({"rate": rate(7, "PT1M")}),
+        ),
+        (
+            at(json!({"rate_limit": {"key": "k", "rate": 7, "period": "second"}})),
+            "k",
+            json!({"rate": rate(7, "PT1S")}),
+        ),
+        (
+            at(json!({"rate_limit": {"key": "k", "limit": 7, "period": "1h"}})),
+            "k",
+            json!({"rate": rate(7, "PT1H")}),
+        ),
+        (
+            at(
+                json!({"rate_limit": {"key": "k", "rate": [{"limit": 7, "period": "1s"}, {"limit": 8, "period": "1m"}]}}),
+            ),
+            "k",
+            json!({"rate": rate(7, "PT1S"), "rate_2": rate(8, "PT1M")}),
+        ),
+        (
+            at(json!({"rate_limit": {"key": "k", "throttle": {"limit": 4, "period": "PT1S"}}})),
+            "k",
+            json!({"throttle": rate(4, "PT1S")}),
+        ),
+        (
+            at(json!({"queue": "rl", "rate_limit": {"max_per_second": 3}})),
+            "max_per_second:rl",
+            json!({"throttle": rate(3, "PT1S")}),
+        ),
+        (
+            at(
+                json!({"rate_limit": {"key": "k", "concurrency": 2, "rate": null, "throttle": null, "on_limit": "wait"}}),
+            ),
+            "k",
+            json!({"concurrency": limit(2)}),
+        ),
+    ]
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_spelling_is_read() {
+    for (job, key, wanted) in spellings() {
+        let (pair, client) = simulated(Lax::spec(), "").await;
+        client.enqueue(job.clone()).await;
+        let seen = client
+            .get(&format!("/ojs/v1/rate-limits/{key}"))
+            .await
+            .json();
+        for (name, value) in wanted.as_object().unwrap() {
+            for (member, value) in value.as_object().unwrap() {
+                assert_eq!(&seen[name][member], value, "{job}: {seen}");
+            }
+        }
+        let limits = ["concurrency", "rate", "rate_2", "throttle"];
+        let there: Vec<&str> = limits
+            .into_iter()
+            .filter(|name| seen.get(name).is_some())
+            .collect();
+        let asked: Vec<&str> = wanted
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(String::as_str)
+            .collect();
+        assert_eq!(there, asked, "{job}: {seen}");
+        pair.stop().await;
+    }
+}
+
+/// Names in another case and names with escapes are read by some backends, so they are read here.
+#[tokio::test(start_paused = true)]
+async fn odd_names_are_no_way_round_a_limit() {
+    for text in [
+        r#"{"type":"t","args":[],"Options":{"Queue":"q","RATE_LIMIT":{"KEY":"k","Concurrency":1}}}"#,
+        r#"{"type":"t","args":[],"options":{"queue":"q","rate\u005flimit":{"key":"k","concurrency":1}}}"#,
+        r#"{"type":"t","args":[],"opt\u0069ons":{"queue":"q","rate_limit":{"k\u0065y":"k","concurrency":1}}}"#,
+    ] {
+        let (pair, client) = simulated(Lax::redis(), "").await;
+        for _ in 0..2 {
+            assert_eq!(
+                client.post("/ojs/v1/jobs", text).await.status,
+                201,
+                "{text}"
+            );
+        }
+        assert_eq!(client.fetch("q", 2).await.len(), 1, "{text}");
+        pair.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn null_is_no_policy() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    for _ in 0..3 {
+        let job =
+            json!({"type": "t", "args": [], "rate_limit": null, "options": {"rate_limit": null}});
+        client.enqueue(job).await;
+    }
+    assert_eq!(client.fetch("default", 3).await.len(), 3);
+    pair.stop().await;
+}
+
+/// Values of `rate_limit` that are wrong, and the field that is.
+fn wrong() -> Vec<(Value, &'static str)> {
+    vec![
+        (json!(5), ""),
+        (json!("k"), ""),
+        (json!([]), ""),
+        (json!(true), ""),
+        (json!({}), ".key"),
+        (json!({"concurrency": 1}), ".key"),
+        (json!({"key": null, "concurrency": 1}), ".key"),
+        (json!({"key": 5, "concurrency": 1}), ".key"),
+        (json!({"key": "", "concurrency": 1}), ".key"),
+        (json!({"key": "-a", "concurrency": 1}), ".key"),
+        (json!({"key": "a b", "concurrency": 1}), ".key"),
+        (json!({"key": "a/b", "concurrency": 1}), ".key"),
+        (json!({"key": "k".repeat(300), "concurrency": 1}), ".key"),
+        (json!({"key": "k", "concurrency": -1}), ".concurrency"),
+        (json!({"key": "k", "concurrency": 1.5}), ".concurrency"),
+        (json!({"key": "k", "concurrency": "1"}), ".concurrency"),
+        (json!({"key": "k", "rate": {}}), ".rate.limit"),
+        (json!({"key": "k", "rate": {"limit": 1}}), ".rate.period"),
+        (
+            json!({"key": "k", "rate": {"period": "PT1S"}}),
+            ".rate.limit",
+        ),
+        (
+            json!({"key": "k", "rate": {"limit": 0, "period": "PT1S"}}),
+            ".rate.limit",
+        ),
+        (
+            json!({"key": "k", "rate": {"limit": -1, "period": "PT1S"}}),
+            ".rate.limit",
+        ),
+        (
+            json!({"key": "k", "rate": {"limit": 1.5, "period": "PT1S"}}),
+            ".rate.limit",
+        ),
+        (
+            json!({"key": "k", "rate": {"limit": "1", "period": "PT1S"}}),
+            ".rate.limit",
+        ),
+        (
+            json!({"key": "k", "rate": {"limit": 1, "period": "soon"}}),
+            ".rate.period",
+        ),
+        (
+            json!({"key": "k", "rate": {"limit": 1, "period": "PT0S"}}),
+            ".rate.period",
+        ),
+        (
+            json!({"key": "k", "rate": {"limit": 1, "period": "-PT1S"}}),
+            ".rate.period",
+        ),
+        (
+            json!({"key": "k", "rate": {"limit": 1, "period": 60}}),
+            ".rate.period",
+        ),
+        (
+            json!({"key": "k", "rate": {"limit": 1, "period": "P1M"}}),
+            ".rate.period",
+        ),
+        (json!({"key": "k", "rate": true}), ".rate"),
+        (json!({"key": "k", "rate": 5}), ".period"),
+        (json!({"key": "k", "throttle": 5}), ".throttle"),
+        (
+            json!({"key": "k", "throttle": {"limit": 5}}),
+            ".throttle.period",
+        ),
+        (
+            json!({"key": "k", "throttle": {"limit": 0, "period": "PT1S"}}),
+            ".throttle.limit",
+        ),
+        (
+            json!({"key": "k", "throttle": {"limit": 5, "period": "x"}}),
+            ".throttle.period",
+        ),
+        (
+            json!({"key": "k", "concurrency": 1, "on_limit": "explode"}),
+            ".on_limit",
+        ),
+        (
+            json!({"key": "k", "concurrency": 1, "on_limit": 5}),
+            ".on_limit",
+        ),
+        (json!({"max_per_second": 0}), ".max_per_second"),
+        (json!({"max_per_second": "1"}), ".max_per_second"),
+    ]
+}
+
+async fn assert_refused(client: &Client, path: &str, body: Value, field: &str) {
+    let reply = client.post(path, body.to_string()).await;
+    assert_eq!(reply.status, 400, "{body}: {}", reply.text());
+    let error = reply.json()["error"].clone();
+    assert_eq!(error["code"], "invalid_request", "{body}");
+    assert_eq!(error["retryable"], false, "{body}");
+    assert_eq!(error["details"]["field"], field, "{body}: {error}");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.starts_with(field), "{body}: {message}");
+    assert!(reply.headers.get("retry-after").is_none(), "{body}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wrong_policy_is_refused_by_name_and_nothing_is_stored() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    for (policy, field) in wrong() {
+        let job = json!({"type": "t", "args": [], "options": {"rate_limit": policy}});
+        assert_refused(
+            &client,
+            "/ojs/v1/jobs",
+            job.clone(),
+            &format!("options.rate_limit{field}"),
+        )
+        .await;
+        let top = json!({"type": "t", "args": [], "rate_limit": policy});
+        assert_refused(&client, "/ojs/v1/jobs", top, &format!("rate_limit{field}")).await;
+        let meta = json!({"type": "t", "args": [], "meta": {"ojs.rate_limit": policy}});
+        assert_refused(
+            &client,
+            "/ojs/v1/jobs",
+            meta,
+            &format!("meta[\"ojs.rate_limit\"]{field}"),
+        )
+        .await;
+        let good = json!({"type": "t", "args": [], "options": {"rate_limit": {"key": "good", "concurrency": 1}}});
+        let batch = json!({"jobs": [good, job]});
+        assert_refused(
+            &client,
+            "/ojs/v1/jobs/batch",
+            batch,
+            &format!("jobs[1].options.rate_limit{field}"),
+        )
+        .await;
+    }
+    assert!(pair.behind.backend.ledger().is_empty());
+    assert_eq!(
+        client.get("/ojs/v1/rate-limits/good").await.status,
+        404,
+        "a key of a refused batch is not named"
+    );
+    pair.stop().await;
+}
+
+/// What the sidecar cannot read it does not judge, but for what it could not limit.
+#[tokio::test(start_paused = true)]
+async fn what_is_not_json_goes_on_as_it_came() {
+    let (recording, sidecar, client) = Recording::with_sidecar("").await;
+    for text in [
+        "",
+        "{",
+        "nonsense rate_limit",
+        "[1,2",
+        r#"{"rate_limit":{"key":"k","concurrency":1}"#,
+        "{\"type\":\"t\",\"args\":[],\"rate_limit\":{\"key\":\"k\"}} trailing",
+        "\"rate_limit\"",
+        "[]",
+        "null",
+        "{\"type\":\"t\u{0}\", \"rate_limit\":{}}",
+    ] {
+        recording.clear();
+        let reply = client.post("/ojs/v1/jobs", text.as_bytes().to_vec()).await;
+        assert_eq!(reply.status, 201, "{text:?}");
+        assert_eq!(recording.bodies(), [text.as_bytes()], "{text:?}");
+    }
+    recording.clear();
+    let deep = |n: usize| {
+        format!(
+            r#"{{"type":"t","args":[{}{}],"rate_limit":{{"key":"k","concurrency":1}}}}"#,
+            "[".repeat(n),
+            "]".repeat(n)
+        )
+    };
+    let reply = client.post("/ojs/v1/jobs", deep(100)).await;
+    assert_eq!(
+        (reply.status, &reply.json()["error"]["code"]),
+        (400, &json!("invalid_request"))
+    );
+    assert!(recording.bodies().is_empty());
+    assert_eq!(client.post("/ojs/v1/jobs", deep(50)).await.status, 201);
+    assert_eq!(recording.bodies().len(), 1);
+    sidecar.stop().await;
+}
+
+/// Apart from the mirror not a byte of a job changes on its way: args feed the fingerprint of unique
+/// jobs, and numbers mean what they were written as.
+#[tokio::test(start_paused = true)]
+async fn every_byte_but_the_mirror_s_arrives() {
+    let (recording, sidecar, client) = Recording::with_sidecar("").await;
+    let args = r#"[ 1.0 ,1e3,-0, 0.1000,12345678901234567890, {"b":1,"a":"\u003c<\/é","b":2} ]"#;
+    for (sent, added) in [
+        (
+            format!(
+                r#" {{ "type" : "t", "args":{args} , "x_b":1, "x_a":[ ], "options":{{"queue":"q", "rate_limit" : {{"key":"k","concurrency" : 1}} }} }} "#
+            ),
+            true,
+        ),
+        (
+            format!(
+                r#"{{"meta":{{ "z":1, "a":{{}} }},"type":"t","args":{args},"rate_limit":{{"concurrency":1,"key":"k"}}}}"#
+            ),
+            true,
+        ),
+        (
+            format!(
+                r#"{{"type":"t","meta":{{}},"args":{args},"options":{{"visibility_timeout_ms":5000,"rate_limit":{{"key":"k","concurrency":1}}}}}}"#
+            ),
+            true,
+        ),
+        (
+            format!(
+                r#"{{"type":"t","args":{args},"options":{{"metadata":{{"m":1}},"rate_limit":{{"key":"k","concurrency":1}}}},"meta":{{"n":1}}}}"#
+            ),
+            true,
+        ),
+        (
+            format!(
+                r#"{{"type":"t","args":{args},"meta":{{"ojs.rate_limit":{{"key":"k","concurrency":1}}}}}}"#
+            ),
+            false,
+        ),
+        (
+            format!(r#"{{"type":"t","args":{args},"options":{{"visibility_timeout_ms":5000}}}}"#),
+            false,
+        ),
+        (
+            format!(r#"{{"type":"t","args":{args},"note":"rate_limit"}}"#),
+            false,
+        ),
+    ] {
+        recording.clear();
+        assert_eq!(client.post("/ojs/v1/jobs", sent.clone()).await.status, 201);
+        let got = String::from_utf8(recording.bodies().remove(0)).unwrap();
+        assert_eq!(without_mirror(&got), sent, "{got}");
+        assert_eq!(got != sent, added, "{got}");
+        assert!(got.contains(args));
+        if added {
+            let job: Value = serde_json::from_str(&got).unwrap();
+            let meta = if sent.contains("metadata") {
+                &job["options"]["metadata"]
+            } else {
+                &job["meta"]
+            };
+            assert!(
+                meta.get("ojs.rate_limit.mirror").is_some(),
+                "where backends keep it: {got}"
+            );
+        }
+    }
+    sidecar.stop().await;
+}
+
+/// The text without the mirror, and without the `meta` that was made for it.
+fn without_mirror(text: &str) -> String {
+    let Some(name) = text.find(r#""ojs.rate_limit.mirror":"#) else {
+        return text.to_owned();
+    };
+    let value = name + text[name..].find(":{").unwrap() + 1;
+    let mut depth = 0;
+    let end = value
+        + text[value..]
+            .find(|c: char| {
+                depth += i32::from(c == '{') - i32::from(c == '}');
+                depth == 0
+            })
+            .unwrap()
+        + 1;
+    let (mut head, mut tail) = (text[..name].to_owned(), text[end..].to_owned());
+    if text[value..end].contains(r#""meta":"added""#) {
+        head.truncate(head.rfind(r#""meta":{"#).unwrap());
+        tail.remove(0);
+    }
+    if head.trim_end().ends_with(',') {
+        head.truncate(head.rfind(',').unwrap());
+    }
+    head + &tail
+}
+
+/// Some backends would keep it for the queue for ever, and limit a second time.
+#[tokio::test(start_paused = true)]
+async fn max_per_second_is_not_forwarded() {
+    let (recording, sidecar, client) = Recording::with_sidecar("").await;
+    let sent = r#"{"type":"t","args":[],"options":{"queue":"q","rate_limit":{"key":"k","max_per_second":1,"concurrency":4}}}"#;
+    client.post("/ojs/v1/jobs", sent).await;
+    client
+        .post("/ojs/v1/jobs/batch", format!(r#"{{"jobs":[{sent}]}}"#))
+        .await;
+    for body in recording.bodies() {
+        let body: Value = serde_json::from_slice(&body).unwrap();
+        let job = body.get("jobs").map_or(&body, |jobs| &jobs[0]);
+        assert_eq!(
+            job["options"]["rate_limit"],
+            json!({"key": "k", "concurrency": 4})
+        );
+        assert_eq!(
+            job["meta"]["ojs.rate_limit.mirror"]["policy"]["max_per_second"],
+            1
+        );
+    }
+    sidecar.stop().await;
+}
+
+/// A producer cannot write a mirror of its own.
+#[tokio::test(start_paused = true)]
+async fn a_forged_mirror_is_taken_out() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let forged = json!({"policy": {"key": "victim", "concurrency": 0}});
+    let job = json!({"type": "t", "args": [], "meta": {"ojs.rate_limit.mirror": forged, "a": 1}});
+    client.enqueue(job).await;
+    let jobs = client.fetch("default", 1).await;
+    assert_eq!(jobs.len(), 1, "it limits nothing");
+    assert_eq!(jobs[0]["meta"], json!({"a": 1}));
+    assert!(!id(&jobs[0]).is_empty());
+    pair.stop().await;
+}
+
+/// Bodies that must be read and cannot be.
+#[tokio::test(start_paused = true)]
+async fn too_large_and_packed_bodies_are_refused() {
+    let (recording, sidecar, client) = Recording::with_sidecar("max_body = \"64KiB\"\n").await;
+    let large = format!(r#"{{"type":"t","args":["{}"]}}"#, "x".repeat(65536));
+    for path in [
+        "/ojs/v1/jobs",
+        "/ojs/v1/jobs/batch",
+        "/ojs/v1/workers/fetch",
+    ] {
+        let reply = client.post(path, large.clone()).await;
+        assert_eq!(
+            (reply.status, &reply.json()["error"]["code"]),
+            (413, &json!("payload_too_large")),
+            "{path}"
+        );
+        let packed = [
+            ("content-type", "application/json"),
+            ("content-encoding", "gzip"),
+        ];
+        let reply = client.send(Method::POST, path, &packed, "x").await;
+        assert_eq!(
+            (reply.status, &reply.json()["error"]["code"]),
+            (415, &json!("unsupported_media_type")),
+            "{path}"
+        );
+        assert_eq!(reply.json()["error"]["retryable"], false);
+    }
+    assert!(recording.bodies().is_empty());
+    sidecar.stop().await;
+}
+
+/// `job_policies.accept = "ignore"`: what a job brings is then the backend's own affair.
+#[tokio::test(start_paused = true)]
+async fn ignored_policies_are_neither_checked_nor_touched() {
+    let config = "[job_policies]\naccept = \"ignore\"\n[[policy]]\nname = \"p\"\nkey = \"{meta.a}\"\nkey_missing = \"reject\"\nconcurrency = 9\n";
+    let (recording, sidecar, client) = Recording::with_sidecar(config).await;
+    for sent in [
+        r#"{"type":"t","args":[],"meta":{"a":"1"},"options":{"rate_limit":{"max_per_second":1}}}"#,
+        r#"{"type":"t","args":[],"meta":{"a":"1"},"options":{"rate_limit":"nonsense"}}"#,
+    ] {
+        recording.clear();
+        assert_eq!(client.post("/ojs/v1/jobs", sent).await.status, 201);
+        assert_eq!(recording.bodies(), [sent.as_bytes()]);
+    }
+    sidecar.stop().await;
+}

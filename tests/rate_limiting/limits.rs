@@ -1,0 +1,437 @@
+//! What limits do: sections 5 to 8 and the examples of section 14.
+
+use std::time::Duration;
+
+use ojs_throttle::backend::{EventKind, Lax};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::client::{Client, id, ids};
+use crate::simulated;
+
+fn limited(queue: &str, n: usize, rate_limit: Value) -> Value {
+    json!({"type": "test.limit", "args": [n],
+           "options": {"queue": queue, "rate_limit": rate_limit}})
+}
+
+async fn enqueue_many(client: &Client, n: usize, job: impl Fn(usize) -> Value) -> Vec<String> {
+    let mut ids = Vec::new();
+    for nth in 0..n {
+        ids.push(client.enqueue(job(nth)).await);
+    }
+    ids
+}
+
+/// 5.1, RL-001: the job "MUST be assigned to a worker when the concurrency count decreases (via ACK,
+/// FAIL, or visibility timeout expiry)", and not before.
+#[tokio::test(start_paused = true)]
+async fn one_at_a_time_until_ack_nack_or_expiry() {
+    for lax in [Lax::spec(), Lax::redis(), Lax::lite()] {
+        let name = lax.name;
+        let (pair, client) = simulated(lax, "").await;
+        let one = || json!({"key": "k", "concurrency": 1});
+        let jobs = enqueue_many(&client, 4, |n| limited("q", n, one())).await;
+
+        let first = client.fetch("q", 2).await;
+        assert_eq!(ids(&first), [&jobs[0]], "{name}: exactly one of two");
+        assert!(client.fetch("q", 2).await.is_empty(), "{name}");
+
+        client.ack(&jobs[0]).await;
+        let second = client.fetch("q", 4).await;
+        assert_eq!(ids(&second), [&jobs[1]], "{name}: after ACK");
+
+        client.nack(&jobs[1], false).await;
+        let asked = json!({"queues": ["q"], "count": 4, "worker_id": "w",
+                           "visibility_timeout_ms": 3000});
+        let third = client.fetch_as(asked).await;
+        assert_eq!(ids(&third), [&jobs[2]], "{name}: after nack");
+
+        // Nobody settles it and nobody sends heartbeats.
+        let began = Instant::now();
+        sleep(Duration::from_millis(2000)).await;
+        assert!(
+            client.fetch("q", 1).await.is_empty(),
+            "{name}: not before 3 s"
+        );
+        let fourth = loop {
+            let jobs = client.fetch("q", 1).await;
+            if let [job] = jobs.as_slice() {
+                break job.clone();
+            }
+            assert!(
+                began.elapsed() < Duration::from_secs(6),
+                "{name}: no start after expiry"
+            );
+        };
+        assert!(began.elapsed() >= Duration::from_secs(3), "{name}");
+        assert!(
+            [&jobs[2], &jobs[3]].contains(&&id(&fourth).to_owned()),
+            "{name}"
+        );
+        assert!(
+            client.fetch("q", 1).await.is_empty(),
+            "{name}: one after expiry too"
+        );
+        pair.stop().await;
+    }
+}
+
+/// 6.2, RL-002: "All jobs with the same `key` value share the same rate limit counters", others do
+/// not; also across queues.
+#[tokio::test(start_paused = true)]
+async fn counters_belong_to_the_key() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    for n in 0..2 {
+        for key in ["a", "b"] {
+            client
+                .enqueue(limited("q", n, json!({"key": key, "concurrency": 1})))
+                .await;
+        }
+    }
+    let other = client
+        .enqueue(limited("other", 0, json!({"key": "a", "concurrency": 1})))
+        .await;
+    let started = client.fetch("q", 4).await;
+    let mut keys: Vec<&str> = started
+        .iter()
+        .map(|j| j["rate_limit"]["key"].as_str().unwrap())
+        .collect();
+    keys.sort_unstable();
+    assert_eq!(keys, ["a", "b"], "one of each key");
+    assert!(
+        client.fetch("other", 1).await.is_empty(),
+        "the key is taken in another queue"
+    );
+    let a = started
+        .iter()
+        .find(|job| job["rate_limit"]["key"] == "a")
+        .unwrap();
+    client.ack(id(a)).await;
+    assert_eq!(ids(&client.fetch("other", 1).await), [&other]);
+    pair.stop().await;
+}
+
+/// 8.1, RL-004: skip the limited job, assign the next eligible one in the same FETCH, and answer
+/// empty as an empty queue does.
+#[tokio::test(start_paused = true)]
+async fn a_limited_job_is_skipped_in_the_same_fetch() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let one = |key: &str| json!({"key": key, "concurrency": 1});
+    let a = enqueue_many(&client, 30, |n| limited("q", n, one("a"))).await;
+    let free = client
+        .enqueue(json!({"type": "test.free", "args": [], "options": {"queue": "q"}}))
+        .await;
+    let b = client.enqueue(limited("q", 1, one("b"))).await;
+    assert_eq!(ids(&client.fetch("q", 1).await), [&a[0]]);
+    assert_eq!(
+        ids(&client.fetch("q", 1).await),
+        [&free],
+        "past 29 that may not start"
+    );
+    assert_eq!(ids(&client.fetch("q", 1).await), [&b]);
+    let began = Instant::now();
+    let body = json!({"queues": ["q"], "count": 3, "worker_id": "w"}).to_string();
+    let empty = client.post("/ojs/v1/workers/fetch", body).await;
+    assert_eq!(
+        (empty.status, empty.text().as_str()),
+        (200, r#"{"jobs":[]}"#)
+    );
+    assert!(began.elapsed() <= Duration::from_millis(600));
+    pair.stop().await;
+}
+
+/// 8.2: a limited job of high priority lets a lower one pass, and goes first once it may.
+#[tokio::test(start_paused = true)]
+async fn priority_holds_among_those_that_may_start() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let with = |priority: i64, key: &str| {
+        json!({"type": "t", "args": [], "options": {"queue": "q", "priority": priority,
+               "rate_limit": {"key": key, "concurrency": 1}}})
+    };
+    let running = client.enqueue(with(0, "a")).await;
+    assert_eq!(ids(&client.fetch("q", 1).await), [&running]);
+    let low = client.enqueue(with(-5, "b")).await;
+    let high = client.enqueue(with(50, "a")).await;
+    let middle = client.enqueue(with(10, "c")).await;
+    assert_eq!(
+        ids(&client.fetch("q", 1).await),
+        [&middle],
+        "the highest that may start"
+    );
+    client.ack(&running).await;
+    assert_eq!(ids(&client.fetch("q", 1).await), [&high]);
+    assert_eq!(ids(&client.fetch("q", 1).await), [&low]);
+    pair.stop().await;
+}
+
+/// 8.3: waiting counts towards neither visibility nor retry delay, and a failed job follows its own
+/// retry policy.
+#[tokio::test(start_paused = true)]
+async fn waiting_costs_no_attempt_and_no_time() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let job = |n: usize| {
+        json!({"type": "t", "args": [n], "options": {"queue": "q", "visibility_timeout_ms": 5000,
+               "retry": {"max_attempts": 2, "initial_interval": "PT1S"},
+               "rate_limit": {"key": "k", "rate": {"limit": 1, "period": "PT2M"}}}})
+    };
+    let jobs = enqueue_many(&client, 2, job).await;
+    assert_eq!(ids(&client.fetch("q", 2).await), [&jobs[0]]);
+    client.ack(&jobs[0]).await;
+    let began = Instant::now();
+    let second = loop {
+        match client.fetch("q", 2).await.as_slice() {
+            [] => sleep(Duration::from_secs(1)).await,
+            [job] => break job.clone(),
+            more => panic!("{} at once", more.len()),
+        }
+    };
+    assert_eq!(
+        (id(&second), &second["attempt"]),
+        (jobs[1].as_str(), &json!(1))
+    );
+    assert!(
+        began.elapsed() > Duration::from_secs(115) && began.elapsed() < Duration::from_secs(123)
+    );
+    let kinds = [EventKind::Expired, EventKind::Discarded, EventKind::Nacked];
+    let ledger = pair.behind.backend.ledger();
+    assert!(
+        !ledger.iter().any(|event| kinds.contains(&event.kind)),
+        "{ledger:#?}"
+    );
+    // Its whole visibility is left.
+    sleep(Duration::from_secs(4)).await;
+    let nacked = client.nack(&jobs[1], true).await.json();
+    assert_eq!(
+        (&nacked["state"], &nacked["attempt"]),
+        (&json!("retryable"), &json!(1))
+    );
+    pair.stop().await;
+}
+
+/// When each job was handed out, fetching every 50 ms until `n` were, each settled at once if `ack`.
+async fn starts(client: &Client, queue: &str, n: usize, ack: bool) -> Vec<Duration> {
+    let (began, mut starts) = (Instant::now(), Vec::new());
+    while starts.len() < n {
+        for job in client.fetch(queue, 10).await {
+            starts.push(began.elapsed());
+            if ack {
+                client.ack(id(&job)).await;
+            }
+        }
+        assert!(began.elapsed() < Duration::from_secs(600), "{starts:?}");
+        sleep(Duration::from_millis(50)).await;
+    }
+    starts
+}
+
+/// 5.2: no interval of the period holds more than the limit, wherever it begins; and dispatching
+/// resumes when it advances.
+#[tokio::test(start_paused = true)]
+async fn a_window_slides() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let policy = || json!({"key": "k", "rate": {"limit": 3, "period": "PT10S"}});
+    enqueue_many(&client, 10, |n| limited("q", n, policy())).await;
+    let starts = starts(&client, "q", 10, true).await;
+    let period = Duration::from_secs(10);
+    for four in starts.windows(4) {
+        assert!(four[3] - four[0] >= period, "{starts:?}");
+    }
+    assert!(starts[9] < Duration::from_millis(31_000), "{starts:?}");
+    pair.stop().await;
+}
+
+/// 5.3: "MUST space job starts evenly"; 6.2: with `rate` beside it "both constraints MUST be
+/// satisfied".
+#[tokio::test(start_paused = true)]
+async fn a_throttle_spaces_evenly_and_a_window_beside_it_holds() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let spaced = || json!({"key": "k", "throttle": {"limit": 5, "period": "PT1S"}});
+    enqueue_many(&client, 12, |n| limited("q", n, spaced())).await;
+    let times = starts(&client, "q", 12, true).await;
+    for pair in times.windows(2) {
+        let gap = pair[1] - pair[0];
+        assert!(gap >= Duration::from_millis(195), "{times:?}");
+        assert!(gap <= Duration::from_millis(260), "{times:?}");
+    }
+    let both = || {
+        json!({"key": "both", "throttle": {"limit": 10, "period": "PT1S"},
+               "rate": {"limit": 4, "period": "PT5S"}})
+    };
+    enqueue_many(&client, 9, |n| limited("both", n, both())).await;
+    let times = starts(&client, "both", 9, true).await;
+    assert!(
+        times
+            .windows(2)
+            .all(|two| two[1] - two[0] >= Duration::from_millis(95)),
+        "{times:?}"
+    );
+    assert!(
+        times
+            .windows(5)
+            .all(|five| five[4] - five[0] >= Duration::from_secs(5)),
+        "{times:?}"
+    );
+    assert!(times[8] <= Duration::from_millis(11_000), "{times:?}");
+    pair.stop().await;
+}
+
+/// 6.2: "A value of `0` means no jobs may execute (effectively pausing this key)".
+#[tokio::test(start_paused = true)]
+async fn concurrency_zero_pauses_the_key_only() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    client
+        .enqueue(limited("q", 0, json!({"key": "off", "concurrency": 0})))
+        .await;
+    let free = client
+        .enqueue(limited("q", 1, json!({"key": "on", "concurrency": null})))
+        .await;
+    assert_eq!(ids(&client.fetch("q", 2).await), [&free]);
+    client.ack(&free).await;
+    sleep(Duration::from_secs(60)).await;
+    assert!(client.fetch("q", 2).await.is_empty());
+    pair.stop().await;
+}
+
+/// 14.1, 14.2, 14.3 and 14.5, sent as they stand there.
+#[tokio::test(start_paused = true)]
+async fn the_examples_of_the_text() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let send = async |text: &str| {
+        for _ in 0..12 {
+            assert_eq!(
+                client.post("/ojs/v1/jobs", text.to_owned()).await.status,
+                201
+            );
+        }
+    };
+    send(
+        r#"{
+  "type": "payment.process",
+  "args": [{"order_id": "ord_123", "amount": 9999}],
+  "rate_limit": {
+    "key": "payment-api",
+    "concurrency": 5
+  }
+}"#,
+    )
+    .await;
+    let five = client.fetch("default", 50).await;
+    assert_eq!(five.len(), 5);
+    assert_eq!(
+        five[0]["rate_limit"],
+        json!({"key": "payment-api", "concurrency": 5})
+    );
+
+    send(
+        r#"{
+  "type": "email.send",
+  "args": [{"to": "user@example.com", "template": "welcome"}],
+  "rate_limit": {
+    "key": "email-provider",
+    "rate": {
+      "limit": 1000,
+      "period": "PT1H"
+    }
+  }
+}"#,
+    )
+    .await;
+    assert_eq!(client.fetch("default", 50).await.len(), 12);
+    let seen = client
+        .get("/ojs/v1/rate-limits/email-provider")
+        .await
+        .json();
+    assert_eq!(seen["rate"]["current_count"], 12);
+
+    send(
+        r#"{
+  "type": "report.generate",
+  "args": [{"report_id": "rpt_456"}],
+  "meta": {"tenant_id": "acme-corp"},
+  "rate_limit": {
+    "key": "tenant:acme-corp:reports",
+    "concurrency": 3,
+    "throttle": {
+      "limit": 1,
+      "period": "PT1S"
+    }
+  }
+}"#,
+    )
+    .await;
+    let times = starts(&client, "default", 3, false).await;
+    assert!(
+        times
+            .windows(2)
+            .all(|two| two[1] - two[0] >= Duration::from_millis(995)),
+        "{times:?}"
+    );
+    sleep(Duration::from_secs(5)).await;
+    assert!(
+        client.fetch("default", 50).await.is_empty(),
+        "three are out"
+    );
+
+    send(
+        r#"{
+  "type": "api.sync",
+  "args": [{"endpoint": "/users", "page": 1}],
+  "rate_limit": {
+    "key": "api.partner.com",
+    "concurrency": 10,
+    "rate": {
+      "limit": 500,
+      "period": "PT1M"
+    },
+    "throttle": {
+      "limit": 10,
+      "period": "PT1S"
+    },
+    "on_limit": "wait"
+  }
+}"#,
+    )
+    .await;
+    let times = starts(&client, "default", 10, false).await;
+    assert!(
+        times
+            .windows(2)
+            .all(|two| two[1] - two[0] >= Duration::from_millis(95)),
+        "{times:?}"
+    );
+    assert!(times[9] <= Duration::from_millis(1300), "{times:?}");
+    sleep(Duration::from_secs(1)).await;
+    assert!(client.fetch("default", 50).await.is_empty(), "ten are out");
+    let seen = client
+        .get("/ojs/v1/rate-limits/api.partner.com")
+        .await
+        .json();
+    assert_eq!(
+        seen["concurrency"],
+        json!({"limit": 10, "active": 10, "available": 0})
+    );
+    assert_eq!(seen["rate"]["current_count"], 10);
+    assert_eq!(seen["waiting_count"], 2);
+    pair.stop().await;
+}
+
+/// 7.2: "all limits MUST be satisfied. The most restrictive limit wins."
+#[tokio::test(start_paused = true)]
+async fn the_queue_s_limits_and_the_job_s_must_both_allow() {
+    let config = "[[queue]]\nname = \"q\"\nconcurrency = 3\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    let two = || json!({"key": "k", "concurrency": 2});
+    enqueue_many(&client, 3, |n| limited("q", n, two())).await;
+    enqueue_many(
+        &client,
+        3,
+        |n| json!({"type": "t", "args": [n], "options": {"queue": "q"}}),
+    )
+    .await;
+    let out = client.fetch("q", 6).await;
+    assert_eq!(out.len(), 3, "the queue's");
+    let keyed = out.iter().filter(|job| job.get("rate_limit").is_some());
+    assert_eq!(keyed.count(), 2, "the key's");
+    assert!(client.fetch("q", 6).await.is_empty());
+    pair.stop().await;
+}

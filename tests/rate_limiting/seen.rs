@@ -1,0 +1,405 @@
+//! What is seen from outside: held jobs are `available` (5.1, 6.2, RL-003), inspection tells true
+//! numbers (10.1, RL-005), and the mirror in `meta` is nobody's business.
+
+use std::time::Duration;
+
+use http::Method;
+use ojs_throttle::backend::{Event, EventKind, Lax};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::client::{Client, id, ids};
+use crate::simulated;
+
+fn job(n: usize, rate_limit: Value) -> Value {
+    json!({"type": "test.seen", "args": [n], "options": {"queue": "q", "rate_limit": rate_limit}})
+}
+
+/// The job as both views show it.
+async fn views(client: &Client, job: &str) -> [Value; 2] {
+    let plain = client.get(&format!("/ojs/v1/jobs/{job}")).await.json();
+    let admin = client
+        .get(&format!("/ojs/v1/admin/jobs/{job}"))
+        .await
+        .json();
+    [plain["job"].clone(), admin]
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_held_job_is_available_with_the_attempt_it_had() {
+    for lax in [
+        Lax::spec(),
+        Lax::redis(),
+        Lax::postgres(),
+        Lax::lite(),
+        Lax::amqp(),
+    ] {
+        let name = lax.name;
+        let (pair, client) = simulated(lax, "").await;
+        let one = || json!({"key": "k", "concurrency": 1, "on_limit": "wait"});
+        let running = client.enqueue(job(0, one())).await;
+        let waiting = client.enqueue(job(1, one())).await;
+        let before = views(&client, &waiting).await;
+        assert_eq!(ids(&client.fetch("q", 2).await), [&running], "{name}");
+        let claimed = pair.behind.backend.ledger();
+        assert!(
+            claimed
+                .iter()
+                .any(|e| e.kind == EventKind::Claimed && *e.job == *waiting),
+            "{name}: it was not held, so this shows nothing"
+        );
+        // Through several heartbeats, and the time after which an idle hold gives back.
+        for wait in [0, 1, 9, 30, 120] {
+            sleep(Duration::from_secs(wait)).await;
+            let now = views(&client, &waiting).await;
+            // What a backend leaves on a job that was given back is its own affair.
+            let given_back = |e: &Event| e.kind == EventKind::Requeued && *e.job == *waiting;
+            let held = !pair.behind.backend.ledger().iter().any(given_back);
+            for (then, now) in before.iter().zip(now) {
+                for member in [
+                    "id",
+                    "state",
+                    "attempt",
+                    "queue",
+                    "args",
+                    "started_at",
+                    "worker_id",
+                    "rate_limit",
+                    "meta",
+                ] {
+                    if held || !["started_at", "worker_id"].contains(&member) {
+                        assert_eq!(
+                            now.get(member),
+                            then.get(member),
+                            "{name} after {wait} s: {member}"
+                        );
+                    }
+                }
+                assert_eq!(now["state"], "available", "{name}");
+            }
+            let beat = json!({"worker_id": "w", "active_jobs": [running], "visibility_timeout_ms": 600_000});
+            assert_eq!(
+                client
+                    .post("/ojs/v1/workers/heartbeat", beat.to_string())
+                    .await
+                    .status,
+                200
+            );
+        }
+        let list = async |state: &str| {
+            let path = format!("/ojs/v1/admin/jobs?queue=q&state={state}");
+            let list = client.get(&path).await.json();
+            let items = list["items"].as_array().unwrap().clone();
+            assert_eq!(list["pagination"]["total"], items.len(), "{name}");
+            items
+                .iter()
+                .map(|job| id(job).to_owned())
+                .collect::<Vec<String>>()
+        };
+        assert_eq!(list("available").await, [waiting.as_str()], "{name}");
+        assert_eq!(list("active").await, [running.as_str()], "{name}");
+        let stats = client.get("/ojs/v1/queues/q/stats").await.json();
+        assert_eq!(
+            (&stats["queue"]["available"], &stats["queue"]["active"]),
+            (&json!(1), &json!(1)),
+            "{name}"
+        );
+        client.ack(&running).await;
+        let next = client.fetch("q", 2).await;
+        assert_eq!(ids(&next), [&waiting], "{name}");
+        assert_eq!(next[0]["state"], "active", "{name}");
+        pair.stop().await;
+    }
+}
+
+/// 10.1, to the member.
+#[tokio::test(start_paused = true)]
+async fn inspection_has_the_shape_of_the_text_and_true_numbers() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let policy = || {
+        json!({"key": "stripe-api", "concurrency": 5, "rate": {"limit": 100, "period": "PT1M"},
+               "throttle": {"limit": 10, "period": "PT1S"}})
+    };
+    let inspect = async || client.get("/ojs/v1/rate-limits/stripe-api").await.json();
+    assert_eq!(
+        client.get("/ojs/v1/rate-limits/stripe-api").await.status,
+        404,
+        "not named yet"
+    );
+    for n in 0..4 {
+        client.enqueue(job(n, policy())).await;
+    }
+    let shape =
+        |seen: &Value| -> Vec<String> { seen.as_object().unwrap().keys().cloned().collect() };
+    let before = inspect().await;
+    assert_eq!(before["waiting_count"], 4);
+    assert_eq!(
+        before["concurrency"],
+        json!({"limit": 5, "active": 0, "available": 5})
+    );
+    assert_eq!(before["rate"]["current_count"], 0);
+    let first = client.fetch("q", 1).await;
+    sleep(Duration::from_millis(20)).await;
+    let seen = inspect().await;
+    assert_eq!(
+        shape(&seen),
+        [
+            "concurrency",
+            "estimated",
+            "key",
+            "rate",
+            "throttle",
+            "waiting_count"
+        ]
+    );
+    assert_eq!(seen["key"], "stripe-api");
+    assert_eq!(
+        seen["concurrency"],
+        json!({"limit": 5, "active": 1, "available": 4})
+    );
+    assert_eq!(
+        shape(&seen["rate"]),
+        ["current_count", "limit", "period", "window_resets_at"]
+    );
+    assert_eq!(
+        (&seen["rate"]["limit"], &seen["rate"]["period"]),
+        (&json!(100), &json!("PT1M"))
+    );
+    assert_eq!(seen["rate"]["current_count"], 1);
+    assert_eq!(
+        shape(&seen["throttle"]),
+        ["limit", "next_allowed_at", "period"]
+    );
+    assert_eq!(
+        (&seen["throttle"]["limit"], &seen["throttle"]["period"]),
+        (&json!(10), &json!("PT1S"))
+    );
+    assert_eq!(seen["waiting_count"], 3);
+    // Both count from the one start: 60 s and 5 ms later, and 100 ms later.
+    let at = |value: &Value| {
+        value
+            .as_str()
+            .unwrap()
+            .parse::<jiff::Timestamp>()
+            .unwrap()
+            .as_millisecond()
+    };
+    let (resets, next) = (
+        at(&seen["rate"]["window_resets_at"]),
+        at(&seen["throttle"]["next_allowed_at"]),
+    );
+    assert!((59_900..=59_906).contains(&(resets - next)), "{seen}");
+    client.ack(id(&first[0])).await;
+    let after = inspect().await;
+    assert_eq!(after["concurrency"]["active"], 0);
+    assert_eq!(
+        after["rate"]["current_count"], 1,
+        "a start counts on after the job has ended"
+    );
+    sleep(Duration::from_secs(61)).await;
+    assert_eq!(inspect().await["rate"]["current_count"], 0);
+
+    let unknown = client.get("/ojs/v1/rate-limits/nobody").await;
+    assert_eq!(
+        (unknown.status, &unknown.json()["error"]["code"]),
+        (404, &json!("not_found"))
+    );
+    assert_eq!(
+        unknown.headers["content-type"],
+        "application/openjobspec+json"
+    );
+    let encoded = client.get("/ojs/v1/rate-limits/stripe%2Dapi").await;
+    assert_eq!(encoded.json()["key"], "stripe-api");
+    pair.stop().await;
+}
+
+/// A mirror tells workers nothing and may not change what they see of a job.
+#[tokio::test(start_paused = true)]
+async fn the_mirror_is_never_seen() {
+    let (pair, client) = simulated(Lax::redis(), "").await;
+    let policy = json!({"concurrency": 9, "key": "k", "x-note": [1.0, "kept"]});
+    let plain = json!({"type": "t.a", "args": [1], "options": {"queue": "q", "visibility_timeout_ms": 9000,
+                       "rate_limit": policy, "retry": {"max_attempts": 1, "on_exhaustion": "dead_letter"}}});
+    let with_meta = json!({"type": "t.b", "args": [2], "meta": {"mine": 1},
+                           "options": {"queue": "q", "rate_limit": policy, "retry": {"max_attempts": 1, "on_exhaustion": "dead_letter"}}});
+    let mut texts = Vec::new();
+    let mut say = |what: &str, reply: &crate::client::Reply| {
+        assert!(
+            (200..300).contains(&reply.status),
+            "{what}: {}",
+            reply.text()
+        );
+        texts.push((what.to_owned(), reply.text()));
+    };
+    say(
+        "enqueue",
+        &client.post("/ojs/v1/jobs", plain.to_string()).await,
+    );
+    let batch = json!({"jobs": [plain, with_meta, with_meta]}).to_string();
+    say("batch", &client.post("/ojs/v1/jobs/batch", batch).await);
+    say(
+        "list available",
+        &client.get("/ojs/v1/admin/jobs?state=available").await,
+    );
+    say("list", &client.get("/ojs/v1/admin/jobs").await);
+    let body = json!({"queues": ["q"], "count": 3, "worker_id": "w"}).to_string();
+    let fetched = client.post("/ojs/v1/workers/fetch", body).await;
+    say("fetch", &fetched);
+    let jobs = fetched.json()["jobs"].as_array().unwrap().clone();
+    assert_eq!(jobs.len(), 3);
+    say(
+        "get",
+        &client.get(&format!("/ojs/v1/jobs/{}", id(&jobs[1]))).await,
+    );
+    say(
+        "admin get",
+        &client
+            .get(&format!("/ojs/v1/admin/jobs/{}", id(&jobs[1])))
+            .await,
+    );
+    say(
+        "list active",
+        &client.get("/ojs/v1/admin/jobs?state=active").await,
+    );
+    say("ack", &client.ack(id(&jobs[0])).await);
+    say("nack", &client.nack(id(&jobs[1]), false).await);
+    say("dead letters", &client.get("/ojs/v1/dead-letter").await);
+    let retry = format!("/ojs/v1/dead-letter/{}/retry", id(&jobs[1]));
+    say("retry of a dead letter", &client.post(&retry, "").await);
+    let path = format!("/ojs/v1/jobs/{}", id(&jobs[2]));
+    say("cancel", &client.send(Method::DELETE, &path, &[], "").await);
+    let path = format!("/ojs/v1/admin/jobs/{}/retry", id(&jobs[2]));
+    say("admin retry", &client.post(&path, "").await);
+    say("ack of a retried one", &{
+        let again = client.fetch("q", 1).await;
+        client.ack(id(&again[0])).await
+    });
+    for (what, text) in &texts {
+        assert!(!text.contains("mirror"), "{what}: {text}");
+        assert!(
+            text.contains(r#""x-note":[1.0,"kept"]"#),
+            "{what} has lost the policy as sent: {text}"
+        );
+    }
+    assert!(
+        jobs[0].get("meta").is_none(),
+        "one that had no meta has none: {}",
+        jobs[0]
+    );
+    assert_eq!(jobs[1]["rate_limit"], policy);
+    let other = jobs.iter().find(|job| job["type"] == "t.b").unwrap();
+    assert_eq!(other["meta"], json!({"mine": 1}));
+    pair.stop().await;
+}
+
+/// A cancel or pause of a held job works at once; resuming gives it out again.
+#[tokio::test(start_paused = true)]
+async fn pause_cancel_and_delete_reach_a_held_job() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let one = || json!({"key": "k", "concurrency": 1});
+    let mut jobs = Vec::new();
+    for n in 0..4 {
+        jobs.push(client.enqueue(job(n, one())).await);
+    }
+    assert_eq!(ids(&client.fetch("q", 4).await), [&jobs[0]]);
+    let gone = client
+        .send(
+            Method::DELETE,
+            &format!("/ojs/v1/jobs/{}", jobs[1]),
+            &[],
+            "",
+        )
+        .await;
+    assert_eq!(
+        (gone.status, &gone.json()["job"]["state"]),
+        (200, &json!("cancelled"))
+    );
+    let gone = client
+        .post(&format!("/ojs/v1/admin/jobs/{}/cancel", jobs[2]), "")
+        .await;
+    assert_eq!(gone.status, 200, "{}", gone.text());
+    assert_eq!(client.post("/ojs/v1/queues/q/pause", "").await.status, 200);
+    client.ack(&jobs[0]).await;
+    assert!(client.fetch("q", 4).await.is_empty(), "paused");
+    assert_eq!(client.post("/ojs/v1/queues/q/resume", "").await.status, 200);
+    assert_eq!(
+        ids(&client.fetch("q", 4).await),
+        [&jobs[3]],
+        "neither of the cancelled"
+    );
+    pair.stop().await;
+}
+
+/// Some backends let a producer's own top-level `queue` overwrite the real one in what they show.
+#[tokio::test(start_paused = true)]
+async fn a_job_that_shows_another_queue_is_not_lost() {
+    let (pair, client) = simulated(Lax::redis(), "").await;
+    let flat = |n: usize| json!({"type": "t", "args": [n], "queue": "email", "rate_limit": {"key": "k", "concurrency": 1}});
+    let first = client.enqueue(flat(0)).await;
+    let second = client.enqueue(flat(1)).await;
+    let asked = || json!({"queues": ["other", "default"], "count": 2, "worker_id": "w"});
+    assert_eq!(ids(&client.fetch_as(asked()).await), [&first]);
+    client.ack(&first).await;
+    assert_eq!(ids(&client.fetch_as(asked()).await), [&second]);
+    pair.stop().await;
+}
+
+/// A heartbeat may name jobs that the worker claimed and jobs that the sidecar claimed for it: both
+/// stay alive, and the answer names both.
+#[tokio::test(start_paused = true)]
+async fn one_heartbeat_keeps_jobs_of_two_claims_alive() {
+    let config = "[[queue]]\nname = \"limited\"\nconcurrency = 5\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    let plain = |queue: &str| json!({"type": "t", "args": [], "options": {"queue": queue}});
+    let own = client.enqueue(plain("free")).await;
+    let ours = client.enqueue(plain("limited")).await;
+    let asked =
+        |queue: &str| json!({"queues": [queue], "worker_id": "w", "visibility_timeout_ms": 5000});
+    assert_eq!(ids(&client.fetch_as(asked("free")).await), [&own]);
+    assert_eq!(ids(&client.fetch_as(asked("limited")).await), [&ours]);
+    let beat = json!({"worker_id": "w", "active_jobs": [own, ours], "visibility_timeout_ms": 5000});
+    for _ in 0..5 {
+        sleep(Duration::from_secs(4)).await;
+        let reply = client
+            .post("/ojs/v1/workers/heartbeat", beat.to_string())
+            .await;
+        let mut extended: Vec<String> =
+            serde_json::from_value(reply.json()["jobs_extended"].clone()).unwrap();
+        extended.sort_unstable();
+        let mut both = [own.clone(), ours.clone()];
+        both.sort_unstable();
+        assert_eq!(extended, both);
+        assert_eq!(reply.json()["state"], "running");
+    }
+    client.ack(&own).await;
+    client.ack(&ours).await;
+    let expired = pair
+        .behind
+        .backend
+        .ledger()
+        .iter()
+        .any(|e| e.kind == EventKind::Expired);
+    assert!(!expired);
+    pair.stop().await;
+}
+
+/// Backends speak to a worker by the jobs it has; the claim is the sidecar's, the word is the worker's.
+#[tokio::test(start_paused = true)]
+async fn a_directive_for_a_job_of_ours_reaches_its_worker() {
+    let config = "[[queue]]\nname = \"q\"\nconcurrency = 5\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    for (directive, state) in [("quiet", "quiet"), ("terminate", "terminate")] {
+        let told = json!({"type": "t", "args": [], "options": {"queue": "q", "metadata": {"test_directive": directive}}});
+        let job = client.enqueue(told).await;
+        assert_eq!(ids(&client.fetch("q", 1).await), [&job]);
+        let beat = json!({"worker_id": "w", "active_jobs": [job]}).to_string();
+        let reply = client.post("/ojs/v1/workers/heartbeat", beat).await.json();
+        assert_eq!(
+            (&reply["state"], &reply["directive"]),
+            (&json!(state), &json!(directive))
+        );
+        assert_eq!(reply["jobs_extended"], json!([job]));
+        client.ack(&job).await;
+    }
+    pair.stop().await;
+}

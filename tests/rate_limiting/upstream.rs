@@ -1,0 +1,177 @@
+//! Backends that record, and backends that fail.
+
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use ojs_throttle::net::{Listener, Net, sim};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::client::Client;
+use crate::sidecar::Sidecar;
+
+/// A backend that answers 201 to everything and keeps the bodies of what was POSTed.
+#[derive(Clone, Default)]
+pub struct Recording(Arc<Mutex<Vec<Vec<u8>>>>);
+
+async fn bind(net: &Net) -> (Listener, String) {
+    let listener = net
+        .bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
+        .await
+        .unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap());
+    (listener, base)
+}
+
+impl Recording {
+    /// One with a sidecar before it and a client of that.
+    pub async fn with_sidecar(config: &str) -> (Recording, Sidecar, Client) {
+        let net = Net::Sim(sim::Network::default());
+        let (mut listener, base) = bind(&net).await;
+        let recording = Recording::default();
+        let keeper = recording.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let keeper = keeper.clone();
+                let service =
+                    service_fn(move |request: Request<Incoming>| keeper.clone().keep(request));
+                tokio::spawn(
+                    hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(stream), service),
+                );
+            }
+        });
+        let sidecar = Sidecar::start(net.clone(), &base, 7, config).await;
+        let client = Client::new(&net, sidecar.addr);
+        (recording, sidecar, client)
+    }
+
+    async fn keep(self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+        let posted = request.method() == http::Method::POST;
+        let body = request.into_body().collect().await.unwrap().to_bytes();
+        if posted {
+            self.0.lock().unwrap().push(body.to_vec());
+        }
+        let mut response = Response::new(Full::from(r#"{"job":{"id":"x"}}"#));
+        *response.status_mut() = http::StatusCode::CREATED;
+        Ok(response)
+    }
+
+    /// What was POSTed so far.
+    pub fn bodies(&self) -> Vec<Vec<u8>> {
+        self.0.lock().unwrap().clone()
+    }
+
+    /// Forgets it.
+    pub fn clear(&self) {
+        self.0.lock().unwrap().clear();
+    }
+}
+
+/// What a sidecar says when its backend does `fails` with each connection.
+async fn through_failing<F: Future<Output = ()> + Send + 'static>(
+    fails: impl Fn(ojs_throttle::net::Stream) -> F + Send + 'static,
+    path: &str,
+    body: &str,
+) -> crate::client::Reply {
+    let net = Net::Sim(sim::Network::default());
+    let (mut listener, base) = bind(&net).await;
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(fails(stream));
+        }
+    });
+    let sidecar = Sidecar::start(net.clone(), &base, 7, "").await;
+    let reply = Client::new(&net, sidecar.addr)
+        .post(path, body.to_owned())
+        .await;
+    sidecar.stop().await;
+    reply
+}
+
+const PLAIN: &str = r#"{"type":"t","args":[]}"#;
+const LIMITED: &str = r#"{"type":"t","args":[],"rate_limit":{"key":"k","concurrency":1}}"#;
+const BATCH: &str = r#"{"jobs":[{"type":"t","args":[],"rate_limit":{"key":"k","concurrency":1}}]}"#;
+
+/// SDKs replay a POST on 429 and 502 to 504, so none of them once the job may be stored.
+#[tokio::test(start_paused = true)]
+async fn an_enqueue_in_doubt_is_500_and_not_retryable() {
+    for (path, body) in [
+        ("/ojs/v1/jobs", PLAIN),
+        ("/ojs/v1/jobs", LIMITED),
+        ("/ojs/v1/jobs/batch", BATCH),
+    ] {
+        // Read, then hung up; cut in the middle of the reply; never answered.
+        let read = |mut stream: ojs_throttle::net::Stream| async move {
+            let _ = stream.read(&mut [0; 4096]).await;
+        };
+        let cut = |mut stream: ojs_throttle::net::Stream| async move {
+            let _ = stream.read(&mut [0; 4096]).await;
+            let _ = stream
+                .write_all(b"HTTP/1.1 201 Created\r\nContent-Length: 50\r\n\r\n{\"job\"")
+                .await;
+        };
+        let silent = |mut stream: ojs_throttle::net::Stream| async move {
+            let _ = stream.read(&mut [0; 4096]).await;
+            tokio::time::sleep(std::time::Duration::from_secs(300)).await;
+        };
+        for reply in [
+            through_failing(read, path, body).await,
+            through_failing(cut, path, body).await,
+            through_failing(silent, path, body).await,
+        ] {
+            assert_eq!(reply.status, 500, "{body}: {}", reply.text());
+            assert_eq!(reply.json()["error"]["retryable"], false);
+            assert_eq!(reply.json()["error"]["code"], "in_doubt");
+            assert!(reply.headers.get("retry-after").is_none());
+        }
+    }
+}
+
+/// Nobody listens: nothing can be stored, and the client is told to come back.
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_is_down_is_502() {
+    let net = Net::Sim(sim::Network::default());
+    let sidecar = Sidecar::start(net.clone(), "http://127.0.0.1:9", 7, "").await;
+    let client = Client::new(&net, sidecar.addr);
+    let fetch = json!({"queues": ["q"], "worker_id": "w"}).to_string();
+    for (path, body) in [
+        ("/ojs/v1/jobs", PLAIN),
+        ("/ojs/v1/jobs", LIMITED),
+        ("/ojs/v1/jobs/batch", BATCH),
+        ("/ojs/v1/workers/fetch", &fetch),
+    ] {
+        let reply = client.post(path, body.to_owned()).await;
+        assert_eq!(
+            (reply.status, &reply.json()["error"]["code"]),
+            (502, &json!("backend_unreachable")),
+            "{path}"
+        );
+        let after: u64 = reply.headers["retry-after"]
+            .to_str()
+            .unwrap()
+            .parse()
+            .unwrap();
+        assert!((1..=30).contains(&after));
+    }
+    assert_eq!(
+        client.get("/ojs/v1/rate-limits/k").await.status,
+        404,
+        "a job that was not stored names no key"
+    );
+    let beat = json!({"worker_id": "w", "active_jobs": []}).to_string();
+    let reply = client.post("/ojs/v1/workers/heartbeat", beat).await;
+    assert_eq!(
+        (reply.status, &reply.json()["state"]),
+        (200, &json!("active")),
+        "a heartbeat never fails"
+    );
+    sidecar.stop().await;
+}

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# All tests: units, integration, documentation. Needs Rust and a C compiler, nothing else; in this
+# version no test needs redis or postgres. The last line is "N passed, N failed".
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+while [ $# -gt 0 ]; do
+    case "$1" in
+        --without)
+            echo "# --without ${2:?--without needs a list, such as redis,postgres}: no test of this version needs them"
+            shift 2
+            ;;
+        *)
+            echo "usage: bash tests/run.sh [--without redis,postgres]" >&2
+            exit 2
+            ;;
+    esac
+done
+
+# A shell that was not started anew after rustup does not know cargo yet.
+command -v cargo >/dev/null || PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
+for tool in cargo cc; do
+    if ! command -v "$tool" >/dev/null; then
+        echo "$tool is missing: install Rust (rustup) and a C compiler (apt install gcc libc6-dev)" >&2
+        echo "0 passed, 1 failed"
+        exit 1
+    fi
+done
+[ -d ../shared/conformance/suites ] ||
+    echo "# ../shared/conformance is missing: the tests of the official OJS cases will fail"
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+echo "# cargo test --locked --no-fail-fast"
+cargo test --locked --no-fail-fast 2>&1 | tee "$log"
+status=$?
+
+sum() { sed -n "s/^test result: .* \([0-9][0-9]*\) $1;.*/\1/p" "$log" | awk '{ n += $1 } END { print n + 0 }'; }
+passed=$(sum passed)
+failed=$(sum failed)
+# What does not compile, or dies, counts no failures of its own.
+[ "$status" -ne 0 ] && [ "$failed" -eq 0 ] && failed=1
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

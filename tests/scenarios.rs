@@ -1,0 +1,129 @@
+//! Scenarios: one list, run under many seeds with a simulated network under a paused clock, once over
+//! real sockets, and with limiting switched off, where their checks must fail.
+//!
+//! `cargo test --test scenarios simulated::NAME` runs one; `SEED=7` in the environment picks its seed.
+
+#[path = "scenarios/faults.rs"]
+mod faults;
+#[path = "scenarios/flow.rs"]
+mod flow;
+mod harness;
+#[path = "scenarios/held.rs"]
+mod held;
+#[path = "scenarios/limits.rs"]
+mod limits;
+#[path = "scenarios/lives.rs"]
+mod lives;
+#[path = "scenarios/order.rs"]
+mod order;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use harness::Scenario;
+
+scenarios! {
+    limits::concurrency_gated: 20 limit real;
+    limits::concurrency_held: 20 limit real;
+    limits::rate_gated: 20 limit real;
+    limits::rate_held: 20 limit real;
+    limits::throttle_gated: 20 limit real;
+    limits::throttle_held: 20 limit real;
+    limits::own_concurrency_in_options: 20 limit real;
+    limits::own_rate_at_top_level: 20 limit real;
+    limits::own_throttle_in_meta: 20 limit real;
+    limits::concurrency_and_rate: 20 limit;
+    limits::rate_and_throttle: 20 limit;
+    limits::all_three_gated: 20 limit;
+    limits::queue_policy_and_own: 20 limit;
+    limits::queue_level: 20 limit real;
+    limits::refused_by_one_of_two: 5 limit real;
+    limits::paused_key_spends_nothing: 5 limit real;
+    limits::unlimited_bytes_are_equal: 2 real;
+    limits::attempts_are_unchanged: 20 limit;
+    limits::basics_spec: 20 limit;
+    limits::basics_redis: 20 limit;
+    limits::basics_postgres: 20 limit;
+    limits::basics_lite: 20 limit;
+    limits::basics_amqp: 20 limit;
+    faults::hang_up_while_waiting: 25 limit real;
+    faults::hang_up_during_the_claim: 16;
+    faults::hang_ups_everywhere: 20 limit;
+    faults::ack_reply_lost: 20 limit real;
+    faults::ack_reply_cut: 20 limit;
+    faults::ack_refused: 20 limit;
+    faults::nack_reply_lost: 20 limit;
+    faults::nack_refused: 20 limit;
+    faults::ack_answer_lost_to_the_worker: 10 real;
+    faults::backend_down_during_ack: 20 limit real;
+    faults::backend_down_too_long: 5 limit;
+    faults::backend_restarts: 12 limit;
+    faults::held_job_handed_out_again: 10 limit;
+    faults::fetch_answered_with_nonsense: 4 real;
+    faults::fetch_reply_lost: 10 limit;
+    faults::fetch_hangs: 8;
+    faults::enqueue_reply_lost: 3 real;
+    faults::everything_goes_wrong: 12 limit;
+    held::seen_as_available: 10 real;
+    held::cancelled_while_held: 18;
+    held::paused_and_resumed: 10 limit;
+    held::scopes_never_mix: 10 limit;
+    held::held_stays_in_its_scope: 10;
+    held::given_back_when_idle: 10;
+    held::never_given_back_where_it_burns: 6;
+    held::waits_only_with_reason: 3;
+    held::cancel_frees_the_slot: 2;
+    held::held_past_a_short_visibility: 10 limit;
+    held::within_its_bytes: 3 limit;
+    order::priorities: 10 limit real;
+    order::limited_high_lets_low_go: 5 limit;
+    order::queues_left_to_right: 5;
+    order::queues_with_different_room: 5 limit real;
+    order::past_a_shut_key: 4 limit real;
+    order::ten_times_the_hold: 3 limit;
+    lives::longer_than_visibility: 8 limit;
+    lives::worker_dies: 20 limit;
+    lives::restarted_with_jobs_out: 20 limit;
+    lives::gone_with_jobs_held: 10 limit;
+    lives::drain_in_order: 10 real;
+    lives::drained_under_load: 20 limit;
+    lives::drain_times_out: 2;
+    flow::throttle_is_used: 4 limit;
+    flow::fast_throttle_is_used: 2 limit;
+    flow::freed_slot_is_filled: 20 limit real;
+    flow::free_beside_limited: 10 limit;
+    flow::many_keys: 10 limit;
+    flow::trickle: 20;
+}
+
+fn by_name(name: &str) -> Scenario {
+    all()
+        .into_iter()
+        .find(|scenario| scenario.name == name)
+        .expect("a scenario of that name")
+}
+
+/// Runs scenarios on a few threads, each with a runtime of its own.
+fn spread(threads: usize, wanted: impl Fn(&Scenario) -> bool, run: impl Fn(&Scenario) + Sync) {
+    let scenarios: Vec<Scenario> = all().into_iter().filter(wanted).collect();
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(scenario) = scenarios.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    run(scenario);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn over_real_sockets() {
+    // They mostly wait, but each judges its own lateness: few at a time.
+    spread(3, |scenario| scenario.real, Scenario::go_real);
+}
+
+#[test]
+fn without_limits_the_judges_see_it() {
+    spread(2, |scenario| scenario.limits, Scenario::must_break);
+}

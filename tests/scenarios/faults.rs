@@ -1,0 +1,510 @@
+//! What goes wrong between worker, sidecar and backend, and must not show.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::{Instant, timeout};
+
+use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker};
+
+const THROTTLE: &str =
+    "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nthrottle = { limit = 2, period = '1s' }";
+const CONCURRENCY: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 2";
+const GATED: &str = "[[queue]]\nname = 'mail'\nconcurrency = 2";
+
+fn job() -> Job {
+    Job::new("email.send")
+        .queue("mail")
+        .meta("tenant", json!("a"))
+        .label("k:a")
+}
+
+/// A worker hangs up while its FETCH waits: the job goes to the next one, at its time, once.
+pub async fn hang_up_while_waiting(ctx: Ctx) -> Judge {
+    let w = ctx.world().limits(THROTTLE).start().await;
+    w.enqueue_all(3, |_| job()).await;
+    let (one, two) = (w.hands("one"), w.hands("two"));
+    let first = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let began = Instant::now();
+    let gone = 50 + ctx.seed * 17;
+    let hung = timeout(Duration::from_millis(gone), one.fetch(&["mail"], 1)).await;
+    let second = two.fetch(&["mail"], 1).await.unwrap_or_default();
+    let waited = began.elapsed();
+    let third = two.fetch(&["mail"], 1).await.unwrap_or_default();
+    for delivery in first.iter().chain(&second).chain(&third) {
+        two.ack(&delivery.job).await;
+    }
+    let mut judge = w.judge().await;
+    judge.spacing("k:a", Duration::from_millis(500), 1);
+    judge.that(hung.is_err() || gone >= 495, "a job came before its time");
+    judge.that(
+        hung.is_ok() || (second.len(), third.len()) == (1, 1),
+        "a job went to nobody",
+    );
+    judge.that(
+        hung.is_ok() || waited < Duration::from_millis(510),
+        format!("the next worker waited {waited:?}"),
+    );
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// A worker hangs up while its claim is under way: what was claimed is held for the next one, who
+/// gets it at once.
+pub async fn hang_up_during_the_claim(ctx: Ctx) -> Judge {
+    let limits = if ctx.seed.is_multiple_of(2) {
+        CONCURRENCY
+    } else {
+        GATED
+    };
+    let w = ctx.world().limits(limits).start().await;
+    w.enqueue_all(2, |_| job()).await;
+    w.backend
+        .next(Op::Fetch, 1, Fault::LateReply(Duration::from_millis(100)));
+    // The instant of the reply itself is the hardest moment.
+    let gone = [40, 99, 100, 101][(ctx.seed / 2 % 4) as usize];
+    let hung = timeout(
+        Duration::from_millis(gone),
+        w.hands("one").fetch(&["mail"], 2),
+    )
+    .await;
+    w.pass(20).await;
+    let began = Instant::now();
+    let two = w.hands("two");
+    let mut got = two.fetch(&["mail"], 2).await.unwrap_or_default();
+    w.pass(300).await;
+    got.extend(two.fetch(&["mail"], 2).await.unwrap_or_default());
+    let waited = began.elapsed();
+    got.extend(
+        hung.iter()
+            .flat_map(|reply| reply.iter().flatten().cloned()),
+    );
+    let came = got.len();
+    for delivery in got {
+        two.ack(&delivery.job).await;
+    }
+    // What was on its way at that very instant may be the dead worker's, until its visibility passes.
+    let lost = came < 2;
+    if lost {
+        w.pass(32_000).await;
+        w.worker(Worker::js(2).queues(&["mail"]));
+        w.until_done(60).await;
+    }
+    let mut judge = w.judge().await;
+    judge.that(
+        !lost || gone >= 99,
+        format!("{came} of 2 jobs within {waited:?}"),
+    );
+    judge.settled();
+    judge
+}
+
+/// Workers hang up all the time: nothing is lost, no slot leaks, limits hold.
+pub async fn hang_ups_everywhere(ctx: Ctx) -> Judge {
+    let limits = format!("{CONCURRENCY}\nrate = {{ limit = 8, period = '1s' }}");
+    let w = ctx.world().limits(&limits).start().await;
+    w.backend
+        .often(Op::Fetch, 0.5, Fault::LateReply(Duration::from_millis(7)));
+    w.enqueue_all(40, |_| job()).await;
+    w.workers(4, Worker::js(3).queues(&["mail"]).hangs_up(0.5));
+    let done = w.until_done(300).await;
+    let mut judge = w.judge().await;
+    judge.that(done, "not done within 300 s");
+    judge.concurrency("k:a", 2);
+    judge.rate("k:a", 8, Duration::from_secs(1));
+    judge.settled();
+    judge
+}
+
+async fn settle_fault(ctx: Ctx, op: Op, fault: Fault) -> Judge {
+    let w = ctx.world().limits(CONCURRENCY).start().await;
+    let retry = json!({ "max_attempts": 9, "initial_interval": "PT0.1S" });
+    w.enqueue_all(12, |_| job().option("retry", retry.clone()))
+        .await;
+    w.backend.often(op, 0.3, fault);
+    let fails = if op == Op::Nack { 0.5 } else { 0.0 };
+    w.workers(2, Worker::js(3).queues(&["mail"]).fails(fails));
+    w.until_done(120).await;
+    w.backend.mend();
+    let mut judge = w.judge().await;
+    judge.concurrency("k:a", 2);
+    judge.all_settles_ok(false);
+    if op == Op::Ack {
+        judge.each_ran_once();
+    }
+    judge.settled();
+    judge
+}
+
+pub async fn ack_reply_lost(ctx: Ctx) -> Judge {
+    settle_fault(ctx, Op::Ack, Fault::ReplyLost).await
+}
+
+pub async fn ack_reply_cut(ctx: Ctx) -> Judge {
+    settle_fault(ctx, Op::Ack, Fault::ReplyCut).await
+}
+
+pub async fn ack_refused(ctx: Ctx) -> Judge {
+    settle_fault(ctx, Op::Ack, Fault::Refused).await
+}
+
+pub async fn nack_reply_lost(ctx: Ctx) -> Judge {
+    settle_fault(ctx, Op::Nack, Fault::ReplyLost).await
+}
+
+pub async fn nack_refused(ctx: Ctx) -> Judge {
+    settle_fault(ctx, Op::Nack, Fault::Refused).await
+}
+
+/// The answer to an ACK is lost on its way to the worker: the same request again gets it, and the
+/// backend sees one ACK.
+pub async fn ack_answer_lost_to_the_worker(ctx: Ctx) -> Judge {
+    let w = ctx.world().limits(CONCURRENCY).start().await;
+    w.enqueue_all(2, |_| job()).await;
+    let one = w.hands("one");
+    let got = one.fetch(&["mail"], 2).await.unwrap_or_default();
+    let mut statuses = Vec::new();
+    for delivery in &got {
+        w.backend
+            .next(Op::Ack, 1, Fault::LateReply(Duration::from_millis(80)));
+        let hung = timeout(Duration::from_millis(40), one.ack(&delivery.job)).await;
+        assert!(hung.is_err());
+        w.pass(ctx.seed * 13).await;
+        statuses.push(one.ack(&delivery.job).await);
+    }
+    let again = one.ack(&got[0].job).await;
+    let mut judge = w.judge().await;
+    judge.that(
+        statuses == [200, 200],
+        format!("the second requests got {statuses:?}"),
+    );
+    judge.that(
+        again == 409,
+        format!("an ACK of what was acknowledged and answered got {again}"),
+    );
+    judge.settled();
+    judge
+}
+
+/// The backend is away while jobs end: ACKs wait inside the sidecar, heartbeats are answered 200.
+pub async fn backend_down_during_ack(ctx: Ctx) -> Judge {
+    let w = ctx.world().limits(CONCURRENCY).start().await;
+    w.enqueue_all(6, |_| job()).await;
+    let one = w.hands("one");
+    let got = one.fetch(&["mail"], 2).await.unwrap_or_default();
+    w.backend.down();
+    let ids: Vec<String> = got.iter().map(|delivery| delivery.job.clone()).collect();
+    let beat = one.beat(&ids, ctx.seed.is_multiple_of(2)).await;
+    let (a, b, ()) = tokio::join!(one.ack(&ids[0]), one.ack(&ids[1]), async {
+        w.pass(500 + ctx.seed * 300).await;
+        w.backend.up().await;
+    });
+    w.worker(Worker::js(5).queues(&["mail"]));
+    w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.that(
+        beat == 200,
+        format!("a heartbeat without a backend got {beat}"),
+    );
+    judge.that((a, b) == (200, 200), format!("ACKs got {a} and {b}"));
+    judge.concurrency("k:a", 2);
+    judge.all_settles_ok(false);
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// Past `settle.retry_for` the worker is told, and the slot is not free before the job is.
+pub async fn backend_down_too_long(ctx: Ctx) -> Judge {
+    let w = ctx.world().limits(CONCURRENCY).start().await;
+    w.enqueue_all(4, |_| job()).await;
+    let one = w.hands("one");
+    let got = one.fetch(&["mail"], 2).await.unwrap_or_default();
+    let began = Instant::now();
+    w.backend.down();
+    let body = json!({ "job_id": got[0].job });
+    let status = one
+        .client
+        .post("/ojs/v1/workers/ack", &body)
+        .await
+        .map_or(0, |reply| reply.status);
+    let waited = began.elapsed();
+    w.pass(5_000).await;
+    w.backend.up().await;
+    w.worker(Worker::js(5).queues(&["mail"]));
+    w.until_done(120).await;
+    let mut judge = w.judge().await;
+    judge.that(
+        status == 502,
+        format!("an ACK that cannot be made got {status}"),
+    );
+    judge.that(
+        (9..=11).contains(&waited.as_secs()),
+        format!("it was tried for {waited:?}"),
+    );
+    judge.concurrency("k:a", 2);
+    judge.settled();
+    judge
+}
+
+/// Down for seconds now and then, during everything.
+pub async fn backend_restarts(ctx: Ctx) -> Judge {
+    let w = ctx
+        .world()
+        .limits(&format!(
+            "{CONCURRENCY}\nthrottle = {{ limit = 10, period = '1s' }}"
+        ))
+        .start()
+        .await;
+    w.enqueue_all(60, |_| job()).await;
+    w.workers(3, Worker::js(4).queues(&["mail"]).runs(20..400));
+    for _ in 0..4 {
+        w.pass(1_000 + ctx.seed * 37).await;
+        w.backend
+            .down_for(Duration::from_millis(300 + ctx.seed * 111))
+            .await;
+    }
+    w.until_done(120).await;
+    let mut judge = w.judge().await;
+    judge.concurrency("k:a", 2);
+    judge.spacing("k:a", Duration::from_millis(100), 1);
+    judge.all_settles_ok(false);
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// The backend hands a held job out again, to us or to somebody else: each claim goes to one worker.
+pub async fn held_job_handed_out_again(ctx: Ctx) -> Judge {
+    let w = ctx.world().limits(CONCURRENCY).start().await;
+    let ids = w.enqueue_all(4, |_| job()).await;
+    let (one, two) = (w.hands("one"), w.hands("two"));
+    let first = one.fetch(&["mail"], 4).await.unwrap_or_default();
+    w.backend.take_back(&ids[2]).await;
+    if ctx.seed.is_multiple_of(2) {
+        // Another worker gets it past the sidecar.
+        let fetch = json!({ "queues": ["mail"], "count": 1, "worker_id": "elsewhere" });
+        w.backend
+            .direct("POST", "/ojs/v1/workers/fetch", &fetch)
+            .await;
+        w.pass(1_500).await;
+        w.backend
+            .direct("POST", "/ojs/v1/workers/ack", &json!({ "job_id": ids[2] }))
+            .await;
+    } else {
+        two.fetch(&["mail"], 4).await.ok();
+    }
+    w.pass(10).await;
+    for delivery in &first {
+        one.ack(&delivery.job).await;
+    }
+    w.worker(Worker::js(5).queues(&["mail"]));
+    w.until_done(120).await;
+    let mut judge = w.judge().await;
+    judge.concurrency("k:a", 2);
+    let runs = judge
+        .records
+        .deliveries
+        .iter()
+        .filter(|d| d.job == ids[2])
+        .count();
+    let expected = usize::from(ctx.seed % 2 == 1);
+    judge.that(
+        runs == expected,
+        format!("the job ran {runs} times through us, not {expected}"),
+    );
+    judge.that(
+        judge.rows == (0, 0),
+        format!("rows are left: {:?}", judge.rows),
+    );
+    judge
+}
+
+/// What the backend says instead of jobs is passed on, and takes no slot.
+pub async fn fetch_answered_with_nonsense(ctx: Ctx) -> Judge {
+    let limits = if ctx.seed.is_multiple_of(2) {
+        CONCURRENCY
+    } else {
+        GATED
+    };
+    let w = ctx.world().limits(limits).start().await;
+    w.enqueue_all(6, |_| job()).await;
+    let one = w.hands("one");
+    let mut statuses = Vec::new();
+    for fault in [
+        Fault::Status(500),
+        Fault::Status(429),
+        Fault::Status(404),
+        Fault::Refused,
+    ] {
+        w.backend.next(Op::Fetch, 1, fault);
+        statuses.push(
+            one.fetch(&["mail"], 2)
+                .await
+                .map_or_else(|status| status, |_| 200),
+        );
+    }
+    for text in [
+        "",
+        "<html>",
+        "[]",
+        "{\"jobs\":7}",
+        "{\"jobs\":[7,{}]}",
+        "{\"jobs\":[{\"id\":7}]}",
+    ] {
+        w.backend.next(Op::Fetch, 1, Fault::Says(text));
+        // A reply full of jobs that are none is not the end of the queue: real ones may come after it.
+        for delivery in one.fetch(&["mail"], 2).await.unwrap_or_default() {
+            one.ack(&delivery.job).await;
+        }
+    }
+    let rows = w.rows().await;
+    w.worker(Worker::js(5).queues(&["mail"]));
+    w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.that(
+        statuses[..3] == [500, 429, 404],
+        format!("statuses were {statuses:?}"),
+    );
+    judge.that(
+        (502..=504).contains(&statuses[3]),
+        format!("a cut FETCH got {}", statuses[3]),
+    );
+    judge.that(rows == (0, 0), format!("rows after nonsense: {rows:?}"));
+    judge.concurrency("k:a", 2);
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// A reply to FETCH is lost after the backend claimed: those jobs come again when their visibility has
+/// passed, and nothing else suffers.
+pub async fn fetch_reply_lost(ctx: Ctx) -> Judge {
+    let w = ctx.world().limits(CONCURRENCY).start().await;
+    w.enqueue_all(10, |_| job()).await;
+    w.backend.next(
+        Op::Fetch,
+        2,
+        if ctx.seed.is_multiple_of(2) {
+            Fault::ReplyLost
+        } else {
+            Fault::ReplyCut
+        },
+    );
+    w.workers(2, Worker::js(3).queues(&["mail"]));
+    w.until_done(120).await;
+    let mut judge = w.judge().await;
+    judge.concurrency("k:a", 2);
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// An enqueue whose reply was lost is not sent again.
+pub async fn enqueue_reply_lost(ctx: Ctx) -> Judge {
+    let w = ctx.world().limits(CONCURRENCY).start().await;
+    let own = json!({ "key": "k:b", "concurrency": 1 });
+    for (nth, fault) in [Fault::ReplyLost, Fault::ReplyCut, Fault::Refused]
+        .into_iter()
+        .enumerate()
+    {
+        w.backend.next(Op::Enqueue, 1, fault);
+        let one = if nth % 2 == 0 {
+            job()
+        } else {
+            job().option("rate_limit", own.clone())
+        };
+        w.enqueue(one).await;
+    }
+    let mut judge = w.judge().await;
+    let statuses: Vec<u16> = judge.records.produced.iter().map(|p| p.status).collect();
+    judge.that(
+        statuses
+            .iter()
+            .all(|s| (500..=504).contains(s) && *s != 503),
+        format!("statuses were {statuses:?}"),
+    );
+    judge
+}
+
+/// The network is slow and fails everywhere; everything still ends, once, within its limits.
+pub async fn everything_goes_wrong(ctx: Ctx) -> Judge {
+    let w = ctx
+        .world()
+        .limits(&format!(
+            "{CONCURRENCY}\nrate = {{ limit = 20, period = '2s' }}"
+        ))
+        .start()
+        .await;
+    let retry = json!({ "max_attempts": 20, "initial_interval": "PT0.2S" });
+    w.enqueue_all(40, |_| job().option("retry", retry.clone()))
+        .await;
+    w.backend.often(
+        Op::Any,
+        0.2,
+        Fault::LateReply(Duration::from_millis(ctx.seed * 9)),
+    );
+    w.backend.often(
+        Op::Any,
+        0.1,
+        Fault::Slow(Duration::from_millis(ctx.seed * 7)),
+    );
+    w.backend.often(Op::Fetch, 0.05, Fault::Status(500));
+    w.backend.often(Op::Ack, 0.1, Fault::ReplyLost);
+    w.backend.often(Op::Nack, 0.1, Fault::Refused);
+    w.backend.often(Op::Heartbeat, 0.2, Fault::Status(503));
+    w.backend.often(Op::Job, 0.2, Fault::Refused);
+    w.workers(
+        3,
+        Worker::js(4)
+            .queues(&["mail"])
+            .runs(20..3000)
+            .fails(0.1)
+            .hangs_up(0.2),
+    );
+    w.workers(
+        2,
+        Worker::python(2)
+            .queues(&["mail"])
+            .runs(20..3000)
+            .fails(0.1),
+    );
+    let done = w.until_done(600).await;
+    w.backend.mend();
+    let mut judge = w.judge().await;
+    judge.that(done, "not done within 600 s");
+    judge.concurrency("k:a", 2);
+    judge.rate("k:a", 20, Duration::from_secs(2));
+    judge.settled();
+    judge
+}
+
+/// The backend keeps a FETCH longer than anyone waits: its worker is told, and what was claimed comes
+/// again when its visibility has passed.
+pub async fn fetch_hangs(ctx: Ctx) -> Judge {
+    let limits = if ctx.seed % 2 == 0 {
+        CONCURRENCY
+    } else {
+        GATED
+    };
+    let w = ctx.world().limits(limits).start().await;
+    w.enqueue_all(4, |_| job()).await;
+    w.backend.next(
+        Op::Fetch,
+        1,
+        Fault::LateReply(Duration::from_secs(25 + ctx.seed * 2)),
+    );
+    let one = w.hands("one");
+    let got = one.fetch(&["mail"], 2).await;
+    for delivery in got.iter().flatten() {
+        one.ack(&delivery.job).await;
+    }
+    w.workers(2, Worker::js(2).queues(&["mail"]));
+    let done = w.until_done(90).await;
+    let mut judge = w.judge().await;
+    judge.that(done, "not done within 90 s");
+    judge.concurrency("k:a", 2);
+    judge.settled();
+    judge
+}

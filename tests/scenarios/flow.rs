@@ -1,0 +1,206 @@
+//! How much of a limit is used, and how soon.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::harness::{Ctx, Job, Judge, Worker};
+
+fn job() -> Job {
+    Job::new("email.send")
+        .queue("mail")
+        .meta("tenant", json!("a"))
+        .label("k:a")
+        .label("k")
+}
+
+const KEYED: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\n";
+const GATED: &str = "[[policy]]\nname = 'k'\nmatch = { queue = 'mail' }\n";
+
+/// Many workers that poll every second or two use a throttle of 10/s all the time.
+pub async fn throttle_is_used(ctx: Ctx) -> Judge {
+    let limits = format!(
+        "{}throttle = {{ limit = 10, period = '1s' }}",
+        if ctx.seed.is_multiple_of(2) {
+            KEYED
+        } else {
+            GATED
+        }
+    );
+    let w = ctx.world().limits(&limits).start().await;
+    w.enqueue_all(320, |_| job()).await;
+    w.workers(2, Worker::js(10).queues(&["mail"]).runs(50..200));
+    w.workers(20, Worker::python(1).queues(&["mail"]).runs(50..200));
+    w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.spacing("k", Duration::from_millis(100), 1);
+    judge.utilisation("k", 10.0, 3, 28, 0.97);
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// Two workers with 50 slots each use 500/s.
+pub async fn fast_throttle_is_used(ctx: Ctx) -> Judge {
+    let limits = format!(
+        "{}throttle = {{ limit = 500, period = '1s' }}",
+        if ctx.seed.is_multiple_of(2) {
+            KEYED
+        } else {
+            GATED
+        }
+    );
+    let w = ctx.world().limits(&limits).start().await;
+    w.enqueue_all(2_200, |_| job()).await;
+    w.workers(2, Worker::js(50).queues(&["mail"]).runs(20..60));
+    w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.spacing("k", Duration::from_millis(2), 1);
+    judge.utilisation("k", 500.0, 1, 4, 0.97);
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// A slot that is freed while a worker waits is filled within 20 ms.
+pub async fn freed_slot_is_filled(ctx: Ctx) -> Judge {
+    let limits = format!(
+        "{}concurrency = 1",
+        if ctx.seed.is_multiple_of(2) {
+            KEYED
+        } else {
+            GATED
+        }
+    );
+    let w = ctx.world().limits(&limits).start().await;
+    w.enqueue_all(2, |_| job()).await;
+    let (one, two) = (w.hands("one"), w.hands("two"));
+    let first = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let asking = {
+        let two = two.clone();
+        tokio::spawn(async move {
+            (
+                two.fetch(&["mail"], 1).await.unwrap_or_default(),
+                Instant::now(),
+            )
+        })
+    };
+    w.pass(50 + ctx.seed * 20).await;
+    one.ack(&first[0].job).await;
+    let freed = Instant::now();
+    let (second, at) = asking.await.expect("no panic");
+    for delivery in &second {
+        two.ack(&delivery.job).await;
+    }
+    let mut judge = w.judge().await;
+    judge.concurrency("k", 1);
+    judge.that(second.len() == 1, "the waiting worker got nothing");
+    let took = at.saturating_duration_since(freed);
+    judge.that(
+        took < Duration::from_millis(20) + judge.jitter,
+        format!("the slot was free for {took:?}"),
+    );
+    judge.settled();
+    judge
+}
+
+/// Free jobs beside a limited queue start as if it was not there.
+pub async fn free_beside_limited(ctx: Ctx) -> Judge {
+    let limited = [
+        "match = { type = 'email.*' }\nkey = 'k:{meta.tenant}'",
+        "match = { queue = 'mail' }\nkey = 'k:a'",
+    ];
+    let limits = format!(
+        "[[policy]]\nname = 'p'\n{}\nconcurrency = 1",
+        limited[(ctx.seed % 2) as usize]
+    );
+    let w = ctx.world().limits(&limits).start().await;
+    w.enqueue_all(30, |_| job()).await;
+    w.workers(2, Worker::js(4).queues(&["mail", "free"]).runs(900..1_100));
+    w.workers(2, Worker::js(4).queues(&["free", "mail"]).runs(900..1_100));
+    for _ in 0..30 {
+        w.enqueue(Job::new("a.b").queue("free")).await;
+        w.pass(400).await;
+    }
+    w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.concurrency("k", 1);
+    for produced in judge
+        .records
+        .produced
+        .clone()
+        .iter()
+        .filter(|p| p.queue == "free")
+    {
+        let start = judge
+            .records
+            .deliveries
+            .iter()
+            .find(|d| d.job == produced.id)
+            .map(|d| d.at);
+        let waited = start.map(|at| at.saturating_duration_since(produced.answered));
+        // Four workers that poll every second.
+        judge.that(
+            waited.is_some_and(|w| w < Duration::from_millis(1_100)),
+            format!("a free job waited {waited:?}"),
+        );
+    }
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// Many keys at once: each has its own limit, and no key waits for another.
+pub async fn many_keys(ctx: Ctx) -> Judge {
+    let w = ctx
+        .world()
+        .limits(&format!(
+            "{KEYED}concurrency = 1\nthrottle = {{ limit = 4, period = '1s' }}"
+        ))
+        .start()
+        .await;
+    let names = ["t0", "t1", "t2", "t3", "t4", "t5", "t6", "t7"];
+    w.enqueue_all(160, |nth| {
+        let tenant = names[nth / 20];
+        Job::new("a.b")
+            .queue("mail")
+            .meta("tenant", json!(tenant))
+            .label(&format!("k:{tenant}"))
+    })
+    .await;
+    w.workers(4, Worker::js(10).queues(&["mail"]).runs(50..150));
+    let done = w.until_done(15).await;
+    let mut judge = w.judge().await;
+    judge.that(done, "8 keys of 20 jobs at 4/s each took more than 15 s");
+    for tenant in names {
+        judge.spacing(&format!("k:{tenant}"), Duration::from_millis(250), 1);
+        judge.concurrency(&format!("k:{tenant}"), 1);
+    }
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// Jobs that come one by one to waiting workers start at once while the limit allows it.
+pub async fn trickle(ctx: Ctx) -> Judge {
+    let w = ctx
+        .world()
+        .limits(&format!(
+            "{KEYED}concurrency = 5\nrate = {{ limit = 50, period = '1s' }}"
+        ))
+        .start()
+        .await;
+    w.workers(2, Worker::js(5).queues(&["mail"]).runs(20..80));
+    for nth in 0..40 {
+        w.enqueue(job()).await;
+        w.pass(20 + (nth * 37 + ctx.seed * 13) % 150).await;
+    }
+    w.until_done(20).await;
+    let mut judge = w.judge().await;
+    judge.concurrency("k", 5);
+    judge.rate("k", 50, Duration::from_secs(1));
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}

@@ -1,0 +1,432 @@
+//! Held jobs as others see them and act on them: inspection, cancel, pause, scopes, give back.
+
+use std::time::Duration;
+
+use ojs_throttle::backend::{EventKind, Lax};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::harness::{Ctx, Job, Judge, Worker, World};
+
+const ONE: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 1";
+
+fn job() -> Job {
+    Job::new("email.send")
+        .queue("mail")
+        .meta("tenant", json!("a"))
+        .label("k:a")
+}
+
+/// What a GET shows of a job, with or without `job` around it.
+async fn shown(w: &World, id: &str) -> Value {
+    let whole = w.get(&format!("/ojs/v1/jobs/{id}")).await;
+    if whole["job"].is_object() {
+        whole["job"].clone()
+    } else {
+        whole
+    }
+}
+
+/// A held job is available, with the attempt it had before, in GET, in lists and in numbers.
+pub async fn seen_as_available(ctx: Ctx) -> Judge {
+    let lax = [
+        Lax::spec(),
+        Lax::redis(),
+        Lax::postgres(),
+        Lax::lite(),
+        Lax::amqp(),
+    ][(ctx.seed % 5) as usize]
+        .clone();
+    let w = ctx.world().lax(lax).limits(ONE).start().await;
+    w.enqueue_all(3, |_| job()).await;
+    let one = w.hands("one");
+    let got = one.fetch(&["mail"], 3).await.unwrap_or_default();
+    let ids: Vec<String> = w
+        .ledger
+        .open()
+        .produced
+        .iter()
+        .map(|p| p.id.clone())
+        .collect();
+    let mut looked = Vec::new();
+    for id in ids.iter().filter(|id| got.iter().all(|d| d.job != **id)) {
+        looked.push(shown(&w, id).await);
+    }
+    let stats = w.get("/ojs/v1/queues/mail/stats").await;
+    let list = w.get("/ojs/v1/admin/jobs?state=active").await;
+    let out = shown(&w, &got[0].job).await;
+    one.ack(&got[0].job).await;
+    w.worker(Worker::js(5).queues(&["mail"]));
+    w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.that(
+        looked.len() == 2,
+        format!("{} jobs are not out", looked.len()),
+    );
+    for job in looked {
+        judge.that(
+            job["state"] == "available" && job["attempt"] == 0,
+            format!("a held job shows {job}"),
+        );
+        judge.that(
+            job.get("worker_id").is_none() && job.get("started_at").is_none(),
+            format!("a held job shows {job}"),
+        );
+    }
+    judge.that(
+        out["state"] == "active",
+        format!("the one that is out shows {out}"),
+    );
+    let queue = if stats["queue"].is_object() {
+        &stats["queue"]
+    } else {
+        &stats
+    };
+    judge.that(
+        queue["available"] == 2 && queue["active"] == 1,
+        format!("stats say {stats}"),
+    );
+    if let Some(items) = list["items"].as_array() {
+        judge.that(
+            items.len() == 1,
+            format!("{} jobs are listed as active", items.len()),
+        );
+    }
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// Cancel, while it is held: it never runs, whenever the slot is freed.
+pub async fn cancelled_while_held(ctx: Ctx) -> Judge {
+    let w = ctx.world().limits(ONE).start().await;
+    let ids = w.enqueue_all(3, |_| job()).await;
+    let one = w.hands("one");
+    let got = one.fetch(&["mail"], 3).await.unwrap_or_default();
+    let freed = async {
+        w.pass(ctx.seed % 3).await;
+        one.ack(&got[0].job).await;
+    };
+    let cancelled = async {
+        w.pass(ctx.seed / 3 % 3).await;
+        let path = format!("/ojs/v1/jobs/{}", ids[1]);
+        w.client()
+            .call("DELETE", &path, "".into())
+            .await
+            .map_or(0, |reply| reply.status)
+    };
+    let two = w.hands("two");
+    let (rest, (), status) = tokio::join!(two.fetch(&["mail"], 3), freed, cancelled);
+    for delivery in rest.unwrap_or_default() {
+        two.ack(&delivery.job).await;
+    }
+    w.worker(Worker::js(5).queues(&["mail"]));
+    w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.concurrency("k:a", 1);
+    let ran = judge.records.deliveries.iter().any(|d| d.job == ids[1]);
+    let cancel = judge
+        .events
+        .iter()
+        .any(|(_, e)| e.kind == EventKind::Cancelled && *e.job == *ids[1]);
+    // A job that was out already can be cancelled too; one that is cancelled first never runs.
+    judge.that(cancel == (status == 200), format!("cancel said {status}"));
+    let late = judge.records.deliveries.iter().any(|d| {
+        d.job == ids[1]
+            && judge
+                .events
+                .iter()
+                .any(|(at, e)| e.kind == EventKind::Cancelled && *at < d.at)
+    });
+    judge.that(!late, "a cancelled job was handed out");
+    judge.that(cancel || ran, "it neither ran nor was cancelled");
+    judge.that(
+        judge.rows == (0, 0),
+        format!("rows are left: {:?}", judge.rows),
+    );
+    judge
+}
+
+/// A paused queue's held jobs stay; resumed, they go on, and a waiting worker gets them.
+pub async fn paused_and_resumed(ctx: Ctx) -> Judge {
+    let w = ctx.world().limits(ONE).start().await;
+    w.enqueue_all(3, |_| job()).await;
+    let one = w.hands("one");
+    let got = one.fetch(&["mail"], 3).await.unwrap_or_default();
+    let client = w.client();
+    client
+        .post("/ojs/v1/queues/mail/pause", &json!({}))
+        .await
+        .ok();
+    one.ack(&got[0].job).await;
+    w.pass(ctx.seed * 100).await;
+    let while_paused = one.fetch(&["mail"], 3).await.unwrap_or_default();
+    client
+        .post("/ojs/v1/queues/mail/resume", &json!({}))
+        .await
+        .ok();
+    let after = one.fetch(&["mail"], 3).await.unwrap_or_default();
+    for delivery in while_paused.iter().chain(&after) {
+        one.ack(&delivery.job).await;
+    }
+    w.worker(Worker::js(5).queues(&["mail"]));
+    w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.that(while_paused.is_empty(), "a job of a paused queue started");
+    judge.that(
+        after.len() == 1,
+        format!("{} jobs started after resume", after.len()),
+    );
+    judge.concurrency("k:a", 1);
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// Two credentials and two tenants on one queue: what one claimed goes to nobody else.
+pub async fn scopes_never_mix(ctx: Ctx) -> Judge {
+    let w = ctx.world().limits("[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nthrottle = { limit = 5, period = '1s' }").start().await;
+    w.enqueue_all(40, |_| job()).await;
+    w.worker(
+        Worker::js(3)
+            .queues(&["mail"])
+            .header("authorization", "Bearer one"),
+    );
+    w.worker(
+        Worker::js(3)
+            .queues(&["mail"])
+            .header("authorization", "Bearer two"),
+    );
+    w.worker(Worker::js(3).queues(&["mail"]).header("x-ojs-tenant", "a"));
+    w.worker(
+        Worker::python(2)
+            .queues(&["mail"])
+            .header("x-ojs-tenant", "b"),
+    );
+    w.until_done(120).await;
+    let mut judge = w.judge().await;
+    judge.spacing("k:a", Duration::from_millis(200), 1);
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// A job that one credential's FETCH claimed is not given to another's, however long it asks.
+pub async fn held_stays_in_its_scope(ctx: Ctx) -> Judge {
+    let w = ctx
+        .world()
+        .limits(ONE)
+        .settings("[hold]\nidle = '1m'")
+        .start()
+        .await;
+    w.enqueue_all(2, |_| job()).await;
+    let one = w.hands_with("one", "authorization", "Bearer one");
+    let two = w.hands_with("two", "authorization", "Bearer two");
+    let got = one.fetch(&["mail"], 2).await.unwrap_or_default();
+    one.ack(&got[0].job).await;
+    let foreign = two.fetch(&["mail"], 2).await.unwrap_or_default();
+    w.pass(ctx.seed * 50).await;
+    let own = one.fetch(&["mail"], 2).await.unwrap_or_default();
+    for delivery in foreign.iter().chain(&own) {
+        one.ack(&delivery.job).await;
+    }
+    let mut judge = w.judge().await;
+    judge.that(foreign.is_empty(), "a held job crossed scopes");
+    judge.that(own.len() == 1, format!("its own scope got {}", own.len()));
+    judge.concurrency("k:a", 1);
+    judge.settled();
+    judge
+}
+
+/// Where requeue is harmless, jobs that nobody asks for go back after `hold.idle`.
+pub async fn given_back_when_idle(ctx: Ctx) -> Judge {
+    let lax = if ctx.seed.is_multiple_of(2) {
+        Lax::redis()
+    } else {
+        Lax::postgres()
+    };
+    let w = ctx.world().lax(lax).limits(ONE).start().await;
+    w.enqueue_all(5, |_| job()).await;
+    let one = w.hands("one");
+    let got = one.fetch(&["mail"], 5).await.unwrap_or_default();
+    let held = w.rows().await.0;
+    w.pass(9_000).await;
+    let before = w.active("mail").await;
+    w.pass(2_500).await;
+    let after = w.active("mail").await;
+    one.ack(&got[0].job).await;
+    w.worker(Worker::js(5).queues(&["mail"]));
+    w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.that(
+        before == 5,
+        format!("{before} were active before (held rows: {held})"),
+    );
+    judge.that(after == 1, format!("{after} are active after hold.idle"));
+    let attempts = judge.records.deliveries.iter().all(|d| d.attempt == 0);
+    judge.that(attempts, "giving back cost an attempt");
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// Where requeue costs something, a held job is kept, by heartbeats, however long nobody asks.
+pub async fn never_given_back_where_it_burns(ctx: Ctx) -> Judge {
+    let lax = [Lax::spec(), Lax::lite(), Lax::amqp()][(ctx.seed % 3) as usize].clone();
+    let limits =
+        "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nrate = { limit = 1, period = '2m' }";
+    let w = ctx.world().lax(lax).limits(limits).start().await;
+    w.enqueue_all(3, |_| job()).await;
+    let one = w.hands("one");
+    let got = one.fetch(&["mail"], 3).await.unwrap_or_default();
+    one.ack(&got[0].job).await;
+    w.pass(110_000).await;
+    w.worker(Worker::js(5).queues(&["mail"]));
+    w.until_done(400).await;
+    let mut judge = w.judge().await;
+    let back = judge
+        .events
+        .iter()
+        .filter(|(_, e)| matches!(e.kind, EventKind::Requeued | EventKind::Expired))
+        .count();
+    judge.that(back == 0, format!("{back} claims were given back or lost"));
+    judge.rate("k:a", 1, Duration::from_secs(120));
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// An empty FETCH waits only when waiting may help, and never longer than `fetch.max_wait`.
+pub async fn waits_only_with_reason(ctx: Ctx) -> Judge {
+    let limits = "[[policy]]\nname = 'p'\nmatch = { type = 'email.*' }\nkey = 'k:{meta.tenant}'\nconcurrency = 1\n\
+        [[policy]]\nname = 'rare'\nmatch = { type = 'rare.*' }\nkey = 'rare:{meta.tenant}'\nrate = { limit = 1, period = '1h' }\n\
+        [[queue]]\nname = 'one'\nconcurrency = 1";
+    let w = ctx.world().limits(limits).start().await;
+    let one = w.hands("one");
+    let mut waits = Vec::new();
+    let mut look = async |queues: &'static [&'static str], name: &'static str, reason: bool| {
+        let began = Instant::now();
+        let got = one.fetch(queues, 3).await.unwrap_or_default();
+        waits.push((name, reason, began.elapsed(), got.len()));
+        got
+    };
+    look(&["mail"], "nothing there", false).await;
+    look(&["one"], "a gated queue with nothing in it", false).await;
+    look(&["free", "mail", "one"], "three empty queues", false).await;
+    w.enqueue_all(2, |_| {
+        Job::new("rare.one")
+            .queue("mail")
+            .meta("tenant", json!("r"))
+    })
+    .await;
+    look(&["mail"], "a start", false).await;
+    look(&["mail"], "its time is an hour away", false).await;
+    w.enqueue_all(2, |_| job()).await;
+    look(&["mail"], "a start", false).await;
+    look(&["mail"], "only a slot is missing", true).await;
+    w.enqueue(Job::new("a.b").queue("one")).await;
+    look(&["one"], "a start", false).await;
+    look(&["one"], "the queue is full and may have more", true).await;
+    let mut judge = w.judge().await;
+    for (name, reason, waited, got) in waits {
+        let expected = if reason { 500 } else { 0 };
+        judge.that(
+            waited.as_millis() == expected,
+            format!("{name}: waited {waited:?}, {expected} ms were right"),
+        );
+        judge.that(
+            (got > 0) == (name == "a start"),
+            format!("{name}: got {got}"),
+        );
+    }
+    judge
+}
+
+/// Cancelling a job that is out with a worker frees its slot at once, and once.
+pub async fn cancel_frees_the_slot(ctx: Ctx) -> Judge {
+    let w = ctx.world().limits(ONE).start().await;
+    let ids = w.enqueue_all(3, |_| job()).await;
+    let (one, two) = (w.hands("one"), w.hands("two"));
+    let first = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    w.pass(10).await;
+    let path = format!("/ojs/v1/jobs/{}", ids[0]);
+    w.client().call("DELETE", &path, "".into()).await.ok();
+    let second = two.fetch(&["mail"], 2).await.unwrap_or_default();
+    let late = one.ack(&ids[0]).await;
+    w.pass(10).await;
+    let third = two.fetch(&["mail"], 2).await.unwrap_or_default();
+    for delivery in second.iter().chain(&third) {
+        two.ack(&delivery.job).await;
+    }
+    w.worker(Worker::js(5).queues(&["mail"]));
+    w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.that(
+        first.len() == 1 && second.len() == 1,
+        format!("{} and {} started", first.len(), second.len()),
+    );
+    judge.that(
+        third.is_empty(),
+        "a late ACK of a cancelled job freed a second slot",
+    );
+    judge.that(late == 409, format!("that ACK got {late}"));
+    judge.concurrency("k:a", 1);
+    judge.settled();
+    judge
+}
+
+/// Held far longer than the short visibility of their claims: heartbeats keep them, each runs once.
+pub async fn held_past_a_short_visibility(ctx: Ctx) -> Judge {
+    let lax = [
+        Lax::spec(),
+        Lax::redis(),
+        Lax::postgres(),
+        Lax::amqp(),
+        Lax::lite(),
+    ][(ctx.seed % 5) as usize]
+        .clone();
+    let limits = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nthrottle = { interval = '4s' }";
+    let w = ctx.world().lax(lax).limits(limits).start().await;
+    w.enqueue_all(8, |_| job()).await;
+    w.workers(
+        2,
+        Worker::js(5)
+            .queues(&["mail"])
+            .runs(100..900)
+            .visibility(2_500),
+    );
+    w.until_done(120).await;
+    let mut judge = w.judge().await;
+    judge.spacing("k:a", Duration::from_secs(4), 1);
+    judge.each_ran_once();
+    judge.all_settles_ok(false);
+    judge.settled();
+    judge
+}
+
+/// Large jobs: the hold keeps within its bytes, and all run.
+pub async fn within_its_bytes(ctx: Ctx) -> Judge {
+    let limits = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 2";
+    let w = ctx
+        .world()
+        .limits(limits)
+        .settings("[hold]\nmax = 1000\nmax_bytes = '1MiB'")
+        .start()
+        .await;
+    let large = "x".repeat(64 << 10);
+    for _ in 0..40 {
+        w.enqueue(job().meta("large", json!(large))).await;
+    }
+    w.workers(2, Worker::js(3).queues(&["mail"]));
+    let mut most = 0;
+    while !w.until_done(1).await && w.begun.elapsed() < Duration::from_secs(60) {
+        most = most.max(w.rows().await.0);
+    }
+    let mut judge = w.judge().await;
+    // The bound is looked at before a claim, which may bring several jobs.
+    judge.that(most <= 16 + 6, format!("{most} jobs of 64 KiB were held"));
+    judge.concurrency("k:a", 2);
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}

@@ -1,0 +1,238 @@
+//! Lives and deaths: of jobs that run long, of workers, and of the sidecar.
+
+use std::time::Duration;
+
+use ojs_throttle::backend::{EventKind, Lax};
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::harness::{Ctx, Job, Judge, Worker};
+
+const TWO: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 2";
+const GATED: &str = "[[queue]]\nname = 'mail'\nconcurrency = 2";
+
+fn job() -> Job {
+    Job::new("email.send")
+        .queue("mail")
+        .meta("tenant", json!("a"))
+        .label("k:a")
+}
+
+/// Jobs that run longer than their visibility, under heartbeats whose `active_jobs` is a number. Not on
+/// a lite-like backend, where no heartbeat makes a claim last longer than its start plus visibility.
+pub async fn longer_than_visibility(ctx: Ctx) -> Judge {
+    let lax =
+        [Lax::spec(), Lax::redis(), Lax::postgres(), Lax::amqp()][(ctx.seed % 4) as usize].clone();
+    let w = ctx.world().lax(lax).limits(TWO).start().await;
+    w.enqueue_all(6, |_| job()).await;
+    let worker = if ctx.seed.is_multiple_of(2) {
+        Worker::js(3)
+    } else {
+        Worker::python(3)
+    };
+    w.workers(2, worker.queues(&["mail"]).runs(40_000..80_000));
+    w.until_done(400).await;
+    let mut judge = w.judge().await;
+    judge.concurrency("k:a", 2);
+    let bad: Vec<u16> = judge
+        .records
+        .beats
+        .iter()
+        .copied()
+        .filter(|status| *status != 200)
+        .collect();
+    judge.that(bad.is_empty(), format!("heartbeats got {bad:?}"));
+    judge.each_ran_once();
+    judge.all_settles_ok(false);
+    judge.settled();
+    judge
+}
+
+/// A worker dies with its job: its slot is free when the backend has taken the job back, which runs
+/// again, and not before.
+pub async fn worker_dies(ctx: Ctx) -> Judge {
+    let limits = if ctx.seed.is_multiple_of(2) {
+        TWO
+    } else {
+        GATED
+    };
+    let w = ctx.world().limits(limits).start().await;
+    w.enqueue_all(8, |_| job()).await;
+    let dying = w.worker(Worker::js(2).queues(&["mail"]).runs(60_000..60_001));
+    w.pass(1_500 + ctx.seed * 400).await;
+    dying.kill();
+    let dead = Instant::now();
+    w.workers(2, Worker::js(3).queues(&["mail"]).runs(100..300));
+    w.until_done(120).await;
+    let took = dead.elapsed();
+    let mut judge = w.judge().await;
+    judge.concurrency("k:a", 2);
+    judge.that(took < Duration::from_secs(40), format!("it took {took:?}"));
+    let expired = judge
+        .events
+        .iter()
+        .filter(|(_, e)| e.kind == EventKind::Expired)
+        .count();
+    judge.that(expired == 2, format!("{expired} claims expired"));
+    judge.settled();
+    judge
+}
+
+/// The sidecar is killed with jobs out, and another starts: what runs has its slots there too.
+pub async fn restarted_with_jobs_out(ctx: Ctx) -> Judge {
+    let limits = if ctx.seed.is_multiple_of(2) {
+        TWO
+    } else {
+        GATED
+    };
+    let lax = [Lax::redis(), Lax::postgres(), Lax::spec()][(ctx.seed % 3) as usize].clone();
+    let w = ctx.world().lax(lax).limits(limits).start().await;
+    w.enqueue_all(8, |_| job()).await;
+    w.workers(3, Worker::js(3).queues(&["mail"]).runs(3_000..6_000));
+    w.pass(2_500 + ctx.seed * 100).await;
+    w.kill_sidecar();
+    w.pass(200).await;
+    w.start_sidecar().await;
+    let done = w.until_done(200).await;
+    let mut judge = w.judge().await;
+    judge.that(done, "not done within 200 s");
+    judge.concurrency("k:a", 2);
+    judge.all_settles_ok(true);
+    judge.that(
+        judge.rows == (0, 0),
+        format!("rows are left: {:?}", judge.rows),
+    );
+    judge.no_claim_lost();
+    judge
+}
+
+/// The sidecar is gone for good with jobs held: the backend takes them back, and they run.
+pub async fn gone_with_jobs_held(ctx: Ctx) -> Judge {
+    let w = ctx.world().limits(TWO).start().await;
+    w.enqueue_all(10, |_| job()).await;
+    let one = w.hands("one");
+    let got = one.fetch(&["mail"], 10).await.unwrap_or_default();
+    w.pass(ctx.seed * 300).await;
+    w.kill_sidecar();
+    w.pass(31_000).await;
+    let left = w.active("mail").await;
+    w.start_sidecar().await;
+    w.workers(2, Worker::js(5).queues(&["mail"]));
+    w.until_done(100).await;
+    let mut judge = w.judge().await;
+    judge.that(
+        got.len() == 2 || w.ctx.unlimited,
+        format!("{} were out", got.len()),
+    );
+    judge.that(left == 0, format!("{left} jobs are still claimed"));
+    judge.concurrency("k:a", 2);
+    judge.settled();
+    judge
+}
+
+/// SIGTERM: no new starts, held jobs go back, running jobs are settled, and the end comes with them.
+pub async fn drain_in_order(ctx: Ctx) -> Judge {
+    let w = ctx
+        .world()
+        .limits(TWO)
+        .server("drain_timeout = '20s'")
+        .start()
+        .await;
+    w.enqueue_all(8, |_| job()).await;
+    let (one, two) = (w.hands("one"), w.hands("two"));
+    let got = one.fetch(&["mail"], 8).await.unwrap_or_default();
+    let waiting = tokio::spawn(async move { two.fetch(&["mail"], 1).await });
+    w.pass(100).await;
+    w.begin_drain();
+    w.pass(50).await;
+    let waited = waiting.await.expect("no panic");
+    let active = w.active("mail").await;
+    let late = one.fetch(&["mail"], 1).await;
+    let beat = one.beat(&[got[0].job.clone()], true).await;
+    w.pass(1_000 + ctx.seed * 100).await;
+    let early = w.is_over();
+    let first = one.ack(&got[0].job).await;
+    let second = one.ack(&got[1].job).await;
+    let began = Instant::now();
+    w.drain().await;
+    let ended = began.elapsed();
+    w.start_sidecar().await;
+    w.worker(Worker::js(5).queues(&["mail"]));
+    w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.that(
+        matches!(&waited, Ok(jobs) if jobs.is_empty()),
+        format!("the waiting FETCH got {waited:?}"),
+    );
+    judge.that(
+        active == 2,
+        format!("{active} jobs are claimed while draining"),
+    );
+    judge.that(
+        late.as_ref().map_or(true, Vec::is_empty),
+        "a job started while draining",
+    );
+    judge.that(beat == 200, format!("a heartbeat got {beat}"));
+    judge.that(!early, "it ended with jobs out");
+    judge.that(
+        (first, second) == (200, 200),
+        format!("ACKs got {first} and {second}"),
+    );
+    judge.that(
+        ended < Duration::from_millis(500) + judge.jitter,
+        format!("it took {ended:?} to end"),
+    );
+    judge.concurrency("k:a", 2);
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// A drain ends at its time-out although a job is still out.
+pub async fn drain_times_out(ctx: Ctx) -> Judge {
+    let w = ctx
+        .world()
+        .limits(TWO)
+        .server("drain_timeout = '3s'")
+        .start()
+        .await;
+    w.enqueue_all(2, |_| job()).await;
+    let one = w.hands("one");
+    one.fetch(&["mail"], 2).await.ok();
+    let began = Instant::now();
+    w.drain().await;
+    let took = began.elapsed();
+    let mut judge = w.judge().await;
+    judge.that(
+        (3..=6).contains(&took.as_secs()),
+        format!("the drain took {took:?}"),
+    );
+    judge
+}
+
+/// SIGTERM and a new sidecar in the middle of everything: limits hold, each job runs once.
+pub async fn drained_under_load(ctx: Ctx) -> Judge {
+    let limits = if ctx.seed % 2 == 0 { TWO } else { GATED };
+    let w = ctx
+        .world()
+        .limits(&format!(
+            "{limits}\nthrottle = {{ limit = 20, period = '1s' }}"
+        ))
+        .start()
+        .await;
+    w.enqueue_all(60, |_| job()).await;
+    w.workers(3, Worker::js(3).queues(&["mail"]).runs(50..600));
+    for _ in 0..3 {
+        w.pass(1_700 + ctx.seed * 53).await;
+        w.drain().await;
+        w.pass(ctx.seed * 11).await;
+        w.start_sidecar().await;
+    }
+    w.until_done(120).await;
+    let mut judge = w.judge().await;
+    judge.concurrency("k:a", 2);
+    judge.all_settles_ok(true);
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}

@@ -1,0 +1,152 @@
+//! A plain HTTP client over either network, one connection a request.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, header};
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use ojs_throttle::net::Net;
+use serde_json::{Value, json};
+
+/// What came back.
+#[derive(Debug)]
+pub struct Reply {
+    /// Status code.
+    pub status: u16,
+    /// Headers.
+    pub headers: HeaderMap,
+    /// The body as it came.
+    pub body: Bytes,
+}
+
+impl Reply {
+    /// The body as JSON.
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|e| panic!("{e}: {:?}", String::from_utf8_lossy(&self.body)))
+    }
+
+    /// The body as text.
+    pub fn text(&self) -> String {
+        String::from_utf8(self.body.to_vec()).unwrap()
+    }
+}
+
+/// A producer and worker in one.
+#[derive(Clone, Debug)]
+pub struct Client {
+    net: Net,
+    addr: SocketAddr,
+}
+
+impl Client {
+    /// One that talks to `addr`.
+    pub fn new(net: &Net, addr: SocketAddr) -> Client {
+        Client {
+            net: net.clone(),
+            addr,
+        }
+    }
+
+    /// Sends a request with a body (none if empty) and these headers.
+    pub async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Reply {
+        let mut request = Request::new(Full::new(body.into()));
+        *request.method_mut() = method;
+        *request.uri_mut() = path.parse().unwrap();
+        request
+            .headers_mut()
+            .insert(header::HOST, "sidecar".parse().unwrap());
+        for (name, value) in headers {
+            let name: header::HeaderName = name.parse().unwrap();
+            request.headers_mut().append(name, value.parse().unwrap());
+        }
+        let exchange = async {
+            let stream = self
+                .net
+                .connect("127.0.0.1", self.addr.port())
+                .await
+                .unwrap();
+            let (mut sender, connection) =
+                hyper::client::conn::http1::handshake(TokioIo::new(stream))
+                    .await
+                    .unwrap();
+            let connection = tokio::spawn(connection);
+            let (head, body) = sender.send_request(request).await.unwrap().into_parts();
+            let body = body.collect().await.unwrap().to_bytes();
+            connection.abort();
+            Reply {
+                status: head.status.as_u16(),
+                headers: head.headers,
+                body,
+            }
+        };
+        let patience = Duration::from_secs(60);
+        tokio::time::timeout(patience, exchange).await.expect(path)
+    }
+
+    /// `GET path`.
+    pub async fn get(&self, path: &str) -> Reply {
+        self.send(Method::GET, path, &[], "").await
+    }
+
+    /// `POST path` with a body as it stands.
+    pub async fn post(&self, path: &str, body: impl Into<Bytes>) -> Reply {
+        let kind = [("content-type", "application/openjobspec+json")];
+        self.send(Method::POST, path, &kind, body).await
+    }
+
+    /// Enqueues; the id of the job.
+    pub async fn enqueue(&self, job: Value) -> String {
+        let reply = self.post("/ojs/v1/jobs", job.to_string()).await;
+        assert_eq!(reply.status, 201, "{}", reply.text());
+        reply.json()["job"]["id"].as_str().unwrap().to_owned()
+    }
+
+    /// Fetches from one queue as worker `w`; the jobs.
+    pub async fn fetch(&self, queue: &str, count: usize) -> Vec<Value> {
+        let body = json!({"queues": [queue], "count": count, "worker_id": "w"});
+        self.fetch_as(body).await
+    }
+
+    /// Fetches with this body; the jobs.
+    pub async fn fetch_as(&self, body: Value) -> Vec<Value> {
+        let reply = self.post("/ojs/v1/workers/fetch", body.to_string()).await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        reply.json()["jobs"].as_array().unwrap().clone()
+    }
+
+    /// Acknowledges.
+    pub async fn ack(&self, job: &str) -> Reply {
+        let body = json!({"job_id": job, "worker_id": "w", "result": {"ok": true}});
+        let reply = self.post("/ojs/v1/workers/ack", body.to_string()).await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        reply
+    }
+
+    /// Fails a job.
+    pub async fn nack(&self, job: &str, retryable: bool) -> Reply {
+        let error = json!({"code": "handler_error", "message": "no", "retryable": retryable});
+        let body = json!({"job_id": job, "worker_id": "w", "error": error});
+        let reply = self.post("/ojs/v1/workers/nack", body.to_string()).await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        reply
+    }
+}
+
+/// The `id` of a job.
+pub fn id(job: &Value) -> &str {
+    job["id"].as_str().unwrap()
+}
+
+/// The ids of jobs.
+pub fn ids(jobs: &[Value]) -> Vec<&str> {
+    jobs.iter().map(id).collect()
+}

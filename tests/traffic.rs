@@ -1,0 +1,386 @@
+//! What official SDKs and official backends really said to each other, replayed through the sidecar:
+//! what no limit touches crosses it byte for byte, in both directions.
+//!
+//! A raw client sends each recorded request as it was recorded; a raw backend answers it with the
+//! recorded reply. Every difference must be one that is named here, and is counted.
+
+#[path = "sidecar/mod.rs"]
+mod sidecar;
+#[path = "traffic/wire.rs"]
+mod wire;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use ojs_throttle::net::Net;
+use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+
+use sidecar::Sidecar;
+use wire::{Message, framed, read};
+
+/// Marks a request with the number of its exchange; the sidecar's own calls have no mark.
+const MARK: &str = "x-replay";
+
+/// No jobs.
+const EMPTY: &[u8] =
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/openjobspec+json\r\nContent-Length: 11\r\n\r\n{\"jobs\":[]}";
+
+/// One recorded exchange.
+struct Exchange {
+    /// Which backend it was with: each recording is of an SDK with two at once.
+    backend: String,
+    connection: u64,
+    request: Message,
+    reply: Message,
+}
+
+/// The recording of one SDK.
+fn recorded(name: &str) -> Vec<Exchange> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../shared/traffic")
+        .join(format!("{name}.jsonl"));
+    let text = std::fs::read_to_string(&path)
+        .unwrap_or_else(|e| panic!("the recording at {}: {e}", path.display()));
+    let message = |line: &Value, start: &str, headers: &str, body: &str| Message {
+        start: line[start].as_str().unwrap().to_owned(),
+        headers: serde_json::from_value(line[headers].clone()).unwrap(),
+        body: line[body].as_str().unwrap().as_bytes().to_vec(),
+    };
+    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+    lines
+        .map(|line: Value| Exchange {
+            backend: line["backend"].as_str().unwrap().to_owned(),
+            connection: line["connection"].as_u64().unwrap(),
+            request: message(&line, "request", "request_headers", "request_body"),
+            reply: message(&line, "status", "response_headers", "response_body"),
+        })
+        .collect()
+}
+
+/// What the backend got.
+#[derive(Default)]
+struct Got {
+    /// Marked requests by number.
+    marked: HashMap<usize, Vec<Message>>,
+    /// The start lines of the sidecar's own calls.
+    own: Vec<String>,
+}
+
+type Received = Arc<Mutex<Got>>;
+
+/// Answers marked requests as recorded, and own calls with 404.
+async fn replay(listener: TcpListener, replies: Arc<Vec<Message>>, received: Received) {
+    while let Ok((stream, _)) = listener.accept().await {
+        let (replies, received) = (replies.clone(), received.clone());
+        tokio::spawn(async move {
+            let mut stream = stream;
+            let mut buffer = Vec::new();
+            while let Some(request) = read(&mut stream, &mut buffer).await {
+                let number = request.header(MARK).map(|n| n.parse::<usize>().unwrap());
+                let again =
+                    number.is_some_and(|n| received.lock().unwrap().marked.contains_key(&n));
+                let answer = match number {
+                    // A FETCH that limits touch may ask again; the queue is empty then.
+                    Some(_) if again => EMPTY.to_vec(),
+                    Some(number) => framed(&replies[number]),
+                    None => b"HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}".to_vec(),
+                };
+                {
+                    let mut received = received.lock().unwrap();
+                    match number {
+                        Some(number) => received.marked.entry(number).or_default().push(request),
+                        None => received.own.push(request.start),
+                    }
+                }
+                if stream.write_all(&answer).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+/// The differences that are there for a reason, and how often each was seen.
+type Counts = BTreeMap<&'static str, usize>;
+
+/// Replays a recording through a sidecar with `config`; what was different for a reason, and the
+/// sidecar's own calls. Any other difference fails.
+async fn through(name: &str, exchanges: &[Exchange], config: &str) -> (Counts, Vec<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let authority = listener.local_addr().unwrap().to_string();
+    let replies = exchanges
+        .iter()
+        .map(|exchange| exchange.reply.clone())
+        .collect();
+    let received = Received::default();
+    let backend = tokio::spawn(replay(listener, Arc::new(replies), received.clone()));
+    let sidecar = Sidecar::start(Net::Tcp, &format!("http://{authority}"), 7, config).await;
+    let mut counts = Counts::new();
+    let mut connections: HashMap<u64, (TcpStream, Vec<u8>)> = HashMap::new();
+    for (number, exchange) in exchanges.iter().enumerate() {
+        let (stream, buffer) = match connections.remove(&exchange.connection) {
+            Some(open) => connections.entry(exchange.connection).or_insert(open),
+            None => {
+                let stream = TcpStream::connect(sidecar.addr).await.unwrap();
+                connections
+                    .entry(exchange.connection)
+                    .or_insert((stream, Vec::new()))
+            }
+        };
+        let mut request = exchange.request.clone();
+        request.headers.push((MARK.to_owned(), number.to_string()));
+        stream.write_all(&framed(&request)).await.unwrap();
+        let got = read(stream, buffer)
+            .await
+            .unwrap_or_else(|| panic!("{name} {number}: no reply"));
+        let about = format!("{name} {number}, {}", exchange.request.start);
+        if config.is_empty() && is_limited_fetch(exchange) {
+            *counts.entry("fetch of a limited job").or_default() += 1;
+            if got.header("content-type") != exchange.reply.header("content-type") {
+                assert_eq!(
+                    got.header("content-type"),
+                    Some("application/json"),
+                    "{about}"
+                );
+                *counts.entry("media type mended").or_default() += 1;
+            }
+            // The order in which postgres lists what it hands out means nothing: here it is by priority.
+            let jobs = |message: &Message| {
+                let reply: Value = serde_json::from_slice(&message.body).unwrap();
+                let mut jobs = reply["jobs"].as_array().unwrap().clone();
+                assert_eq!(reply["job"], jobs[0], "{about}");
+                jobs.sort_by_key(|job| job["id"].to_string());
+                jobs
+            };
+            assert_eq!(jobs(&got), jobs(&exchange.reply), "{about}");
+            received.lock().unwrap().marked.remove(&number);
+            continue;
+        }
+        compare_reply(&about, exchange, &got, &mut counts);
+        let arrived = received
+            .lock()
+            .unwrap()
+            .marked
+            .remove(&number)
+            .unwrap_or_default();
+        let [arrived] = arrived.as_slice() else {
+            panic!("{about}: reached the backend {} times", arrived.len());
+        };
+        compare_request(&about, exchange, arrived, &authority, &mut counts);
+    }
+    sidecar.stop().await;
+    backend.abort();
+    let own = std::mem::take(&mut received.lock().unwrap().own);
+    (counts, own)
+}
+
+/// Whether jobs with limits of their own came back.
+fn is_limited_fetch(exchange: &Exchange) -> bool {
+    let reply = String::from_utf8_lossy(&exchange.reply.body);
+    exchange.request.start.contains("/workers/fetch") && reply.contains("rate_limit")
+}
+
+/// What belongs to one connection, or frames a body.
+const HOP_BY_HOP: [&str; 4] = [
+    "connection",
+    "keep-alive",
+    "transfer-encoding",
+    "content-length",
+];
+
+/// End-to-end headers by lower-case name, the values of each in order.
+fn end_to_end(message: &Message) -> BTreeMap<String, Vec<String>> {
+    let mut headers: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (name, value) in &message.headers {
+        let name = name.to_ascii_lowercase();
+        if !HOP_BY_HOP.contains(&name.as_str()) && name != MARK {
+            headers.entry(name).or_default().push(value.clone());
+        }
+    }
+    headers
+}
+
+fn compare_request(
+    about: &str,
+    exchange: &Exchange,
+    got: &Message,
+    authority: &str,
+    counts: &mut Counts,
+) {
+    let sent = &exchange.request;
+    let mut count = |what| *counts.entry(what).or_default() += 1;
+    let mut headers = end_to_end(sent);
+    headers.insert("host".to_owned(), vec![authority.to_owned()]);
+    // Replies that are read must not come packed; these two stream through.
+    let streams = ["/health ", "/manifest "];
+    if !streams.iter().any(|path| sent.start.contains(path)) {
+        headers.remove("accept-encoding");
+    }
+    assert_eq!(end_to_end(got), headers, "{about}: headers");
+    let mut start = sent.start.clone();
+    if start.contains('%') {
+        start = start.replace("%2D", "-").replace("%2E", ".");
+        count("path made plain");
+    }
+    assert_eq!(got.start, start, "{about}");
+    let mut body = sent.body.clone();
+    if sent.start.contains("/workers/heartbeat") {
+        let beat: Value = serde_json::from_slice(&body).unwrap();
+        if beat["active_jobs"].is_number() {
+            let text = String::from_utf8(body).unwrap();
+            let number = format!("\"active_jobs\":{}", beat["active_jobs"]);
+            let list = format!("\"active_jobs\":{}", beat["active_job_ids"]);
+            body = text.replacen(&number, &list, 1).into_bytes();
+            count("heartbeat mended");
+        }
+    }
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (arrived, sent) = (text(&got.body), text(&body));
+    let bare = arrived.replace(MIRROR, "");
+    if bare != arrived {
+        count("mirror written");
+    }
+    assert_eq!(bare, sent, "{about}: body");
+    if !got.body.is_empty() {
+        assert_eq!(
+            got.header("content-length"),
+            Some(got.body.len().to_string().as_str()),
+            "{about}"
+        );
+    }
+}
+
+fn compare_reply(about: &str, exchange: &Exchange, got: &Message, counts: &mut Counts) {
+    let sent = &exchange.reply;
+    let mut count = |what| *counts.entry(what).or_default() += 1;
+    assert_eq!(got.start, sent.start, "{about}: status line");
+    let mut headers = end_to_end(sent);
+    let agent = exchange.request.header("user-agent").unwrap_or_default();
+    if agent.starts_with("python-httpx") {
+        let kind = headers.get_mut("content-type").unwrap();
+        assert_eq!(kind, &["application/openjobspec+json"], "{about}");
+        *kind = vec!["application/json".to_owned()];
+        count("media type mended");
+    }
+    assert_eq!(end_to_end(got), headers, "{about}: headers of the reply");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert_eq!(
+        text(&got.body),
+        text(&sent.body),
+        "{about}: body of the reply"
+    );
+    if sent.header("content-length").is_some() {
+        assert_eq!(
+            got.header("content-length"),
+            sent.header("content-length"),
+            "{about}"
+        );
+    }
+}
+
+/// What is written beside a recorded policy whose job also has a visibility of its own.
+const MIRROR: &str = r#","ojs.rate_limit.mirror":{"visibility_timeout_ms":30000}"#;
+
+/// What differs, and how often.
+type Differences = &'static [(&'static str, usize)];
+
+/// How many exchanges each recording has, and how often what must differ.
+const SDKS: [(&str, usize, Differences); 5] = [
+    ("go", 99, &[("heartbeat mended", 8)]),
+    ("javascript", 136, &[("heartbeat mended", 8)]),
+    ("python", 60, &[("media type mended", 60)]),
+    ("python-relabelled", 102, &[("media type mended", 102)]),
+    ("rust", 86, &[("path made plain", 6)]),
+];
+
+/// Some recorded jobs bring a `meta["ojs.rate_limit"]`; here it is not to be enforced.
+const IGNORE: &str = "[job_policies]\naccept = \"ignore\"\n";
+
+/// Limits that cover queues which nobody in the recordings uses.
+const ELSEWHERE: &str = "
+[[policy]]
+name = \"elsewhere\"
+match = { queue = \"elsewhere-*\" }
+key = \"{queue}:{type}\"
+concurrency = 1
+
+[[queue]]
+name = \"elsewhere\"
+concurrency = 1
+";
+
+/// Replays all recordings; no other differences than those above `and` these. Gives each replay and its own calls.
+async fn unchanged(config: &str, and: &[Differences]) -> Vec<(Vec<Exchange>, Vec<String>)> {
+    let mut own_calls = Vec::new();
+    for (nth, (name, length, differences)) in SDKS.into_iter().enumerate() {
+        let and = and.get(nth).copied().unwrap_or_default();
+        let (redis, postgres): (Vec<Exchange>, Vec<Exchange>) = recorded(name)
+            .into_iter()
+            .partition(|exchange| exchange.backend == "redis");
+        assert_eq!(redis.len() + postgres.len(), length, "{name}");
+        let mut counts = Counts::new();
+        for exchanges in [redis, postgres] {
+            assert!(!exchanges.is_empty(), "{name}");
+            let (more, own) = through(name, &exchanges, config).await;
+            more.into_iter()
+                .for_each(|(what, n)| *counts.entry(what).or_default() += n);
+            own_calls.push((exchanges, own));
+        }
+        assert_eq!(
+            counts,
+            differences.iter().chain(and).copied().collect(),
+            "{name}"
+        );
+    }
+    own_calls
+}
+
+/// What the sidecar asks before its first FETCH.
+const MANIFEST: &str = "GET /ojs/manifest HTTP/1.1";
+const RUNNING: &str = "GET /ojs/v1/admin/jobs?state=active&page=1&per_page=100 HTTP/1.1";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_limits_nothing_changes() {
+    for (_, own) in unchanged(IGNORE, &[]).await {
+        assert_eq!(own, [MANIFEST]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_elsewhere_change_nothing() {
+    for (exchanges, own) in unchanged(&format!("{IGNORE}{ELSEWHERE}"), &[]).await {
+        let (first, looked_up) = own.split_at(2);
+        assert_eq!(first, [MANIFEST, RUNNING]);
+        // The backend had no list of running jobs, so those that heartbeats name are looked at once.
+        let mut named: Vec<String> = exchanges
+            .iter()
+            .filter(|exchange| exchange.request.start.contains("/heartbeat"))
+            .flat_map(|exchange| {
+                let beat: Value = serde_json::from_slice(&exchange.request.body).unwrap();
+                let ids = [&beat["active_jobs"], &beat["active_job_ids"]];
+                let ids = ids.into_iter().filter_map(Value::as_array).flatten();
+                ids.map(|id| format!("GET /ojs/v1/jobs/{} HTTP/1.1", id.as_str().unwrap()))
+                    .collect::<Vec<String>>()
+            })
+            .collect();
+        let mut looked_up = looked_up.to_vec();
+        named.sort_unstable();
+        named.dedup();
+        looked_up.sort_unstable();
+        assert_eq!(looked_up, named);
+    }
+}
+
+/// With the limits that some of the recorded jobs bring along (one at a time, and they came one by
+/// one): the FETCHes that bring such a job are the sidecar's, the job itself and all else is as it was.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_that_jobs_bring_change_their_own_fetch_only() {
+    let (plain, mirrored): (Differences, Differences) = (
+        &[("fetch of a limited job", 2)],
+        &[("fetch of a limited job", 2), ("mirror written", 2)],
+    );
+    unchanged("", &[mirrored, mirrored, plain, plain, plain]).await;
+}
