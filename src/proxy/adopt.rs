@@ -148,7 +148,7 @@ impl Proxy {
         let queue = text(queue).unwrap_or_else(|| "default".to_owned());
         let kind = text(kind).unwrap_or_default();
         let policies = sidecar.policies.load();
-        let limits = sidecar.limits_of(job, &queue, &kind, None, &policies);
+        let limits = sidecar.limits_of(job, job.get("meta"), &queue, &kind, None, &policies);
         drop(policies);
         if limits.limited.is_empty() || sidecar.hold.has(&id) {
             return false;

@@ -68,23 +68,30 @@ impl Wanted {
     fn rewritten(&self, lanes: &[Lane], count: usize, claim_id: Option<&str>) -> Option<Vec<u8>> {
         let request = Json::parse(&self.body, DEPTH).ok()?;
         let names: Vec<String> = lanes.iter().map(|lane| quote(&lane.queue)).collect();
+        let mut set = [
+            (
+                &["queues", "queues"],
+                Some(format!("[{}]", names.join(","))),
+            ),
+            (&["count", "batch_size"], Some(count.to_string())),
+            (&["worker_id", "worker_id"], claim_id.map(quote)),
+        ]
+        .map(|(names, value)| (names, value, false));
         let mut splice = Splice::new();
-        let mut set = |names: &[&str], value: String| {
-            let mut found = false;
-            for member in request.members() {
-                if names.iter().any(|name| member.is_named(name)) {
+        for member in request.members() {
+            for (names, value, found) in &mut set {
+                if let Some(value) = value
+                    && names.iter().any(|name| member.is_named(name))
+                {
                     splice.replace(member.value.range(), value.clone());
-                    found = true;
+                    *found = true;
                 }
             }
-            if !found && let Some(name) = names.first() {
+        }
+        for ([name, _], value, found) in &set {
+            if let (Some(value), false) = (value, found) {
                 splice.add_member(request, name, value.as_bytes());
             }
-        };
-        set(&["queues"], format!("[{}]", names.join(",")));
-        set(&["count", "batch_size"], count.to_string());
-        if let Some(claim_id) = claim_id {
-            set(&["worker_id"], quote(claim_id));
         }
         Some(splice.apply(&self.body))
     }
@@ -260,7 +267,8 @@ fn jobs_of(reply: Json<'_>) -> Option<Vec<Json<'_>>> {
     if reply.kind() != Kind::Object {
         return None;
     }
-    match (reply.get_exact("jobs"), reply.get_exact("job")) {
+    let [jobs, job] = reply.pick_exact(["jobs", "job"]);
+    match (jobs, job) {
         (Some(jobs), _) if jobs.kind() == Kind::Array => Some(jobs.items().collect()),
         (Some(jobs), None) if !jobs.is_null() => None,
         (_, Some(job)) if job.kind() == Kind::Object => Some(vec![job]),

@@ -53,8 +53,8 @@ impl Sidecar {
         origin: &Origin<'_>,
         policies: &PolicySet,
     ) -> Option<Held> {
-        let [id, kind, queue, priority, attempt] =
-            job.pick(["id", "type", "queue", "priority", "attempt"]);
+        let [id, kind, queue, priority, attempt, meta] =
+            job.pick(["id", "type", "queue", "priority", "attempt", "meta"]);
         let id = id?.text()?;
         let queue = origin.queue_of(queue.and_then(|queue| queue.text()).as_deref());
         let kind = kind.and_then(|kind| kind.text()).unwrap_or_default();
@@ -62,7 +62,7 @@ impl Sidecar {
             .and_then(|a| a.int())
             .and_then(|a| u32::try_from(a).ok());
         self.backend.saw_attempt(attempt);
-        let limits = self.limits_of(job, &queue, &kind, origin.tenant, policies);
+        let limits = self.limits_of(job, meta, &queue, &kind, origin.tenant, policies);
         let own = || mirror::visibility(job).map(Duration::from_millis);
         let visibility = origin.visibility.or_else(own).unwrap_or(DEFAULT_VISIBILITY);
         let claimed = Claimed {
@@ -91,10 +91,11 @@ impl Sidecar {
         })
     }
 
-    /// Everything that limits a job now.
+    /// Everything that limits a job with this `meta` now.
     pub(super) fn limits_of(
         &self,
         job: Json<'_>,
+        meta: Option<Json<'_>>,
         queue: &str,
         kind: &str,
         tenant: Option<&str>,
@@ -104,7 +105,7 @@ impl Sidecar {
         let view = JobView {
             queue,
             kind,
-            meta: job.get("meta"),
+            meta,
             tenant,
         };
         let brings =

@@ -1,10 +1,10 @@
 //! Inspection: `GET /ojs/v1/rate-limits/{key}` in the shape of the rate-limiting text, section 10.1.
 
-use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use hashbrown::HashMap;
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
 

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -161,15 +162,18 @@ impl Proxy {
         verb: Verb,
     ) -> Result<Reply, UpstreamError> {
         let sidecar = &self.sidecar;
-        let Some(job) = job_id(&call.body) else {
+        let Some((job, worker_id)) = named(&call.body) else {
             return self.upstream.call(call).await;
         };
         let hidden = sidecar.hold.hide(&job);
         let row = sidecar.store.row(&job).await.ok().flatten();
         if let Some(row) = &row
-            && let Some(body) = under(&call.body, &row.claimed.claim_id)
+            && let Some(range) = worker_id
         {
-            call.body = body;
+            // The id under which the job was claimed, where the worker says its own.
+            let mut splice = Splice::new();
+            splice.replace(range, quote(&row.claimed.claim_id));
+            call.body = splice.apply(&call.body).into();
         }
         let answer = self.insist(call, scope, verb, &job, row.as_ref()).await;
         let over = match &answer {
@@ -291,20 +295,9 @@ impl Proxy {
     }
 }
 
-/// The job that an ACK or nack names.
-fn job_id(body: &[u8]) -> Option<Arc<str>> {
-    let id = Json::parse(body, DEPTH).ok()?.get("job_id")?.text()?;
-    Some(Arc::from(id.as_ref()))
-}
-
-/// The body with `worker_id` as the id under which the job was claimed; `None`: it says none, or that.
-fn under(body: &[u8], claim_id: &str) -> Option<Bytes> {
-    let request = Json::parse(body, DEPTH).ok()?;
-    let said = request.get("worker_id")?;
-    if said.text().as_deref() == Some(claim_id) {
-        return None;
-    }
-    let mut splice = Splice::new();
-    splice.replace(said.range(), quote(claim_id));
-    Some(splice.apply(body).into())
+/// The job that an ACK or nack names, and where its `worker_id` stands, if it says one.
+fn named(body: &[u8]) -> Option<(Arc<str>, Option<Range<usize>>)> {
+    let [job, worker_id] = Json::parse(body, DEPTH).ok()?.pick(["job_id", "worker_id"]);
+    let job = Arc::from(job?.text()?.as_ref());
+    Some((job, worker_id.map(|id| id.range())))
 }
