@@ -286,6 +286,30 @@ impl Metrics {
         }
     }
 
+    /// No job is out any more, whatever they were: all usage was forgotten.
+    pub fn clear(&self) {
+        self.0.slots.set(0.0);
+        let keys = self.0.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        keys.values().for_each(|series| series.active.set(0.0));
+    }
+
+    /// The keys that have series of their own.
+    pub fn keys(&self) -> Vec<Arc<str>> {
+        let keys = self.0.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = keys.keys().filter(|key| &***key != OTHER);
+        own.cloned().collect()
+    }
+
+    /// How many jobs of a key with a series of its own are out.
+    pub fn active(&self, key: &str, jobs: u32) {
+        self.key(key).active.set(f64::from(jobs));
+    }
+
+    /// How many limited jobs are out.
+    pub fn slots(&self, jobs: usize) {
+        self.0.slots.set(jobs as f64);
+    }
+
     /// A job was refused; `first`: for the first time since it was claimed.
     pub fn refused(&self, limited: &Limited, strategy: Strategy, first: bool) {
         self.policy(&limited.policy).limited.increment(1);

@@ -41,6 +41,8 @@ pub struct Claimed {
     pub priority: i32,
     /// Its attempt, as claimed.
     pub attempt: u32,
+    /// When it was claimed, by the store's clock.
+    pub claimed_at: Timestamp,
     /// How long the claim lasts from each accepted heartbeat, in microseconds.
     pub visibility: u64,
     /// Every key that it must pass, in no order that matters.

@@ -38,6 +38,7 @@ fn job(id: &str, priority: i32, keys: &[&str]) -> Held {
         queue: Arc::from("q"),
         priority,
         attempt: 1,
+        claimed_at: NOW,
         visibility: 30_000_000,
         limited: limits.limited.clone(),
     };
@@ -121,13 +122,9 @@ async fn a_refused_group_is_asked_again_only_in_time_or_when_a_slot_ends() {
         hold.put_back(held, Some((refused, policy())));
     }
     assert!(hold.pick(&lane(1), 1, NOW.plus(44_999)).is_empty());
-    assert_eq!(
-        hold.prospect(&lane(1)).0,
-        Prospect {
-            at: Some(NOW.plus(50_000)),
-            slot: true
-        }
-    );
+    let prospect = hold.prospect(&lane(1)).0;
+    assert_eq!(prospect.at, Some(NOW.plus(50_000)));
+    assert!(prospect.slot, "the far time does not hide the slot");
     let early = hold.pick(&lane(1), 1, NOW.plus(45_000));
     assert_eq!(ids(&early), ["b1"]);
     put_all_back(&hold, early);
@@ -141,7 +138,7 @@ async fn a_paused_key_offers_no_prospect() {
     hold.add(vec![job("a1", 0, &["a"])]);
     let held = hold.pick(&lane(1), 1, NOW).remove(0);
     hold.put_back(held, Some((Refused::Paused, Arc::from("a"))));
-    assert!(hold.prospect(&lane(1)).0.is_none());
+    assert_eq!(hold.prospect(&lane(1)).0, Prospect::default());
 }
 
 #[tokio::test(start_paused = true)]
@@ -259,7 +256,7 @@ async fn what_is_empty_and_idle_is_forgotten() {
 }
 
 #[test]
-fn a_prospect_is_the_soonest_time_and_any_slot() {
+fn a_prospect_keeps_the_soonest_time_and_the_slot() {
     let at = |t| Prospect::at(Timestamp(t));
     assert_eq!(at(2).or(at(1)), at(1));
     let both = Prospect::slot().or(at(9));

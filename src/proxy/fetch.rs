@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::Response;
 use http::request::Parts;
-use http::{Response, StatusCode};
 use tokio::time::Instant;
 
 use super::body::Body;
 use super::claim::{Answer, Kept, Section, Wanted};
-use super::handout::HandOut;
+use super::handout::{HandOut, Hint};
 use super::job::{self, Origin};
 use super::outlive::{Client, to_the_end};
 use super::refuse;
@@ -43,17 +43,6 @@ enum Whole {
     Answer(Response<Body>),
     /// Jobs that are limited came; they are in the hold now.
     Kept(Kept),
-}
-
-/// What the headers of an answer of ours tell.
-#[derive(Clone, Default)]
-pub(super) struct Hint {
-    /// The policy that the next of them waits for.
-    policy: Option<Arc<str>>,
-    /// Whether held jobs of the asked queues wait for their limits.
-    limited: bool,
-    /// When the next of them could start.
-    next: Option<Duration>,
 }
 
 impl Proxy {
@@ -100,35 +89,35 @@ impl Proxy {
                 }
             }
         }
-        let asked = Arc::new((wanted, sections, policies));
-        let settings = &sidecar.settings;
-        let patience = Instant::now() + settings.max_wait.max(settings.claim_budget);
-        loop {
-            match self.filled(Arc::clone(&asked)).await {
-                Outcome::Ours(mut out, hint) => {
-                    // A stall of ours is no reason to send a worker away from jobs that may start.
-                    if !out.all_late().await || Instant::now() >= patience {
-                        return out.respond(&parts, hint);
-                    }
-                }
-                other => return self.answer(&parts, other),
-            }
-        }
+        let client = Client::default();
+        let work = self
+            .clone()
+            .filled(wanted, sections, policies, client.clone());
+        // If the worker hangs up, the outcome is dropped, and its hand-out undoes itself.
+        let outcome = to_the_end(&sidecar.tasks, client, work).await;
+        self.answer(&parts, outcome)
     }
 
-    /// Fills the hold and starts from it, to the end: what it claimed for a worker that hung up is
-    /// held for the next.
-    async fn filled(&self, asked: Arc<(Wanted, Vec<Section>, Arc<PolicySet>)>) -> Outcome {
-        let client = Client::default();
-        let work = {
-            let (proxy, client) = (self.clone(), client.clone());
-            async move {
-                let (wanted, sections, policies) = &*asked;
-                proxy.fill(wanted, sections, policies, &client).await
+    /// Fills the hold and starts from it; once more if all that started is late by now. A stall of ours
+    /// is no reason to send a worker away from jobs that may start.
+    async fn filled(
+        self,
+        wanted: Wanted,
+        sections: Vec<Section>,
+        policies: Arc<PolicySet>,
+        client: Client,
+    ) -> Outcome {
+        let settings = &self.sidecar.settings;
+        let patience = Instant::now() + settings.max_wait.max(settings.claim_budget);
+        loop {
+            let outcome = self.fill(&wanted, &sections, &policies, &client).await;
+            let Outcome::Ours(mut out, hint) = outcome else {
+                return outcome;
+            };
+            if !out.all_late().await || Instant::now() >= patience || client.has_gone() {
+                return Outcome::Ours(out, hint);
             }
-        };
-        // If the worker has gone, the outcome is dropped, and its hand-out undoes itself.
-        to_the_end(&self.sidecar.tasks, client, work).await
+        }
     }
 
     /// A FETCH that no limit can touch by its queues: forwarded and returned as it is, unless jobs with
@@ -269,6 +258,9 @@ impl Proxy {
         let sidecar = &self.sidecar;
         let budget = Instant::now() + sidecar.settings.claim_budget;
         for (nth, section) in sections.iter().enumerate() {
+            if out.len() >= wanted.count {
+                break;
+            }
             let was_shut = shut.get(nth).is_some_and(|shut| *shut);
             for lane in section
                 .lanes
@@ -316,7 +308,8 @@ impl Proxy {
         Ok(None)
     }
 
-    async fn may_claim(&self, lane: &Lane, section: &Section, n: usize) -> usize {
+    /// How many of `n` jobs may be asked of a section now.
+    pub(super) async fn may_claim(&self, lane: &Lane, section: &Section, n: usize) -> usize {
         match &section.gate {
             Some(gate) => self.allowance(lane, gate, n).await.jobs,
             None => n,
@@ -388,31 +381,6 @@ impl super::Sidecar {
     }
 }
 
-impl Hint {
-    /// Writes what it knows into the headers of an answer.
-    pub(super) fn write(self, headers: &mut http::HeaderMap) {
-        if !self.limited {
-            return;
-        }
-        headers.insert(
-            "ojs-throttle-limited",
-            http::HeaderValue::from_static("true"),
-        );
-        if let Some(Ok(policy)) = self
-            .policy
-            .map(|policy| http::HeaderValue::try_from(&*policy))
-        {
-            headers.insert("ojs-throttle-policy", policy);
-        }
-        if let Some(next) = self.next {
-            let text = format!("{:.3}", next.as_secs_f64());
-            if let Ok(value) = http::HeaderValue::try_from(text) {
-                headers.insert("ojs-throttle-next", value);
-            }
-        }
-    }
-}
-
 impl Wanted {
     fn understand(&mut self, asked: Read) {
         self.count = asked.count;
@@ -459,7 +427,3 @@ fn read(body: &[u8]) -> Option<Read> {
             .map(Duration::from_millis),
     })
 }
-
-/// The status of every answer of ours to a FETCH, with or without jobs: SDKs take anything else for
-/// an error and back off.
-pub(super) const OK: StatusCode = StatusCode::OK;

@@ -2,18 +2,56 @@
 //! polls the reply's body; until then it undoes itself when it is dropped, and the jobs are in the hold
 //! again for the next worker.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
 use http::Response;
 use http::request::Parts;
 use tokio::task::JoinHandle;
 
 use super::body::{Body, Watch};
-use super::fetch::{self, Hint};
 use super::ours;
 use super::start::Started;
 use super::{Proxy, timed};
 use crate::limit::EARLY;
 use crate::metrics::Event;
+
+/// What the headers of an answer of ours tell.
+#[derive(Clone, Default)]
+pub(super) struct Hint {
+    /// The policy that the next of them waits for.
+    pub(super) policy: Option<Arc<str>>,
+    /// Whether held jobs of the asked queues wait for their limits.
+    pub(super) limited: bool,
+    /// When the next of them could start.
+    pub(super) next: Option<Duration>,
+}
+
+impl Hint {
+    /// Writes what it knows into the headers of an answer.
+    fn write(self, headers: &mut http::HeaderMap) {
+        if !self.limited {
+            return;
+        }
+        headers.insert(
+            "ojs-throttle-limited",
+            http::HeaderValue::from_static("true"),
+        );
+        if let Some(Ok(policy)) = self
+            .policy
+            .map(|policy| http::HeaderValue::try_from(&*policy))
+        {
+            headers.insert("ojs-throttle-policy", policy);
+        }
+        if let Some(next) = self.next {
+            let text = format!("{:.3}", next.as_secs_f64());
+            if let Ok(value) = http::HeaderValue::try_from(text) {
+                headers.insert("ojs-throttle-next", value);
+            }
+        }
+    }
+}
 
 /// Started jobs and the means to take them back.
 #[derive(Debug)]
@@ -72,7 +110,6 @@ impl HandOut {
             Body::watched(bytes, self)
         };
         let mut response = Response::new(body);
-        *response.status_mut() = fetch::OK;
         ours(&parts.headers, response.headers_mut());
         hint.write(response.headers_mut());
         proxy.mend_media_type(&parts.headers, response.headers_mut());

@@ -13,7 +13,7 @@ use http::{Response, StatusCode};
 use super::body::Body;
 use super::ours;
 use super::start::named;
-use super::{DEPTH, Proxy};
+use super::{DEFAULT_VISIBILITY, DEPTH, Proxy};
 use crate::json::{Json, Kind, Splice, quote};
 use crate::metrics::Event;
 use crate::store::{Change, Place, Row};
@@ -30,7 +30,7 @@ struct Beat {
 }
 
 /// The claim id of jobs, and the visibility to ask for them.
-type ClaimedFor = (Arc<str>, Option<Duration>);
+type ClaimedFor = (Arc<str>, Duration);
 
 /// Jobs that go upstream in one heartbeat.
 #[derive(Default)]
@@ -92,13 +92,8 @@ impl Proxy {
         for job in &beat.jobs {
             match self.sidecar.store.row(job).await {
                 Ok(Some(row)) if row.place == Place::Out => {
-                    // Where it would count from the start of the job, the job's own value would shorten
-                    // what the backend gives by itself.
-                    let its_own = (!self.sidecar.backend.from_start())
-                        .then_some(Duration::from_micros(row.claimed.visibility));
-                    let lasts = beat.visibility.or(its_own);
                     let group = ours
-                        .entry((row.claimed.claim_id.clone(), lasts))
+                        .entry((row.claimed.claim_id.clone(), self.lasting(beat, &row)))
                         .or_default();
                     group.ids.push(job.clone());
                     group.rows.push(row);
@@ -109,21 +104,38 @@ impl Proxy {
         (own, ours)
     }
 
+    /// How long a job that the sidecar claimed shall last from now: as long as the worker says, else as
+    /// long as the job itself.
+    fn lasting(&self, beat: &Beat, row: &Row) -> Duration {
+        let its_own = Duration::from_micros(row.claimed.visibility);
+        match beat.visibility {
+            Some(said) => said,
+            // Here a value replaces what the backend gives by itself, and must not be less.
+            None if self.sidecar.backend.from_start() => its_own.max(DEFAULT_VISIBILITY),
+            None => its_own,
+        }
+    }
+
     /// One heartbeat for jobs that the sidecar claimed; the backend's answer, if it is one.
     async fn beat_for(
         &self,
         scope: u64,
         claim_id: &str,
-        lasts: Option<Duration>,
+        lasts: Duration,
         group: &Group,
     ) -> Option<Bytes> {
         let sidecar = &self.sidecar;
         let ids: Vec<String> = group.ids.iter().map(|id| quote(id)).collect();
-        let asks = lasts.map_or_else(String::new, |lasts| {
-            format!(r#","visibility_timeout_ms":{}"#, lasts.as_millis())
-        });
+        let now = sidecar.store.now();
+        let ages = group
+            .rows
+            .iter()
+            .map(|row| now.since(row.claimed.claimed_at));
+        let oldest = Duration::from_micros(ages.max().unwrap_or(0));
+        // Time in the hold was none of the worker's, and counts where claims last from their start.
+        let ms = sidecar.backend.heartbeat_value(lasts, oldest).as_millis();
         let body = format!(
-            r#"{{"worker_id":{},"active_jobs":[{}]{asks}}}"#,
+            r#"{{"worker_id":{},"active_jobs":[{}],"visibility_timeout_ms":{ms}}}"#,
             quote(claim_id),
             ids.join(",")
         );
@@ -140,7 +152,7 @@ impl Proxy {
                 .iter()
                 .filter(|row| extended.iter().any(|id| **id == *row.claimed.job))
             {
-                let lasts = lasts.map_or(row.claimed.visibility, super::job::micros);
+                let lasts = super::job::micros(lasts);
                 let until = sidecar.store.now().plus(lasts);
                 let change = Change::Until {
                     job: row.claimed.job.clone(),

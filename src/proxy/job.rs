@@ -75,6 +75,7 @@ impl Sidecar {
                 .and_then(|p| p.int())
                 .map_or(0, |p| p.clamp(-1000, 1000) as i32),
             attempt: attempt.unwrap_or(0),
+            claimed_at: self.store.now(),
             visibility: micros(visibility),
             limited: limits.limited.clone(),
         };

@@ -111,6 +111,7 @@ fn claimed(n: usize, limited: Arc<[Limited]>) -> Claimed {
         queue: Arc::from("email"),
         priority: 0,
         attempt: 0,
+        claimed_at: Timestamp(0),
         visibility: 30_000_000,
         limited,
     }

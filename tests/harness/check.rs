@@ -16,10 +16,21 @@ impl Judge {
     pub(super) fn always(&mut self) {
         self.nothing_twice();
         self.never_more_than_asked();
+        self.shown_as_they_are();
     }
 
-    /// I2: no claim is delivered twice, nothing is delivered that was not claimed, no enqueue is
-    /// forwarded twice.
+    /// Jobs come to workers as active, and without what the sidecar wrote into them.
+    fn shown_as_they_are(&mut self) {
+        let odd: Vec<String> = (self.records.deliveries.iter())
+            .filter(|d| {
+                d.shown["state"] != "active" || d.shown.to_string().contains("rate_limit.mirror")
+            })
+            .map(|d| format!("{} came as {}", d.job, d.shown))
+            .collect();
+        self.problems.extend(odd);
+    }
+
+    /// I2: no claim is delivered twice, nothing is delivered that was not claimed.
     fn nothing_twice(&mut self) {
         let mut problems = Vec::new();
         for claim in self.claims.iter().filter(|claim| claim.delivered.len() > 1) {
@@ -33,6 +44,12 @@ impl Judge {
         if joined != self.records.deliveries.len() {
             problems.push("a job was delivered that nobody claimed".into());
         }
+        self.problems.extend(problems);
+    }
+
+    /// No enqueue goes to the backend twice: it may have been stored the first time.
+    pub(super) fn forwarded_once(&mut self) {
+        let mut problems = Vec::new();
         let mut forwarded: HashMap<&str, usize> = HashMap::new();
         for sent in self
             .seen

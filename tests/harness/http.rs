@@ -41,7 +41,6 @@ impl Drop for Link {
 #[derive(Clone, Debug)]
 pub struct Reply {
     pub status: u16,
-    pub headers: http::HeaderMap,
     pub body: Bytes,
 }
 
@@ -104,7 +103,6 @@ impl Client {
         self.idle.lock().expect("no panic").push(link);
         Ok(Reply {
             status: head.status.as_u16(),
-            headers: head.headers,
             body,
         })
     }

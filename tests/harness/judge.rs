@@ -24,7 +24,6 @@ pub struct Claim {
 /// The time in which a job was out with a worker.
 #[derive(Clone, Debug)]
 pub struct Slot {
-    pub job: String,
     pub start: Instant,
     pub end: Instant,
 }
@@ -50,35 +49,43 @@ pub struct Judge {
 }
 
 impl Judge {
+    /// A judge of ledgers that were written by hand: the judges are judged with it.
+    pub fn of(begun: Instant, records: Records, events: Vec<(Instant, Event)>) -> Judge {
+        let labels = labels(&records);
+        let claims = join(&events, &records);
+        let last = events.last().map_or(begun, |(at, _)| *at);
+        let mut judge = Judge {
+            begun,
+            ended: last,
+            records,
+            events,
+            claims,
+            seen: Vec::new(),
+            sent: Vec::new(),
+            jitter: Duration::ZERO,
+            rows: (0, 0),
+            active: HashMap::new(),
+            breaches: 0,
+            problems: Vec::new(),
+            labels,
+        };
+        judge.always();
+        judge
+    }
+
     pub(super) fn new(
         world: &World,
         rows: (usize, usize),
         active: HashMap<String, Option<u64>>,
     ) -> Judge {
         let records = world.ledger.open().clone();
-        let events = world.backend.ledger();
-        let labels = records
-            .produced
-            .iter()
-            .map(|p| (p.id.clone(), p.labels.clone()))
-            .collect();
-        let claims = join(&events, &records);
-        let mut judge = Judge {
-            begun: world.begun,
-            ended: Instant::now(),
-            records,
-            events,
-            claims,
-            seen: world.backend.seen(),
-            sent: world.sent(),
-            jitter: world.jitter(),
-            rows,
-            active,
-            breaches: 0,
-            problems: Vec::new(),
-            labels,
-        };
-        judge.always();
+        let mut judge = Judge::of(world.begun, records, world.backend.ledger());
+        judge.ended = Instant::now();
+        judge.seen = world.backend.seen();
+        judge.sent = world.sent();
+        judge.jitter = world.jitter();
+        (judge.rows, judge.active) = (rows, active);
+        judge.forwarded_once();
         judge
     }
 
@@ -114,7 +121,6 @@ impl Judge {
                 .filter_map(|&nth| self.records.deliveries.get(nth))
             {
                 slots.push(Slot {
-                    job: claim.job.clone(),
                     start: delivery.at,
                     end: claim.end.map_or(self.ended, |(at, _)| at),
                 });
@@ -218,6 +224,11 @@ impl Judge {
             shown.join("\n  ")
         );
     }
+}
+
+fn labels(records: &Records) -> HashMap<String, Vec<String>> {
+    let produced = records.produced.iter();
+    produced.map(|p| (p.id.clone(), p.labels.clone())).collect()
 }
 
 /// Claims with their ends and deliveries. A delivery belongs to the latest claim before it.

@@ -24,6 +24,11 @@ pub struct Ctx {
 }
 
 impl Ctx {
+    /// Every other run: for scenarios of two kinds.
+    pub fn even(self) -> bool {
+        self.seed.is_multiple_of(2)
+    }
+
     pub(super) fn net(self) -> Net {
         if self.real {
             Net::Tcp

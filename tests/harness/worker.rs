@@ -41,12 +41,6 @@ impl Hands {
         }
     }
 
-    /// The same worker with a visibility in its FETCHes and heartbeats, in milliseconds.
-    pub fn visible(mut self, ms: u64) -> Hands {
-        self.visibility = Some(ms);
-        self
-    }
-
     /// One FETCH. `Err`: its status, 0 where no reply came.
     pub async fn fetch(&self, queues: &[&str], count: usize) -> Result<Vec<Delivery>, u16> {
         let mut body = json!({ "queues": queues, "count": count, "worker_id": self.name });
@@ -280,7 +274,6 @@ impl Worker {
         };
         let task = tokio::spawn(life.live());
         Handle {
-            name,
             stop,
             task: task.abort_handle(),
         }
@@ -290,7 +283,6 @@ impl Worker {
 /// A running worker.
 #[derive(Clone)]
 pub struct Handle {
-    pub name: String,
     stop: CancellationToken,
     task: AbortHandle,
 }

@@ -370,7 +370,7 @@ impl World {
             };
             // The backend's ledger is long: it is read now and then only, unless it may be the end.
             let nth = looks.fetch_add(1, Ordering::Relaxed);
-            (settled >= stored || nth % 20 == 0) && self.backend.ended() >= stored
+            (settled >= stored || nth.is_multiple_of(20)) && self.backend.ended() >= stored
         })
         .await
     }

@@ -53,11 +53,7 @@ pub async fn hang_up_while_waiting(ctx: Ctx) -> Judge {
 /// A worker hangs up while its claim is under way: what was claimed is held for the next one, who
 /// gets it at once.
 pub async fn hang_up_during_the_claim(ctx: Ctx) -> Judge {
-    let limits = if ctx.seed.is_multiple_of(2) {
-        CONCURRENCY
-    } else {
-        GATED
-    };
+    let limits = if ctx.even() { CONCURRENCY } else { GATED };
     let w = ctx.world().limits(limits).start().await;
     w.enqueue_all(2, |_| job()).await;
     w.backend
@@ -195,7 +191,7 @@ pub async fn backend_down_during_ack(ctx: Ctx) -> Judge {
     let got = one.fetch(&["mail"], 2).await.unwrap_or_default();
     w.backend.down();
     let ids: Vec<String> = got.iter().map(|delivery| delivery.job.clone()).collect();
-    let beat = one.beat(&ids, ctx.seed.is_multiple_of(2)).await;
+    let beat = one.beat(&ids, ctx.even()).await;
     let (a, b, ()) = tokio::join!(one.ack(&ids[0]), one.ack(&ids[1]), async {
         w.pass(500 + ctx.seed * 300).await;
         w.backend.up().await;
@@ -282,7 +278,7 @@ pub async fn held_job_handed_out_again(ctx: Ctx) -> Judge {
     let (one, two) = (w.hands("one"), w.hands("two"));
     let first = one.fetch(&["mail"], 4).await.unwrap_or_default();
     w.backend.take_back(&ids[2]).await;
-    if ctx.seed.is_multiple_of(2) {
+    if ctx.even() {
         // Another worker gets it past the sidecar.
         let fetch = json!({ "queues": ["mail"], "count": 1, "worker_id": "elsewhere" });
         w.backend
@@ -309,7 +305,7 @@ pub async fn held_job_handed_out_again(ctx: Ctx) -> Judge {
         .iter()
         .filter(|d| d.job == ids[2])
         .count();
-    let expected = usize::from(ctx.seed % 2 == 1);
+    let expected = usize::from(!ctx.even());
     judge.that(
         runs == expected,
         format!("the job ran {runs} times through us, not {expected}"),
@@ -323,11 +319,7 @@ pub async fn held_job_handed_out_again(ctx: Ctx) -> Judge {
 
 /// What the backend says instead of jobs is passed on, and takes no slot.
 pub async fn fetch_answered_with_nonsense(ctx: Ctx) -> Judge {
-    let limits = if ctx.seed.is_multiple_of(2) {
-        CONCURRENCY
-    } else {
-        GATED
-    };
+    let limits = if ctx.even() { CONCURRENCY } else { GATED };
     let w = ctx.world().limits(limits).start().await;
     w.enqueue_all(6, |_| job()).await;
     let one = w.hands("one");
@@ -386,7 +378,7 @@ pub async fn fetch_reply_lost(ctx: Ctx) -> Judge {
     w.backend.next(
         Op::Fetch,
         2,
-        if ctx.seed.is_multiple_of(2) {
+        if ctx.even() {
             Fault::ReplyLost
         } else {
             Fault::ReplyCut
@@ -483,11 +475,7 @@ pub async fn everything_goes_wrong(ctx: Ctx) -> Judge {
 /// The backend keeps a FETCH longer than anyone waits: its worker is told, and what was claimed comes
 /// again when its visibility has passed.
 pub async fn fetch_hangs(ctx: Ctx) -> Judge {
-    let limits = if ctx.seed % 2 == 0 {
-        CONCURRENCY
-    } else {
-        GATED
-    };
+    let limits = if ctx.even() { CONCURRENCY } else { GATED };
     let w = ctx.world().limits(limits).start().await;
     w.enqueue_all(4, |_| job()).await;
     w.backend.next(

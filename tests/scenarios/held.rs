@@ -240,7 +240,7 @@ pub async fn held_stays_in_its_scope(ctx: Ctx) -> Judge {
 
 /// Where requeue is harmless, jobs that nobody asks for go back after `hold.idle`.
 pub async fn given_back_when_idle(ctx: Ctx) -> Judge {
-    let lax = if ctx.seed.is_multiple_of(2) {
+    let lax = if ctx.even() {
         Lax::redis()
     } else {
         Lax::postgres()

@@ -374,12 +374,12 @@ pub async fn unlimited_bytes_are_equal(ctx: Ctx) -> Judge {
 
 /// Attempt numbers are what they are without a sidecar, however long a job was held.
 pub async fn attempts_are_unchanged(ctx: Ctx) -> Judge {
-    let lax = if ctx.seed.is_multiple_of(2) {
+    let lax = if ctx.even() {
         Lax::spec()
     } else {
         Lax::redis()
     };
-    let first = i64::from(ctx.seed.is_multiple_of(2));
+    let first = i64::from(ctx.even());
     let w = ctx
         .world()
         .lax(lax)

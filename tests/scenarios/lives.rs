@@ -18,14 +18,19 @@ fn job() -> Job {
         .label("k:a")
 }
 
-/// Jobs that run longer than their visibility, under heartbeats whose `active_jobs` is a number. Not on
-/// a lite-like backend, where no heartbeat makes a claim last longer than its start plus visibility.
+/// Jobs that run longer than their visibility, under heartbeats whose `active_jobs` is a number.
 pub async fn longer_than_visibility(ctx: Ctx) -> Judge {
-    let lax =
-        [Lax::spec(), Lax::redis(), Lax::postgres(), Lax::amqp()][(ctx.seed % 4) as usize].clone();
+    let lax = [
+        Lax::spec(),
+        Lax::redis(),
+        Lax::postgres(),
+        Lax::amqp(),
+        Lax::lite(),
+    ][(ctx.seed % 5) as usize]
+        .clone();
     let w = ctx.world().lax(lax).limits(TWO).start().await;
     w.enqueue_all(6, |_| job()).await;
-    let worker = if ctx.seed.is_multiple_of(2) {
+    let worker = if ctx.even() {
         Worker::js(3)
     } else {
         Worker::python(3)
@@ -51,11 +56,7 @@ pub async fn longer_than_visibility(ctx: Ctx) -> Judge {
 /// A worker dies with its job: its slot is free when the backend has taken the job back, which runs
 /// again, and not before.
 pub async fn worker_dies(ctx: Ctx) -> Judge {
-    let limits = if ctx.seed.is_multiple_of(2) {
-        TWO
-    } else {
-        GATED
-    };
+    let limits = if ctx.even() { TWO } else { GATED };
     let w = ctx.world().limits(limits).start().await;
     w.enqueue_all(8, |_| job()).await;
     let dying = w.worker(Worker::js(2).queues(&["mail"]).runs(60_000..60_001));
@@ -80,11 +81,7 @@ pub async fn worker_dies(ctx: Ctx) -> Judge {
 
 /// The sidecar is killed with jobs out, and another starts: what runs has its slots there too.
 pub async fn restarted_with_jobs_out(ctx: Ctx) -> Judge {
-    let limits = if ctx.seed.is_multiple_of(2) {
-        TWO
-    } else {
-        GATED
-    };
+    let limits = if ctx.even() { TWO } else { GATED };
     let lax = [Lax::redis(), Lax::postgres(), Lax::spec()][(ctx.seed % 3) as usize].clone();
     let w = ctx.world().lax(lax).limits(limits).start().await;
     w.enqueue_all(8, |_| job()).await;
@@ -212,7 +209,7 @@ pub async fn drain_times_out(ctx: Ctx) -> Judge {
 
 /// SIGTERM and a new sidecar in the middle of everything: limits hold, each job runs once.
 pub async fn drained_under_load(ctx: Ctx) -> Judge {
-    let limits = if ctx.seed % 2 == 0 { TWO } else { GATED };
+    let limits = if ctx.even() { TWO } else { GATED };
     let w = ctx
         .world()
         .limits(&format!(
@@ -234,5 +231,37 @@ pub async fn drained_under_load(ctx: Ctx) -> Judge {
     judge.all_settles_ok(true);
     judge.each_ran_once();
     judge.settled();
+    judge
+}
+
+/// Workers that send no heartbeats: a job shorter than its visibility keeps its slot to its end, a
+/// longer one until the backend has taken it back, and no longer.
+pub async fn without_heartbeats(ctx: Ctx) -> Judge {
+    let limits = if ctx.even() { TWO } else { GATED };
+    let short = ctx.seed % 4 < 2;
+    let w = ctx.world().limits(limits).start().await;
+    let retry = json!({ "max_attempts": 20 });
+    w.enqueue_all(6, |_| job().option("retry", retry.clone()))
+        .await;
+    let runs = if short {
+        10_000..29_000
+    } else {
+        20_000..34_000
+    };
+    w.workers(
+        2,
+        Worker::js(2)
+            .queues(&["mail"])
+            .runs(runs)
+            .without_heartbeats(),
+    );
+    w.until_done(600).await;
+    let mut judge = w.judge().await;
+    judge.concurrency("k:a", 2);
+    if short {
+        judge.each_ran_once();
+        judge.all_settles_ok(false);
+    }
+    judge.no_slot_left();
     judge
 }

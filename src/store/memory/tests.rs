@@ -47,6 +47,7 @@ fn claimed(job: &str, generation: u64, limited: &[Limited]) -> Claimed {
         queue: Arc::from("queue"),
         priority: 0,
         attempt: 0,
+        claimed_at: Timestamp(0),
         visibility: 30_000_000,
         limited: Arc::from(limited),
     }
