@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::{DEFAULT_VISIBILITY, DEPTH, Proxy, Sidecar, job, mirror};
 use crate::json::Json;
 use crate::metrics::Event;
-use crate::policy::Accept;
+use crate::policy::{Accept, JobView};
 use crate::store::{Change, Claimed};
 use crate::upstream::UpstreamError;
 
@@ -155,7 +155,13 @@ impl Proxy {
         let queue = text(queue).unwrap_or_else(|| "default".to_owned());
         let kind = text(kind).unwrap_or_default();
         let policies = sidecar.policies.load();
-        let limits = sidecar.limits_of(job, job.get("meta"), &queue, &kind, None, &policies);
+        let view = JobView {
+            queue: &queue,
+            kind: &kind,
+            meta: job.get("meta"),
+            tenant: None,
+        };
+        let limits = super::job::limits_of(job, &view, &policies, true);
         drop(policies);
         if limits.limited.is_empty() || sidecar.hold.has(&id) {
             return false;

@@ -8,7 +8,7 @@ use http::HeaderMap;
 use tokio::time::Instant;
 
 use super::job::Origin;
-use super::{DEPTH, Proxy, job};
+use super::{DEPTH, Proxy, job, mirror};
 use crate::hold::{Lane, Lookahead, Prospect};
 use crate::json::{Json, Splice, quote};
 use crate::metrics::Event;
@@ -205,10 +205,12 @@ impl Proxy {
             sidecar.metrics.count(Event::Nonsense);
             return None;
         };
-        let mut held = Vec::new();
+        // One search of the reply spares several of each job: hardly any bring something.
+        let bring = crate::json::contains(&reply.body, mirror::NEEDLE);
+        let mut held = Vec::with_capacity(jobs.len());
         let jobs_came = jobs.len();
         for job in jobs {
-            match sidecar.read_job(job, origin, policies) {
+            match sidecar.read_job(job, origin, policies, bring) {
                 Some(job) => held.push(job),
                 None => sidecar.metrics.count(Event::Nonsense),
             }
