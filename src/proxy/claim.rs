@@ -23,6 +23,8 @@ pub(super) struct Wanted {
     pub(super) body: Bytes,
     pub(super) target: String,
     pub(super) headers: HeaderMap,
+    /// How long the backend may take.
+    pub(super) timeout: Duration,
     /// Whose credentials it carries.
     pub(super) scope: u64,
     /// The most jobs it may get.
@@ -258,7 +260,7 @@ impl Wanted {
             target: self.target.clone(),
             headers: self.headers.clone(),
             body,
-            timeout: Duration::from_secs(30),
+            timeout: self.timeout,
         }
     }
 }

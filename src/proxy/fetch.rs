@@ -60,6 +60,7 @@ impl Proxy {
             body,
             target: self.target(&parts.uri),
             headers: parts.headers.clone(),
+            timeout: sidecar.settings.upstream_timeout,
             scope,
             count: 1,
             worker_id: None,
