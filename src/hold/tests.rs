@@ -66,6 +66,14 @@ fn put_all_back(hold: &Hold, picked: Vec<Held>) {
         .for_each(|held| hold.put_back(held, None));
 }
 
+fn refusal(refused: Refused, policy: Arc<str>) -> Refusal {
+    Refusal {
+        refused,
+        policy,
+        rescheduled: None,
+    }
+}
+
 const NOW: Timestamp = Timestamp(1_000_000);
 
 #[tokio::test(start_paused = true)]
@@ -119,7 +127,7 @@ async fn a_refused_group_is_asked_again_only_in_time_or_when_a_slot_ends() {
         } else {
             Refused::Until(NOW.plus(50_000))
         };
-        hold.put_back(held, Some((refused, policy())));
+        hold.put_back(held, Some(refusal(refused, policy())));
     }
     assert!(hold.pick(&lane(1), 1, NOW.plus(44_999)).is_empty());
     let prospect = hold.prospect(&lane(1)).0;
@@ -137,7 +145,7 @@ async fn a_paused_key_offers_no_prospect() {
     let hold = Hold::default();
     hold.add(vec![job("a1", 0, &["a"])]);
     let held = hold.pick(&lane(1), 1, NOW).remove(0);
-    hold.put_back(held, Some((Refused::Paused, Arc::from("a"))));
+    hold.put_back(held, Some(refusal(Refused::Paused, Arc::from("a"))));
     assert_eq!(hold.prospect(&lane(1)).0, Prospect::default());
 }
 
