@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 
-use super::limits::patterns;
-use super::reader::Table;
-use crate::policy::Feedback;
+use super::reader::{Found, Table};
+use crate::policy::{Feedback, Pattern};
 
 /// The shortest pause, and the longest: a day.
 const WITHIN: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(86_400));
@@ -19,11 +18,7 @@ pub(super) fn feedback(policy: &mut Table<'_>) -> Feedback {
         return feedback;
     };
     honor(&mut table, &mut feedback);
-    if let Some(found) = table.get("codes")
-        && !matches!(found.value, DeValue::Array(items) if items.is_empty())
-    {
-        feedback.codes = patterns(&table, &found, None).unwrap_or_default();
-    }
+    feedback.codes = codes(&mut table);
     let pause = |table: &mut Table<'_>, name, default| {
         let found = table.duration(name, Duration::from_micros(default), WITHIN.0..=WITHIN.1);
         u64::try_from(found.as_micros()).unwrap_or(default)
@@ -63,6 +58,33 @@ fn honor(table: &mut Table<'_>, feedback: &mut Feedback) {
             ),
         }
     }
+}
+
+fn codes(table: &mut Table<'_>) -> Vec<Pattern> {
+    let Some(found) = table.get("codes") else {
+        return Vec::new();
+    };
+    let DeValue::Array(items) = found.value else {
+        table.wrong_type(&found, "a list of strings", "such as [\"RateLimitError\"]");
+        return Vec::new();
+    };
+    let mut codes = Vec::new();
+    for item in items.iter() {
+        let text = table.as_text(&Found {
+            path: found.path.clone(),
+            span: item.span(),
+            value: item.get_ref(),
+        });
+        match text {
+            Some(text) if text.text.is_empty() => {
+                let title = format!("`{}` has a name without a letter", found.path);
+                table.error(&text.span, title, "remove it");
+            }
+            Some(text) => codes.push(Pattern::new(&text.text)),
+            None => {}
+        }
+    }
+    codes
 }
 
 fn jitter(table: &mut Table<'_>, feedback: &mut Feedback) {

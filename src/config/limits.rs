@@ -176,7 +176,7 @@ fn meta_patterns(
 
 /// What names of one sort look like, to tell patterns that nothing can match.
 #[derive(Clone, Copy)]
-pub(super) struct Names {
+struct Names {
     what: &'static str,
     allowed: fn(char) -> bool,
 }
@@ -193,11 +193,7 @@ const TYPE: Names = Names {
 };
 
 /// One pattern or a list of them.
-pub(super) fn patterns(
-    table: &Table<'_>,
-    found: &Found<'_>,
-    names: Option<Names>,
-) -> Option<Vec<Pattern>> {
+fn patterns(table: &Table<'_>, found: &Found<'_>, names: Option<Names>) -> Option<Vec<Pattern>> {
     let texts: Vec<Text> = match found.value {
         DeValue::String(text) => vec![Text {
             text: text.to_string(),

@@ -261,124 +261,128 @@ mod tests {
         Some((pause.until.since(NOW) as f64 / 1e6, pause.reason))
     }
 
+    /// An error, and for how many seconds it shuts by which signal.
+    const SIGNALS: &[(&str, Option<(f64, &str)>)] = &[
+        (
+            r#"{"type":"RateLimitExceeded","rate_limit_until":"2026-02-13T12:05:00Z"}"#,
+            Some((300.0, "rate_limit_until")),
+        ),
+        (
+            r#"{"rate_limit_until":"2026-02-13T13:00:30.5+01:00"}"#,
+            Some((30.5, "rate_limit_until")),
+        ),
+        (
+            r#"{"details":{"rate_limit_until":"2026-02-13T12:00:09Z"}}"#,
+            Some((9.0, "rate_limit_until")),
+        ),
+        (r#"{"rate_limit_until":"2026-02-13T11:59:59Z"}"#, None),
+        (
+            r#"{"rate_limit_until":"2087-01-01T00:00:00Z"}"#,
+            Some((900.0, "rate_limit_until")),
+        ),
+        (r#"{"rate_limit_until":"2026-02-13T12:05:00"}"#, None),
+        (r#"{"rate_limit_until":"1950-01-01T00:00:00Z"}"#, None),
+        (r#"{"rate_limit_until":"soon"}"#, None),
+        (r#"{"rate_limit_until":null}"#, None),
+        (r#"{"rate_limit_until":12}"#, None),
+        (r#"{"retry_after":12}"#, Some((12.0, "retry_after"))),
+        (r#"{"retry_after":0.25}"#, Some((0.25, "retry_after"))),
+        (r#"{"retry_after":"12"}"#, Some((12.0, "retry_after"))),
+        (r#"{"retry_after":"PT1M"}"#, Some((60.0, "retry_after"))),
+        (r#"{"retry_after":"1500ms"}"#, Some((1.5, "retry_after"))),
+        (
+            r#"{"details":{"retry_after":3}}"#,
+            Some((3.0, "retry_after")),
+        ),
+        (r#"{"retry_after":0}"#, None),
+        (r#"{"retry_after":-5}"#, None),
+        (r#"{"retry_after":1e300}"#, Some((900.0, "retry_after"))),
+        (r#"{"retry_after":"NaN"}"#, None),
+        (r#"{"retry_after":true}"#, None),
+        (r#"{"details":{"Retry-After":"7"}}"#, Some((7.0, "headers"))),
+        (r#"{"details":{"retry-after":7}}"#, Some((7.0, "headers"))),
+        (
+            r#"{"details":{"headers":{"retry-after":["7"]}}}"#,
+            Some((7.0, "headers")),
+        ),
+        (
+            r#"{"details":{"Retry-After":"Fri, 13 Feb 2026 12:00:20 GMT"}}"#,
+            Some((20.0, "headers")),
+        ),
+        (
+            r#"{"details":{"Retry-After":"Friday, 13-Feb-26 12:00:20 GMT"}}"#,
+            Some((20.0, "headers")),
+        ),
+        (
+            r#"{"details":{"Retry-After":"Fri, 13 Feb 2026 11:00:00 GMT"}}"#,
+            None,
+        ),
+        (r#"{"details":{"Retry-After":"later"}}"#, None),
+        (
+            r#"{"details":{"RateLimit":"\"default\";r=0;t=12"}}"#,
+            Some((12.0, "headers")),
+        ),
+        (
+            r#"{"details":{"RateLimit":"\"a\";r=0;t=12, \"b\";t=40;r=0"}}"#,
+            Some((40.0, "headers")),
+        ),
+        (r#"{"details":{"RateLimit":"\"a\";r=5;t=12"}}"#, None),
+        (
+            r#"{"details":{"RateLimit":"\"a\";r=0;t=12, \"b\";r=5;t=40"}}"#,
+            Some((12.0, "headers")),
+        ),
+        (
+            r#"{"details":{"RateLimit":"limit=100, remaining=0, reset=12"}}"#,
+            Some((12.0, "headers")),
+        ),
+        (
+            r#"{"details":{"RateLimit":"limit=100, remaining=4, reset=12"}}"#,
+            None,
+        ),
+        (r#"{"details":{"RateLimit":"limit=100"}}"#, None),
+        (
+            r#"{"details":{"RateLimit-Remaining":0,"RateLimit-Reset":9}}"#,
+            Some((9.0, "headers")),
+        ),
+        (
+            r#"{"details":{"X-RateLimit-Reset":"12"}}"#,
+            Some((12.0, "headers")),
+        ),
+        (
+            r#"{"details":{"X-RateLimit-Reset":"1770984015"}}"#,
+            Some((15.0, "headers")),
+        ),
+        (
+            r#"{"details":{"x-ratelimit-reset":1770984015500}}"#,
+            Some((15.5, "headers")),
+        ),
+        (r#"{"details":{"X-RateLimit-Reset":"1770983000"}}"#, None),
+        (
+            r#"{"details":{"X-RateLimit-Reset":"60","X-RateLimit-Remaining":"4999"}}"#,
+            None,
+        ),
+        (
+            r#"{"details":{"X-RateLimit-Reset":"60","X-RateLimit-Remaining":"0"}}"#,
+            Some((60.0, "headers")),
+        ),
+        (
+            r#"{"retry_after":5,"rate_limit_until":"2026-02-13T12:00:09Z","details":{"Retry-After":"7"}}"#,
+            Some((9.0, "rate_limit_until")),
+        ),
+        (
+            r#"{"retry_after":5,"rate_limit_until":"2026-02-13T11:00:00Z"}"#,
+            Some((5.0, "retry_after")),
+        ),
+        (r#"{"code":"handler_error","message":"429"}"#, None),
+        (r#"{"details":"Retry-After: 7"}"#, None),
+        ("{}", None),
+        ("[]", None),
+        ("\"rate_limit_until\"", None),
+    ];
+
     #[test]
     fn every_form_of_every_signal() {
-        let (until, after, headers) = ("rate_limit_until", "retry_after", "headers");
-        let table: &[(&str, Option<(f64, &str)>)] = &[
-            (
-                r#"{"type":"RateLimitExceeded","rate_limit_until":"2026-02-13T12:05:00Z"}"#,
-                Some((300.0, until)),
-            ),
-            (
-                r#"{"rate_limit_until":"2026-02-13T13:00:30.5+01:00"}"#,
-                Some((30.5, until)),
-            ),
-            (
-                r#"{"details":{"rate_limit_until":"2026-02-13T12:00:09Z"}}"#,
-                Some((9.0, until)),
-            ),
-            (r#"{"rate_limit_until":"2026-02-13T11:59:59Z"}"#, None),
-            (
-                r#"{"rate_limit_until":"2087-01-01T00:00:00Z"}"#,
-                Some((900.0, until)),
-            ),
-            (r#"{"rate_limit_until":"2026-02-13T12:05:00"}"#, None),
-            (r#"{"rate_limit_until":"1950-01-01T00:00:00Z"}"#, None),
-            (r#"{"rate_limit_until":"soon"}"#, None),
-            (r#"{"rate_limit_until":null}"#, None),
-            (r#"{"rate_limit_until":12}"#, None),
-            (r#"{"retry_after":12}"#, Some((12.0, after))),
-            (r#"{"retry_after":0.25}"#, Some((0.25, after))),
-            (r#"{"retry_after":"12"}"#, Some((12.0, after))),
-            (r#"{"retry_after":"PT1M"}"#, Some((60.0, after))),
-            (r#"{"retry_after":"1500ms"}"#, Some((1.5, after))),
-            (r#"{"details":{"retry_after":3}}"#, Some((3.0, after))),
-            (r#"{"retry_after":0}"#, None),
-            (r#"{"retry_after":-5}"#, None),
-            (r#"{"retry_after":1e300}"#, Some((900.0, after))),
-            (r#"{"retry_after":"NaN"}"#, None),
-            (r#"{"retry_after":true}"#, None),
-            (r#"{"details":{"Retry-After":"7"}}"#, Some((7.0, headers))),
-            (r#"{"details":{"retry-after":7}}"#, Some((7.0, headers))),
-            (
-                r#"{"details":{"headers":{"retry-after":["7"]}}}"#,
-                Some((7.0, headers)),
-            ),
-            (
-                r#"{"details":{"Retry-After":"Fri, 13 Feb 2026 12:00:20 GMT"}}"#,
-                Some((20.0, headers)),
-            ),
-            (
-                r#"{"details":{"Retry-After":"Friday, 13-Feb-26 12:00:20 GMT"}}"#,
-                Some((20.0, headers)),
-            ),
-            (
-                r#"{"details":{"Retry-After":"Fri, 13 Feb 2026 11:00:00 GMT"}}"#,
-                None,
-            ),
-            (r#"{"details":{"Retry-After":"later"}}"#, None),
-            (
-                r#"{"details":{"RateLimit":"\"default\";r=0;t=12"}}"#,
-                Some((12.0, headers)),
-            ),
-            (
-                r#"{"details":{"RateLimit":"\"a\";r=0;t=12, \"b\";t=40;r=0"}}"#,
-                Some((40.0, headers)),
-            ),
-            (r#"{"details":{"RateLimit":"\"a\";r=5;t=12"}}"#, None),
-            (
-                r#"{"details":{"RateLimit":"\"a\";r=0;t=12, \"b\";r=5;t=40"}}"#,
-                Some((12.0, headers)),
-            ),
-            (
-                r#"{"details":{"RateLimit":"limit=100, remaining=0, reset=12"}}"#,
-                Some((12.0, headers)),
-            ),
-            (
-                r#"{"details":{"RateLimit":"limit=100, remaining=4, reset=12"}}"#,
-                None,
-            ),
-            (r#"{"details":{"RateLimit":"limit=100"}}"#, None),
-            (
-                r#"{"details":{"RateLimit-Remaining":0,"RateLimit-Reset":9}}"#,
-                Some((9.0, headers)),
-            ),
-            (
-                r#"{"details":{"X-RateLimit-Reset":"12"}}"#,
-                Some((12.0, headers)),
-            ),
-            (
-                r#"{"details":{"X-RateLimit-Reset":"1770984015"}}"#,
-                Some((15.0, headers)),
-            ),
-            (
-                r#"{"details":{"x-ratelimit-reset":1770984015500}}"#,
-                Some((15.5, headers)),
-            ),
-            (r#"{"details":{"X-RateLimit-Reset":"1770983000"}}"#, None),
-            (
-                r#"{"details":{"X-RateLimit-Reset":"60","X-RateLimit-Remaining":"4999"}}"#,
-                None,
-            ),
-            (
-                r#"{"details":{"X-RateLimit-Reset":"60","X-RateLimit-Remaining":"0"}}"#,
-                Some((60.0, headers)),
-            ),
-            (
-                r#"{"retry_after":5,"rate_limit_until":"2026-02-13T12:00:09Z","details":{"Retry-After":"7"}}"#,
-                Some((9.0, until)),
-            ),
-            (
-                r#"{"retry_after":5,"rate_limit_until":"2026-02-13T11:00:00Z"}"#,
-                Some((5.0, after)),
-            ),
-            (r#"{"code":"handler_error","message":"429"}"#, None),
-            (r#"{"details":"Retry-After: 7"}"#, None),
-            ("{}", None),
-            ("[]", None),
-            ("\"rate_limit_until\"", None),
-        ];
-        for (error, expected) in table {
+        for (error, expected) in SIGNALS {
             assert_eq!(pause(&Feedback::default(), error), *expected, "{error}");
         }
     }

@@ -145,6 +145,7 @@ pub async fn drop_fails_for_a_while(ctx: Ctx) -> Judge {
         _ => Fault::Refused,
     };
     w.backend.next(Op::Nack, 5, fault);
+    w.backend.next(Op::Cancel, 4, fault);
     let hands = w.hands("one");
     let got = hands.fetch(&["push"], 4).await.unwrap_or_default();
     for _ in 0..6 {
