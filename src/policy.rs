@@ -689,4 +689,43 @@ mod tests {
         assert!(limits(&set, &job("q", "a"), &[]).is_empty());
         assert!(set.gate("q").keyed);
     }
+
+    #[test]
+    fn the_file_decides_which_nacks_shut_its_keys() {
+        let mut deaf = policy("deaf", types(&["a"]), "shared", 1);
+        deaf.feedback = Feedback {
+            until: false,
+            retry_after: false,
+            headers: false,
+            ..Feedback::default()
+        };
+        let mut short = policy("short", types(&["b"]), "other", 1);
+        short.feedback.max_pause = 1_000_000;
+        let long = policy("long", types(&["b"]), "other", 1);
+        let set = PolicySet::new(
+            vec![deaf, short, long],
+            vec![queue("q", 1)],
+            Accept::default(),
+        );
+        let error = Json::parse(br#"{"retry_after":5}"#, 16).unwrap();
+        let pause = |kind: &str, own: &[JobPolicy], key: &str| {
+            let limits = set.limits(&job("q", kind), own).unwrap();
+            let now = Timestamp(1_000_000);
+            let key = Key::new(key).unwrap();
+            let (pause, policy) = set.pause(&limits.limited, &key, error, now, "id")?;
+            Some((pause.until.since(now), policy.to_string()))
+        };
+        let second = 1_000_000;
+        assert_eq!(pause("a", &[], "shared"), None);
+        // A job that brings the file's key does not speak for it.
+        assert_eq!(pause("c", &[own("shared", Some(1))], "shared"), None);
+        let mine = [own("mine", Some(1))];
+        assert_eq!(pause("a", &mine, "mine"), Some((5 * second, "job".into())));
+        assert_eq!(pause("b", &[], "other"), Some((5 * second, "long".into())));
+        assert_eq!(
+            pause("a", &[], "q"),
+            None,
+            "a queue's limits are never shut"
+        );
+    }
 }

@@ -272,3 +272,78 @@ fn a_prospect_keeps_the_soonest_time_and_the_slot() {
     assert_eq!(Prospect::default().or(Prospect::slot()), Prospect::slot());
     assert!(Prospect::default().or(Prospect::default()).is_none());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_doomed_job_never_leaves_and_is_ended_by_one_at_a_time() {
+    let hold = Hold::default();
+    hold.add(vec![job("a", 0, &["k"]), job("b", 0, &["k"])]);
+    let mut picked = hold.pick(&lane(1), 2, NOW);
+    let (b, a) = (picked.pop().unwrap(), picked.pop().unwrap());
+    assert!(hold.doom(a.clone()));
+    hold.put_back(b, None);
+    assert!(!hold.started(&a), "it must not go out");
+    assert_eq!(ids(&hold.pick(&lane(1), 9, NOW)), ["b"]);
+    assert!(hold.doomed().is_empty(), "someone is at it");
+    assert_eq!(hold.lookahead(2, 1 << 20), Lookahead::Soon);
+
+    // It failed: the next to look gets it, once, also after a cancel that failed too.
+    hold.spared("a", Gen(0));
+    assert!(hold.doomed().is_empty(), "another claim's word");
+    hold.spared("a", Gen(1));
+    assert!(hold.hide("a"));
+    hold.show("a");
+    assert!(hold.pick(&lane(1), 9, NOW).is_empty());
+    assert_eq!(ids(&hold.doomed()), ["a"]);
+    assert!(hold.doomed().is_empty());
+
+    // The backend hands it out again: what was decided stands, for the new claim.
+    let mut again = job("a", 0, &["k"]);
+    again.claimed.generation = Gen(2);
+    hold.add(vec![again]);
+    assert!(hold.pick(&lane(1), 9, NOW).is_empty());
+    assert_eq!(ids(&hold.doomed()), ["a"]);
+    hold.ended("a", Gen(1));
+    assert!(hold.has("a"), "the earlier claim ended");
+    hold.ended("a", Gen(2));
+    assert!(!hold.has("a"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rescheduled_job_is_scheduled_until_it_may_start() {
+    let second = |n: u64| NOW.plus(n * 1_000_000);
+    let refuse = |refused, rescheduled| {
+        let hold = Hold::default();
+        hold.add(vec![job("a", 0, &["k"]), job("b", 0, &["k"])]);
+        let held = hold.pick(&lane(1), 1, NOW).remove(0);
+        let policy = Arc::from("k");
+        hold.put_back(
+            held,
+            Some(Refusal {
+                refused,
+                policy,
+                rescheduled,
+            }),
+        );
+        hold
+    };
+    let at = |hold: &Hold, now| {
+        let each = ["a", "b"].map(|job| hold.seen(job, now).unwrap().1);
+        assert_eq!(each[0], each[1], "the refusal is the group's");
+        let scheduled = usize::from(each[0].is_some()) * 2;
+        let counted = hold.rescheduled(now);
+        assert_eq!(counted.get("q").copied().unwrap_or(0), scheduled);
+        each[0]
+    };
+    let timed = refuse(Refused::Until(second(7)), Some(NOW));
+    assert_eq!(at(&timed, NOW), Some(second(7)));
+    assert_eq!(at(&timed, second(6)), Some(second(7)));
+    assert_eq!(at(&timed, second(7)), None, "its time has come");
+    // One visibility (30 s) from the refusal, and one more when that has passed.
+    let slot = refuse(Refused::ForSlot, Some(NOW));
+    assert_eq!(at(&slot, second(29)), Some(second(30)));
+    assert_eq!(at(&slot, second(30)), Some(second(60)));
+    slot.wake(&limits(&["k"]).limited);
+    assert_eq!(at(&slot, second(31)), None, "a slot is free");
+    let waits = refuse(Refused::Until(second(7)), None);
+    assert_eq!(at(&waits, NOW), None);
+}
