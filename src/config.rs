@@ -3,6 +3,7 @@
 
 mod base_url;
 mod check;
+mod feedback;
 mod file;
 mod limits;
 mod reader;

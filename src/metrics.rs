@@ -14,7 +14,7 @@ use metrics_exporter_prometheus::{
     Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
 };
 
-use crate::limit::{Limited, Strategy};
+use crate::limit::{Limited, OnLimit, Strategy};
 
 /// Seconds: from a waiting worker's 5 ms to a job that waits all day.
 const WAITS: &[f64] = &[
@@ -56,6 +56,8 @@ struct PolicySeries {
     starts: Counter,
     allowed: Counter,
     limited: Counter,
+    rescheduled: Counter,
+    dropped: Counter,
 }
 
 impl fmt::Debug for Metrics {
@@ -136,6 +138,14 @@ const DESCRIPTIONS: &[(&str, &str)] = &[
     (
         "ojs_rate_limit_wait_duration_seconds",
         "How long limited jobs were held before they started.",
+    ),
+    (
+        "ojs_rate_limit_dropped_total",
+        "Jobs ended because a limit refused them (on_limit = \"drop\").",
+    ),
+    (
+        "ojs_throttle_downstream_rate_limited_total",
+        "Nacks that shut a key because the service behind it limits us.",
     ),
     ("ojs_throttle_starts_total", "Starts under the policy."),
     (
@@ -310,11 +320,35 @@ impl Metrics {
         self.0.slots.set(jobs as f64);
     }
 
-    /// A job was refused; `first`: for the first time since it was claimed.
-    pub fn refused(&self, limited: &Limited, strategy: Strategy, first: bool) {
-        self.policy(&limited.policy).limited.increment(1);
+    /// A job was refused, and this is what becomes of it by that policy.
+    pub fn refused(&self, policy: &Arc<str>, action: OnLimit) {
+        let series = self.policy(policy);
+        match action {
+            OnLimit::Wait => series.limited.increment(1),
+            OnLimit::Reschedule => series.rescheduled.increment(1),
+            OnLimit::Drop => series.dropped.increment(1),
+        }
+    }
+
+    /// A refused job was ended in the backend.
+    pub fn dropped(&self, policy: &str) {
+        self.of_policy("ojs_rate_limit_dropped_total", policy);
+    }
+
+    /// A nack said that the service behind a key limits us, and shut the key.
+    pub fn shut(&self, policy: &str) {
+        self.of_policy("ojs_throttle_downstream_rate_limited_total", policy);
+    }
+
+    fn of_policy(&self, name: &'static str, policy: &str) {
+        let labels = vec![Label::new("policy", policy.to_owned())];
+        counter(&self.0.recorder, name, labels).increment(1);
+    }
+
+    /// A job could not start; `first`: for the first time since it was claimed.
+    pub fn exceeded(&self, key: &str, strategy: Strategy, first: bool) {
         if first {
-            let key = self.key(limited.key.as_str());
+            let key = self.key(key);
             let labels = vec![
                 Label::new("key", key.key.to_string()),
                 Label::new("strategy", strategy.as_str()),
@@ -375,6 +409,12 @@ impl Metrics {
             starts: counter(recorder, "ojs_throttle_starts_total", vec![label()]),
             allowed: counter(recorder, "ojs_throttle_decisions_total", verdict("allowed")),
             limited: counter(recorder, "ojs_throttle_decisions_total", verdict("limited")),
+            rescheduled: counter(
+                recorder,
+                "ojs_throttle_decisions_total",
+                verdict("rescheduled"),
+            ),
+            dropped: counter(recorder, "ojs_throttle_decisions_total", verdict("dropped")),
         };
         policies.insert(name.clone(), series.clone());
         series
@@ -462,8 +502,11 @@ mod tests {
     #[test]
     fn a_refusal_is_counted_once_per_job() {
         let metrics = Metrics::new(2);
-        metrics.refused(&limited("a"), Strategy::Rate, true);
-        metrics.refused(&limited("a"), Strategy::Rate, false);
+        let policy = Arc::from("p");
+        for first in [true, false] {
+            metrics.exceeded("a", Strategy::Rate, first);
+            metrics.refused(&policy, OnLimit::Wait);
+        }
         let page = metrics.render();
         assert!(
             page.contains("ojs_rate_limit_exceeded_total{key=\"a\",strategy=\"rate\"} 1"),

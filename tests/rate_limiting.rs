@@ -8,6 +8,8 @@ mod pair;
 #[path = "sidecar/mod.rs"]
 mod sidecar;
 
+#[path = "rate_limiting/actions.rs"]
+mod actions;
 #[path = "rate_limiting/enqueue.rs"]
 mod enqueue;
 #[path = "rate_limiting/limits.rs"]

@@ -31,6 +31,8 @@ pub(super) struct Group {
     pub(super) next: Next,
     /// The policy that refused last.
     pub(super) refused_by: Option<Arc<str>>,
+    /// When it was refused last, if its jobs are to be seen as scheduled until they may start.
+    pub(super) rescheduled: Option<Timestamp>,
 }
 
 impl Group {
@@ -39,6 +41,22 @@ impl Group {
             Next::Ask => true,
             Next::At(at) => at <= now.plus(EARLY),
             Next::Slot | Next::Never => false,
+        }
+    }
+
+    /// When its jobs are expected to start, if they are rescheduled and may not start now. Nobody
+    /// knows when a slot will end: it is expected one `visibility` after the refusal, when the slot of
+    /// a worker that died is free, and when that has passed, one more.
+    pub(super) fn scheduled_at(&self, visibility: u64, now: Timestamp) -> Option<Timestamp> {
+        let since = self.rescheduled?;
+        match self.next {
+            Next::Ask => None,
+            Next::At(at) => (!self.may_ask(now)).then_some(at),
+            Next::Slot | Next::Never => {
+                let visibility = visibility.max(1);
+                let times = now.since(since) / visibility + 1;
+                Some(since.plus(visibility.saturating_mul(times)))
+            }
         }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use tokio::time::Instant;
 
+use super::doom::Doom;
 use super::queue::{Group, Next, Queue};
 use super::{Held, Lane};
 use crate::store::Gen;
@@ -18,7 +19,8 @@ pub(super) enum Whereabouts {
     Waiting,
     /// Being asked for.
     InHand,
-    /// Out of its group, because a cancel, a delete or a settle that names it is under way.
+    /// Out of its group, because a cancel, a delete or a settle that names it is under way, or it is to
+    /// be dropped.
     Hidden(Box<Held>),
 }
 
@@ -32,6 +34,8 @@ pub(super) struct Known {
     pub(super) whereabouts: Whereabouts,
     /// Whether it is to be hidden as soon as it is put back.
     pub(super) hide: bool,
+    /// Whether it is to be ended instead of started, and how far that is.
+    pub(super) doom: Option<Doom>,
 }
 
 impl Known {
@@ -85,6 +89,7 @@ impl State {
                 jobs: VecDeque::from([held]),
                 next: Next::Ask,
                 refused_by: None,
+                rescheduled: None,
             }),
         }
     }
@@ -99,6 +104,7 @@ impl State {
             bytes: held.body.len(),
             whereabouts: Whereabouts::Waiting,
             hide: false,
+            doom: None,
         };
         self.bytes += known.bytes;
         self.queue(&held.lane(), held.since).known += 1;

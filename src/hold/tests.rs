@@ -66,6 +66,14 @@ fn put_all_back(hold: &Hold, picked: Vec<Held>) {
         .for_each(|held| hold.put_back(held, None));
 }
 
+fn refusal(refused: Refused, policy: Arc<str>) -> Refusal {
+    Refusal {
+        refused,
+        policy,
+        rescheduled: None,
+    }
+}
+
 const NOW: Timestamp = Timestamp(1_000_000);
 
 #[tokio::test(start_paused = true)]
@@ -119,7 +127,7 @@ async fn a_refused_group_is_asked_again_only_in_time_or_when_a_slot_ends() {
         } else {
             Refused::Until(NOW.plus(50_000))
         };
-        hold.put_back(held, Some((refused, policy())));
+        hold.put_back(held, Some(refusal(refused, policy())));
     }
     assert!(hold.pick(&lane(1), 1, NOW.plus(44_999)).is_empty());
     let prospect = hold.prospect(&lane(1)).0;
@@ -137,7 +145,7 @@ async fn a_paused_key_offers_no_prospect() {
     let hold = Hold::default();
     hold.add(vec![job("a1", 0, &["a"])]);
     let held = hold.pick(&lane(1), 1, NOW).remove(0);
-    hold.put_back(held, Some((Refused::Paused, Arc::from("a"))));
+    hold.put_back(held, Some(refusal(Refused::Paused, Arc::from("a"))));
     assert_eq!(hold.prospect(&lane(1)).0, Prospect::default());
 }
 
@@ -263,4 +271,79 @@ fn a_prospect_keeps_the_soonest_time_and_the_slot() {
     assert_eq!((both.at, both.slot), (Some(Timestamp(9)), true));
     assert_eq!(Prospect::default().or(Prospect::slot()), Prospect::slot());
     assert!(Prospect::default().or(Prospect::default()).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_doomed_job_never_leaves_and_is_ended_by_one_at_a_time() {
+    let hold = Hold::default();
+    hold.add(vec![job("a", 0, &["k"]), job("b", 0, &["k"])]);
+    let mut picked = hold.pick(&lane(1), 2, NOW);
+    let (b, a) = (picked.pop().unwrap(), picked.pop().unwrap());
+    assert!(hold.doom(a.clone()));
+    hold.put_back(b, None);
+    assert!(!hold.started(&a), "it must not go out");
+    assert_eq!(ids(&hold.pick(&lane(1), 9, NOW)), ["b"]);
+    assert!(hold.doomed().is_empty(), "someone is at it");
+    assert_eq!(hold.lookahead(2, 1 << 20), Lookahead::Soon);
+
+    // It failed: the next to look gets it, once, also after a cancel that failed too.
+    hold.spared("a", Gen(0));
+    assert!(hold.doomed().is_empty(), "another claim's word");
+    hold.spared("a", Gen(1));
+    assert!(hold.hide("a"));
+    hold.show("a");
+    assert!(hold.pick(&lane(1), 9, NOW).is_empty());
+    assert_eq!(ids(&hold.doomed()), ["a"]);
+    assert!(hold.doomed().is_empty());
+
+    // The backend hands it out again: what was decided stands, for the new claim.
+    let mut again = job("a", 0, &["k"]);
+    again.claimed.generation = Gen(2);
+    hold.add(vec![again]);
+    assert!(hold.pick(&lane(1), 9, NOW).is_empty());
+    assert_eq!(ids(&hold.doomed()), ["a"]);
+    hold.ended("a", Gen(1));
+    assert!(hold.has("a"), "the earlier claim ended");
+    hold.ended("a", Gen(2));
+    assert!(!hold.has("a"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rescheduled_job_is_scheduled_until_it_may_start() {
+    let second = |n: u64| NOW.plus(n * 1_000_000);
+    let refuse = |refused, rescheduled| {
+        let hold = Hold::default();
+        hold.add(vec![job("a", 0, &["k"]), job("b", 0, &["k"])]);
+        let held = hold.pick(&lane(1), 1, NOW).remove(0);
+        let policy = Arc::from("k");
+        hold.put_back(
+            held,
+            Some(Refusal {
+                refused,
+                policy,
+                rescheduled,
+            }),
+        );
+        hold
+    };
+    let at = |hold: &Hold, now| {
+        let each = ["a", "b"].map(|job| hold.seen(job, now).unwrap().1);
+        assert_eq!(each[0], each[1], "the refusal is the group's");
+        let scheduled = usize::from(each[0].is_some()) * 2;
+        let counted = hold.rescheduled(now);
+        assert_eq!(counted.get("q").copied().unwrap_or(0), scheduled);
+        each[0]
+    };
+    let timed = refuse(Refused::Until(second(7)), Some(NOW));
+    assert_eq!(at(&timed, NOW), Some(second(7)));
+    assert_eq!(at(&timed, second(6)), Some(second(7)));
+    assert_eq!(at(&timed, second(7)), None, "its time has come");
+    // One visibility (30 s) from the refusal, and one more when that has passed.
+    let slot = refuse(Refused::ForSlot, Some(NOW));
+    assert_eq!(at(&slot, second(29)), Some(second(30)));
+    assert_eq!(at(&slot, second(30)), Some(second(60)));
+    slot.wake(&limits(&["k"]).limited);
+    assert_eq!(at(&slot, second(31)), None, "a slot is free");
+    let waits = refuse(Refused::Until(second(7)), None);
+    assert_eq!(at(&waits, NOW), None);
 }

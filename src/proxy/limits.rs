@@ -177,6 +177,9 @@ fn state(key: &Key, limits: &Limits, usage: &Usage, waiting: usize, now: Timesta
             rfc3339(usage.next_start.unwrap_or(now)),
         );
     }
+    if let Some(until) = usage.shut_until {
+        text += &format!(r#","shut_until":"{}""#, rfc3339(until));
+    }
     text + &format!(r#","waiting_count":{waiting},"estimated":true}}"#)
 }
 

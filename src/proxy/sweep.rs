@@ -37,6 +37,7 @@ impl Proxy {
             }
             self.return_idle().await;
             self.keep_held().await;
+            self.drop_soon(self.sidecar.hold.doomed());
             self.ask_about_overdue(&mut unasked).await;
             self.ask_about_paused().await;
             let minute_ago = Instant::now().checked_sub(Duration::from_secs(60));
