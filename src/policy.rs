@@ -8,6 +8,7 @@
 pub mod job;
 pub mod matcher;
 pub mod numbers;
+pub mod set;
 pub mod template;
 
 use std::collections::HashMap;
@@ -16,8 +17,9 @@ use std::sync::Arc;
 use crate::json::Json;
 use crate::limit::{Key, Limited, Limits, OnLimit, Space};
 
-pub use job::{MIRROR, Sent, own_policies, sent_policies};
+pub use job::{MIRROR, Sent, own_policies, sent_policies, slower};
 pub use matcher::{Match, Pattern};
+pub use set::{QueueConfig, SetLimits};
 pub use template::{Rendered, Template};
 
 /// What a policy may look at in a job.
@@ -139,11 +141,16 @@ pub struct QueueLimits {
     pub limits: Limits,
 }
 
+/// The key of a queue's own limits, in their space.
+pub fn queue_key(queue: &str) -> Key {
+    template::key_of("", queue)
+}
+
 impl QueueLimits {
     fn limited(&self, queue: &str) -> Limited {
         Limited {
             space: Space::Queue,
-            key: template::key_of("", queue),
+            key: queue_key(queue),
             limits: self.limits.clone(),
             on_limit: OnLimit::Wait,
             policy: Arc::from("queue"),

@@ -11,6 +11,7 @@ use super::refuse;
 use super::respond::Fault;
 use super::{DEPTH, Proxy, mirror};
 use crate::json::{self, Json, JsonError, Kind, Splice};
+use crate::limit::Space;
 use crate::metrics::Event;
 use crate::policy::{self, Accept, FieldError, JobView, PolicySet, Sent};
 use crate::upstream::Call;
@@ -30,8 +31,9 @@ impl Proxy {
         let sidecar = &self.sidecar;
         let policies = sidecar.policies.load();
         let brings = policies.accept() != Accept::Ignore && json::may_name(&body, mirror::NEEDLE);
-        let matters = brings
-            || (!policies.is_empty() && (policies.rejects() || json::may_name(&body, VISIBILITY)));
+        let limits = !policies.is_empty() || sidecar.store.overrides().any(Space::Queue);
+        let matters =
+            brings || (limits && (policies.rejects() || json::may_name(&body, VISIBILITY)));
         if !matters {
             return self.send_on(&parts, body).await;
         }
@@ -172,7 +174,11 @@ impl Proxy {
         let visibility = options
             .and_then(|options| options.get(VISIBILITY))
             // What no limit touches is not touched.
-            .filter(|_| !sent.is_empty() || !policies.gate(queue).open())
+            .filter(|_| {
+                !sent.is_empty()
+                    || !policies.gate(queue).open()
+                    || self.sidecar.set_for_queue(queue).is_some()
+            })
             .and_then(|ms| ms.int());
         write(job, meta, &sent, visibility.filter(|ms| *ms > 0), splice);
         Ok(())

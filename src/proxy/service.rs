@@ -64,7 +64,17 @@ impl Proxy {
             Operation::Queues | Operation::AdminQueues | Operation::AdminStats => {
                 Box::pin(self.show_queues(request.into_parts().0, None)).await
             }
-            Operation::RateLimit { key } => self.inspect(&request.into_parts().0, &key).await,
+            Operation::RateLimits => Box::pin(self.list(&request.into_parts().0)).await,
+            Operation::RateLimit { .. }
+            | Operation::Override { .. }
+            | Operation::QueueLimit { .. } => self.with_body(request, operation).await,
+            Operation::QueueConfig { .. }
+                if matches!(*request.method(), Method::GET | Method::PUT) =>
+            {
+                self.with_body(request, operation).await
+            }
+            Operation::Manifest => Box::pin(self.manifest(request.into_parts().0)).await,
+            Operation::Health => Box::pin(self.health(request.into_parts().0)).await,
             _ => self.pass(request).await,
         }
     }
@@ -95,6 +105,15 @@ impl Proxy {
             Operation::CancelJob { id } => Box::pin(self.cancel(parts, bytes, &id)).await,
             Operation::Pause { queue } => Box::pin(self.pause(parts, bytes, &queue, true)).await,
             Operation::Resume { queue } => Box::pin(self.pause(parts, bytes, &queue, false)).await,
+            Operation::RateLimit { key } | Operation::Override { key } => {
+                Box::pin(self.rate_limit(parts, bytes, &key)).await
+            }
+            Operation::QueueLimit { queue } => {
+                Box::pin(self.queue_limit(parts, bytes, &queue)).await
+            }
+            Operation::QueueConfig { queue } => {
+                Box::pin(self.queue_config(parts, bytes, &queue)).await
+            }
             Operation::Reset if settings.reset => Box::pin(self.reset(parts, bytes)).await,
             _ => self.forward(&parts, bytes).await,
         }

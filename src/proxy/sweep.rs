@@ -34,6 +34,7 @@ impl Proxy {
                 _ = ticks.tick() => {}
                 () = stop.cancelled() => return,
             }
+            self.sidecar.end_expired();
             self.return_idle().await;
             self.keep_held().await;
             self.ask_about_overdue(&mut unasked).await;
