@@ -323,6 +323,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table")]
     fn each_wrong_field_is_named() {
         for (body, field, word) in [
             ("[]", "body", "an object"),

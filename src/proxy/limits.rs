@@ -214,8 +214,8 @@ pub(super) fn reads(method: &Method) -> bool {
 /// The page asked for, from 1, and how long pages are.
 fn pages(query: &str) -> Result<(usize, usize), Fault> {
     let number = |name: &str, default: usize, most: usize| {
-        let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-        let Some((_, text)) = pairs.filter(|(asked, _)| *asked == name).last() else {
+        let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        let Some((_, text)) = pairs.rfind(|(asked, _)| *asked == name) else {
             return Ok(default);
         };
         match text.parse() {
