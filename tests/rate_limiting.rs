@@ -20,6 +20,8 @@ mod queue_limits;
 mod seen;
 #[path = "rate_limiting/surface.rs"]
 mod surface;
+#[path = "rate_limiting/templates.rs"]
+mod templates;
 #[path = "rate_limiting/upstream.rs"]
 mod upstream;
 

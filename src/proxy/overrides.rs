@@ -5,6 +5,7 @@
 //! that at each question, so held jobs and waiting FETCHes obey it at once.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -20,6 +21,9 @@ use crate::json::{Json, quote};
 use crate::limit::{Key, Limited, Limits, OnLimit, Space};
 use crate::policy::{self, FieldError, SetLimits};
 use crate::store::{Change, MAX_OVERRIDES, Override};
+
+/// How long the answer to a queue's first limit waits for its running jobs to be found.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Sidecar {
     /// `limited` as a job of the queue is asked now: overrides laid over each key, and the queue's own
@@ -254,10 +258,12 @@ impl Proxy {
                 .sidecar
                 .tasks
                 .spawn(async move { proxy.adopt_running().await });
-            if !matches!(looking.await, Ok(Some(_))) {
+            // It goes on even if nobody waits for it any longer.
+            let looked = tokio::time::timeout(PATIENCE, looking).await;
+            if !matches!(looked, Ok(Ok(Some(_)))) {
                 tracing::warn!(
                     queue,
-                    "the backend has no list of active jobs for us; those of this queue that run already are not counted"
+                    "no list of active jobs from the backend yet; those of this queue that run already may not be counted"
                 );
             }
         }

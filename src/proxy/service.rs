@@ -7,6 +7,7 @@ use hyper::body::Incoming;
 use std::sync::Arc;
 
 use super::body::{self, Body};
+use super::enqueue::Sends;
 use super::pass::{self, Passing};
 use super::refuse;
 use super::respond::Fault;
@@ -48,6 +49,9 @@ impl Proxy {
             | Operation::Heartbeat
             | Operation::Enqueue
             | Operation::Batch
+            | Operation::Cron
+            | Operation::Workflows
+            | Operation::Templates
             | Operation::CancelJob { .. }
             | Operation::Pause { .. }
             | Operation::Resume { .. }
@@ -100,8 +104,11 @@ impl Proxy {
             Operation::Ack => self.settle(parts, bytes, Verb::Ack).await,
             Operation::Nack => self.settle(parts, bytes, Verb::Nack).await,
             Operation::Heartbeat => Box::pin(self.heartbeat(parts, bytes)).await,
-            Operation::Enqueue => self.enqueue(parts, bytes, false).await,
-            Operation::Batch => self.enqueue(parts, bytes, true).await,
+            Operation::Enqueue => self.enqueue(parts, bytes, Sends::Job).await,
+            Operation::Batch => self.enqueue(parts, bytes, Sends::Batch).await,
+            Operation::Cron | Operation::Workflows => {
+                self.enqueue(parts, bytes, Sends::Templates).await
+            }
             Operation::CancelJob { id } => Box::pin(self.cancel(parts, bytes, &id)).await,
             Operation::Pause { queue } => Box::pin(self.pause(parts, bytes, &queue, true)).await,
             Operation::Resume { queue } => Box::pin(self.pause(parts, bytes, &queue, false)).await,
