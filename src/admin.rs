@@ -64,7 +64,7 @@ impl Admin {
         }
     }
 
-    fn page(&self, method: &Method, path: &str) -> Response<Body> {
+    async fn page(&self, method: &Method, path: &str) -> Response<Body> {
         if !matches!(*method, Method::GET | Method::HEAD) {
             return text(StatusCode::METHOD_NOT_ALLOWED, "this port answers GET\n");
         }
@@ -75,7 +75,7 @@ impl Admin {
                 text(status, word)
             }
             "/metrics" => {
-                self.sidecar.measure();
+                self.sidecar.measure().await;
                 let mut page = Response::new(Body::from(Bytes::from(self.metrics.render())));
                 let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
                 page.headers_mut().insert(CONTENT_TYPE, kind);
@@ -93,8 +93,9 @@ impl server::Service for Admin {
     async fn call(&self, request: Request<Incoming>) -> Response<Body> {
         let admin = self.clone();
         let pages = tower::service_fn(move |request: Request<Incoming>| {
-            let page = admin.page(request.method(), request.uri().path());
-            async move { Ok::<_, Infallible>(page) }
+            let admin = admin.clone();
+            let (method, uri) = (request.method().clone(), request.uri().clone());
+            async move { Ok::<_, Infallible>(admin.page(&method, uri.path()).await) }
         });
         let service = ServiceBuilder::new()
             .load_shed()

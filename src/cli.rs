@@ -105,7 +105,7 @@ pub struct Dev {
     /// Where the backend listens, for calls that go around the sidecar
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9090")]
     pub backend_listen: SocketAddr,
-    /// A TOML file with policies; its listeners and upstream are not used
+    /// A TOML file with policies; its `listen` and `upstream` are not used
     #[arg(short, long, value_name = "PATH")]
     pub config: Option<PathBuf>,
 }

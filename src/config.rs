@@ -10,6 +10,7 @@ mod report;
 mod values;
 
 use std::fmt;
+use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,6 +24,9 @@ pub use report::Report;
 
 /// The longest that an answer may be kept back: the SDKs give up after 30 s.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(25);
+
+/// The largest config file, in bytes: some ten thousand policies.
+const LONGEST_FILE: u64 = 1 << 20;
 
 const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -263,7 +267,7 @@ impl Settings {
             return file::read("", "command line", overrides, &env);
         };
         let name = path.display().to_string();
-        match std::fs::read_to_string(path) {
+        match read_text(path) {
             Ok(text) => file::read(&text, &name, overrides, &env),
             Err(error) => Err(file::unreadable(&name, &error)),
         }
@@ -294,6 +298,17 @@ impl Settings {
             warnings: Report::new("", "", Vec::new()),
         }
     }
+}
+
+/// The whole of a file that may be a config file: a device or a log given by mistake is not read whole.
+fn read_text(path: &Path) -> std::io::Result<String> {
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path)?;
+    file.take(LONGEST_FILE + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LONGEST_FILE {
+        return Err(std::io::Error::other("it is larger than 1 MiB"));
+    }
+    String::from_utf8(bytes).map_err(|_| std::io::Error::other("it is not UTF-8 text"))
 }
 
 /// The paths of all fields that the reader knows (`fetch.max_wait`), as far as `text` has their

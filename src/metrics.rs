@@ -4,11 +4,11 @@
 //! Label values come from the config (policies) or from fixed words; keys come from users, so only the
 //! first [`Metrics::new`]`(top_keys)` of them get series of their own and the rest share `_other`.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use hashbrown::HashMap;
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, Unit};
 use metrics_exporter_prometheus::{
     Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
@@ -34,6 +34,7 @@ struct Inner {
     handle: PrometheusHandle,
     keys: Mutex<HashMap<Arc<str>, Arc<KeySeries>>>,
     policies: Mutex<HashMap<Arc<str>, PolicySeries>>,
+    calls: Mutex<HashMap<(&'static str, u16), Histogram>>,
     top_keys: usize,
     overrides: Gauge,
     held: Gauge,
@@ -241,6 +242,7 @@ impl Metrics {
             claimed: counter(&recorder, "ojs_throttle_claimed_jobs_total", vec![]),
             keys: Mutex::default(),
             policies: Mutex::default(),
+            calls: Mutex::default(),
             top_keys,
             recorder,
         };
@@ -290,6 +292,30 @@ impl Metrics {
         }
     }
 
+    /// No job is out any more, whatever they were: all usage was forgotten.
+    pub fn clear(&self) {
+        self.0.slots.set(0.0);
+        let keys = self.0.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        keys.values().for_each(|series| series.active.set(0.0));
+    }
+
+    /// The keys that have series of their own.
+    pub fn keys(&self) -> Vec<Arc<str>> {
+        let keys = self.0.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = keys.keys().filter(|key| &***key != OTHER);
+        own.cloned().collect()
+    }
+
+    /// How many jobs of a key with a series of its own are out.
+    pub fn active(&self, key: &str, jobs: u32) {
+        self.key(key).active.set(f64::from(jobs));
+    }
+
+    /// How many limited jobs are out.
+    pub fn slots(&self, jobs: usize) {
+        self.0.slots.set(jobs as f64);
+    }
+
     /// A job was refused; `first`: for the first time since it was claimed.
     pub fn refused(&self, limited: &Limited, strategy: Strategy, first: bool) {
         self.policy(&limited.policy).limited.increment(1);
@@ -310,13 +336,16 @@ impl Metrics {
 
     /// A call of the sidecar's own to the backend ended; `code` is its status, or 0 for none.
     pub fn called(&self, op: &'static str, code: u16, time: Duration) {
-        let labels = vec![Label::new("op", op), Label::new("code", code.to_string())];
-        histogram(
-            &self.0.recorder,
-            "ojs_throttle_upstream_request_duration_seconds",
-            labels,
-        )
-        .record(time.as_secs_f64());
+        let mut calls = self.0.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let series = calls.entry((op, code)).or_insert_with(|| {
+            let labels = vec![Label::new("op", op), Label::new("code", code.to_string())];
+            histogram(
+                &self.0.recorder,
+                "ojs_throttle_upstream_request_duration_seconds",
+                labels,
+            )
+        });
+        series.record(time.as_secs_f64());
     }
 
     /// How many limits are set over HTTP.

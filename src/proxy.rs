@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::hold::Hold;
-use crate::limit::{Limited, Timestamp};
+use crate::limit::{Key, Limited, Limits, Space, Timestamp};
 use crate::metrics::{Event, Metrics};
 use crate::ojs;
 use crate::policy::PolicySet;
@@ -164,6 +164,8 @@ pub struct Sidecar {
 #[derive(Debug)]
 struct Adopting {
     until: Instant,
+    /// The backend had a list of them: only what policies of ours cover may be missing in it.
+    listed: bool,
     seen: HashSet<Box<str>>,
 }
 
@@ -196,6 +198,7 @@ impl Sidecar {
             learnt: OnceCell::new(),
             adopting: Mutex::new(Adopting {
                 until: Instant::now() + 2 * DEFAULT_VISIBILITY,
+                listed: false,
                 seen: HashSet::new(),
             }),
         })
@@ -218,7 +221,23 @@ impl Sidecar {
     }
 
     /// Sets the gauges that are read rather than counted; called at each scrape.
-    pub fn measure(&self) {
+    ///
+    /// What is out is read too: a claim that lapsed and was made again ends its slots inside the store,
+    /// where nothing counts it.
+    pub async fn measure(&self) {
+        if let Ok(out) = self.store.count(crate::store::Place::Out).await {
+            self.metrics.slots(out);
+        }
+        for name in self.metrics.keys() {
+            let Ok(key) = Key::new(&name) else { continue };
+            let mut active = 0;
+            for space in [Space::Job, Space::Queue] {
+                if let Ok(Some(usage)) = self.store.usage(space, &key, &Limits::default()).await {
+                    active += usage.active;
+                }
+            }
+            self.metrics.active(&name, active);
+        }
         let waiting = |key: &str| self.hold.waiting(|limited| limited.key.as_str() == key);
         self.metrics.hold(
             self.hold.len(),
@@ -309,6 +328,7 @@ impl Sidecar {
             .clear();
         self.settled.clear();
         self.named.clear();
+        self.metrics.clear();
         // Only the memory store can be behind this, and it does not fail.
         let _cleared = self.store.set(crate::store::Change::Clear).await;
     }

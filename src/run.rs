@@ -62,6 +62,7 @@ pub struct Running {
     data: Listener,
     admin: Listener,
     closing: CancellationToken,
+    over: CancellationToken,
 }
 
 /// One more thread's share: a listener on the same port and connections of its own.
@@ -73,6 +74,7 @@ pub struct Thread {
     target: Target,
     limits: (server::Limits, upstream::Limits),
     closing: CancellationToken,
+    over: CancellationToken,
 }
 
 impl Running {
@@ -124,6 +126,7 @@ impl Running {
             data,
             admin,
             closing: CancellationToken::new(),
+            over: CancellationToken::new(),
         })
     }
 
@@ -158,6 +161,7 @@ impl Running {
                 upstream_limits(&self.settings),
             ),
             closing: self.closing.clone(),
+            over: self.over.clone(),
         };
         let addr = self.addr()?;
         Ok((1..self.settings.server.threads)
@@ -167,6 +171,8 @@ impl Running {
 
     /// Serves until `stop`, drains, and returns when nothing is left to do.
     pub async fn serve(self, stop: Stop) {
+        // However this ends, the other threads end too.
+        let _over = self.over.clone().drop_guard();
         let limits = server_limits(&self.settings.server);
         let upstream = Upstream::new(self.target, self.env.net, upstream_limits(&self.settings));
         let proxy = Proxy::new(Arc::clone(&self.sidecar), upstream);
@@ -184,9 +190,8 @@ impl Running {
             self.closing.clone(),
         ));
         // Before the first FETCH: running jobs have their slots, or a limit would be broken by a restart.
-        if let Err(error) = proxy.ensure_learnt().await {
-            tracing::warn!(%error, "the backend does not answer yet; limited queues wait until it does");
-        }
+        // A backend that does not answer yet is asked again at each limited FETCH.
+        let _asked_later = proxy.ensure_learnt().await;
         tasks.spawn(server::serve(
             self.data,
             proxy.clone(),
@@ -214,6 +219,7 @@ impl Running {
             () = drained => {}
             () = stop.now.cancelled() => {}
         }
+        say_what_is_left(proxy.sidecar()).await;
         sweeping.cancel();
         self.closing.cancel();
         let ended = async {
@@ -236,8 +242,20 @@ impl Thread {
         let listener = self.net.bind_shared(self.addr).await?;
         let upstream = Upstream::new(self.target, self.net, self.limits.1);
         let proxy = Proxy::new(self.sidecar, upstream);
-        server::serve(listener, proxy, self.limits.0, self.closing).await;
+        tokio::select! {
+            () = server::serve(listener, proxy, self.limits.0, self.closing) => {}
+            () = self.over.cancelled() => {}
+        }
         Ok(())
+    }
+}
+
+/// A drain that ran out of time, or was cut short, says so.
+async fn say_what_is_left(sidecar: &Sidecar) {
+    if !sidecar.quiet().await {
+        tracing::warn!(
+            "limited jobs are still out with workers, which now cannot end them through here"
+        );
     }
 }
 

@@ -9,6 +9,7 @@ mod link;
 mod target;
 
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -124,6 +125,8 @@ struct Shared {
     net: Net,
     limits: Limits,
     idle: Mutex<Idle>,
+    /// The last request got no answer.
+    away: AtomicBool,
 }
 
 impl Shared {
@@ -140,6 +143,7 @@ impl Upstream {
             net,
             limits,
             idle: Mutex::default(),
+            away: AtomicBool::new(false),
         }))
     }
 
@@ -154,6 +158,12 @@ impl Upstream {
     /// # Errors
     /// See [`UpstreamError`]: each variant says what the backend may have done.
     pub async fn call(&self, call: Call) -> Result<Reply, UpstreamError> {
+        let answer = self.call_whole(call).await;
+        self.note(answer.as_ref().err());
+        answer
+    }
+
+    async fn call_whole(&self, call: Call) -> Result<Reply, UpstreamError> {
         let patience = call.timeout;
         let mut request = self.request(call)?;
         let mut idle = self.pop();
@@ -183,6 +193,19 @@ impl Upstream {
     /// The backend gave no head of a reply, or the client's body broke off or stalled.
     pub async fn send(
         &self,
+        request: Request<RequestBody>,
+    ) -> Result<Response<ReplyBody>, SendError> {
+        let answer = self.stream(request).await;
+        match &answer {
+            Ok(_) => self.note(None),
+            Err(SendError::Backend(error)) => self.note(Some(error)),
+            Err(SendError::Broken | SendError::Stalled(_)) => {}
+        }
+        answer
+    }
+
+    async fn stream(
+        &self,
         mut request: Request<RequestBody>,
     ) -> Result<Response<ReplyBody>, SendError> {
         self.clean(&mut request)?;
@@ -208,6 +231,24 @@ impl Upstream {
                 Err(Failure::Late) => return Err(UpstreamError::Timeout(time).into()),
                 Err(failure) => return Err(failed(failure).into()),
             }
+        }
+    }
+
+    /// Says once that the backend stopped answering, and once that it answers again: a line for each
+    /// request would hide everything else just when it is needed.
+    fn note(&self, error: Option<&UpstreamError>) {
+        let away = &self.0.away;
+        match error {
+            Some(UpstreamError::TooLarge(_)) => {}
+            Some(error) if !away.swap(true, Ordering::Relaxed) => {
+                tracing::warn!(%error, "no answer from the backend; asking on");
+            }
+            Some(error) => tracing::debug!(%error, "no answer from the backend"),
+            None if away.load(Ordering::Relaxed) => {
+                away.store(false, Ordering::Relaxed);
+                tracing::info!("the backend answers again");
+            }
+            None => {}
         }
     }
 

@@ -5,6 +5,9 @@ use std::ops::Range;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
+/// The most problems that are shown; a file with more is another kind of file.
+const SHOWN: usize = 50;
+
 /// One problem.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Problem {
@@ -56,11 +59,13 @@ impl Report {
         } else {
             Renderer::plain()
         };
-        let blocks: Vec<String> = self
-            .problems
-            .iter()
+        let shown = self.problems.iter().take(SHOWN);
+        let mut blocks: Vec<String> = shown
             .map(|problem| self.block(problem, &renderer))
             .collect();
+        if self.problems.len() > SHOWN {
+            blocks.push(format!("and {} more", self.problems.len() - SHOWN));
+        }
         blocks.join("\n\n")
     }
 

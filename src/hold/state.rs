@@ -1,9 +1,10 @@
 //! What the hold's lock guards: the lanes, and where each known job is.
 
 use std::cmp::Reverse;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
+use hashbrown::HashMap;
 use tokio::time::Instant;
 
 use super::queue::{Group, Next, Queue};

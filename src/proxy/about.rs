@@ -2,15 +2,14 @@
 //! extension, health has an object of ours. Every other byte stays.
 
 use bytes::Bytes;
+use http::Response;
 use http::request::Parts;
-use http::{Response, header};
 
 use super::body::Body;
 use super::respond::Fault;
 use super::{DEPTH, Proxy, refuse};
 use crate::json::{Json, Kind, Splice};
 use crate::store::Place;
-use crate::upstream::Call;
 
 const URI: &str = "urn:ojs:ext:rate-limiting";
 const EXTENSION: &str =
@@ -20,7 +19,7 @@ const CAPABILITY: &str = "rate_limiting";
 impl Proxy {
     /// `GET /ojs/manifest`.
     pub(super) async fn manifest(&self, parts: Parts) -> Response<Body> {
-        let call = self.readable_call(&parts, Bytes::new());
+        let call = self.plain_call(&parts, Bytes::new());
         let mut reply = match super::call(self, "manifest", call).await {
             Ok(reply) => reply,
             Err(error) => return refuse(&parts, Fault::backend(&error, false)),
@@ -36,7 +35,7 @@ impl Proxy {
     /// `GET /ojs/v1/health`: the backend's answer, whatever it says, with `throttle` in it.
     pub(super) async fn health(&self, parts: Parts) -> Response<Body> {
         let sidecar = &self.sidecar;
-        let call = self.readable_call(&parts, Bytes::new());
+        let call = self.plain_call(&parts, Bytes::new());
         let mut reply = match super::call(self, "health", call).await {
             Ok(reply) => reply,
             Err(error) => return refuse(&parts, Fault::backend(&error, false)),
@@ -61,13 +60,6 @@ impl Proxy {
             reply.body = splice.apply(&reply.body).into();
         }
         self.theirs(&parts, reply)
-    }
-
-    /// The request as it came, for a reply that must be read, so not packed.
-    pub(super) fn readable_call(&self, parts: &Parts, body: Bytes) -> Call {
-        let mut call = self.plain_call(parts, body);
-        call.headers.remove(header::ACCEPT_ENCODING);
-        call
     }
 }
 

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::{DEFAULT_VISIBILITY, DEPTH, Proxy, Sidecar, job, mirror};
 use crate::json::Json;
 use crate::metrics::Event;
+use crate::policy::{Accept, JobView};
 use crate::store::{Change, Claimed};
 use crate::upstream::UpstreamError;
 
@@ -23,16 +24,22 @@ const PAGES: usize = 100;
 impl Sidecar {
     /// Whether heartbeats may still name jobs that ran before this sidecar started.
     pub(super) fn adopts_from_heartbeats(&self) -> bool {
-        if self.policies.load().is_empty() {
-            return false;
-        }
         let adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
         Instant::now() < adopting.until
+            && !self.never_limits()
+            && !(adopting.listed && self.policies.load().is_empty())
+    }
+
+    /// Whether neither the config nor a job can bring a limit.
+    fn never_limits(&self) -> bool {
+        let policies = self.policies.load();
+        policies.is_empty() && policies.accept() == Accept::Ignore
     }
 
     /// The backend answers: from now on workers can tell what they run.
-    fn adopt_from_now(&self) {
+    fn adopt_from_now(&self, listed: bool) {
         let mut adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
+        adopting.listed = listed;
         adopting.until = Instant::now() + 2 * DEFAULT_VISIBILITY;
     }
 
@@ -58,12 +65,21 @@ impl Proxy {
         let mut call = super::get(self, 0, "/ojs/manifest".to_owned());
         call.timeout = Duration::from_secs(2);
         let reply = super::call(self, "manifest", call).await?;
+        if reply.status.is_server_error() {
+            // Something between us and the backend speaks for it.
+            return Err(UpstreamError::Lost(format!(
+                "its manifest is {}",
+                reply.status
+            )));
+        }
         self.sidecar.backend.read_manifest(&reply.body);
-        self.sidecar.adopt_from_now();
-        if self.sidecar.policies.load().is_empty() {
+        if self.sidecar.never_limits() {
             return Ok(());
         }
-        match self.adopt_running().await {
+        // Without policies too: jobs bring limits of their own.
+        let adopted = self.adopt_running().await;
+        self.sidecar.adopt_from_now(adopted.is_some());
+        match adopted {
             Some(0) => {}
             Some(adopted) => {
                 tracing::info!(
@@ -139,7 +155,13 @@ impl Proxy {
         let queue = text(queue).unwrap_or_else(|| "default".to_owned());
         let kind = text(kind).unwrap_or_default();
         let policies = sidecar.policies.load();
-        let limits = sidecar.limits_of(job, &queue, &kind, None, &policies);
+        let view = JobView {
+            queue: &queue,
+            kind: &kind,
+            meta: job.get("meta"),
+            tenant: None,
+        };
+        let limits = super::job::limits_of(job, &view, &policies, true);
         drop(policies);
         let limited = sidecar.limits_now(&queue, &limits.limited);
         if limited.is_empty() || sidecar.hold.has(&id) {

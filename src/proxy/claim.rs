@@ -8,7 +8,7 @@ use http::HeaderMap;
 use tokio::time::Instant;
 
 use super::job::Origin;
-use super::{DEPTH, Proxy, job};
+use super::{DEPTH, Proxy, job, mirror};
 use crate::hold::{Lane, Lookahead, Prospect};
 use crate::json::{Json, Splice, quote};
 use crate::metrics::Event;
@@ -23,6 +23,8 @@ pub(super) struct Wanted {
     pub(super) body: Bytes,
     pub(super) target: String,
     pub(super) headers: HeaderMap,
+    /// How long the backend may take.
+    pub(super) timeout: Duration,
     /// Whose credentials it carries.
     pub(super) scope: u64,
     /// The most jobs it may get.
@@ -68,23 +70,30 @@ impl Wanted {
     fn rewritten(&self, lanes: &[Lane], count: usize, claim_id: Option<&str>) -> Option<Vec<u8>> {
         let request = Json::parse(&self.body, DEPTH).ok()?;
         let names: Vec<String> = lanes.iter().map(|lane| quote(&lane.queue)).collect();
+        let mut set = [
+            (
+                &["queues", "queues"],
+                Some(format!("[{}]", names.join(","))),
+            ),
+            (&["count", "batch_size"], Some(count.to_string())),
+            (&["worker_id", "worker_id"], claim_id.map(quote)),
+        ]
+        .map(|(names, value)| (names, value, false));
         let mut splice = Splice::new();
-        let mut set = |names: &[&str], value: String| {
-            let mut found = false;
-            for member in request.members() {
-                if names.iter().any(|name| member.is_named(name)) {
+        for member in request.members() {
+            for (names, value, found) in &mut set {
+                if let Some(value) = value
+                    && names.iter().any(|name| member.is_named(name))
+                {
                     splice.replace(member.value.range(), value.clone());
-                    found = true;
+                    *found = true;
                 }
             }
-            if !found && let Some(name) = names.first() {
+        }
+        for ([name, _], value, found) in &set {
+            if let (Some(value), false) = (value, found) {
                 splice.add_member(request, name, value.as_bytes());
             }
-        };
-        set(&["queues"], format!("[{}]", names.join(",")));
-        set(&["count", "batch_size"], count.to_string());
-        if let Some(claim_id) = claim_id {
-            set(&["worker_id"], quote(claim_id));
         }
         Some(splice.apply(&self.body))
     }
@@ -199,10 +208,12 @@ impl Proxy {
             sidecar.metrics.count(Event::Nonsense);
             return None;
         };
-        let mut held = Vec::new();
+        // One search of the reply spares several of each job: hardly any bring something.
+        let bring = crate::json::contains(&reply.body, mirror::NEEDLE);
+        let mut held = Vec::with_capacity(jobs.len());
         let jobs_came = jobs.len();
         for job in jobs {
-            match sidecar.read_job(job, origin, policies) {
+            match sidecar.read_job(job, origin, policies, bring) {
                 Some(job) => held.push(job),
                 None => sidecar.metrics.count(Event::Nonsense),
             }
@@ -250,7 +261,7 @@ impl Wanted {
             target: self.target.clone(),
             headers: self.headers.clone(),
             body,
-            timeout: Duration::from_secs(30),
+            timeout: self.timeout,
         }
     }
 }
@@ -261,7 +272,8 @@ fn jobs_of(reply: Json<'_>) -> Option<Vec<Json<'_>>> {
     if reply.kind() != Kind::Object {
         return None;
     }
-    match (reply.get_exact("jobs"), reply.get_exact("job")) {
+    let [jobs, job] = reply.pick_exact(["jobs", "job"]);
+    match (jobs, job) {
         (Some(jobs), _) if jobs.kind() == Kind::Array => Some(jobs.items().collect()),
         (Some(jobs), None) if !jobs.is_null() => None,
         (_, Some(job)) if job.kind() == Kind::Object => Some(vec![job]),

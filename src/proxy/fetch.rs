@@ -62,6 +62,7 @@ impl Proxy {
             body,
             target: self.target(&parts.uri),
             headers: parts.headers.clone(),
+            timeout: sidecar.settings.upstream_timeout,
             scope,
             count: 1,
             worker_id: None,
@@ -310,7 +311,8 @@ impl Proxy {
         Ok(None)
     }
 
-    async fn may_claim(&self, lane: &Lane, section: &Section, n: usize) -> usize {
+    /// How many of `n` jobs may be asked of a section now.
+    pub(super) async fn may_claim(&self, lane: &Lane, section: &Section, n: usize) -> usize {
         match &section.gate {
             Some(gate) => self.allowance(lane, gate, n).await.jobs,
             None => n,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{DEFAULT_VISIBILITY, Sidecar, mirror, scope};
@@ -46,15 +47,17 @@ impl Origin<'_> {
 }
 
 impl Sidecar {
-    /// Reads one job of a FETCH reply; `None`: it has no id, so nothing can be kept about it.
+    /// Reads one job of a FETCH reply; `None`: it has no id, so nothing can be kept about it. `brings`:
+    /// it may have limits of its own or a mirror.
     pub(super) fn read_job(
         &self,
         job: Json<'_>,
         origin: &Origin<'_>,
         policies: &PolicySet,
+        brings: bool,
     ) -> Option<Held> {
-        let [id, kind, queue, priority, attempt] =
-            job.pick(["id", "type", "queue", "priority", "attempt"]);
+        let [id, kind, queue, priority, attempt, meta] =
+            job.pick(["id", "type", "queue", "priority", "attempt", "meta"]);
         let id = id?.text()?;
         let queue = origin.queue_of(queue.and_then(|queue| queue.text()).as_deref());
         let kind = kind.and_then(|kind| kind.text()).unwrap_or_default();
@@ -62,8 +65,15 @@ impl Sidecar {
             .and_then(|a| a.int())
             .and_then(|a| u32::try_from(a).ok());
         self.backend.saw_attempt(attempt);
-        let limits = self.limits_of(job, &queue, &kind, origin.tenant, policies);
+        let view = JobView {
+            queue: &queue,
+            kind: &kind,
+            meta,
+            tenant: origin.tenant.filter(|_| self.settings.trust_tenant_header),
+        };
+        let limits = limits_of(job, &view, policies, brings);
         let own = || mirror::visibility(job).map(Duration::from_millis);
+        let own = || brings.then(own).flatten();
         let visibility = origin.visibility.or_else(own).unwrap_or(DEFAULT_VISIBILITY);
         let claimed = Claimed {
             job: Arc::from(id.as_ref()),
@@ -82,7 +92,11 @@ impl Sidecar {
         Some(Held {
             claimed,
             limits,
-            body: mirror::shown(job),
+            body: if brings {
+                mirror::shown(job)
+            } else {
+                Bytes::copy_from_slice(job.raw())
+            },
             deadline: hold::deadline(origin.sent, visibility),
             proven: origin.sent,
             granted: visibility,
@@ -90,36 +104,28 @@ impl Sidecar {
             refused: false,
         })
     }
+}
 
-    /// Everything that limits a job now.
-    pub(super) fn limits_of(
-        &self,
-        job: Json<'_>,
-        queue: &str,
-        kind: &str,
-        tenant: Option<&str>,
-        policies: &PolicySet,
-    ) -> JobLimits {
-        let tenant = tenant.filter(|_| self.settings.trust_tenant_header);
-        let view = JobView {
-            queue,
-            kind,
-            meta: job.get("meta"),
-            tenant,
-        };
-        let brings =
-            policies.accept() != Accept::Ignore && crate::json::contains(job.raw(), mirror::NEEDLE);
-        let own = if brings {
-            policy::own_policies(job, queue)
-        } else {
-            Vec::new()
-        };
-        let none = || JobLimits {
-            limited: Arc::from([]),
-            on_limit: OnLimit::Wait,
-        };
-        policies.limits(&view, &own).unwrap_or_else(none)
-    }
+/// Everything that limits a job now. `brings`: it may have limits of its own.
+pub(super) fn limits_of(
+    job: Json<'_>,
+    view: &JobView<'_>,
+    policies: &PolicySet,
+    brings: bool,
+) -> JobLimits {
+    let brings = brings
+        && policies.accept() != Accept::Ignore
+        && crate::json::contains(job.raw(), mirror::NEEDLE);
+    let own = if brings {
+        policy::own_policies(job, view.queue)
+    } else {
+        Vec::new()
+    };
+    let none = || JobLimits {
+        limited: Arc::from([]),
+        on_limit: OnLimit::Wait,
+    };
+    policies.limits(view, &own).unwrap_or_else(none)
 }
 
 /// The tenant header of a request, as text.

@@ -1,10 +1,10 @@
 //! Inspection: `GET /ojs/v1/rate-limits` and `…/{key}` (rate-limiting text, sections 10.1 and 10.3).
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use hashbrown::HashMap;
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
 
@@ -22,7 +22,7 @@ const MAX: usize = 100_000;
 
 /// The job keys that were named so far, with the numbers they were last named with.
 #[derive(Default, Debug)]
-pub(super) struct Named(Mutex<BTreeMap<Key, Entry>>);
+pub(super) struct Named(Mutex<HashMap<Key, Entry>>);
 
 #[derive(Debug)]
 struct Entry {

@@ -37,6 +37,10 @@ pub(crate) fn value(
 
 /// A job's visibility timeout as its mirror has it, in milliseconds.
 pub(crate) fn visibility(job: Json<'_>) -> Option<u64> {
+    // Most jobs have none, and a search costs less than a walk.
+    if !crate::json::contains(job.raw(), MIRROR) {
+        return None;
+    }
     let mirror = job.get_exact("meta")?.get_exact(MIRROR)?;
     u64::try_from(mirror.get_exact("visibility_timeout_ms")?.int()?)
         .ok()

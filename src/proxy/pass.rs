@@ -8,7 +8,7 @@ use tokio::io::{AsyncWriteExt as _, copy_bidirectional};
 
 use super::body::Body;
 use super::respond::{self, Fault, Relabel};
-use crate::upstream::{self, ReplyBody, RequestBody, SendError, Upstream, UpstreamError};
+use crate::upstream::{self, ReplyBody, RequestBody, Upstream, UpstreamError};
 
 /// How a request passes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,7 +40,6 @@ pub async fn pass<B: Into<RequestBody>>(
         }
         (Ok(reply), _) => reply.map(Body::from),
         (Err(error), _) => {
-            note(&error);
             return Fault::sending(&error, how.stores).reply(id);
         }
     };
@@ -79,11 +78,4 @@ fn strip_framing(headers: &mut HeaderMap) {
 fn unasked(how: Passing) -> Fault {
     let error = UpstreamError::Lost("it switched protocols unasked".to_owned());
     Fault::backend(&error, how.stores)
-}
-
-fn note(error: &SendError) {
-    match error {
-        SendError::Backend(error) => tracing::warn!(%error, "request not answered by the backend"),
-        SendError::Broken | SendError::Stalled(_) => tracing::debug!(%error, "request not whole"),
-    }
 }

@@ -81,7 +81,7 @@ impl Proxy {
 
     /// Sends the request on; the control token stays here.
     async fn ask_config(&self, parts: &Parts, body: Bytes) -> Result<Reply, UpstreamError> {
-        let mut call = self.readable_call(parts, body);
+        let mut call = self.plain_call(parts, body);
         if self.sidecar.has_control_token(parts) {
             call.headers.remove(header::AUTHORIZATION);
             if let Some(token) = &self.sidecar.settings.token {

@@ -12,7 +12,7 @@ use crate::limit::EARLY;
 /// How long waiting FETCHes of a queue let pass before the backend is asked again for all of them.
 pub(super) const ASK_AGAIN: Duration = Duration::from_millis(250);
 
-/// A place in the lines of a FETCH's limited queues; left when dropped.
+/// A place in the lines of a FETCH's queues; left when dropped.
 pub(super) struct Standing<'a> {
     proxy: &'a Proxy,
     sections: &'a [Section],
@@ -25,8 +25,8 @@ pub(super) struct Standing<'a> {
 
 impl<'a> Standing<'a> {
     pub(super) fn new(proxy: &'a Proxy, sections: &'a [Section], want: usize) -> Standing<'a> {
-        let limited = sections.iter().filter(|section| section.gate.is_some());
-        let lanes: Vec<Lane> = limited
+        let lanes: Vec<Lane> = sections
+            .iter()
             .flat_map(|section| section.lanes.iter().cloned())
             .collect();
         let since = Instant::now();
@@ -59,10 +59,10 @@ impl<'a> Standing<'a> {
             at = at.min(early.unwrap_or(now));
         }
         for section in self.sections {
-            let (Some(gate), Some(lane)) = (&section.gate, section.lanes.first()) else {
+            let Some(lane) = section.lanes.first().filter(|lane| first(lane)) else {
                 continue;
             };
-            if first(lane) && self.proxy.allowance(lane, gate, 1).await.jobs > 0 {
+            if self.proxy.may_claim(lane, section, 1).await > 0 {
                 at = at.min(hold.asked_at(lane).map_or(now, |asked| asked + ASK_AGAIN));
             }
         }

@@ -27,7 +27,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tokio::task::LocalSet;
+use tokio::net::TcpListener;
+use tokio::task::{LocalSet, spawn_blocking};
 
 use load::{Ask, Load, get, post};
 use process::Process;
@@ -43,42 +44,72 @@ const WARM: usize = 2_000;
 fn main() -> Result<()> {
     let options = Options::read()?;
     process::pin_bench();
-    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
-    let backend = listener.local_addr()?;
-    listener.set_nonblocking(true)?;
-    // Ends with the process.
-    std::thread::spawn(move || {
-        local(async { backend::serve(tokio::net::TcpListener::from_std(listener)?).await })
-    });
-    let dir = tempfile::tempdir()?;
-    let nginx = Process::nginx(dir.path(), backend)?;
-    let mut sidecars = Vec::new();
-    for (nth, binary) in options.binaries.iter().enumerate() {
-        let file = dir.path().join(format!("throttle-{nth}.toml"));
-        sidecars.push(Process::sidecar(binary, &file, backend)?);
-    }
-    let ours = sidecars.first().context("a sidecar was started")?;
-    std::thread::sleep(Duration::from_millis(500));
-    let memory = ours.memory()?;
-    let ours = ours.addr;
-    let latencies = options
-        .words
-        .is_empty()
-        .then(|| latencies([("direct", backend), ("nginx", nginx.addr), ("ours", ours)]));
-    let mut lines = cases();
-    lines.retain(|case| options.wants(case.name));
-    let report = Report {
-        lines: local(measure(&options, lines, &nginx, &sidecars))?,
-        names: options.names(),
-        memory,
-        latencies: latencies.transpose()?.unwrap_or_default(),
-    };
+    // Load and backend share one thread: with one each they would wake each other for every request,
+    // and leave the proxies waiting. What is to be measured are proxies that are busy.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let report = runtime.block_on(LocalSet::new().run_until(run(&options)))?;
     if options.json {
         println!("{}", report.json());
     } else {
         print!("{}", report.table());
     }
     Ok(())
+}
+
+async fn run(options: &Options) -> Result<Report> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let backend = listener.local_addr()?;
+    tokio::task::spawn_local(backend::serve(listener));
+    let (binaries, idle) = (options.binaries.clone(), Duration::from_millis(500));
+    let proxies = spawn_blocking(move || Proxies::start(&binaries, backend)).await??;
+    tokio::time::sleep(idle).await;
+    let memory = proxies.ours()?.memory()?;
+    let mut latencies = Vec::new();
+    if options.words.is_empty() {
+        let targets = [
+            ("direct", backend),
+            ("nginx", proxies.nginx.addr),
+            ("ours", proxies.ours()?.addr),
+        ];
+        latencies = spawn_blocking(move || latencies_of(targets)).await??;
+    }
+    let mut cases = cases();
+    cases.retain(|case| options.wants(case.name));
+    Ok(Report {
+        lines: measure(options, cases, &proxies).await?,
+        names: options.names(),
+        memory,
+        latencies,
+    })
+}
+
+/// The processes that are compared, and the directory of their files.
+struct Proxies {
+    nginx: Process,
+    sidecars: Vec<Process>,
+    _dir: tempfile::TempDir,
+}
+
+impl Proxies {
+    fn start(binaries: &[PathBuf], backend: SocketAddr) -> Result<Proxies> {
+        let dir = tempfile::tempdir()?;
+        let mut sidecars = Vec::new();
+        for (nth, binary) in binaries.iter().enumerate() {
+            let file = dir.path().join(format!("throttle-{nth}.toml"));
+            sidecars.push(Process::sidecar(binary, &file, backend)?);
+        }
+        Ok(Proxies {
+            nginx: Process::nginx(dir.path(), backend)?,
+            sidecars,
+            _dir: dir,
+        })
+    }
+
+    fn ours(&self) -> Result<&Process> {
+        self.sidecars.first().context("no sidecar")
+    }
 }
 
 struct Options {
@@ -193,14 +224,9 @@ fn cases() -> Vec<Case> {
 }
 
 /// Runs the cases, all proxies in turns within each round.
-async fn measure(
-    options: &Options,
-    cases: Vec<Case>,
-    nginx: &Process,
-    sidecars: &[Process],
-) -> Result<Vec<Line>> {
-    let mut contestants = vec![Contestant::new(nginx).await?];
-    for sidecar in sidecars {
+async fn measure(options: &Options, cases: Vec<Case>, proxies: &Proxies) -> Result<Vec<Line>> {
+    let mut contestants = vec![Contestant::new(&proxies.nginx).await?];
+    for sidecar in &proxies.sidecars {
         contestants.push(Contestant::new(sidecar).await?);
     }
     let mut lines = Vec::new();
@@ -263,7 +289,7 @@ impl Contestant<'_> {
 }
 
 /// Latency of an enqueue at 2,000 a second: the median of interleaved runs.
-fn latencies<const N: usize>(
+fn latencies_of<const N: usize>(
     targets: [(&'static str, SocketAddr); N],
 ) -> Result<Vec<(&'static str, latency::Latency)>> {
     let request = post("/ojs/v1/workflows", &"x".repeat(300));
@@ -294,12 +320,4 @@ fn latencies<const N: usize>(
             (*name, latency)
         })
         .collect())
-}
-
-/// Runs on a runtime of this thread's own.
-fn local<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(LocalSet::new().run_until(work))
 }

@@ -37,10 +37,12 @@ async fn a_held_job_is_available_with_the_attempt_it_had() {
         let name = lax.name;
         let (pair, client) = simulated(lax, "").await;
         let one = || json!({"key": "k", "concurrency": 1, "on_limit": "wait"});
+        // One after the other: some backends give two jobs in any order.
         let running = client.enqueue(job(0, one())).await;
+        assert_eq!(ids(&client.fetch("q", 1).await), [&running], "{name}");
         let waiting = client.enqueue(job(1, one())).await;
         let before = views(&client, &waiting).await;
-        assert_eq!(ids(&client.fetch("q", 2).await), [&running], "{name}");
+        assert!(ids(&client.fetch("q", 1).await).is_empty(), "{name}");
         let claimed = pair.behind.backend.ledger();
         assert!(
             claimed

@@ -44,12 +44,12 @@ pub async fn fast_throttle_is_used(ctx: Ctx) -> Judge {
         if ctx.even() { KEYED } else { GATED }
     );
     let w = ctx.world().limits(&limits).start().await;
-    w.enqueue_all(2_200, |_| job()).await;
+    w.enqueue_all(1_200, |_| job()).await;
     w.workers(2, Worker::js(50).queues(&["mail"]).runs(20..60));
     w.until_done(60).await;
     let mut judge = w.judge().await;
     judge.spacing("k", Duration::from_millis(2), 1);
-    judge.utilisation("k", 500.0, 1, 4, 0.97);
+    judge.utilisation("k", 500.0, 1, 2, 0.97);
     judge.each_ran_once();
     judge.settled();
     judge
@@ -87,6 +87,33 @@ pub async fn freed_slot_is_filled(ctx: Ctx) -> Judge {
         format!("the slot was free for {took:?}"),
     );
     judge.settled();
+    judge
+}
+
+/// A worker that waits for a slot of one queue does not miss a job that comes to another, which
+/// nothing limits: the backend is asked again while it waits.
+pub async fn free_comes_while_waiting(ctx: Ctx) -> Judge {
+    let limits = format!("{}concurrency = 1", if ctx.even() { KEYED } else { GATED });
+    let w = ctx.world().limits(&limits).start().await;
+    w.enqueue_all(2, |_| job()).await;
+    let (one, two) = (w.hands("one"), w.hands("two"));
+    let first = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let asked = Instant::now();
+    let (second, ()) = tokio::join!(two.fetch(&["mail", "free"], 1), async {
+        w.pass(30).await;
+        w.enqueue(Job::new("a.b").queue("free")).await;
+    });
+    let took = asked.elapsed();
+    let second = second.unwrap_or_default();
+    for delivery in second.iter().chain(&first) {
+        one.ack(&delivery.job).await;
+    }
+    let mut judge = w.judge().await;
+    judge.that(second.len() == 1, "the free job did not come");
+    judge.that(
+        took < Duration::from_millis(300) + judge.jitter,
+        format!("the free job came after {took:?}"),
+    );
     judge
 }
 

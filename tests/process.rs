@@ -1,0 +1,33 @@
+//! The program from outside: what it prints, how it starts and ends, what signals, kills and rude
+//! clients do to it. Each test owns its processes, ports and files; the backend runs in the test, so
+//! that its ledger can be judged and the sidecar killed without it.
+
+#[path = "process/rig.rs"]
+mod rig;
+
+#[path = "process/http.rs"]
+mod http;
+
+#[path = "process/relay.rs"]
+mod relay;
+
+#[path = "process/cli.rs"]
+mod cli;
+
+#[path = "process/lifecycle.rs"]
+mod lifecycle;
+
+#[path = "process/crash.rs"]
+mod crash;
+
+#[path = "process/outage.rs"]
+mod outage;
+
+#[path = "process/log.rs"]
+mod log;
+
+#[path = "process/dev.rs"]
+mod dev;
+
+#[path = "process/rude.rs"]
+mod rude;

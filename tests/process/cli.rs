@@ -1,0 +1,209 @@
+//! What the command line says, and how it ends.
+
+use std::net::TcpListener;
+use std::process::Command;
+
+use crate::rig::{self, Sidecar, file, program, ran};
+
+fn run(args: &[&str]) -> rig::Ran {
+    let mut command = program();
+    command.args(args);
+    ran(command)
+}
+
+#[test]
+fn help_is_help() {
+    for (args, status, words) in [
+        (
+            &["--help"][..],
+            0,
+            &["run", "check", "dev", "demo", "config.example.toml"][..],
+        ),
+        (
+            &["run", "--help"],
+            0,
+            &["--upstream", "OJS_THROTTLE_CONFIG", "78"],
+        ),
+        (&["check", "--help"], 0, &["78"]),
+        (&["--version"], 0, &["ojs-throttle "]),
+    ] {
+        let done = run(args);
+        assert_eq!(done.status, Some(status), "{args:?}");
+        for word in words {
+            assert!(done.out.contains(word), "{args:?}: {word}: {}", done.out);
+        }
+        assert_eq!(done.err, "", "{args:?}");
+    }
+}
+
+#[test]
+fn what_was_not_understood_is_named() {
+    let nothing = run(&[]);
+    assert_eq!(nothing.status, Some(2));
+    assert!(nothing.err.contains("Examples"), "{}", nothing.err);
+    for (args, word) in [
+        (&["frobnicate"][..], "frobnicate"),
+        (&["check"], "<PATH>"),
+        (&["run", "--upstream", "ojs:80"], "http://"),
+        (&["run", "--listen", "localhost"], "--listen"),
+        (
+            &["run", "--upstream", "http://a", "--nonsense"],
+            "--nonsense",
+        ),
+    ] {
+        let done = run(args);
+        assert_eq!(done.status, Some(2), "{args:?}");
+        assert!(done.err.contains(word), "{args:?}: {}", done.err);
+        assert_eq!(done.out, "", "{args:?}");
+    }
+}
+
+#[test]
+fn check_says_what_is_wrong_and_where() {
+    let upstream = "[server]\nupstream = \"http://127.0.0.1:1\"\n";
+    let many = "[[policy]]\nnonsense = 1\n".repeat(40_000);
+    let cases: &[(&[u8], i32, &[&str])] = &[
+        (upstream.as_bytes(), 0, &["ok: 0 policies, 0 queues"]),
+        (b"", 78, &["upstream", "required"]),
+        (b"\xff\xfe\x00\x01", 78, &["not UTF-8"]),
+        (
+            b"[server]\nupstream = 7\nlog = \"xml\"\n",
+            78,
+            &[":2:12", ":3:7", "2 problems"],
+        ),
+        (b"nonsense", 78, &["TOML", ":1:"]),
+        (b"a = \"\0\"", 78, &["TOML"]),
+        (&vec![b'#'; 10 << 20], 78, &["larger than 1 MiB"]),
+        (many.as_bytes(), 78, &["more", "problems in"]),
+    ];
+    for (text, status, words) in cases {
+        let (_dir, path) = file(text);
+        let done = run(&["check", path.to_str().unwrap()]);
+        let start = String::from_utf8_lossy(&text[..text.len().min(40)]);
+        assert_eq!(done.status, Some(*status), "{start}: {}", done.out);
+        for word in *words {
+            assert!(done.out.contains(word), "{start}: {word}: {}", done.out);
+        }
+        assert_eq!(done.err, "", "{start}");
+    }
+    let (dir, path) = file("");
+    std::fs::remove_file(&path).unwrap();
+    for (path, word) in [
+        (path.to_str().unwrap(), "No such file"),
+        (dir.path().to_str().unwrap(), "directory"),
+        ("/dev/zero", "larger than 1 MiB"),
+    ] {
+        let done = run(&["check", path]);
+        assert_eq!(done.status, Some(78), "{path}");
+        assert!(
+            done.out.contains(word) && done.out.contains(path),
+            "{}",
+            done.out
+        );
+    }
+}
+
+#[test]
+fn run_with_a_wrong_file_says_all_of_it_and_does_not_start() {
+    let (_dir, path) = file("[server]\nupstream = \"ftp://x\"\nlisten = \"8080\"\n[[policy]]\n");
+    let path = path.to_str().unwrap();
+    let done = run(&["run", "--config", path]);
+    assert_eq!(done.status, Some(78));
+    for at in ["2:12", "3:10", "4:1"] {
+        let place = format!("{path}:{at}");
+        assert!(done.err.contains(&place), "{place}: {}", done.err);
+    }
+    assert_eq!(done.out, "");
+    let none = run(&["run"]);
+    assert_eq!(none.status, Some(78));
+    assert!(none.err.contains("--upstream"), "{}", none.err);
+}
+
+#[test]
+fn a_port_in_use_is_named_with_its_setting() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = taken.local_addr().unwrap().to_string();
+    let free = "127.0.0.1:0";
+    let upstream = "http://127.0.0.1:1";
+    for (args, setting) in [
+        (
+            [
+                "run",
+                "--listen",
+                &addr,
+                "--admin-listen",
+                free,
+                "--upstream",
+                upstream,
+            ],
+            "server.listen",
+        ),
+        (
+            [
+                "run",
+                "--listen",
+                free,
+                "--admin-listen",
+                &addr,
+                "--upstream",
+                upstream,
+            ],
+            "server.admin_listen",
+        ),
+    ] {
+        let done = run(&args);
+        assert_eq!(done.status, Some(1), "{}", done.err);
+        for word in [setting, &addr, "in use"] {
+            assert!(done.err.contains(word), "{word}: {}", done.err);
+        }
+        assert!(!done.err.contains("point SDKs"), "{}", done.err);
+    }
+    let done = run(&["dev", "--backend-listen", &addr]);
+    assert_eq!(done.status, Some(1), "{}", done.err);
+    assert!(done.err.contains("--backend-listen"), "{}", done.err);
+}
+
+#[test]
+fn the_environment_names_the_file_and_the_command_line_wins() {
+    let (dir, path) = file(
+        "[server]\nlisten = \"127.0.0.1:1\"\nadmin_listen = \"127.0.0.1:2\"\nupstream = \"http://file.invalid\"\n",
+    );
+    let mut command = program();
+    command.env("OJS_THROTTLE_CONFIG", &path);
+    command.args([
+        "run",
+        "--listen",
+        "127.0.0.1:0",
+        "--admin-listen",
+        "127.0.0.1:0",
+    ]);
+    command.args(["--upstream", "http://127.0.0.1:9"]);
+    let sidecar = Sidecar::spawn(command, dir);
+    assert!(sidecar.data.port() > 2 && sidecar.admin.port() > 2);
+    assert!(
+        sidecar.log().contains("http://127.0.0.1:9"),
+        "{}",
+        sidecar.log()
+    );
+    assert!(!sidecar.log().contains("file.invalid"), "{}", sidecar.log());
+
+    let mut command = program();
+    command
+        .env("OJS_THROTTLE_CONFIG", "/nowhere/throttle.toml")
+        .arg("run");
+    let done = ran(command);
+    assert_eq!(done.status, Some(78));
+    assert!(done.err.contains("/nowhere/throttle.toml"), "{}", done.err);
+}
+
+#[test]
+fn a_closed_pipe_is_no_panic() {
+    let bin = env!("CARGO_BIN_EXE_ojs-throttle");
+    let mut shell = Command::new("sh");
+    shell.args([
+        "-c",
+        &format!("{bin} --help | head -c 1 >/dev/null; {bin} check /nowhere 2>&1 | true"),
+    ]);
+    let done = ran(shell);
+    assert!(!done.err.contains("panicked"), "{}", done.err);
+}

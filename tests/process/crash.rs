@@ -1,0 +1,156 @@
+//! `kill -9`, and a process that stands still.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ojs_throttle::backend::{EventKind, Lax};
+use serde_json::json;
+
+use crate::http::{Conn, ack, enqueue, fetch};
+use crate::rig::{Backend, Sidecar, config, until};
+
+const TWO: &str =
+    "[[policy]]\nname = \"two\"\nmatch = { queue = \"q\" }\nkey = \"{type}\"\nconcurrency = 2\n";
+
+/// Kills a sidecar with two jobs out and some held, starts another, and works everything off.
+fn killed(server: &str, rest: &str, options: serde_json::Value) {
+    let backend = Backend::start(Lax::redis());
+    let mut first = Sidecar::run(&config(backend.addr, server, rest));
+    let jobs: BTreeSet<String> = (0..6)
+        .map(|_| enqueue(first.data, "q", options.clone()))
+        .collect();
+    let body =
+        json!({"queues": ["q"], "count": 6, "worker_id": "w", "visibility_timeout_ms": 6000});
+    let out = crate::http::ask(
+        first.data,
+        "POST",
+        "/ojs/v1/workers/fetch",
+        &body.to_string(),
+    )
+    .jobs();
+    assert_eq!(out.len(), 2);
+    let data = first.data;
+    first.kill();
+
+    let again = config(backend.addr, server, rest).replacen("127.0.0.1:0", &data.to_string(), 1);
+    let second = Sidecar::run(&again);
+    assert_eq!(second.data, data, "the port can be had again at once");
+    // Two are out, so nothing may start, whoever asks and however often.
+    for n in 0..6 {
+        let got = fetch(data, "q", 6, &format!("w{n}")).jobs();
+        assert!(got.is_empty(), "{got:?} beside {out:?}");
+    }
+    assert!(
+        second.metric("ojs_throttle_slots_adopted_total") >= 2.0,
+        "{}",
+        second.log()
+    );
+    for job in &out {
+        let done = ack(data, job, "w");
+        assert_eq!(done.status, 200, "{done:?}");
+    }
+    let mut done: BTreeSet<String> = out.into_iter().collect();
+    until("all jobs done", || {
+        let got = fetch(data, "q", 6, "w").jobs();
+        assert!(got.len() <= 2, "{got:?}");
+        for job in got {
+            assert_eq!(ack(data, &job, "w").status, 200);
+            assert!(done.insert(job.clone()), "{job} came twice");
+        }
+        (done.len() == 6).then_some(())
+    });
+    assert_eq!(done, jobs);
+    assert!(
+        jobs.iter()
+            .all(|job| backend.count(EventKind::Acked, job) == 1)
+    );
+    assert_eq!(backend.total(EventKind::Discarded), 0);
+}
+
+#[test]
+fn after_a_kill_who_is_out_has_his_slot_and_what_was_held_comes_back() {
+    killed("", TWO, json!({}));
+}
+
+#[test]
+fn after_a_kill_both_threads_know_who_is_out() {
+    killed("threads = 2", TWO, json!({}));
+}
+
+#[test]
+fn limits_that_jobs_bring_survive_a_kill_too() {
+    let limit = json!({"rate_limit": {"key": "k", "concurrency": 2}});
+    killed("", "", limit);
+}
+
+#[test]
+fn a_process_that_stood_still_hands_out_nothing_that_lapsed() {
+    let backend = Backend::start(Lax::spec());
+    let sidecar = Sidecar::run(&config(backend.addr, "", TWO));
+    let data = sidecar.data;
+    let jobs: BTreeSet<String> = (0..5)
+        .map(|_| {
+            enqueue(
+                data,
+                "q",
+                json!({"visibility_timeout_ms": 2000, "retry": {"max_attempts": 9}}),
+            )
+        })
+        .collect();
+    let mut worker = Conn::open(data);
+    let body = r#"{"queues":["q"],"count":5,"worker_id":"w"}"#;
+    let whole = worker.ask("POST", "/ojs/v1/workers/fetch", body).json();
+    let attempts = |whole: &serde_json::Value| -> Vec<(String, u64)> {
+        let jobs = whole["jobs"].as_array().unwrap().iter();
+        jobs.map(|job| {
+            (
+                job["id"].as_str().unwrap().to_owned(),
+                job["attempt"].as_u64().unwrap(),
+            )
+        })
+        .collect()
+    };
+    let first = attempts(&whole);
+    assert_eq!(first.len(), 2);
+    let held = backend.total(EventKind::Claimed) - 2;
+    assert!(held > 0);
+
+    sidecar.signal("STOP");
+    until("claims lapse", || {
+        (backend.total(EventKind::Expired) >= held + 2).then_some(())
+    });
+    // Someone who does not come through us takes one that was held here.
+    let elsewhere = fetch(backend.addr, "q", 1, "elsewhere").jobs();
+    assert_eq!(elsewhere.len(), 1);
+    sidecar.signal("CONT");
+
+    let mut delivered: BTreeMap<(String, u64), usize> = BTreeMap::new();
+    first
+        .into_iter()
+        .for_each(|job| *delivered.entry(job).or_default() += 1);
+    let mut done: BTreeSet<String> = elsewhere.iter().cloned().collect();
+    assert_eq!(ack(backend.addr, &elsewhere[0], "elsewhere").status, 200);
+    until("all jobs done", || {
+        // The same connection: it was only asleep.
+        let got = attempts(&worker.ask("POST", "/ojs/v1/workers/fetch", body).json());
+        assert!(got.len() <= 2, "{got:?}");
+        for (job, attempt) in got {
+            assert!(!done.contains(&job), "{job} is done and came again");
+            *delivered.entry((job.clone(), attempt)).or_default() += 1;
+            assert_eq!(
+                ack(data, &job, "w").status,
+                200,
+                "{job} of attempt {attempt}"
+            );
+            done.insert(job);
+        }
+        (done.len() == jobs.len()).then_some(())
+    });
+    assert!(delivered.values().all(|times| *times == 1), "{delivered:?}");
+    assert!(
+        jobs.iter()
+            .all(|job| backend.count(EventKind::Acked, job) == 1)
+    );
+    until("no slot is left", || {
+        (sidecar.metric("ojs_throttle_slots") == 0.0).then_some(())
+    });
+}

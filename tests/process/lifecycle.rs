@@ -1,0 +1,251 @@
+//! Start, pages, drain.
+
+use std::time::{Duration, Instant};
+
+use ojs_throttle::backend::{EventKind, Lax};
+use serde_json::json;
+
+use crate::http::{Conn, ack, ask, enqueue, fetch, get, heartbeat, nack};
+use crate::rig::{Backend, Sidecar, config, until};
+
+const ONE: &str = "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nkey = \"{meta.who}\"\nconcurrency = 1\n";
+const TWO: &str =
+    "[[policy]]\nname = \"two\"\nmatch = { queue = \"q\" }\nkey = \"{type}\"\nconcurrency = 2\n";
+
+#[test]
+fn the_pages_of_the_admin_port() {
+    let backend = Backend::start(Lax::spec());
+    let sidecar = Sidecar::run(&config(backend.addr, "", ONE));
+    let page = get(sidecar.admin, "/livez");
+    assert_eq!((page.status, page.body.trim()), (200, "alive"));
+    assert_eq!(get(sidecar.admin, "/nowhere").status, 404);
+    assert_eq!(ask(sidecar.admin, "POST", "/livez", "").status, 405);
+    // Never a proxy.
+    assert_eq!(get(sidecar.admin, "/ojs/v1/health").status, 404);
+
+    for n in 0..60 {
+        let job = json!({"type": "t", "args": [], "meta": {"who": format!("k{n}")}, "options": {"queue": "q"}});
+        let stored = ask(sidecar.data, "POST", "/ojs/v1/jobs", &job.to_string());
+        assert_eq!(stored.status, 201, "{stored:?}");
+    }
+    let mut out = Vec::new();
+    while out.len() < 60 {
+        let jobs = fetch(sidecar.data, "q", 20, "w").jobs();
+        assert!(!jobs.is_empty(), "{}", out.len());
+        out.extend(jobs);
+    }
+    // One more of a key that has no place.
+    let job = json!({"type": "t", "args": [], "meta": {"who": "k0"}, "options": {"queue": "q"}});
+    ask(sidecar.data, "POST", "/ojs/v1/jobs", &job.to_string());
+    assert!(fetch(sidecar.data, "q", 1, "w").jobs().is_empty());
+
+    let page = sidecar.metrics();
+    for (name, kind) in [
+        ("ojs_rate_limit_active", "gauge"),
+        ("ojs_rate_limit_waiting", "gauge"),
+        ("ojs_rate_limit_exceeded_total", "counter"),
+        ("ojs_rate_limit_wait_duration_seconds", "histogram"),
+    ] {
+        assert!(page.contains(&format!("# HELP {name} ")), "{name}: {page}");
+        assert!(
+            page.contains(&format!("# TYPE {name} {kind}\n")),
+            "{name}: {page}"
+        );
+    }
+    let series = page
+        .lines()
+        .filter(|line| line.starts_with("ojs_rate_limit_active{"));
+    assert_eq!(series.count(), 51, "50 keys and the rest: {page}");
+    assert_eq!(
+        sidecar.metric("ojs_rate_limit_active{key=\"_other\"}"),
+        10.0
+    );
+    assert_eq!(sidecar.metric("ojs_rate_limit_active{key=\"k0\"}"), 1.0);
+    assert_eq!(sidecar.metric("ojs_rate_limit_waiting{key=\"k0\"}"), 1.0);
+    assert_eq!(
+        sidecar.metric("ojs_rate_limit_exceeded_total{key=\"k0\",strategy=\"concurrency\"}"),
+        1.0
+    );
+    assert_eq!(sidecar.metric("ojs_throttle_slots"), 60.0);
+    assert_eq!(sidecar.metric("ojs_throttle_held_jobs"), 1.0);
+    for line in page
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.is_empty())
+    {
+        let (_, value) = line.rsplit_once(' ').unwrap();
+        assert!(value.parse::<f64>().is_ok(), "{line}");
+    }
+    for job in &out {
+        assert_eq!(ack(sidecar.data, job, "w").status, 200);
+    }
+    assert_eq!(sidecar.metric("ojs_throttle_slots"), 0.0);
+    assert_eq!(sidecar.metric("ojs_rate_limit_active{key=\"_other\"}"), 0.0);
+}
+
+/// Two out, three held, and a stop: whoever is out ends in peace.
+fn drains(lax: Lax, signal: &str, gives_back: bool) {
+    let backend = Backend::start(lax);
+    let mut sidecar = Sidecar::run(&config(backend.addr, "", TWO));
+    let data = sidecar.data;
+    let jobs: Vec<String> = (0..5).map(|_| enqueue(data, "q", json!({}))).collect();
+    let out = fetch(data, "q", 5, "w").jobs();
+    assert_eq!(out.len(), 2);
+    let held = backend.total(EventKind::Claimed) - out.len();
+    assert!(
+        held > 0,
+        "nothing held: {}",
+        backend.total(EventKind::Claimed)
+    );
+
+    let mut kept = Conn::open(data);
+    sidecar.signal(signal);
+    sidecar.state("draining");
+    let begun = Instant::now();
+    let body = r#"{"queues":["q"],"count":5,"worker_id":"w"}"#;
+    assert!(
+        kept.ask("POST", "/ojs/v1/workers/fetch", body)
+            .jobs()
+            .is_empty()
+    );
+    assert!(begun.elapsed() < Duration::from_millis(400), "it waited");
+    if gives_back {
+        until("held jobs given back", || {
+            (backend.total(EventKind::Requeued) == held).then_some(())
+        });
+    }
+    assert_eq!(get(sidecar.admin, "/livez").status, 200);
+    let beat = heartbeat(data, &[&out[0], &out[1]], "w");
+    assert_eq!(beat.status, 200);
+    assert!(
+        out.iter().all(|job| beat.body.contains(job.as_str())),
+        "{beat:?}"
+    );
+    assert_eq!(nack(data, &out[0], "w").status, 200);
+    assert!(sidecar.runs());
+    let done = ack(data, &out[1], "w");
+    assert_eq!(done.status, 200, "{done:?}");
+    assert!(sidecar.ended().success(), "{}", sidecar.log());
+    assert_eq!(backend.count(EventKind::Acked, &out[1]), 1);
+    assert_eq!(backend.count(EventKind::Nacked, &out[0]), 1);
+    assert_eq!(
+        backend.total(EventKind::Requeued),
+        if gives_back { held } else { 0 }
+    );
+    assert_eq!(backend.total(EventKind::Discarded), 0);
+    let started = jobs
+        .iter()
+        .filter(|job| backend.count(EventKind::Claimed, job) > 0);
+    assert_eq!(started.count(), held + 2);
+    assert!(!sidecar.log().contains("still out"), "{}", sidecar.log());
+    if gives_back {
+        // Straight from the backend: they are there for anyone, as they were.
+        assert_eq!(fetch(backend.addr, "q", 5, "x").jobs().len(), 3);
+    }
+}
+
+#[test]
+fn a_stop_waits_for_who_is_out_and_gives_back_what_is_held() {
+    drains(Lax::redis(), "TERM", true);
+}
+
+#[test]
+fn where_giving_back_costs_attempts_it_is_not_done() {
+    drains(Lax::spec(), "INT", false);
+}
+
+#[test]
+fn a_stop_does_not_wait_for_ever() {
+    let backend = Backend::start(Lax::spec());
+    let mut sidecar = Sidecar::run(&config(backend.addr, "drain_timeout = \"1s\"", ONE));
+    enqueue(sidecar.data, "q", json!({}));
+    assert_eq!(fetch(sidecar.data, "q", 1, "w").jobs().len(), 1);
+    let begun = Instant::now();
+    sidecar.signal("TERM");
+    assert!(sidecar.ended().success());
+    let took = begun.elapsed();
+    assert!(
+        took >= Duration::from_secs(1) && took < Duration::from_secs(4),
+        "{took:?}"
+    );
+    assert!(sidecar.log().contains("still out"), "{}", sidecar.log());
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    for threads in ["threads = 1", "threads = 2"] {
+        let backend = Backend::start(Lax::spec());
+        let mut sidecar = Sidecar::run(&config(backend.addr, threads, ONE));
+        enqueue(sidecar.data, "q", json!({}));
+        assert_eq!(fetch(sidecar.data, "q", 1, "w").jobs().len(), 1);
+        // Open event streams on both threads, which never end by themselves.
+        let mut streams: Vec<Conn> = (0..8).map(|_| Conn::open(sidecar.data)).collect();
+        for stream in &mut streams {
+            stream
+                .write(b"GET /ojs/v1/queues/q/events HTTP/1.1\r\nHost: h\r\n\r\n")
+                .unwrap();
+        }
+        sidecar.signal("TERM");
+        sidecar.state("draining");
+        assert!(sidecar.runs());
+        let begun = Instant::now();
+        sidecar.signal("INT");
+        assert!(sidecar.ended().success(), "{}", sidecar.log());
+        assert!(
+            begun.elapsed() < Duration::from_secs(1),
+            "{:?}",
+            begun.elapsed()
+        );
+    }
+}
+
+#[test]
+fn threads_share_the_port_and_the_limits() {
+    let backend = Backend::start(Lax::spec());
+    let mut sidecar = Sidecar::run(&config(backend.addr, "threads = 2", TWO));
+    let data = sidecar.data;
+    for _ in 0..6 {
+        enqueue(data, "q", json!({}));
+    }
+    let mut out: Vec<String> = Vec::new();
+    // Which thread gets a connection is the kernel's choice; sixteen do not all go to one.
+    for n in 0..16 {
+        out.extend(fetch(data, "q", 1, &format!("w{n}")).jobs());
+    }
+    assert_eq!(out.len(), 2, "concurrency over both threads");
+    let busy = std::fs::read_dir(format!("/proc/{}/task", sidecar.pid())).unwrap();
+    let names: Vec<String> = busy
+        .map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap())
+        .collect();
+    assert!(
+        names.iter().any(|name| name.trim() == "data-2"),
+        "{names:?}"
+    );
+
+    for threads in ["threads = 1", "threads = 2"] {
+        let text = config(backend.addr, threads, "").replace(
+            "listen = \"127.0.0.1:0\"\nadmin",
+            &format!("listen = \"{data}\"\nadmin"),
+        );
+        let (_dir, path) = crate::rig::file(text);
+        let mut second = crate::rig::program();
+        second.args(["run", "--config"]).arg(path);
+        let refused = crate::rig::ran(second);
+        assert_eq!(refused.status, Some(1), "{}", refused.err);
+        assert!(refused.err.contains("in use"), "{}", refused.err);
+    }
+    for job in &out {
+        assert_eq!(ack(data, job, "w").status, 200);
+    }
+    // Slots freed on either thread are free on both.
+    let mut more = Vec::new();
+    for n in 0..8 {
+        more.extend(fetch(data, "q", 1, &format!("x{n}")).jobs());
+    }
+    assert_eq!(more.len(), 2);
+    sidecar.signal("TERM");
+    sidecar.state("draining");
+    for job in &more {
+        assert_eq!(ack(data, job, "w").status, 200);
+    }
+    assert!(sidecar.ended().success());
+}

@@ -1,0 +1,116 @@
+//! What is logged, and what never is.
+
+use ojs_throttle::backend::Lax;
+use serde_json::{Value, json};
+
+use crate::http::{Conn, ack, ask, enqueue, fetch, get, heartbeat, nack};
+use crate::rig::{Backend, Sidecar, config};
+
+const ONE: &str = "[upstream]\ntoken = \"CANARY-token\"\n[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
+
+/// Every route, in ways that go well and ways that do not.
+fn use_everything(sidecar: &Sidecar) {
+    let data = sidecar.data;
+    let jobs: Vec<String> = (0..3).map(|_| enqueue(data, "q", json!({}))).collect();
+    let free = enqueue(data, "free", json!({}));
+    fetch(data, "q", 5, "w");
+    fetch(data, "free", 1, "w");
+    heartbeat(data, &[&jobs[0], "CANARY-job"], "w");
+    ack(data, &jobs[0], "w");
+    ack(data, &jobs[0], "w");
+    fetch(data, "q", 5, "w");
+    nack(data, &jobs[1], "w");
+    nack(data, "CANARY-job", "w");
+    ack(data, &free, "w");
+    for (method, path, body) in [
+        ("GET", "/ojs/manifest", ""),
+        ("GET", "/ojs/v1/health?token=CANARY-query", ""),
+        ("GET", "/ojs/v1/rate-limits/one", ""),
+        ("GET", "/ojs/v1/rate-limits/CANARY", ""),
+        ("GET", "/ojs/v1/admin/jobs", ""),
+        ("GET", "/ojs/v1/queues", ""),
+        ("GET", "/ojs/v1/queues/q/stats", ""),
+        ("POST", "/ojs/v1/queues/q/pause", ""),
+        ("POST", "/ojs/v1/queues/q/resume", ""),
+        (
+            "POST",
+            "/ojs/v1/jobs/batch",
+            r#"{"jobs":[{"type":"t","args":["CANARY"]}]}"#,
+        ),
+        ("POST", "/ojs/v1/jobs", r#"{"type":"t","args":["CANARY"#),
+        (
+            "POST",
+            "/ojs/v1/jobs",
+            r#"{"type":"t","args":["CANARY"],"rate_limit":{"concurrency":"CANARY"}}"#,
+        ),
+        ("POST", "/ojs/v1/workers/fetch", r#"["CANARY"]"#),
+        ("POST", "/ojs/v1/workers/ack", r#"{"CANARY""#),
+        ("POST", "/ojs/v1/workers/nack", r#"{"job_id":"CANARY"}"#),
+        (
+            "POST",
+            "/ojs/v1/workers/heartbeat",
+            r#"{"active_jobs":"CANARY"}"#,
+        ),
+        ("POST", "/ojs/v1/admin/reset", ""),
+        ("DELETE", "/ojs/v1/jobs/CANARY", ""),
+        ("GET", "/CANARY/../CANARY", ""),
+        ("PATCH", "/ojs/v1/CANARY", "CANARY"),
+    ] {
+        ask(data, method, path, body);
+    }
+    let mut broken = Conn::open(data);
+    broken.write(b"POST /ojs/v1/jobs HTTP/1.1\r\nHost: h\r\nAuthorization: CANARY\r\nContent-Length: 90\r\n\r\n{\"CANARY").unwrap();
+    drop(broken);
+    ask(sidecar.admin, "POST", "/CANARY", "CANARY");
+    get(sidecar.admin, "/metrics");
+}
+
+#[test]
+fn no_arguments_and_no_credentials_at_any_level() {
+    let mut backend = Backend::start(Lax::spec());
+    for server in [
+        "log_level = \"trace\"\n[settle]\nretry_for = \"500ms\"",
+        "log = \"json\"\nlog_level = \"debug\"\n[settle]\nretry_for = \"500ms\"",
+    ] {
+        let mut sidecar = Sidecar::run(&config(backend.addr, server, ONE));
+        use_everything(&sidecar);
+        let jobs = [enqueue(sidecar.data, "q", json!({}))];
+        fetch(sidecar.data, "q", 1, "w");
+        backend.go();
+        ack(sidecar.data, &jobs[0], "w");
+        ask(
+            sidecar.data,
+            "POST",
+            "/ojs/v1/jobs",
+            r#"{"type":"t","args":["CANARY"]}"#,
+        );
+        fetch(sidecar.data, "q", 1, "w");
+        get(sidecar.data, "/ojs/v1/health");
+        backend.come();
+        sidecar.signal("TERM");
+        sidecar.signal("TERM");
+        sidecar.ended();
+        let log = sidecar.log();
+        assert!(!log.contains("CANARY"), "{log}");
+        assert!(!log.contains("panicked"), "{log}");
+    }
+}
+
+#[test]
+fn work_is_not_logged_at_info() {
+    let backend = Backend::start(Lax::spec());
+    let mut sidecar = Sidecar::run(&config(backend.addr, "log = \"json\"", ONE));
+    use_everything(&sidecar);
+    let before = sidecar.lines();
+    assert_eq!(before.len(), 1, "{before:#?}");
+    sidecar.signal("TERM");
+    assert!(sidecar.ended().success());
+    for line in sidecar.lines() {
+        let line: Value =
+            serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        for member in ["timestamp", "level", "fields"] {
+            assert!(!line[member].is_null(), "{line}");
+        }
+        assert_eq!(line["level"], "INFO");
+    }
+}

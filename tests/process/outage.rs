@@ -1,0 +1,236 @@
+//! A backend that is not there yet, goes away, or talks nonsense.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ojs_throttle::backend::{EventKind, Lax};
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use serde_json::json;
+
+use crate::http::{ack, ask, enqueue, fetch, get, heartbeat};
+use crate::relay::Relay;
+use crate::rig::{Backend, Sidecar, config, until};
+
+const ONE: &str = "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
+
+#[test]
+fn a_backend_that_comes_later_is_found() {
+    let mut backend = Backend::absent(Lax::spec());
+    // Before the sidecar ever saw it, a job is out already.
+    backend.come();
+    let old = enqueue(backend.addr, "q", json!({}));
+    assert_eq!(
+        fetch(backend.addr, "q", 1, "w").jobs(),
+        std::slice::from_ref(&old)
+    );
+    enqueue(backend.addr, "q", json!({}));
+    backend.go();
+
+    let sidecar = Sidecar::run(&config(backend.addr, "", ONE));
+    let data = sidecar.data;
+    for (method, path, body) in [
+        ("POST", "/ojs/v1/workers/fetch", r#"{"queues":["q"]}"#),
+        ("POST", "/ojs/v1/workers/fetch", r#"{"queues":["free"]}"#),
+        ("GET", "/ojs/v1/jobs/x", ""),
+        ("GET", "/ojs/v1/health", ""),
+    ] {
+        let reply = ask(data, method, path, body);
+        assert_eq!(reply.status, 502, "{path}: {reply:?}");
+        let error = &reply.json()["error"];
+        assert!(
+            error["code"].is_string() && error["message"].is_string(),
+            "{reply:?}"
+        );
+    }
+    // An enqueue that was not sent may be sent again; heartbeats never fail on our account.
+    let refused = ask(
+        data,
+        "POST",
+        "/ojs/v1/jobs",
+        r#"{"type":"t","args":[],"options":{"queue":"q"}}"#,
+    );
+    assert!(refused.status >= 500, "{refused:?}");
+    assert_eq!(heartbeat(data, &[], "w").status, 200);
+    assert_eq!(get(sidecar.admin, "/readyz").status, 200);
+
+    backend.come();
+    // Who was out has his slot, although nobody could be asked at the start.
+    assert!(fetch(data, "q", 1, "x").jobs().is_empty());
+    assert_eq!(ack(data, &old, "w").status, 200);
+    assert_eq!(fetch(data, "q", 1, "x").jobs().len(), 1);
+}
+
+#[test]
+fn an_outage_is_two_lines_however_many_ask() {
+    let mut backend = Backend::start(Lax::spec());
+    let sidecar = Sidecar::run(&config(backend.addr, "", ONE));
+    assert_eq!(get(sidecar.data, "/ojs/v1/health").status, 200);
+    backend.go();
+    for _ in 0..5 {
+        assert_eq!(get(sidecar.data, "/ojs/v1/health").status, 502);
+        assert_eq!(fetch(sidecar.data, "q", 1, "w").status, 502);
+    }
+    backend.come();
+    for _ in 0..5 {
+        assert_eq!(get(sidecar.data, "/ojs/v1/health").status, 200);
+        assert_eq!(fetch(sidecar.data, "q", 1, "w").status, 200);
+    }
+    let lines = sidecar.lines();
+    let with = |word: &str| lines.iter().filter(|line| line.contains(word)).count();
+    assert_eq!(with("no answer from the backend"), 1, "{lines:#?}");
+    assert_eq!(with("answers again"), 1, "{lines:#?}");
+    let address = backend.addr.to_string();
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.contains("no answer") && line.contains(&address)),
+        "{lines:#?}"
+    );
+    assert_eq!(lines.len(), 3, "{lines:#?}");
+}
+
+#[test]
+fn an_ack_whose_answer_is_lost_is_made_once_and_answered() {
+    let backend = Backend::start(Lax::redis());
+    let relay = Relay::before(backend.addr);
+    let sidecar = Sidecar::run(&config(relay.addr, "", ONE));
+    let job = enqueue(sidecar.data, "q", json!({}));
+    assert_eq!(
+        fetch(sidecar.data, "q", 1, "w").jobs(),
+        std::slice::from_ref(&job)
+    );
+    relay.cut("/workers/ack", Duration::from_secs(2));
+    let reply = ack(sidecar.data, &job, "w");
+    assert!(relay.has_cut());
+    assert_eq!(reply.status, 200, "{reply:?}");
+    assert_eq!(backend.count(EventKind::Acked, &job), 1);
+    assert_eq!(backend.total(EventKind::Nacked), 0);
+    assert_eq!(sidecar.metric("ojs_throttle_slots"), 0.0);
+}
+
+#[test]
+fn an_ack_waits_for_a_backend_that_is_away() {
+    let mut backend = Backend::start(Lax::spec());
+    let sidecar = Sidecar::run(&config(backend.addr, "", ONE));
+    let job = enqueue(sidecar.data, "q", json!({}));
+    assert_eq!(
+        fetch(sidecar.data, "q", 1, "w").jobs(),
+        std::slice::from_ref(&job)
+    );
+    backend.go();
+    let (data, asked) = (sidecar.data, job.clone());
+    let reply = std::thread::spawn(move || ack(data, &asked, "w"));
+    until("it tries again", || {
+        (sidecar.metric("ojs_throttle_settle_retries_total") >= 2.0).then_some(())
+    });
+    backend.come();
+    let reply = reply.join().unwrap();
+    assert_eq!(reply.status, 200, "{reply:?}");
+    assert_eq!(backend.count(EventKind::Acked, &job), 1);
+}
+
+/// Accepts TLS with a certificate that nobody has signed.
+fn unknown() -> SocketAddr {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/process/tls");
+    let chain = CertificateDer::from_pem_file(format!("{folder}/unknown.pem")).unwrap();
+    let key = PrivateKeyDer::from_pem_file(format!("{folder}/key.pem")).unwrap();
+    let config = rustls::ServerConfig::builder_with_provider(default_provider().into())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![chain], key)
+        .unwrap();
+    let config = Arc::new(config);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut tls = rustls::ServerConnection::new(Arc::clone(&config)).unwrap();
+            // The other side is expected to hang up.
+            while tls.is_handshaking() && tls.complete_io(&mut stream).is_ok() {}
+        }
+    });
+    addr
+}
+
+#[test]
+fn https_that_fails_is_a_sentence() {
+    let plain = Backend::start(Lax::spec());
+    for (upstream, word) in [
+        (unknown(), "UnknownIssuer"),
+        (plain.addr, "InvalidContentType"),
+    ] {
+        let text = config(upstream, "", "").replace("http://", "https://");
+        let mut sidecar = Sidecar::run(&text);
+        let reply = get(sidecar.data, "/ojs/v1/health");
+        assert_eq!(reply.status, 502, "{reply:?}");
+        let log = sidecar.log();
+        assert!(log.contains("cannot be reached: https://"), "{log}");
+        assert!(log.contains(word), "{log}");
+        assert!(!log.contains("panicked") && sidecar.runs(), "{log}");
+    }
+}
+
+/// A backend that answers everything with these bytes, and closes.
+fn nonsense(answer: &'static [u8]) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || {
+                let mut bytes = [0; 4096];
+                // Whether it is still there to hear it does not matter.
+                drop(stream.read(&mut bytes));
+                drop(stream.write_all(answer));
+            });
+        }
+    });
+    addr
+}
+
+#[test]
+fn nonsense_from_a_backend_is_told_as_such_or_passed() {
+    let answers: &[(&[u8], &[u16])] = &[
+        (b"\x16\x03\x01\x02\x00\x01garbage\r\n\r\n", &[502]),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n{}",
+            &[502],
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{\"jobs\":[",
+            &[502, 504],
+        ),
+        (b"", &[502]),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n<html/>\r\n",
+            &[200],
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n{\"jobs\":null}",
+            &[200],
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n{\"jobs\":[[[[]]",
+            &[200],
+        ),
+    ];
+    for (answer, want) in answers {
+        let text = String::from_utf8_lossy(answer);
+        let mut sidecar = Sidecar::run(&config(nonsense(answer), "", ONE));
+        for queue in ["q", "free"] {
+            let reply = fetch(sidecar.data, queue, 1, "w");
+            assert!(want.contains(&reply.status), "{text}: {reply:?}");
+        }
+        let beat = heartbeat(sidecar.data, &["a"], "w");
+        assert_eq!(beat.status, 200, "{text}: {beat:?}");
+        assert_eq!(get(sidecar.admin, "/livez").status, 200);
+        assert!(
+            sidecar.runs() && !sidecar.log().contains("panicked"),
+            "{}",
+            sidecar.log()
+        );
+    }
+}

@@ -1,0 +1,91 @@
+//! A relay before the backend that cuts a connection between a request and its reply.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// What a relay is told.
+#[derive(Default)]
+struct Orders {
+    /// Cut at the reply to the next request with this in it.
+    cut: Option<&'static str>,
+    /// How long nobody is served after the cut.
+    away: Duration,
+    /// Until when nobody is served.
+    until: Option<Instant>,
+}
+
+/// Relays bytes to a backend.
+pub struct Relay {
+    pub addr: SocketAddr,
+    orders: Arc<Mutex<Orders>>,
+}
+
+impl Relay {
+    pub fn before(backend: SocketAddr) -> Relay {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let orders = Arc::<Mutex<Orders>>::default();
+        let given = Arc::clone(&orders);
+        std::thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let until = given.lock().unwrap().until;
+                if until.is_some_and(|until| Instant::now() < until) {
+                    continue;
+                }
+                let Ok(server) = TcpStream::connect(backend) else {
+                    continue;
+                };
+                let orders = Arc::clone(&given);
+                std::thread::spawn(move || relay(client, server, &orders));
+            }
+        });
+        Relay { addr, orders }
+    }
+
+    /// The reply to the next request with `word` in it is lost, and for this long nobody is served.
+    pub fn cut(&self, word: &'static str, away: Duration) {
+        let mut orders = self.orders.lock().unwrap();
+        orders.cut = Some(word);
+        orders.away = away;
+    }
+
+    /// Whether the cut was made.
+    pub fn has_cut(&self) -> bool {
+        self.orders.lock().unwrap().until.is_some()
+    }
+}
+
+fn relay(mut client: TcpStream, mut server: TcpStream, orders: &Mutex<Orders>) {
+    let (mut back, mut from) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+    let cutting = Arc::new(Mutex::new(false));
+    let cut = Arc::clone(&cutting);
+    let replies = std::thread::spawn(move || {
+        let mut bytes = [0; 16 * 1024];
+        while let Ok(read @ 1..) = from.read(&mut bytes) {
+            if *cut.lock().unwrap() || back.write_all(&bytes[..read]).is_err() {
+                break;
+            }
+        }
+        // Either side may be gone already.
+        drop(back.shutdown(Shutdown::Both));
+        drop(from.shutdown(Shutdown::Both));
+    });
+    let mut bytes = [0; 16 * 1024];
+    while let Ok(read @ 1..) = client.read(&mut bytes) {
+        let mut orders = orders.lock().unwrap();
+        let text = String::from_utf8_lossy(&bytes[..read]);
+        if orders.cut.is_some_and(|word| text.contains(word)) {
+            orders.cut = None;
+            orders.until = Some(Instant::now() + orders.away);
+            *cutting.lock().unwrap() = true;
+        }
+        drop(orders);
+        if server.write_all(&bytes[..read]).is_err() {
+            break;
+        }
+    }
+    drop(server.shutdown(Shutdown::Write));
+    drop(replies.join());
+}

@@ -1,0 +1,321 @@
+//! Processes and backends that end with the test.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ojs_throttle::backend::{self, Event, EventKind, Lax};
+use ojs_throttle::net::Net;
+use tokio_util::sync::CancellationToken;
+
+/// The most that any wait may take.
+pub const LONG: Duration = Duration::from_secs(20);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Looks until there is something to see.
+pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + LONG;
+    loop {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        assert!(Instant::now() < deadline, "not within {LONG:?}: {what}");
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// A backend on a runtime of its own, which may go away and come back with what it knew.
+pub struct Backend {
+    pub addr: SocketAddr,
+    backend: backend::Backend,
+    serving: Option<(CancellationToken, JoinHandle<()>)>,
+}
+
+impl Backend {
+    pub fn start(lax: Lax) -> Backend {
+        let mut backend = Backend::absent(lax);
+        backend.come();
+        backend
+    }
+
+    /// Not there yet; its address is one that was free.
+    pub fn absent(lax: Lax) -> Backend {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        Backend {
+            addr: free.local_addr().unwrap(),
+            backend: backend::Backend::new(lax, 1),
+            serving: None,
+        }
+    }
+
+    pub fn come(&mut self) {
+        let (gone, backend, addr) = (CancellationToken::new(), self.backend.clone(), self.addr);
+        let (ended, (give, take)) = (gone.clone(), std::sync::mpsc::channel());
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                let listener = Net::Tcp.bind(addr).await.unwrap();
+                give.send(()).unwrap();
+                // Not asked to stop but dropped, with all its connections.
+                tokio::select! {
+                    () = backend.serve(listener, CancellationToken::new()) => {}
+                    () = ended.cancelled() => {}
+                }
+            });
+        });
+        take.recv().unwrap();
+        self.serving = Some((gone, thread));
+    }
+
+    pub fn go(&mut self) {
+        if let Some((gone, thread)) = self.serving.take() {
+            gone.cancel();
+            thread.join().unwrap();
+        }
+    }
+
+    pub fn ledger(&self) -> Vec<Event> {
+        self.backend.ledger()
+    }
+
+    /// How often this happened to a job.
+    pub fn count(&self, kind: EventKind, job: &str) -> usize {
+        let ledger = self.ledger();
+        let of = ledger.iter().filter(|event| *event.job == *job);
+        of.filter(|event| event.kind == kind).count()
+    }
+
+    /// How often this happened at all.
+    pub fn total(&self, kind: EventKind) -> usize {
+        let ledger = self.ledger();
+        ledger.iter().filter(|event| event.kind == kind).count()
+    }
+}
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        if let Some((gone, thread)) = self.serving.take() {
+            gone.cancel();
+            // A panic there has failed the test already.
+            drop(thread.join());
+        }
+    }
+}
+
+/// The program, without anything of this process's environment that it reads.
+pub fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ojs-throttle"));
+    command.env_remove("OJS_THROTTLE_CONFIG");
+    command.stdin(Stdio::null());
+    command
+}
+
+/// What a run that ended by itself left.
+pub struct Ran {
+    pub status: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+/// Runs the program to its end; one that does not end fails the test.
+pub fn ran(mut command: Command) -> Ran {
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let read = |from: Option<Box<dyn std::io::Read + Send>>| {
+        std::thread::spawn(move || {
+            let mut text = String::new();
+            from.unwrap().read_to_string(&mut text).unwrap();
+            text
+        })
+    };
+    let out = read(child.stdout.take().map(|out| Box::new(out) as _));
+    let err = read(child.stderr.take().map(|err| Box::new(err) as _));
+    let deadline = Instant::now() + LONG;
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("it runs on: {}", err.join().unwrap());
+        }
+        std::thread::sleep(LOOK);
+    };
+    Ran {
+        status: status.code(),
+        out: out.join().unwrap(),
+        err: err.join().unwrap(),
+    }
+}
+
+/// A folder of the test's own, and a file in it.
+pub fn file(text: impl AsRef<[u8]>) -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("throttle.toml");
+    std::fs::write(&path, text).unwrap();
+    (dir, path)
+}
+
+/// A config before this backend: `server` is added to `[server]`, `rest` stands behind it.
+pub fn config(upstream: SocketAddr, server: &str, rest: &str) -> String {
+    format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\n\
+         upstream = \"http://{upstream}\"\n{server}\n{rest}"
+    )
+}
+
+/// A running program.
+pub struct Sidecar {
+    pub data: SocketAddr,
+    pub admin: SocketAddr,
+    child: Child,
+    log: Arc<Mutex<Vec<String>>>,
+    _dir: tempfile::TempDir,
+}
+
+impl Sidecar {
+    /// `run` with this config.
+    pub fn run(config: &str) -> Sidecar {
+        let (dir, path) = file(config);
+        let mut command = program();
+        command.arg("run").arg("--config").arg(path);
+        Sidecar::spawn(command, dir)
+    }
+
+    /// Starts a command and waits until it says where it listens.
+    pub fn spawn(mut command: Command, dir: tempfile::TempDir) -> Sidecar {
+        let mut child = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let log = Arc::<Mutex<Vec<String>>>::default();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let noted = Arc::clone(&log);
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                noted.lock().unwrap().push(line);
+            }
+        });
+        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        let mut sidecar = Sidecar {
+            data: nowhere,
+            admin: nowhere,
+            child,
+            log,
+            _dir: dir,
+        };
+        let line = until("the line that says where it listens", || {
+            let line = sidecar
+                .lines()
+                .into_iter()
+                .find(|line| line.contains("point SDKs at"));
+            assert!(
+                line.is_some() || sidecar.child.try_wait().unwrap().is_none(),
+                "it ended: {}",
+                sidecar.log()
+            );
+            line
+        });
+        sidecar.data = address(&line, "data");
+        sidecar.admin = address(&line, "admin");
+        sidecar.state("ready");
+        sidecar
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn lines(&self) -> Vec<String> {
+        self.log.lock().unwrap().clone()
+    }
+
+    pub fn log(&self) -> String {
+        self.lines().join("\n")
+    }
+
+    /// Waits until `/readyz` says this.
+    pub fn state(&self, word: &str) {
+        until(word, || {
+            let page = crate::http::get(self.admin, "/readyz");
+            let status = if word == "ready" { 200 } else { 503 };
+            (page.body.trim() == word && page.status == status).then_some(())
+        });
+    }
+
+    pub fn metrics(&self) -> String {
+        crate::http::get(self.admin, "/metrics").body
+    }
+
+    /// The value of one series; 0 if there is none.
+    pub fn metric(&self, series: &str) -> f64 {
+        let page = self.metrics();
+        let value = |line: &str| Some(line.strip_prefix(series)?.strip_prefix(' ')?.to_owned());
+        let value = page.lines().find_map(value);
+        value.map_or(0.0, |value| value.trim().parse().unwrap())
+    }
+
+    pub fn signal(&self, name: &str) {
+        let sent = Command::new("sh")
+            .args(["-c", &format!("kill -s {name} {}", self.pid())])
+            .status();
+        assert!(sent.unwrap().success(), "{name}");
+    }
+
+    pub fn runs(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Waits for its end.
+    pub fn ended(&mut self) -> ExitStatus {
+        let log = Arc::clone(&self.log);
+        let deadline = Instant::now() + LONG;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            let lines = || log.lock().unwrap().join("\n");
+            assert!(Instant::now() < deadline, "it runs on: {}", lines());
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// `kill -9`.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Sidecar {
+    fn drop(&mut self) {
+        // It may have ended already.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// The address behind `name` in a log line of either format.
+fn address(line: &str, name: &str) -> SocketAddr {
+    let json = format!("\"{name}\":\"");
+    let human = format!("{name}=");
+    let (_, rest) = line
+        .split_once(&json)
+        .or_else(|| line.split_once(&human))
+        .unwrap_or_else(|| panic!("no {name} in {line}"));
+    let end = rest.find(['"', ' ']).unwrap_or(rest.len());
+    rest[..end].parse().unwrap()
+}

@@ -1,0 +1,180 @@
+//! Garbage, crowds, and little to live on.
+
+use std::io::Read;
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use ojs_throttle::backend::Lax;
+use rand::rngs::SmallRng;
+use rand::{Rng, RngCore, SeedableRng};
+use serde_json::json;
+
+use crate::http::{Conn, ack, enqueue, fetch, get};
+use crate::rig::{Backend, Sidecar, config, file, program, until};
+
+const ONE: &str = "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
+
+/// Kibibytes of memory in use.
+fn memory(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Hundredths of seconds of processor time used.
+fn ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, rest) = stat.rsplit_once(')').unwrap();
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+fn works(data: SocketAddr) {
+    let job = enqueue(data, "q", json!({}));
+    assert_eq!(fetch(data, "q", 1, "w").jobs(), std::slice::from_ref(&job));
+    assert_eq!(ack(data, &job, "w").status, 200);
+}
+
+#[test]
+fn garbage_on_both_ports() {
+    let backend = Backend::start(Lax::spec());
+    let mut sidecar = Sidecar::run(&config(backend.addr, "header_timeout = \"1s\"", ONE));
+    let mut chance = SmallRng::seed_from_u64(7);
+    let mut open = Vec::new();
+    for to in [sidecar.data, sidecar.admin] {
+        for _ in 0..50 {
+            let mut bytes = vec![0; chance.random_range(1..3000)];
+            chance.fill_bytes(&mut bytes);
+            let mut conn = Conn::open(to);
+            // It may have been refused after the first of them.
+            drop(conn.write(&bytes));
+            open.push(conn);
+        }
+        let huge = format!(
+            "GET /livez HTTP/1.1\r\nHost: h\r\nX-Huge: {}\r\n\r\n",
+            "x".repeat(200_000)
+        );
+        let many = format!(
+            "GET /livez HTTP/1.1\r\nHost: h\r\n{}\r\n",
+            "X-Many: x\r\n".repeat(5_000)
+        );
+        let nested = "[".repeat(100_000);
+        let deep = format!(
+            "POST /ojs/v1/workers/fetch HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n{nested}",
+            nested.len()
+        );
+        for request in [
+            huge.as_str(),
+            &many,
+            &deep,
+            "GET / HTTP/9.9\r\n\r\n",
+            "GET /livez HTTP/1.1\r\n",
+            "POST /ojs/v1/jobs HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999999999999999\r\n\r\n",
+            "POST /ojs/v1/jobs HTTP/1.1\r\nHost: h\r\nContent-Length: -1\r\n\r\n",
+            "POST /ojs/v1/jobs HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+            "\r\n\r\n\r\n\r\n",
+            "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            "\u{16}\u{3}\u{1}\u{2}\0\u{1}",
+        ] {
+            let mut conn = Conn::open(to);
+            drop(conn.write(request.as_bytes()));
+            open.push(conn);
+        }
+        // Half a request, and gone.
+        let half = TcpStream::connect(to).unwrap();
+        half.shutdown(Shutdown::Write).unwrap();
+    }
+    works(sidecar.data);
+    assert_eq!(get(sidecar.admin, "/livez").status, 200);
+    drop(open);
+    works(sidecar.data);
+    assert!(
+        sidecar.runs() && !sidecar.log().contains("panicked"),
+        "{}",
+        sidecar.log()
+    );
+    assert!(
+        memory(sidecar.pid()) < 60 * 1024,
+        "{} KiB",
+        memory(sidecar.pid())
+    );
+}
+
+#[test]
+fn idle_it_uses_next_to_nothing() {
+    let backend = Backend::start(Lax::spec());
+    let sidecar = Sidecar::run(&config(backend.addr, "", ONE));
+    works(sidecar.data);
+    let crowd: Vec<Conn> = (0..300)
+        .map(|_| {
+            let mut conn = Conn::open(sidecar.data);
+            assert_eq!(conn.ask("GET", "/ojs/v1/health", "").status, 200);
+            conn
+        })
+        .collect();
+    // A debug build; the bench has the real figure.
+    assert!(
+        memory(sidecar.pid()) < 40 * 1024,
+        "{} KiB",
+        memory(sidecar.pid())
+    );
+    let before = ticks(sidecar.pid());
+    std::thread::sleep(Duration::from_secs(1));
+    let used = ticks(sidecar.pid()) - before;
+    assert!(used < 5, "{used} % of a processor for nothing");
+    works(sidecar.data);
+    drop(crowd);
+}
+
+#[test]
+fn without_descriptors_it_waits_and_recovers() {
+    let backend = Backend::start(Lax::spec());
+    let (dir, path) = file(config(backend.addr, "", ONE));
+    let program = program();
+    let bin = program.get_program().to_str().unwrap();
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", "ulimit -n 64; exec \"$0\" run --config \"$1\"", bin]);
+    shell.arg(path).env_remove("OJS_THROTTLE_CONFIG");
+    let mut sidecar = Sidecar::spawn(shell, dir);
+    let mut crowd: Vec<TcpStream> = (0..100)
+        .map(|_| TcpStream::connect(sidecar.data).unwrap())
+        .collect();
+    until("it says so", || {
+        sidecar.log().contains("cannot accept").then_some(())
+    });
+    let before = ticks(sidecar.pid());
+    std::thread::sleep(Duration::from_secs(1));
+    let used = ticks(sidecar.pid()) - before;
+    assert!(used < 50, "{used} % of a processor");
+    assert!(sidecar.runs());
+    crowd
+        .iter_mut()
+        .for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
+    drop(crowd);
+    works(sidecar.data);
+    assert_eq!(get(sidecar.admin, "/livez").status, 200);
+    let said = sidecar
+        .lines()
+        .iter()
+        .filter(|line| line.contains("cannot accept"))
+        .count();
+    assert!(said <= 2, "{}", sidecar.log());
+}
+
+#[test]
+fn a_client_that_says_nothing_is_let_go() {
+    let backend = Backend::start(Lax::spec());
+    let sidecar = Sidecar::run(&config(backend.addr, "header_timeout = \"1s\"", ONE));
+    for start in ["", "GET /ojs/v1/health HTTP/1.1\r\nHo"] {
+        let mut stream = TcpStream::connect(sidecar.data).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(5)))
+            .unwrap();
+        std::io::Write::write_all(&mut stream, start.as_bytes()).unwrap();
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).unwrap();
+    }
+}
