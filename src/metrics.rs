@@ -36,6 +36,7 @@ struct Inner {
     policies: Mutex<HashMap<Arc<str>, PolicySeries>>,
     calls: Mutex<HashMap<(&'static str, u16), Histogram>>,
     top_keys: usize,
+    overrides: Gauge,
     held: Gauge,
     held_bytes: Gauge,
     capacity: Gauge,
@@ -153,6 +154,10 @@ const DESCRIPTIONS: &[(&str, &str)] = &[
         "Questions asked of the policy's limits, by answer.",
     ),
     (
+        "ojs_throttle_overrides_active",
+        "Limits set over HTTP, of keys and queues.",
+    ),
+    (
         "ojs_throttle_held_jobs",
         "Claimed jobs that wait in this sidecar.",
     ),
@@ -238,6 +243,7 @@ impl Metrics {
         }
         let inner = Inner {
             handle: recorder.handle(),
+            overrides: gauge(&recorder, "ojs_throttle_overrides_active", vec![]),
             held: gauge(&recorder, "ojs_throttle_held_jobs", vec![]),
             held_bytes: gauge(&recorder, "ojs_throttle_held_bytes", vec![]),
             capacity: gauge(&recorder, "ojs_throttle_hold_capacity", vec![]),
@@ -374,6 +380,11 @@ impl Metrics {
             )
         });
         series.record(time.as_secs_f64());
+    }
+
+    /// How many limits are set over HTTP.
+    pub fn overrides(&self, set: usize) {
+        self.0.overrides.set(set as f64);
     }
 
     /// Sets the gauges of the hold; `waiting` says how many wait for each key.

@@ -9,6 +9,7 @@ pub mod feedback;
 pub mod job;
 pub mod matcher;
 pub mod numbers;
+pub mod set;
 pub mod template;
 
 use std::collections::HashMap;
@@ -18,8 +19,9 @@ use crate::json::Json;
 use crate::limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};
 
 pub use feedback::{Feedback, Pause};
-pub use job::{MIRROR, Sent, own_policies, sent_policies};
+pub use job::{MIRROR, Sent, own_policies, sent_policies, slower};
 pub use matcher::{Match, Pattern};
+pub use set::{QueueConfig, SetLimits};
 pub use template::{Rendered, Template};
 
 /// What a policy may look at in a job.
@@ -143,11 +145,16 @@ pub struct QueueLimits {
     pub limits: Limits,
 }
 
+/// The key of a queue's own limits, in their space.
+pub fn queue_key(queue: &str) -> Key {
+    template::key_of("", queue)
+}
+
 impl QueueLimits {
     fn limited(&self, queue: &str) -> Limited {
         Limited {
             space: Space::Queue,
-            key: template::key_of("", queue),
+            key: queue_key(queue),
             limits: self.limits.clone(),
             on_limit: OnLimit::Wait,
             policy: Arc::from("queue"),

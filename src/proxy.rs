@@ -25,6 +25,7 @@ use crate::policy::PolicySet;
 use crate::store::{Gen, Row, Store};
 use crate::upstream::{Call, Reply, UpstreamError};
 
+mod about;
 mod adopt;
 mod backend;
 pub mod body;
@@ -40,11 +41,14 @@ mod limits;
 mod mirror;
 mod outlive;
 mod outside;
+mod overrides;
 pub mod pass;
+mod queue_config;
 pub mod respond;
 mod scope;
 mod service;
 mod settle;
+mod shape;
 mod start;
 mod sweep;
 mod wait;
@@ -90,6 +94,11 @@ pub struct Settings {
     pub upstream_timeout: Duration,
     /// The `Authorization` of the sidecar's own calls, where a scope has none to lend.
     pub token: Option<http::HeaderValue>,
+    /// Whether the listener can be reached from this machine only, so that whoever reaches it may change
+    /// limits.
+    pub loopback: bool,
+    /// The token with which limits may be changed on any listener.
+    pub control_token: Option<http::HeaderValue>,
     /// Whether `X-OJS-Tenant` may be believed in key templates.
     pub trust_tenant_header: bool,
     /// Mend heartbeats with a number in `active_jobs`.
@@ -117,6 +126,8 @@ impl Default for Settings {
             body_timeout: Duration::from_secs(10),
             upstream_timeout: Duration::from_secs(30),
             token: None,
+            loopback: true,
+            control_token: None,
             trust_tenant_header: false,
             repair_heartbeat: true,
             job_beside_jobs: true,
@@ -236,6 +247,7 @@ impl Sidecar {
             self.hold_max(),
             &waiting,
         );
+        self.metrics.overrides(self.store.overrides().len());
     }
 
     /// The most jobs that may be held.

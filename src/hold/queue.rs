@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use super::Held;
 use super::line::Line;
-use crate::limit::{EARLY, Timestamp};
-use crate::policy::{Gate, JobLimits};
+use crate::limit::{EARLY, Key, Timestamp};
+use crate::policy::{self, Gate, JobLimits};
 
 /// When a group may be asked again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,6 +63,8 @@ impl Group {
 
 #[derive(Debug)]
 pub(super) struct Queue {
+    /// The key of the queue's own limits.
+    pub(super) key: Key,
     /// By priority, highest first; the groups of one priority in the order of their turns.
     pub(super) groups: BTreeMap<Reverse<i32>, VecDeque<Group>>,
     pub(super) line: Line,
@@ -83,8 +85,9 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub(super) fn new(now: Instant) -> Queue {
+    pub(super) fn new(name: &str, now: Instant) -> Queue {
         Queue {
+            key: policy::queue_key(name),
             groups: BTreeMap::new(),
             line: Line::default(),
             gate: Gate::default(),

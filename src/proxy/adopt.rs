@@ -96,7 +96,7 @@ impl Proxy {
 
     /// Reads the backend's list of active jobs and takes their slots. Says how many were adopted;
     /// `None`: the backend has no such list for us.
-    async fn adopt_running(&self) -> Option<usize> {
+    pub(super) async fn adopt_running(&self) -> Option<usize> {
         let mut adopted = 0;
         for page in 1..=PAGES {
             let target = format!("/ojs/v1/admin/jobs?state=active&page={page}&per_page={PAGE}");
@@ -163,7 +163,8 @@ impl Proxy {
         };
         let limits = super::job::limits_of(job, &view, &policies, true);
         drop(policies);
-        if limits.limited.is_empty() || sidecar.hold.has(&id) {
+        let limited = sidecar.limits_now(&queue, &limits.limited);
+        if limited.is_empty() || sidecar.hold.has(&id) {
             return false;
         }
         let attempt = attempt
@@ -183,9 +184,8 @@ impl Proxy {
             // Longer ago in truth, but nobody here knows how long.
             claimed_at: sidecar.store.now(),
             visibility: job::micros(own.unwrap_or(DEFAULT_VISIBILITY)),
-            limited: limits.limited.clone(),
+            limited: limited.clone(),
         };
-        let limited = claimed.limited.clone();
         if !matches!(sidecar.store.row(&claimed.job).await, Ok(None)) {
             return false;
         }

@@ -9,9 +9,9 @@ use http::request::Parts;
 use http::{Response, StatusCode};
 
 use super::body::Body;
-use super::limits::rfc3339;
 use super::refuse;
 use super::respond::Fault;
+use super::shape::rfc3339;
 use super::{DEPTH, Proxy, mirror};
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Timestamp;

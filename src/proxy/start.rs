@@ -75,7 +75,8 @@ impl Proxy {
             if picked.is_empty() {
                 break;
             }
-            let ours = self.prove(lane, picked, visibility).await;
+            let mut ours = self.prove(lane, picked, visibility).await;
+            sidecar.bring_up_to_date(&mut ours);
             let asks: Vec<Claimed> = ours.iter().map(|held| held.claimed.clone()).collect();
             let Ok(verdicts) = sidecar.store.take(&asks, want - out.len()).await else {
                 ours.into_iter()

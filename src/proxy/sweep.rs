@@ -35,6 +35,7 @@ impl Proxy {
                 _ = ticks.tick() => {}
                 () = stop.cancelled() => return,
             }
+            self.sidecar.end_expired();
             self.return_idle().await;
             self.keep_held().await;
             self.drop_soon(self.sidecar.hold.doomed());
