@@ -28,8 +28,8 @@ use crate::upstream::{Call, Reply, UpstreamError};
 const KEEP: Duration = Duration::from_secs(60);
 /// The most answers kept.
 const KEPT: usize = 1024;
-/// The most jobs remembered as settled here.
-const SETTLED: usize = 10_000;
+/// The most jobs remembered as asked about.
+const ASKED: usize = 10_000;
 /// The first and the longest pause between tries.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
@@ -46,8 +46,8 @@ pub(super) struct Undelivered {
     hasher: RandomState,
     answers: Mutex<HashMap<u64, (Instant, Reply)>>,
     born: Instant,
-    /// What was settled through this sidecar in its first minute.
-    own: Mutex<HashSet<Box<str>>>,
+    /// What this sidecar was asked to settle in its first minute.
+    asked: Mutex<HashSet<Box<str>>>,
 }
 
 impl Default for Undelivered {
@@ -56,7 +56,7 @@ impl Default for Undelivered {
             hasher: RandomState::new(),
             answers: Mutex::default(),
             born: Instant::now(),
-            own: Mutex::default(),
+            asked: Mutex::default(),
         }
     }
 }
@@ -75,29 +75,16 @@ impl Undelivered {
         }
     }
 
-    /// Whether an earlier sidecar may have settled the job and died before it could answer: then this
-    /// one is young, and has not settled it itself.
+    /// Whether an earlier sidecar may have settled the job and died before it could answer: this one is
+    /// young, and was not asked to settle it before.
     fn inherited(&self, job: &str) -> bool {
-        let own = || {
-            self.own
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .contains(job)
-        };
-        self.born.elapsed() < KEEP && !own()
-    }
-
-    /// The job was settled through this sidecar.
-    fn settled(&self, job: &str) {
-        if self.born.elapsed() < KEEP {
-            let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
-            if own.len() < SETTLED {
-                own.insert(job.into());
-            }
-        } else if let Ok(mut own) = self.own.try_lock() {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.born.elapsed() >= KEEP {
             // Its time is over.
-            *own = HashSet::new();
+            *asked = HashSet::new();
+            return false;
         }
+        asked.len() < ASKED && asked.insert(job.into())
     }
 
     /// The answer to this very request, once.
@@ -236,7 +223,6 @@ impl Proxy {
             Err(_) => false,
         };
         if over {
-            sidecar.settled.settled(&job);
             sidecar.hold.forget(&job);
             sidecar.end(&job, None).await;
         } else if hidden {
