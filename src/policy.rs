@@ -85,7 +85,7 @@ pub enum Accept {
 }
 
 /// One `[[policy]]`.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Policy {
     /// Its name, for logs and metrics.
     pub name: Arc<str>,
@@ -131,7 +131,7 @@ impl Policy {
 }
 
 /// One `[[queue]]`. Each queue that the pattern matches has counters of its own.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueLimits {
     /// Which queues.
     pub name: Pattern,

@@ -35,6 +35,7 @@ mod handout;
 mod heartbeat;
 mod job;
 mod limits;
+mod live;
 mod mirror;
 mod outlive;
 mod outside;
@@ -48,6 +49,7 @@ mod sweep;
 mod wait;
 
 pub use backend::Backend;
+pub use live::Live;
 pub use service::Proxy;
 
 use respond::{Fault, Relabel};
@@ -128,8 +130,7 @@ impl Default for Settings {
 /// The state of one sidecar, shared by its threads.
 #[derive(Debug)]
 pub struct Sidecar {
-    settings: Settings,
-    policies: ArcSwap<PolicySet>,
+    live: ArcSwap<Live>,
     store: Arc<dyn Store>,
     hold: Hold,
     metrics: Metrics,
@@ -170,8 +171,7 @@ impl Sidecar {
         name: &str,
     ) -> Arc<Sidecar> {
         Arc::new(Sidecar {
-            settings,
-            policies: ArcSwap::new(policies),
+            live: ArcSwap::from_pointee(Live::new(settings, policies)),
             store,
             hold: Hold::default(),
             metrics,
@@ -191,11 +191,6 @@ impl Sidecar {
                 seen: HashSet::new(),
             }),
         })
-    }
-
-    /// The policies that apply from the next decision on.
-    pub fn publish(&self, policies: Arc<PolicySet>) {
-        self.policies.store(policies);
     }
 
     /// The store, for drain and inspection.
@@ -238,7 +233,8 @@ impl Sidecar {
 
     /// The most jobs that may be held.
     fn hold_max(&self) -> usize {
-        self.settings
+        self.live()
+            .settings
             .hold_max
             .unwrap_or(if self.backend.claims_count() {
                 32
@@ -350,7 +346,7 @@ fn post(proxy: &Proxy, scope: u64, target: &str, body: impl Into<Bytes>) -> Call
         target: target.to_owned(),
         headers: proxy.sidecar.own_headers(scope, true),
         body: body.into(),
-        timeout: proxy.sidecar.settings.upstream_timeout,
+        timeout: proxy.sidecar.live().settings.upstream_timeout,
     }
 }
 
@@ -363,6 +359,7 @@ fn get(proxy: &Proxy, scope: u64, target: String) -> Call {
         body: Bytes::new(),
         timeout: proxy
             .sidecar
+            .live()
             .settings
             .upstream_timeout
             .min(Duration::from_secs(5)),

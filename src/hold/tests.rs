@@ -46,6 +46,9 @@ fn job(id: &str, priority: i32, keys: &[&str]) -> Held {
     Held {
         claimed,
         limits,
+        edition: 0,
+        own: Arc::default(),
+        tenant: None,
         body: Bytes::from(format!("{{\"id\":\"{id}\"}}")),
         deadline: deadline(now, visibility),
         proven: now,

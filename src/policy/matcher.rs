@@ -69,7 +69,7 @@ fn glob_matches(glob: &str, text: &str) -> bool {
 
 /// The `match` of a policy: every named attribute must match one of its patterns; no pattern for
 /// an attribute means that it may be anything.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Match {
     /// Queue names.
     pub queue: Vec<Pattern>,

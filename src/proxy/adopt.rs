@@ -27,13 +27,13 @@ impl Sidecar {
         let adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
         Instant::now() < adopting.until
             && !self.never_limits()
-            && !(adopting.listed && self.policies.load().is_empty())
+            && !(adopting.listed && self.live().policies.is_empty())
     }
 
     /// Whether neither the config nor a job can bring a limit.
     fn never_limits(&self) -> bool {
-        let policies = self.policies.load();
-        policies.is_empty() && policies.accept() == Accept::Ignore
+        let live = self.live();
+        live.policies.is_empty() && live.policies.accept() == Accept::Ignore
     }
 
     /// The backend answers: from now on workers can tell what they run.
@@ -147,9 +147,16 @@ impl Proxy {
         };
         let queue = text(queue).unwrap_or_else(|| "default".to_owned());
         let kind = text(kind).unwrap_or_default();
-        let policies = sidecar.policies.load();
-        let limits = sidecar.limits_of(job, job.get("meta"), &queue, &kind, None, &policies);
-        drop(policies);
+        let limits = {
+            let own = job::own(job, &queue);
+            let seen = job::Seen {
+                queue: &queue,
+                kind: &kind,
+                meta: job.get("meta"),
+                tenant: None,
+            };
+            sidecar.limits_of(&seen, &own, &sidecar.live())
+        };
         if limits.limited.is_empty() || sidecar.hold.has(&id) {
             return false;
         }

@@ -28,7 +28,7 @@ impl Proxy {
     /// Answers one enqueue of a job, or of a batch.
     pub(super) async fn enqueue(&self, parts: Parts, body: Bytes, batch: bool) -> Response<Body> {
         let sidecar = &self.sidecar;
-        let policies = sidecar.policies.load();
+        let policies = std::sync::Arc::clone(&sidecar.live().policies);
         let brings = policies.accept() != Accept::Ignore && json::may_name(&body, mirror::NEEDLE);
         let matters = brings
             || (!policies.is_empty() && (policies.rejects() || json::may_name(&body, VISIBILITY)));
@@ -84,7 +84,7 @@ impl Proxy {
             target: self.target(&parts.uri),
             headers: parts.headers.clone(),
             body,
-            timeout: self.sidecar.settings.upstream_timeout,
+            timeout: self.sidecar.live().settings.upstream_timeout,
         }
     }
 
@@ -159,7 +159,7 @@ impl Proxy {
                 .and_then(|kind| kind.text())
                 .unwrap_or_default();
             let tenant = super::job::tenant(&parts.headers)
-                .filter(|_| self.sidecar.settings.trust_tenant_header);
+                .filter(|_| self.sidecar.live().settings.trust_tenant_header);
             let view = JobView {
                 queue,
                 kind: &kind,

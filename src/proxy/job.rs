@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{DEFAULT_VISIBILITY, Sidecar, mirror, scope};
+use super::live::Live;
+use super::{DEFAULT_VISIBILITY, DEPTH, Sidecar, mirror, scope};
 use crate::hold::{self, Held};
 use crate::json::Json;
 use crate::limit::OnLimit;
-use crate::policy::{self, Accept, JobLimits, JobView, PolicySet};
+use crate::policy::{self, JobLimits, JobPolicy, JobView};
 use crate::store::Claimed;
 
 /// The circumstances of a claim.
@@ -51,7 +52,7 @@ impl Sidecar {
         &self,
         job: Json<'_>,
         origin: &Origin<'_>,
-        policies: &PolicySet,
+        live: &Live,
     ) -> Option<Held> {
         let [id, kind, queue, priority, attempt, meta] =
             job.pick(["id", "type", "queue", "priority", "attempt", "meta"]);
@@ -62,9 +63,16 @@ impl Sidecar {
             .and_then(|a| a.int())
             .and_then(|a| u32::try_from(a).ok());
         self.backend.saw_attempt(attempt);
-        let limits = self.limits_of(job, meta, &queue, &kind, origin.tenant, policies);
-        let own = || mirror::visibility(job).map(Duration::from_millis);
-        let visibility = origin.visibility.or_else(own).unwrap_or(DEFAULT_VISIBILITY);
+        let own = own(job, &queue);
+        let seen = Seen {
+            queue: &queue,
+            kind: &kind,
+            meta,
+            tenant: origin.tenant,
+        };
+        let limits = self.limits_of(&seen, &own, live);
+        let wished = || mirror::visibility(job).map(Duration::from_millis);
+        let visibility = origin.visibility.or_else(wished).unwrap_or(DEFAULT_VISIBILITY);
         let claimed = Claimed {
             job: Arc::from(id.as_ref()),
             generation: self.next_claim(),
@@ -82,6 +90,9 @@ impl Sidecar {
         Some(Held {
             claimed,
             limits,
+            edition: live.edition,
+            own,
+            tenant: origin.tenant.map(Arc::from),
             body: mirror::shown(job),
             deadline: hold::deadline(origin.sent, visibility),
             proven: origin.sent,
@@ -91,35 +102,51 @@ impl Sidecar {
         })
     }
 
-    /// Everything that limits a job with this `meta` now.
-    pub(super) fn limits_of(
-        &self,
-        job: Json<'_>,
-        meta: Option<Json<'_>>,
-        queue: &str,
-        kind: &str,
-        tenant: Option<&str>,
-        policies: &PolicySet,
-    ) -> JobLimits {
-        let tenant = tenant.filter(|_| self.settings.trust_tenant_header);
+    /// Everything that limits a job under `live`.
+    pub(super) fn limits_of(&self, job: &Seen<'_>, own: &[JobPolicy], live: &Live) -> JobLimits {
         let view = JobView {
-            queue,
-            kind,
-            meta,
-            tenant,
-        };
-        let brings =
-            policies.accept() != Accept::Ignore && crate::json::contains(job.raw(), mirror::NEEDLE);
-        let own = if brings {
-            policy::own_policies(job, queue)
-        } else {
-            Vec::new()
+            queue: job.queue,
+            kind: job.kind,
+            meta: job.meta,
+            tenant: job.tenant.filter(|_| live.settings.trust_tenant_header),
         };
         let none = || JobLimits {
             limited: Arc::from([]),
             on_limit: OnLimit::Wait,
         };
-        policies.limits(&view, &own).unwrap_or_else(none)
+        live.policies.limits(&view, own).unwrap_or_else(none)
+    }
+
+    /// Everything that limits a held job under `live`.
+    pub(super) fn limits_again(&self, held: &Held, live: &Live) -> JobLimits {
+        let job = Json::parse(&held.body, DEPTH).ok();
+        let [kind, meta] = job.map_or([None; 2], |job| job.pick(["type", "meta"]));
+        let kind = kind.and_then(|kind| kind.text()).unwrap_or_default();
+        let seen = Seen {
+            queue: &held.claimed.queue,
+            kind: &kind,
+            meta,
+            tenant: held.tenant.as_deref(),
+        };
+        self.limits_of(&seen, &held.own, live)
+    }
+}
+
+/// What policies may look at in a job.
+pub(super) struct Seen<'a> {
+    pub(super) queue: &'a str,
+    pub(super) kind: &'a str,
+    pub(super) meta: Option<Json<'a>>,
+    /// The tenant header of its FETCH, whether it is trusted or not.
+    pub(super) tenant: Option<&'a str>,
+}
+
+/// The limits that a job brings, whether they are accepted or not.
+pub(super) fn own(job: Json<'_>, queue: &str) -> Arc<[JobPolicy]> {
+    // Most jobs bring none, and a search costs less than a walk.
+    match crate::json::contains(job.raw(), mirror::NEEDLE) {
+        true => policy::own_policies(job, queue).into(),
+        false => Arc::default(),
     }
 }
 

@@ -71,6 +71,13 @@ impl Sidecar {
         }
     }
 
+    /// Other limits apply to a held job than those it was claimed with.
+    pub(super) fn renamed(&self, limited: &[Limited]) {
+        for limited in limited.iter().filter(|limited| limited.space == Space::Job) {
+            self.named.note(limited, |pending| pending);
+        }
+    }
+
     /// A job was claimed.
     pub(super) fn noted(&self, limited: &[Limited]) {
         for limited in limited.iter().filter(|limited| limited.space == Space::Job) {
@@ -91,7 +98,7 @@ impl Proxy {
             return refuse(parts, unknown_key(key));
         };
         let named = sidecar.named.get(&key);
-        let configured = sidecar.policies.load().constant(&key);
+        let configured = sidecar.live().policies.constant(&key);
         let Some((limits, pending)) = configured
             .map(|limits| (limits, named.as_ref().map_or(0, |n| n.1)))
             .or(named)

@@ -79,8 +79,11 @@ impl Proxy {
         if is_packed(&parts.headers) {
             return refuse(&parts, packed());
         }
-        let settings = &self.sidecar.settings;
-        let bytes = match body::read(incoming, settings.max_body, settings.body_timeout).await {
+        let (most, patience, reset) = {
+            let settings = &self.sidecar.live().settings;
+            (settings.max_body, settings.body_timeout, settings.reset)
+        };
+        let bytes = match body::read(incoming, most, patience).await {
             Ok(bytes) => bytes,
             Err(error) => return refuse(&parts, Fault::from(error)),
         };
@@ -95,7 +98,7 @@ impl Proxy {
             Operation::CancelJob { id } => Box::pin(self.cancel(parts, bytes, &id)).await,
             Operation::Pause { queue } => Box::pin(self.pause(parts, bytes, &queue, true)).await,
             Operation::Resume { queue } => Box::pin(self.pause(parts, bytes, &queue, false)).await,
-            Operation::Reset if settings.reset => Box::pin(self.reset(parts, bytes)).await,
+            Operation::Reset if reset => Box::pin(self.reset(parts, bytes)).await,
             _ => self.forward(&parts, bytes).await,
         }
     }
@@ -111,7 +114,7 @@ impl Proxy {
     /// Streams a request and its reply.
     async fn pass(&self, request: Request<Incoming>) -> Response<Body> {
         let how = Passing {
-            relabel: self.sidecar.settings.media_type,
+            relabel: self.sidecar.live().settings.media_type,
             stores: request.method() == Method::POST,
         };
         pass::pass(&self.upstream, request, how).await
@@ -120,7 +123,7 @@ impl Proxy {
     /// The target to send upstream: the raw path and query, over-encoded queue names made plain.
     pub(super) fn target(&self, uri: &Uri) -> String {
         let raw = uri.path_and_query().map_or("/", |target| target.as_str());
-        if self.sidecar.settings.repair_paths
+        if self.sidecar.live().settings.repair_paths
             && uri.path().contains("/queues/")
             && let Some(plain) = ojs::plain_path(uri.path())
         {

@@ -125,7 +125,7 @@ impl Proxy {
             target: self.target(&parts.uri),
             headers: parts.headers.clone(),
             body,
-            timeout: sidecar.settings.upstream_timeout,
+            timeout: sidecar.live().settings.upstream_timeout,
         };
         let proxy = self.clone();
         let work = async move {
@@ -206,7 +206,7 @@ impl Proxy {
         job: &str,
         row: Option<&Row>,
     ) -> Result<Reply, UpstreamError> {
-        let deadline = Instant::now() + self.sidecar.settings.settle_retry_for;
+        let deadline = Instant::now() + self.sidecar.live().settings.settle_retry_for;
         let mut pause = PAUSES.0;
         let mut doubt = false;
         loop {

@@ -45,6 +45,8 @@ impl Proxy {
                 break;
             }
             let ours = self.prove(lane, picked, visibility).await;
+            // Asked under the limits of now, whenever it was claimed.
+            let ours: Vec<Held> = ours.into_iter().map(|held| sidecar.renewed(held)).collect();
             let asks: Vec<Claimed> = ours.iter().map(|held| held.claimed.clone()).collect();
             let Ok(verdicts) = sidecar.store.take(&asks, want - out.len()).await else {
                 ours.into_iter()

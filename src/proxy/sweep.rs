@@ -52,7 +52,7 @@ impl Proxy {
             return;
         }
         let now = Instant::now();
-        let idle = sidecar.settings.hold_idle;
+        let idle = sidecar.live().settings.hold_idle;
         let held = sidecar
             .hold
             .take_idle(|_, fetched_at| now.duration_since(fetched_at) >= idle);
@@ -68,6 +68,7 @@ impl Proxy {
         sidecar.hold.wake_all();
         let patience = Instant::now()
             + sidecar
+                .live()
                 .settings
                 .upstream_timeout
                 .min(Duration::from_secs(5));
