@@ -29,8 +29,8 @@ use ojs_throttle::demo::{self, Options};
 use ojs_throttle::net::Net;
 use ojs_throttle::run::{Env, Running, Stop};
 use ojs_throttle::store::memory::MemoryStore;
-use tokio::sync::Notify;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 /// A config that cannot be used (`EX_CONFIG`).

@@ -362,7 +362,12 @@ impl Metrics {
     pub fn config(&self, good: bool, result: Option<&'static str>) {
         let recorder = &self.0.recorder;
         let value = if good { 1.0 } else { 0.0 };
-        gauge(recorder, "ojs_throttle_config_last_reload_successful", vec![]).set(value);
+        gauge(
+            recorder,
+            "ojs_throttle_config_last_reload_successful",
+            vec![],
+        )
+        .set(value);
         gauge(recorder, "ojs_throttle_config_file_matches", vec![]).set(value);
         if let Some(result) = result {
             let labels = vec![Label::new("result", result)];

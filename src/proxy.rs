@@ -157,6 +157,8 @@ struct Adopting {
     /// The backend had a list of them: only what policies of ours cover may be missing in it.
     listed: bool,
     seen: HashSet<Box<str>>,
+    /// Jobs that ended while that list was on its way: what it says of them is over.
+    ended: Option<HashSet<Box<str>>>,
 }
 
 impl Sidecar {
@@ -189,6 +191,7 @@ impl Sidecar {
                 until: Instant::now() + 2 * DEFAULT_VISIBILITY,
                 listed: false,
                 seen: HashSet::new(),
+                ended: None,
             }),
         })
     }
@@ -288,6 +291,7 @@ impl Sidecar {
 
     /// Ends a job's row and wakes whoever waits for its slots. Ending twice is ending once.
     async fn end(&self, job: &str, generation: Option<Gen>) -> Option<Row> {
+        self.note_end(job);
         let ended = self.store.end(job, generation).await.ok()??;
         if ended.row.place == crate::store::Place::Out {
             self.metrics.ended(&ended.row.claimed.limited);

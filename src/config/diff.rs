@@ -258,11 +258,7 @@ mod tests {
             ("".into(), a.into(), "policies: 1 added (a)"),
             (a.into(), "".into(), "policies: 1 removed (a)"),
             (a.into(), a2.into(), "policies: 1 changed (a)"),
-            (
-                a.into(),
-                b.into(),
-                "policies: 1 added (b), 1 removed (a)",
-            ),
+            (a.into(), b.into(), "policies: 1 added (b), 1 removed (a)"),
             (
                 format!("{a}{same_key}"),
                 format!("{a2}{same_key}"),
@@ -324,8 +320,18 @@ mod tests {
             // Tables themselves, and what stands in the entries of the two lists.
             .filter(|field| {
                 field.split_once('.').is_some_and(|(table, _)| {
-                    ["server", "upstream", "store", "fetch", "hold", "settle", "repairs", "metrics", "job_policies"]
-                        .contains(&table)
+                    [
+                        "server",
+                        "upstream",
+                        "store",
+                        "fetch",
+                        "hold",
+                        "settle",
+                        "repairs",
+                        "metrics",
+                        "job_policies",
+                    ]
+                    .contains(&table)
                 })
             })
             .collect();

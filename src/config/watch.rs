@@ -85,7 +85,11 @@ impl Watch {
         let Some(watcher) = &mut self.watcher else {
             return Ok(());
         };
-        for (folder, _) in self.folders.iter().filter(|(at, id)| wanted.get(*at) != Some(id)) {
+        for (folder, _) in self
+            .folders
+            .iter()
+            .filter(|(at, id)| wanted.get(*at) != Some(id))
+        {
             // It may be gone, and its watch with it.
             let _gone = watcher.unwatch(folder);
         }
@@ -176,7 +180,11 @@ fn folders(path: &Path) -> BTreeMap<PathBuf, (u64, u64)> {
         // What follows the link on the way is looked for where it leads.
         let rest = path.strip_prefix(&link).unwrap_or(Path::new(""));
         let to = folder.join(target);
-        path = if rest.as_os_str().is_empty() { to } else { to.join(rest) };
+        path = if rest.as_os_str().is_empty() {
+            to
+        } else {
+            to.join(rest)
+        };
     }
     found.extend(path.parent().map(Path::to_owned));
     let numbered = found.into_iter().filter_map(|folder| {

@@ -29,6 +29,11 @@ impl Pattern {
         }
     }
 
+    /// Whether it stands for more than one text.
+    pub fn is_glob(&self) -> bool {
+        matches!(self, Pattern::Glob(_))
+    }
+
     /// The pattern as written.
     pub fn as_str(&self) -> &str {
         match self {

@@ -2,6 +2,7 @@
 //! list of active jobs and from workers' heartbeats. Windows start empty with the memory store; slots
 //! do not.
 
+use std::collections::HashSet;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -41,6 +42,30 @@ impl Sidecar {
         let mut adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
         adopting.listed = listed;
         adopting.until = Instant::now() + 2 * DEFAULT_VISIBILITY;
+        adopting.seen.clear();
+    }
+
+    /// Notes that a job is over, if a list of running jobs is on its way.
+    pub(super) fn note_end(&self, job: &str) {
+        let mut adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(ended) = &mut adopting.ended {
+            ended.insert(job.into());
+        }
+    }
+
+    /// Whether the job ended since the list was asked for.
+    fn ended_meanwhile(&self, job: &str) -> bool {
+        let adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
+        adopting
+            .ended
+            .as_ref()
+            .is_some_and(|ended| ended.contains(job))
+    }
+
+    /// From now on, or not any more, jobs that end are noted.
+    fn note_ends(&self, begin: bool) {
+        let mut adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
+        adopting.ended = begin.then(HashSet::new);
     }
 
     /// Whether the job was not looked up yet.
@@ -85,6 +110,24 @@ impl Proxy {
             ),
         }
         Ok(())
+    }
+
+    /// Other policies may limit jobs that are running: those that had no limits so far get their slots, as
+    /// at the start.
+    pub(super) async fn adopt_again(&self) {
+        if !self.sidecar.learnt.initialized() || self.sidecar.never_limits() {
+            return;
+        }
+        self.sidecar.note_ends(true);
+        let adopted = self.adopt_running().await;
+        self.sidecar.note_ends(false);
+        self.sidecar.adopt_from_now(adopted.is_some());
+        if let Some(adopted @ 1..) = adopted {
+            tracing::info!(
+                adopted,
+                "running jobs are limited from now on; they have their slots"
+            );
+        }
     }
 
     /// Reads the backend's list of active jobs and takes their slots. Says how many were adopted;
@@ -180,7 +223,9 @@ impl Proxy {
             limited: limits.limited.clone(),
         };
         let limited = claimed.limited.clone();
-        if !matches!(sidecar.store.row(&claimed.job).await, Ok(None)) {
+        if !matches!(sidecar.store.row(&claimed.job).await, Ok(None))
+            || sidecar.ended_meanwhile(&claimed.job)
+        {
             return false;
         }
         let until = sidecar.store.now().plus(claimed.visibility);

@@ -118,9 +118,7 @@ impl Proxy {
             settings.max_wait.max(settings.claim_budget)
         };
         loop {
-            let outcome = self
-                .fill(&wanted, &sections, edition, begun, &client)
-                .await;
+            let outcome = self.fill(&wanted, &sections, edition, begun, &client).await;
             let (mut out, hint) = match outcome {
                 Outcome::Ours(out, hint) => (out, hint),
                 Outcome::Overtaken => {
@@ -141,13 +139,7 @@ impl Proxy {
 
     /// A FETCH that no limit can touch by its queues: forwarded and returned as it is, unless jobs with
     /// limits of their own came back, or `all` that comes is to be looked at.
-    async fn pass_whole(
-        &self,
-        parts: &Parts,
-        wanted: &Wanted,
-        all: bool,
-        live: &Live,
-    ) -> Whole {
+    async fn pass_whole(&self, parts: &Parts, wanted: &Wanted, all: bool, live: &Live) -> Whole {
         let sent = Instant::now();
         let reply = match self.upstream.call(wanted.call(wanted.body.clone())).await {
             Ok(reply) => reply,

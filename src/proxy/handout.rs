@@ -184,7 +184,9 @@ impl Proxy {
 
     /// Mends the media type for clients that cannot read OJS's own.
     pub(super) fn mend_media_type(&self, request: &http::HeaderMap, reply: &mut http::HeaderMap) {
-        if self.sidecar.live().settings.media_type.applies(request) && super::respond::relabel(reply) {
+        if self.sidecar.live().settings.media_type.applies(request)
+            && super::respond::relabel(reply)
+        {
             self.sidecar.metrics.count(Event::MediaTypeMended);
         }
     }

@@ -48,12 +48,7 @@ impl Origin<'_> {
 
 impl Sidecar {
     /// Reads one job of a FETCH reply; `None`: it has no id, so nothing can be kept about it.
-    pub(super) fn read_job(
-        &self,
-        job: Json<'_>,
-        origin: &Origin<'_>,
-        live: &Live,
-    ) -> Option<Held> {
+    pub(super) fn read_job(&self, job: Json<'_>, origin: &Origin<'_>, live: &Live) -> Option<Held> {
         let [id, kind, queue, priority, attempt, meta] =
             job.pick(["id", "type", "queue", "priority", "attempt", "meta"]);
         let id = id?.text()?;
@@ -72,7 +67,10 @@ impl Sidecar {
         };
         let limits = self.limits_of(&seen, &own, live);
         let wished = || mirror::visibility(job).map(Duration::from_millis);
-        let visibility = origin.visibility.or_else(wished).unwrap_or(DEFAULT_VISIBILITY);
+        let visibility = origin
+            .visibility
+            .or_else(wished)
+            .unwrap_or(DEFAULT_VISIBILITY);
         let claimed = Claimed {
             job: Arc::from(id.as_ref()),
             generation: self.next_claim(),

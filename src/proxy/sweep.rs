@@ -27,6 +27,7 @@ impl Proxy {
     /// Runs until the sidecar is told to stop looking.
     pub async fn sweep(&self, stop: tokio_util::sync::CancellationToken) {
         let mut unasked: HashMap<Arc<str>, u32> = HashMap::new();
+        let mut edition = self.sidecar.live().edition;
         let mut ticks = tokio::time::interval(EVERY);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -38,6 +39,10 @@ impl Proxy {
             self.keep_held().await;
             self.ask_about_overdue(&mut unasked).await;
             self.ask_about_paused().await;
+            let now = self.sidecar.live().edition;
+            if std::mem::replace(&mut edition, now) != now {
+                Box::pin(self.adopt_again()).await;
+            }
             let minute_ago = Instant::now().checked_sub(Duration::from_secs(60));
             if let Some(minute_ago) = minute_ago {
                 self.sidecar.hold.tidy(minute_ago);

@@ -62,7 +62,10 @@ impl fmt::Display for Outcome {
             Outcome::Refused(fields) => {
                 let each = fields.iter().map(|field| format!("`{field}`"));
                 let fields = each.collect::<Vec<_>>().join(", ");
-                write!(f, "{fields} cannot change while running: restart, or put back what it was")
+                write!(
+                    f,
+                    "{fields} cannot change while running: restart, or put back what it was"
+                )
             }
             Outcome::Empty => f.write_str(
                 "the file is empty, as one that is half written; \
@@ -200,7 +203,9 @@ impl Following {
                 (self, again)
             });
             let Ok((back, again)) = look.await else {
-                tracing::error!("a bug: the config file is not followed any more; restart to change it");
+                tracing::error!(
+                    "a bug: the config file is not followed any more; restart to change it"
+                );
                 metrics.config(false, None);
                 return;
             };
@@ -307,7 +312,10 @@ impl Following {
         if let Err(error) = watching
             && self.sighted
         {
-            tracing::warn!(error, "the config's folder cannot be watched; the file is read every 2 s");
+            tracing::warn!(
+                error,
+                "the config's folder cannot be watched; the file is read every 2 s"
+            );
         } else if sighted && !self.sighted {
             tracing::info!("the config's folder is watched again");
         }
