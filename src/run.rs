@@ -227,9 +227,7 @@ impl Running {
             let (proxy, sweeping) = (proxy.clone(), sweeping.clone());
             async move { proxy.sweep(sweeping).await }
         });
-        if let Some(following) = self.following {
-            tasks.spawn(following.follow(sweeping.clone()));
-        }
+        tasks.spawn(follow(self.following, sweeping.clone()));
         self.readiness.ready();
         tokio::select! {
             () = stop.drain.cancelled() => {}
@@ -275,6 +273,13 @@ impl Thread {
             () = self.over.cancelled() => {}
         }
         Ok(())
+    }
+}
+
+/// Follows the config file, if there is one.
+async fn follow(file: Option<Following>, stop: CancellationToken) {
+    if let Some(file) = file {
+        file.follow(stop).await;
     }
 }
 
