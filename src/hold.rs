@@ -428,7 +428,7 @@ impl Hold {
         self.state().queues.get(lane)?.asked_at
     }
 
-    /// Up to `max` waiting jobs of the lane that were claimed under `claim_id` and not proven since
+    /// Up to `max` waiting jobs of the lane, with their attempts, that were claimed under `claim_id` and not proven since
     /// `before`, next to leave first: they are proven together with the one that is due.
     pub fn unproven(
         &self,
@@ -436,7 +436,7 @@ impl Hold {
         claim_id: &str,
         before: Instant,
         max: usize,
-    ) -> Vec<Arc<str>> {
+    ) -> Vec<(Arc<str>, u32)> {
         let state = self.state();
         let Some(queue) = state.queues.get(lane) else {
             return Vec::new();
@@ -448,7 +448,7 @@ impl Hold {
             .flat_map(|group| &group.jobs);
         jobs.filter(|held| held.proven < before && &*held.claimed.claim_id == claim_id)
             .take(max)
-            .map(|held| held.claimed.job.clone())
+            .map(|held| (held.claimed.job.clone(), held.claimed.attempt))
             .collect()
     }
 
@@ -491,16 +491,6 @@ impl Hold {
             .each()
             .map(|held| (held.claimed.clone(), held.proven))
             .collect()
-    }
-
-    /// How long ago the oldest of these jobs came into the hold.
-    pub fn oldest(&self, jobs: &[Arc<str>]) -> Duration {
-        let state = self.state();
-        let of_these = state.each().filter(|held| jobs.contains(&held.claimed.job));
-        of_these
-            .map(|held| held.since.elapsed())
-            .max()
-            .unwrap_or_default()
     }
 
     /// Whether a held job's claim can no longer be counted on.

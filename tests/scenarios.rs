@@ -87,6 +87,7 @@ scenarios! {
     lives::longer_than_visibility: 5 limit;
     lives::without_heartbeats: 4 limit;
     lives::worker_dies: 12 limit;
+    lives::answers_that_died_with_the_sidecar: 3;
     lives::restarted_with_jobs_out: 12 limit;
     lives::gone_with_jobs_held: 10 limit;
     lives::drain_in_order: 10 real;

@@ -32,10 +32,16 @@ impl<'a> Name<'a> {
     #[inline]
     pub(super) fn folds_to(self, name: &str) -> bool {
         if self.disguised {
-            let folded = unescaped(self.inside).map(|character| character.map(fold));
-            return folded.eq(name.chars().map(|character| Some(fold(character))));
+            return self.unfolds_to(name);
         }
         self.inside.len() == name.len() && self.inside.eq_ignore_ascii_case(name)
+    }
+
+    /// The rare case, kept out of the loops over names.
+    #[cold]
+    fn unfolds_to(self, name: &str) -> bool {
+        let folded = unescaped(self.inside).map(|character| character.map(fold));
+        folded.eq(name.chars().map(|character| Some(fold(character))))
     }
 
     /// Whether it is exactly `name`.

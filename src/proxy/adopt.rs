@@ -90,6 +90,13 @@ impl Proxy {
         let mut call = super::get(self, 0, "/ojs/manifest".to_owned());
         call.timeout = Duration::from_secs(2);
         let reply = super::call(self, "manifest", call).await?;
+        if reply.status.is_server_error() {
+            // Something between us and the backend speaks for it.
+            return Err(UpstreamError::Lost(format!(
+                "its manifest is {}",
+                reply.status
+            )));
+        }
         self.sidecar.backend.read_manifest(&reply.body);
         if self.sidecar.never_limits() {
             return Ok(());

@@ -8,7 +8,7 @@ use http::HeaderMap;
 use tokio::time::Instant;
 
 use super::job::Origin;
-use super::{DEPTH, Proxy, job};
+use super::{DEPTH, Proxy, job, mirror};
 use crate::hold::{Lane, Lookahead, Prospect};
 use crate::json::{Json, Splice, quote};
 use crate::metrics::Event;
@@ -23,6 +23,8 @@ pub(super) struct Wanted {
     pub(super) body: Bytes,
     pub(super) target: String,
     pub(super) headers: HeaderMap,
+    /// How long the backend may take.
+    pub(super) timeout: Duration,
     /// Whose credentials it carries.
     pub(super) scope: u64,
     /// The most jobs it may get.
@@ -199,13 +201,15 @@ impl Proxy {
             sidecar.metrics.count(Event::Nonsense);
             return None;
         };
+        // One search of the reply spares several of each job: hardly any bring something.
+        let bring = crate::json::contains(&reply.body, mirror::NEEDLE);
         let jobs_came = jobs.len();
         let mut held = Vec::with_capacity(jobs_came);
         {
             // The policies of now, not of when the backend was asked.
             let live = sidecar.live();
             for job in jobs {
-                match sidecar.read_job(job, origin, &live) {
+                match sidecar.read_job(job, origin, &live, bring) {
                     Some(job) => held.push(job),
                     None => sidecar.metrics.count(Event::Nonsense),
                 }
@@ -254,7 +258,7 @@ impl Wanted {
             target: self.target.clone(),
             headers: self.headers.clone(),
             body,
-            timeout: Duration::from_secs(30),
+            timeout: self.timeout,
         }
     }
 }

@@ -64,6 +64,7 @@ impl Proxy {
             body,
             target: self.target(&parts.uri),
             headers: parts.headers.clone(),
+            timeout: sidecar.live().settings.upstream_timeout,
             scope,
             count: 1,
             worker_id: None,

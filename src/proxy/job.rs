@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::live::Live;
@@ -47,8 +48,15 @@ impl Origin<'_> {
 }
 
 impl Sidecar {
-    /// Reads one job of a FETCH reply; `None`: it has no id, so nothing can be kept about it.
-    pub(super) fn read_job(&self, job: Json<'_>, origin: &Origin<'_>, live: &Live) -> Option<Held> {
+    /// Reads one job of a FETCH reply; `None`: it has no id, so nothing can be kept about it. `brings`:
+    /// it may have limits of its own or a mirror.
+    pub(super) fn read_job(
+        &self,
+        job: Json<'_>,
+        origin: &Origin<'_>,
+        live: &Live,
+        brings: bool,
+    ) -> Option<Held> {
         let [id, kind, queue, priority, attempt, meta] =
             job.pick(["id", "type", "queue", "priority", "attempt", "meta"]);
         let id = id?.text()?;
@@ -58,7 +66,10 @@ impl Sidecar {
             .and_then(|a| a.int())
             .and_then(|a| u32::try_from(a).ok());
         self.backend.saw_attempt(attempt);
-        let own = own(job, &queue);
+        let own = match brings {
+            true => own(job, &queue),
+            false => Arc::default(),
+        };
         let seen = Seen {
             queue: &queue,
             kind: &kind,
@@ -67,6 +78,7 @@ impl Sidecar {
         };
         let limits = self.limits_of(&seen, &own, live);
         let wished = || mirror::visibility(job).map(Duration::from_millis);
+        let wished = || brings.then(wished).flatten();
         let visibility = origin
             .visibility
             .or_else(wished)
@@ -91,7 +103,10 @@ impl Sidecar {
             edition: live.edition,
             own,
             tenant: origin.tenant.map(Arc::from),
-            body: mirror::shown(job),
+            body: match brings {
+                true => mirror::shown(job),
+                false => Bytes::copy_from_slice(job.raw()),
+            },
             deadline: hold::deadline(origin.sent, visibility),
             proven: origin.sent,
             granted: visibility,

@@ -3,7 +3,7 @@
 //! that is down or cuts its reply is asked again in here, and an answer that its worker never got is
 //! kept for the same request.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,6 +28,8 @@ use crate::upstream::{Call, Reply, UpstreamError};
 const KEEP: Duration = Duration::from_secs(60);
 /// The most answers kept.
 const KEPT: usize = 1024;
+/// The most jobs remembered as settled here.
+const SETTLED: usize = 10_000;
 /// The first and the longest pause between tries.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
@@ -39,10 +41,24 @@ pub(super) enum Verb {
 }
 
 /// Answers that did not reach their workers, by the request they answer.
-#[derive(Default, Debug)]
+#[derive(Debug)]
 pub(super) struct Undelivered {
     hasher: RandomState,
     answers: Mutex<HashMap<u64, (Instant, Reply)>>,
+    born: Instant,
+    /// What was settled through this sidecar in its first minute.
+    own: Mutex<HashSet<Box<str>>>,
+}
+
+impl Default for Undelivered {
+    fn default() -> Undelivered {
+        Undelivered {
+            hasher: RandomState::new(),
+            answers: Mutex::default(),
+            born: Instant::now(),
+            own: Mutex::default(),
+        }
+    }
 }
 
 impl Undelivered {
@@ -56,6 +72,31 @@ impl Undelivered {
         answers.retain(|_, (since, _)| now.duration_since(*since) < KEEP);
         if answers.len() < KEPT {
             answers.insert(key, (now, reply));
+        }
+    }
+
+    /// Whether an earlier sidecar may have settled the job and died before it could answer: then this
+    /// one is young, and has not settled it itself.
+    fn inherited(&self, job: &str) -> bool {
+        let own = || {
+            self.own
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .contains(job)
+        };
+        self.born.elapsed() < KEEP && !own()
+    }
+
+    /// The job was settled through this sidecar.
+    fn settled(&self, job: &str) {
+        if self.born.elapsed() < KEEP {
+            let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+            if own.len() < SETTLED {
+                own.insert(job.into());
+            }
+        } else if let Ok(mut own) = self.own.try_lock() {
+            // Its time is over.
+            *own = HashSet::new();
         }
     }
 
@@ -189,6 +230,7 @@ impl Proxy {
             Err(_) => false,
         };
         if over {
+            sidecar.settled.settled(&job);
             sidecar.hold.forget(&job);
             sidecar.end(&job, None).await;
         } else if hidden {
@@ -208,7 +250,9 @@ impl Proxy {
     ) -> Result<Reply, UpstreamError> {
         let deadline = Instant::now() + self.sidecar.live().settings.settle_retry_for;
         let mut pause = PAUSES.0;
-        let mut doubt = false;
+        // What a sidecar before this one sent, and did not live to answer, may have been carried out.
+        let mut inherited = self.sidecar.settled.inherited(job);
+        let mut doubt = inherited;
         loop {
             let mut next = call.clone();
             next.timeout = next
@@ -218,16 +262,21 @@ impl Proxy {
                 Ok(reply) if reply.status.is_success() || !doubt => return Ok(reply),
                 // An error after a try that may have been carried out: perhaps it was.
                 Ok(reply) => {
-                    return Ok(match Box::pin(self.seen(scope, verb, job, row)).await {
-                        Some(Seen::Done(done)) => done,
-                        _ => reply,
-                    });
+                    let sent = inherited.then_some(&call.body[..]);
+                    return Ok(
+                        match Box::pin(self.seen(scope, verb, job, row, sent)).await {
+                            Some(Seen::Done(done)) => done,
+                            _ => reply,
+                        },
+                    );
                 }
                 Err(error) => error,
             };
             if error.in_doubt() {
                 doubt = true;
-                if let Some(Seen::Done(done)) = Box::pin(self.seen(scope, verb, job, row)).await {
+                inherited = false;
+                let seen = Box::pin(self.seen(scope, verb, job, row, None)).await;
+                if let Some(Seen::Done(done)) = seen {
                     return Ok(done);
                 }
             }
@@ -240,7 +289,16 @@ impl Proxy {
         }
     }
 
-    async fn seen(&self, scope: u64, verb: Verb, job: &str, row: Option<&Row>) -> Option<Seen> {
+    /// What GET tells. `sent`: a request that was never sent from here; a nack of it counts as carried
+    /// out only if the job shows its error.
+    async fn seen(
+        &self,
+        scope: u64,
+        verb: Verb,
+        job: &str,
+        row: Option<&Row>,
+        sent: Option<&[u8]>,
+    ) -> Option<Seen> {
         let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(job));
         let reply = super::call(self, "get_job", super::get(self, scope, target))
             .await
@@ -260,7 +318,8 @@ impl Proxy {
             (Verb::Nack, "active") => moved_on,
             _ => false,
         };
-        if !done {
+        let its_own = verb == Verb::Ack || sent.is_none_or(|sent| shows_error_of(found, sent));
+        if !done || !its_own {
             return Some(Seen::Open);
         }
         let mut body = format!(
@@ -293,6 +352,18 @@ impl Proxy {
             body: body.into(),
         }))
     }
+}
+
+/// Whether a job's last error is the one that a nack brings.
+fn shows_error_of(job: Json<'_>, nack: &[u8]) -> bool {
+    let message = |from: Json<'_>| {
+        from.get("error")?
+            .get("message")?
+            .text()
+            .map(|m| m.into_owned())
+    };
+    let sent = Json::parse(nack, DEPTH).ok().and_then(message);
+    sent.is_some() && sent == message(job)
 }
 
 /// The job that an ACK or nack names, and where its `worker_id` stands, if it says one.

@@ -23,6 +23,37 @@ pub(super) struct Started {
     pub(super) at: Timestamp,
 }
 
+/// A job, and the attempt it was claimed in.
+pub(super) type Named = (Arc<str>, u32);
+
+/// What the backend says of a claim.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Word {
+    /// It stands, as of then.
+    Ours(Instant),
+    /// The job is not active in that attempt any more.
+    Gone,
+    /// The backend did not answer, or was not asked.
+    None,
+}
+
+/// Microseconds until a claim is asked about again when the backend had no word for it.
+const NO_WORD: u64 = 250_000;
+impl Held {
+    /// How long a worker that asks for `visibility` gets the job for.
+    fn wanted(&self, visibility: Option<Duration>) -> Duration {
+        visibility.unwrap_or(Duration::from_micros(self.claimed.visibility))
+    }
+
+    /// Whether the backend said just now that it is ours, for as long as the worker wants it.
+    fn is_proven(&self, visibility: Option<Duration>) -> bool {
+        let now = Instant::now();
+        now < self.deadline
+            && now.duration_since(self.proven) <= PROOF
+            && self.granted == self.wanted(visibility)
+    }
+}
+
 /// How many jobs one heartbeat proves beside those that are due.
 const TOGETHER: usize = 64;
 
@@ -124,77 +155,86 @@ impl Proxy {
         picked: Vec<Held>,
         visibility: Option<Duration>,
     ) -> Vec<Held> {
-        let now = Instant::now();
-        let wanted =
-            |held: &Held| visibility.unwrap_or(Duration::from_micros(held.claimed.visibility));
-        let fresh = |held: &Held| {
-            now < held.deadline
-                && now.duration_since(held.proven) <= PROOF
-                && held.granted == wanted(held)
-        };
-        if picked.iter().all(fresh) {
+        if picked.iter().all(|held| held.is_proven(visibility)) {
             return picked;
         }
-        let mut due: HashMap<(Arc<str>, Duration), Vec<Arc<str>>> = HashMap::new();
-        for held in picked
-            .iter()
-            .filter(|held| !fresh(held) && now < held.deadline)
-        {
-            due.entry((held.claimed.claim_id.clone(), wanted(held)))
-                .or_default()
-                .push(held.claimed.job.clone());
-        }
-        let age = picked
-            .iter()
-            .map(|held| held.since.elapsed())
-            .max()
-            .unwrap_or_default();
-        let mut confirmed: Vec<(Arc<str>, Instant)> = Vec::new();
-        for ((claim_id, lasts), mut jobs) in due {
-            let more = self
-                .sidecar
-                .hold
-                .unproven(lane, &claim_id, now - PROOF / 2, TOGETHER);
-            let asked = jobs.len();
-            jobs.extend(more);
-            // Boxed, because it is rare and larger than all the rest.
-            let answer = Box::pin(self.confirm(lane.scope, &claim_id, &jobs, asked, lasts, age));
-            confirmed.extend(answer.await);
-        }
+        let doubtful = picked.iter().filter(|held| !held.is_proven(visibility));
+        // Boxed, because it is rare and larger than all the rest.
+        let told = Box::pin(self.ask_about_held(lane, doubtful.collect(), visibility)).await;
         let mut ours = Vec::with_capacity(picked.len());
         for mut held in picked {
-            if !fresh(&held) {
-                let Some((_, since)) = confirmed.iter().find(|(job, _)| *job == held.claimed.job)
-                else {
-                    self.sidecar
-                        .lose(&held.claimed.job, held.claimed.generation)
-                        .await;
-                    continue;
-                };
-                let lasts = wanted(&held);
-                held.claimed.visibility = micros(lasts);
-                held.prove(*since, lasts);
+            // What was not asked about was proven, or is past its deadline.
+            let proven = Instant::now() < held.deadline;
+            match told.get(&held.claimed.job).copied() {
+                None if proven => ours.push(held),
+                Some(Word::Ours(since)) => {
+                    let lasts = held.wanted(visibility);
+                    held.claimed.visibility = micros(lasts);
+                    held.prove(since, lasts);
+                    ours.push(held);
+                }
+                // Not said to be gone, so it stays; not known to be ours, so it does not go out.
+                Some(Word::None) => {
+                    let by = held.claimed.limited.first().map(|l| l.policy.clone());
+                    let later = Refused::Until(self.sidecar.store.now().plus(NO_WORD));
+                    let refused = (later, by.unwrap_or_else(|| Arc::from("")));
+                    self.sidecar.hold.put_back(held, Some(refused));
+                }
+                Some(Word::Gone) | None => {
+                    let claimed = &held.claimed;
+                    self.sidecar.lose(&claimed.job, claimed.generation).await;
+                }
             }
-            ours.push(held);
         }
         ours
     }
 
-    /// One heartbeat for `jobs`; which of them the backend says are ours, and since when. The first
-    /// `asked` are looked up one by one where its answer does not name them. `age`: how long ago the
-    /// oldest of them was claimed.
+    /// What the backend says of held jobs that are not past their deadline, asked together with others
+    /// of the lane that would be due soon.
+    async fn ask_about_held(
+        &self,
+        lane: &Lane,
+        doubtful: Vec<&Held>,
+        visibility: Option<Duration>,
+    ) -> HashMap<Arc<str>, Word> {
+        let now = Instant::now();
+        let stored_now = self.sidecar.store.now();
+        let mut due: HashMap<(Arc<str>, Duration), Vec<Named>> = HashMap::new();
+        let mut age = Duration::ZERO;
+        for held in doubtful.into_iter().filter(|held| now < held.deadline) {
+            let claimed = &held.claimed;
+            age = age.max(Duration::from_micros(stored_now.since(claimed.claimed_at)));
+            due.entry((claimed.claim_id.clone(), held.wanted(visibility)))
+                .or_default()
+                .push((claimed.job.clone(), claimed.attempt));
+        }
+        let mut told = HashMap::new();
+        for ((claim_id, lasts), mut jobs) in due {
+            let hold = &self.sidecar.hold;
+            let asked = jobs.len();
+            jobs.extend(hold.unproven(lane, &claim_id, now - PROOF / 2, TOGETHER));
+            let words = self
+                .confirm(lane.scope, &claim_id, &jobs, asked, lasts, age)
+                .await;
+            told.extend(jobs.into_iter().map(|(job, _)| job).zip(words));
+        }
+        told
+    }
+
+    /// One heartbeat for `jobs`, and what the backend says of each. The first `asked` are looked up one
+    /// by one where its answer does not name them. `age`: how long ago the oldest of them was claimed.
     pub(super) async fn confirm(
         &self,
         scope: u64,
         claim_id: &str,
-        jobs: &[Arc<str>],
+        jobs: &[Named],
         asked: usize,
         visibility: Duration,
         age: Duration,
-    ) -> Vec<(Arc<str>, Instant)> {
+    ) -> Vec<Word> {
         let sidecar = &self.sidecar;
         let sent = Instant::now();
-        let ids: Vec<String> = jobs.iter().map(|job| quote(job)).collect();
+        let ids: Vec<String> = jobs.iter().map(|(job, _)| quote(job)).collect();
         let ms = sidecar.backend.heartbeat_value(visibility, age).as_millis();
         let body = format!(
             r#"{{"worker_id":{},"active_jobs":[{}],"visibility_timeout_ms":{ms}}}"#,
@@ -202,25 +242,30 @@ impl Proxy {
             ids.join(",")
         );
         let target = "/ojs/v1/workers/heartbeat";
-        let named =
-            match super::call(self, "heartbeat", super::post(self, scope, target, body)).await {
-                Ok(reply) if reply.status.is_success() && !sidecar.backend.worker_liveness() => {
-                    named(&reply.body)
-                }
-                _ => Vec::new(),
-            };
-        let mut ours = Vec::new();
-        for (nth, job) in jobs.iter().enumerate() {
-            let is_named = named.iter().any(|id| **id == **job);
-            if is_named {
+        let answer = super::call(self, "heartbeat", super::post(self, scope, target, body)).await;
+        let named = match answer {
+            // Where any heartbeat keeps all jobs of a worker, the list is only an echo.
+            Ok(reply) if reply.status.is_success() && !sidecar.backend.worker_liveness() => {
+                named(&reply.body)
+            }
+            _ => Vec::new(),
+        };
+        let mut words = Vec::with_capacity(jobs.len());
+        for (nth, (job, attempt)) in jobs.iter().enumerate() {
+            words.push(if named.iter().any(|id| **id == **job) {
                 sidecar.hold.proved(job, sent, visibility);
-            }
-            if is_named || (nth < asked && self.still_active(scope, job, None).await == Some(true))
-            {
-                ours.push((job.clone(), sent));
-            }
+                Word::Ours(sent)
+            } else if nth >= asked {
+                Word::None
+            } else {
+                match self.still_active(scope, job, Some(*attempt)).await {
+                    Some(true) => Word::Ours(sent),
+                    Some(false) => Word::Gone,
+                    None => Word::None,
+                }
+            });
         }
-        ours
+        words
     }
 
     /// Whether the backend has the job as active (in `attempt`, if given); `None`: it cannot be asked.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::start::{Named, Word};
 use super::{DEFAULT_VISIBILITY, DEPTH, Proxy, Sidecar};
 use crate::hold::Held;
 use crate::json::{Json, quote};
@@ -142,31 +143,30 @@ impl Proxy {
         visibility: Duration,
         claims: &[Claimed],
     ) {
-        let jobs: Vec<Arc<str>> = claims.iter().map(|claimed| claimed.job.clone()).collect();
-        let age = self.sidecar.hold.oldest(&jobs);
-        let ours = self
+        let jobs: Vec<Named> = claims
+            .iter()
+            .map(|claimed| (claimed.job.clone(), claimed.attempt))
+            .collect();
+        let hold = &self.sidecar.hold;
+        let now = self.sidecar.store.now();
+        let ages = claims.iter().map(|claimed| now.since(claimed.claimed_at));
+        let age = Duration::from_micros(ages.max().unwrap_or(0));
+        let words = self
             .confirm(scope, claim_id, &jobs, jobs.len(), visibility, age)
             .await;
-        for claimed in claims {
-            let kept = ours.iter().find(|(job, _)| *job == claimed.job);
-            match kept {
-                Some((job, since)) => self.sidecar.hold.proved(job, *since, visibility),
-                // Not ours by the backend's word or for want of it: past its deadline it is dropped.
-                None => self.drop_if_gone(claimed).await,
+        for (claimed, word) in claims.iter().zip(words) {
+            let gone = match word {
+                Word::Ours(since) => {
+                    hold.proved(&claimed.job, since, visibility);
+                    false
+                }
+                Word::Gone => true,
+                // For want of its word the claim counts until its deadline.
+                Word::None => hold.is_past_deadline(&claimed.job),
+            };
+            if gone {
+                self.sidecar.lose(&claimed.job, claimed.generation).await;
             }
-        }
-    }
-
-    async fn drop_if_gone(&self, claimed: &Claimed) {
-        let gone = match self
-            .still_active(claimed.scope, &claimed.job, Some(claimed.attempt))
-            .await
-        {
-            Some(active) => !active,
-            None => self.sidecar.hold.is_past_deadline(&claimed.job),
-        };
-        if gone {
-            self.sidecar.lose(&claimed.job, claimed.generation).await;
         }
     }
 

@@ -1,15 +1,18 @@
 //! A backend that is not there yet, goes away, or talks nonsense.
 
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ojs_throttle::backend::{EventKind, Lax};
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use serde_json::json;
 
 use crate::http::{ack, ask, enqueue, fetch, get, heartbeat};
 use crate::relay::Relay;
-use crate::rig::{Backend, Sidecar, config, file, program, until};
+use crate::rig::{Backend, Sidecar, config, until};
 
 const ONE: &str = "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
 
@@ -129,24 +132,50 @@ fn an_ack_waits_for_a_backend_that_is_away() {
     assert_eq!(backend.count(EventKind::Acked, &job), 1);
 }
 
+/// Accepts TLS with a certificate that nobody has signed.
+fn unknown() -> SocketAddr {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/process/tls");
+    let chain = CertificateDer::from_pem_file(format!("{folder}/unknown.pem")).unwrap();
+    let key = PrivateKeyDer::from_pem_file(format!("{folder}/key.pem")).unwrap();
+    let config = rustls::ServerConfig::builder_with_provider(default_provider().into())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![chain], key)
+        .unwrap();
+    let config = Arc::new(config);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut tls = rustls::ServerConnection::new(Arc::clone(&config)).unwrap();
+            // The other side is expected to hang up.
+            while tls.is_handshaking() && tls.complete_io(&mut stream).is_ok() {}
+        }
+    });
+    addr
+}
+
 #[test]
-fn a_certificate_nobody_knows_is_a_sentence() {
-    // No TLS server at all: the handshake fails on its first bytes, as an HTTP backend's would.
-    let backend = Backend::start(Lax::spec());
-    let (dir, path) = file(config(backend.addr, "", "").replace("http://", "https://"));
-    let mut command = program();
-    command.arg("run").arg("--config").arg(path);
-    let mut sidecar = Sidecar::spawn(command, dir);
-    let reply = get(sidecar.data, "/ojs/v1/health");
-    assert_eq!(reply.status, 502, "{reply:?}");
-    let log = sidecar.log();
-    assert!(log.contains("cannot be reached: https://"), "{log}");
-    assert!(!log.contains("panicked"), "{log}");
-    assert!(sidecar.runs());
+fn https_that_fails_is_a_sentence() {
+    let plain = Backend::start(Lax::spec());
+    for (upstream, word) in [
+        (unknown(), "UnknownIssuer"),
+        (plain.addr, "InvalidContentType"),
+    ] {
+        let text = config(upstream, "", "").replace("http://", "https://");
+        let mut sidecar = Sidecar::run(&text);
+        let reply = get(sidecar.data, "/ojs/v1/health");
+        assert_eq!(reply.status, 502, "{reply:?}");
+        let log = sidecar.log();
+        assert!(log.contains("cannot be reached: https://"), "{log}");
+        assert!(log.contains(word), "{log}");
+        assert!(!log.contains("panicked") && sidecar.runs(), "{log}");
+    }
 }
 
 /// A backend that answers everything with these bytes, and closes.
-fn nonsense(answer: &'static [u8]) -> std::net::SocketAddr {
+fn nonsense(answer: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
     std::thread::spawn(move || {

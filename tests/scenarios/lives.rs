@@ -103,6 +103,32 @@ pub async fn restarted_with_jobs_out(ctx: Ctx) -> Judge {
     judge
 }
 
+/// A sidecar carries an ACK and a nack out and dies before it can answer: the workers' second requests,
+/// to the one that comes after it, succeed as the first ones did. A third is refused as ever.
+pub async fn answers_that_died_with_the_sidecar(ctx: Ctx) -> Judge {
+    let w = ctx.world().limits(TWO).start().await;
+    w.enqueue_all(2, |_| job()).await;
+    let one = w.hands("one");
+    let got = one.fetch(&["mail"], 2).await.unwrap_or_default();
+    w.kill_sidecar();
+    let error = json!({ "code": "handler_error", "message": "it failed", "retryable": true });
+    let acked = json!({ "job_id": got[0].job });
+    let nacked = json!({ "job_id": got[1].job, "error": error });
+    w.backend
+        .direct("POST", "/ojs/v1/workers/ack", &acked)
+        .await;
+    w.backend
+        .direct("POST", "/ojs/v1/workers/nack", &nacked)
+        .await;
+    w.start_sidecar().await;
+    let first = (one.ack(&got[0].job).await, one.nack(&got[1].job).await);
+    let other = one.nack(&got[0].job).await;
+    let mut judge = w.judge().await;
+    judge.that(first == (200, 200), format!("answered with {first:?}"));
+    judge.that(other == 409, format!("a nack of a completed job: {other}"));
+    judge
+}
+
 /// The sidecar is gone for good with jobs held: the backend takes them back, and they run.
 pub async fn gone_with_jobs_held(ctx: Ctx) -> Judge {
     let w = ctx.world().limits(TWO).start().await;

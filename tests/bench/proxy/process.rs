@@ -1,9 +1,10 @@
 //! The proxies as processes: started, watched through `/proc`, ended by their own ids.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -127,33 +128,34 @@ impl Drop for Process {
     }
 }
 
-/// Moves the bench itself away from the core of the proxies. Without `taskset` the figures are
+/// Moves the bench itself away from the core of the proxies. Where that cannot be, the figures are
 /// noisier, not wrong.
 pub fn pin_bench() {
     let id = std::process::id().to_string();
-    let moved = Command::new("taskset")
-        .args(["-a", "-p", "-c", OWN_CORE, &id])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    drop(moved);
+    drop(taskset(&["-a", "-p", "-c", OWN_CORE, &id]));
 }
 
 /// A command that runs on the core of the proxies. `taskset` becomes the command, so that the id of
 /// the child is the proxy's.
-fn pinned(program: impl AsRef<std::ffi::OsStr>) -> Command {
-    let several = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
-    let has_taskset = Command::new("taskset")
-        .arg("--version")
-        .stdout(Stdio::null())
-        .status()
-        .is_ok();
-    if !(several && has_taskset) {
+fn pinned(program: impl AsRef<OsStr>) -> Command {
+    // The bench itself is on another core by now, if there is one.
+    let own = std::process::id().to_string();
+    let moved = fs::read_to_string(format!("/proc/{own}/status"))
+        .is_ok_and(|status| status.contains(&format!("Cpus_allowed_list:\t{OWN_CORE}\n")));
+    if !moved {
         return Command::new(program);
     }
     let mut command = Command::new("taskset");
     command.args(["-c", CORE]).arg(program);
     command
+}
+
+fn taskset(arguments: &[&str]) -> std::io::Result<ExitStatus> {
+    Command::new("taskset")
+        .args(arguments)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
 }
 
 /// An address that nobody listens on.
