@@ -4,6 +4,7 @@
 mod base_url;
 mod check;
 mod diff;
+mod feedback;
 mod file;
 mod limits;
 mod reader;
@@ -83,6 +84,8 @@ pub struct Server {
     pub idle_timeout: Duration,
     /// From the head of a request to the end of its body.
     pub body_timeout: Duration,
+    /// The bearer token with which limits may be changed on a listener that others reach.
+    pub control_token: Option<Secret>,
     /// Whether `X-OJS-Tenant` says which tenant a FETCH is for.
     pub trust_tenant_header: bool,
     /// How log lines look.
@@ -365,6 +368,7 @@ impl Default for Server {
             header_timeout: Duration::from_secs(5),
             idle_timeout: Duration::from_secs(125),
             body_timeout: Duration::from_secs(10),
+            control_token: None,
             trust_tenant_header: false,
             log: LogFormat::Human,
             log_level: tracing::Level::INFO,

@@ -19,6 +19,7 @@ use crate::limit::Timestamp;
 use crate::policy::{Gate, JobLimits, JobPolicy};
 use crate::store::{Claimed, Gen};
 
+mod doom;
 mod line;
 mod queue;
 mod relimit;
@@ -27,6 +28,7 @@ mod view;
 
 pub use line::{Place, Waiter};
 pub use relimit::Relimited;
+pub use view::View;
 
 use queue::{Group, Next};
 use state::{End, State, Whereabouts};
@@ -145,7 +147,8 @@ impl Prospect {
 pub enum Lookahead {
     /// This many jobs.
     Free(usize),
-    /// Nothing until a claim that is on its way has been answered.
+    /// Nothing until a claim that is on its way has been answered, or a job that is being dropped is
+    /// gone.
     Soon,
     /// Nothing until a held job leaves.
     Full,
@@ -186,6 +189,10 @@ impl Hold {
         };
         match room.saturating_sub(state.in_flight) {
             0 if room > 0 => {
+                state.starved = true;
+                Lookahead::Soon
+            }
+            0 if state.is_dropping() => {
                 state.starved = true;
                 Lookahead::Soon
             }
@@ -240,10 +247,15 @@ impl Hold {
     pub fn add(&self, jobs: Vec<Held>) {
         let mut state = self.state();
         for held in jobs {
+            let doomed = state.is_doomed(&held.claimed.job);
             state.forget(&held.claimed.job);
             let priority = held.claimed.priority;
             state.queue(&held.lane(), held.since).saw(priority);
+            let job = held.claimed.job.clone();
             state.enter(held, End::Back);
+            if doomed {
+                state.doom_again(&job);
+            }
         }
     }
 
@@ -272,9 +284,9 @@ impl Hold {
         picked
     }
 
-    /// Puts a job in hand back at the head of its group; `refused` says when the group may be asked
-    /// again and which policy refused it, if it was asked. A job that was replaced or forgotten meanwhile is dropped.
-    pub fn put_back(&self, mut held: Held, refused: Option<(Refused, Arc<str>)>) {
+    /// Puts a job in hand back at the head of its group; `refused` says why and until when, if it was
+    /// asked. A job that was replaced or forgotten meanwhile is not put back.
+    pub fn put_back(&self, mut held: Held, refused: Option<Refusal>) {
         let mut state = self.state();
         let Some(known) = state.jobs.get_mut(&held.claimed.job) else {
             return;
@@ -293,11 +305,12 @@ impl Hold {
         // What was refused under earlier limits is asked again under those of now.
         let refused = refused.filter(|_| edition == state.edition);
         state.place(held, End::Front);
-        if let (Some((refused, policy)), Some(queue)) = (refused, state.queues.get_mut(&lane))
+        if let (Some(refusal), Some(queue)) = (refused, state.queues.get_mut(&lane))
             && let Some(group) = queue.group(priority, edition, &limits)
         {
-            group.refused_by = Some(policy);
-            group.next = match refused {
+            group.refused_by = Some(refusal.policy);
+            group.rescheduled = refusal.rescheduled;
+            group.next = match refusal.refused {
                 Refused::Until(at) => Next::At(at),
                 Refused::ForSlot => Next::Slot,
                 Refused::Paused => Next::Never,
@@ -363,7 +376,7 @@ impl Hold {
             return;
         };
         known.hide = false;
-        if !matches!(known.whereabouts, Whereabouts::Hidden(_)) {
+        if known.doom.is_some() || !matches!(known.whereabouts, Whereabouts::Hidden(_)) {
             return;
         }
         if let Whereabouts::Hidden(held) =
@@ -531,6 +544,18 @@ impl Hold {
             ..State::default()
         };
     }
+}
+
+/// A refusal of a job in hand: it holds for its whole group.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// When the group may be asked again.
+    pub refused: Refused,
+    /// The policy that refused.
+    pub policy: Arc<str>,
+    /// The time of the refusal, if the group's jobs are to be seen as scheduled until they may start
+    /// (`on_limit = "reschedule"`).
+    pub rescheduled: Option<Timestamp>,
 }
 
 /// Why a job in hand was put back.

@@ -37,7 +37,8 @@
 //!    the hold.
 //! 5. **Start.** The hold picks by priority, then round robin over keys, then in order. A job that
 //!    has waited is proven to be ours still. The store asks all its limits ([`limit`]) and takes
-//!    from all of them or from none.
+//!    from all of them or from none. One that is refused waits on, or is ended in the backend where
+//!    its limit says `drop`.
 //! 6. **Wait.** Nothing may start, but soon: the FETCH stands in line until a slot or a time comes,
 //!    at most `fetch.max_wait`.
 //! 7. **Hand out.** The job has started when the connection takes the reply's body. A worker that

@@ -14,7 +14,7 @@ use metrics_exporter_prometheus::{
     Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
 };
 
-use crate::limit::{Limited, Strategy};
+use crate::limit::{Limited, OnLimit, Strategy};
 
 /// Seconds: from a waiting worker's 5 ms to a job that waits all day.
 const WAITS: &[f64] = &[
@@ -36,6 +36,7 @@ struct Inner {
     policies: Mutex<HashMap<Arc<str>, PolicySeries>>,
     calls: Mutex<HashMap<(&'static str, u16), Histogram>>,
     top_keys: usize,
+    overrides: Gauge,
     held: Gauge,
     held_bytes: Gauge,
     capacity: Gauge,
@@ -56,6 +57,8 @@ struct PolicySeries {
     starts: Counter,
     allowed: Counter,
     limited: Counter,
+    rescheduled: Counter,
+    dropped: Counter,
 }
 
 impl fmt::Debug for Metrics {
@@ -137,10 +140,22 @@ const DESCRIPTIONS: &[(&str, &str)] = &[
         "ojs_rate_limit_wait_duration_seconds",
         "How long limited jobs were held before they started.",
     ),
+    (
+        "ojs_rate_limit_dropped_total",
+        "Jobs ended because a limit refused them (on_limit = \"drop\").",
+    ),
+    (
+        "ojs_throttle_downstream_rate_limited_total",
+        "Nacks that shut a key because the service behind it limits us.",
+    ),
     ("ojs_throttle_starts_total", "Starts under the policy."),
     (
         "ojs_throttle_decisions_total",
         "Questions asked of the policy's limits, by answer.",
+    ),
+    (
+        "ojs_throttle_overrides_active",
+        "Limits set over HTTP, of keys and queues.",
     ),
     (
         "ojs_throttle_held_jobs",
@@ -244,6 +259,7 @@ impl Metrics {
         }
         let inner = Inner {
             handle: recorder.handle(),
+            overrides: gauge(&recorder, "ojs_throttle_overrides_active", vec![]),
             held: gauge(&recorder, "ojs_throttle_held_jobs", vec![]),
             held_bytes: gauge(&recorder, "ojs_throttle_held_bytes", vec![]),
             capacity: gauge(&recorder, "ojs_throttle_hold_capacity", vec![]),
@@ -326,11 +342,35 @@ impl Metrics {
         self.0.slots.set(jobs as f64);
     }
 
-    /// A job was refused; `first`: for the first time since it was claimed.
-    pub fn refused(&self, limited: &Limited, strategy: Strategy, first: bool) {
-        self.policy(&limited.policy).limited.increment(1);
+    /// A job was refused, and this is what becomes of it by that policy.
+    pub fn refused(&self, policy: &Arc<str>, action: OnLimit) {
+        let series = self.policy(policy);
+        match action {
+            OnLimit::Wait => series.limited.increment(1),
+            OnLimit::Reschedule => series.rescheduled.increment(1),
+            OnLimit::Drop => series.dropped.increment(1),
+        }
+    }
+
+    /// A refused job was ended in the backend.
+    pub fn dropped(&self, policy: &str) {
+        self.of_policy("ojs_rate_limit_dropped_total", policy);
+    }
+
+    /// A nack said that the service behind a key limits us, and shut the key.
+    pub fn shut(&self, policy: &str) {
+        self.of_policy("ojs_throttle_downstream_rate_limited_total", policy);
+    }
+
+    fn of_policy(&self, name: &'static str, policy: &str) {
+        let labels = vec![Label::new("policy", policy.to_owned())];
+        counter(&self.0.recorder, name, labels).increment(1);
+    }
+
+    /// A job could not start; `first`: for the first time since it was claimed.
+    pub fn exceeded(&self, key: &str, strategy: Strategy, first: bool) {
         if first {
-            let key = self.key(limited.key.as_str());
+            let key = self.key(key);
             let labels = vec![
                 Label::new("key", key.key.to_string()),
                 Label::new("strategy", strategy.as_str()),
@@ -381,6 +421,11 @@ impl Metrics {
         gauge(&self.0.recorder, name, vec![]).set(micros as f64 / 1e6);
     }
 
+    /// How many limits are set over HTTP.
+    pub fn overrides(&self, set: usize) {
+        self.0.overrides.set(set as f64);
+    }
+
     /// Sets the gauges of the hold; `waiting` says how many wait for each key.
     pub fn hold(
         &self,
@@ -414,6 +459,12 @@ impl Metrics {
             starts: counter(recorder, "ojs_throttle_starts_total", vec![label()]),
             allowed: counter(recorder, "ojs_throttle_decisions_total", verdict("allowed")),
             limited: counter(recorder, "ojs_throttle_decisions_total", verdict("limited")),
+            rescheduled: counter(
+                recorder,
+                "ojs_throttle_decisions_total",
+                verdict("rescheduled"),
+            ),
+            dropped: counter(recorder, "ojs_throttle_decisions_total", verdict("dropped")),
         };
         policies.insert(name.clone(), series.clone());
         series
@@ -501,8 +552,11 @@ mod tests {
     #[test]
     fn a_refusal_is_counted_once_per_job() {
         let metrics = Metrics::new(2);
-        metrics.refused(&limited("a"), Strategy::Rate, true);
-        metrics.refused(&limited("a"), Strategy::Rate, false);
+        let policy = Arc::from("p");
+        for first in [true, false] {
+            metrics.exceeded("a", Strategy::Rate, first);
+            metrics.refused(&policy, OnLimit::Wait);
+        }
         let page = metrics.render();
         assert!(
             page.contains("ojs_rate_limit_exceeded_total{key=\"a\",strategy=\"rate\"} 1"),

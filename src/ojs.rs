@@ -83,6 +83,8 @@ pub enum Operation<'a> {
     Cron,
     /// `POST /ojs/v1/workflows`
     Workflows,
+    /// `GET` and `DELETE` of `/ojs/v1/cron`, `/ojs/v1/workflows` and what is under them
+    Templates,
     /// `GET …/dead-letter`, plain and admin
     DeadLetters,
     /// `POST …/dead-letter/{id}/retry`, plain and admin
@@ -171,6 +173,9 @@ fn plain<'a>(method: &str, rest: &[&str], name: impl Fn() -> Cow<'a, str>) -> Op
         (_, ["rate-limits", _, "override"]) => Operation::Override { key: name() },
         ("POST", ["cron"]) => Operation::Cron,
         ("POST", ["workflows"]) => Operation::Workflows,
+        ("GET" | "DELETE", ["cron" | "workflows"] | ["cron" | "workflows", _]) => {
+            Operation::Templates
+        }
         ("GET", ["events", "stream"]) => Operation::EventStream,
         ("GET", ["health"]) => Operation::Health,
         _ => either(method, rest, name),
@@ -395,6 +400,8 @@ mod tests {
                 Operation::Override { key: q() },
             ),
             ("GET", "/ojs/v1/admin/dead-letter", Operation::DeadLetters),
+            ("GET", "/ojs/v1/workflows/q", Operation::Templates),
+            ("DELETE", "/ojs/v1/cron/q", Operation::Templates),
             ("GET", "/ojs/manifest", Operation::Manifest),
             ("POST", "/ojs/v1/admin/reset", Operation::Reset),
             ("GET", "/ojs/v1/a/b/c/d/e/f/g", Operation::Other),

@@ -5,19 +5,23 @@
 //! `[[policy]]` that matches, and what the job itself brings. Identity is the key: whatever
 //! renders the same key shares its counters.
 
+pub mod feedback;
 pub mod job;
 pub mod matcher;
 pub mod numbers;
+pub mod set;
 pub mod template;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::json::Json;
-use crate::limit::{Key, Limited, Limits, OnLimit, Space};
+use crate::limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};
 
-pub use job::{MIRROR, Sent, own_policies, sent_policies};
+pub use feedback::{Feedback, Pause};
+pub use job::{MIRROR, Sent, own_policies, sent_policies, slower};
 pub use matcher::{Match, Pattern};
+pub use set::{QueueConfig, SetLimits};
 pub use template::{Rendered, Template};
 
 /// What a policy may look at in a job.
@@ -85,7 +89,7 @@ pub enum Accept {
 }
 
 /// One `[[policy]]`.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Policy {
     /// Its name, for logs and metrics.
     pub name: Arc<str>,
@@ -99,6 +103,8 @@ pub struct Policy {
     pub limits: Limits,
     /// What happens to a job that it refuses.
     pub on_limit: OnLimit,
+    /// Which nacks shut its keys.
+    pub feedback: Feedback,
 }
 
 impl Policy {
@@ -139,11 +145,16 @@ pub struct QueueLimits {
     pub limits: Limits,
 }
 
+/// The key of a queue's own limits, in their space.
+pub fn queue_key(queue: &str) -> Key {
+    template::key_of("", queue)
+}
+
 impl QueueLimits {
     fn limited(&self, queue: &str) -> Limited {
         Limited {
             space: Space::Queue,
-            key: template::key_of("", queue),
+            key: queue_key(queue),
             limits: self.limits.clone(),
             on_limit: OnLimit::Wait,
             policy: Arc::from("queue"),
@@ -348,6 +359,37 @@ impl PolicySet {
             .cloned()
     }
 
+    /// The latest time before which the `error` of a job's nack wants no start of `key`, and the policy
+    /// that heeds it. `limited` is all that limits the job. Policies of the file decide for their keys;
+    /// a key that only the job brings heeds all that says a time.
+    pub fn pause<'a>(
+        &self,
+        limited: &'a [Limited],
+        key: &Key,
+        error: Json<'_>,
+        now: Timestamp,
+        job: &str,
+    ) -> Option<(Pause, &'a Arc<str>)> {
+        let of_key = || {
+            limited
+                .iter()
+                .filter(|l| l.space == Space::Job && l.key == *key)
+        };
+        let named = |name: &str| self.policies.iter().find(|policy| &*policy.name == name);
+        let by_file: Vec<_> = of_key()
+            .filter_map(|l| Some((&named(&l.policy)?.feedback, &l.policy)))
+            .collect();
+        let own = Feedback::default();
+        let heeded = match by_file.as_slice() {
+            [] => of_key().map(|l| (&own, &l.policy)).collect(),
+            _ => by_file,
+        };
+        heeded
+            .into_iter()
+            .filter_map(|(feedback, policy)| Some((feedback.pause(error, now, job)?, policy)))
+            .max_by_key(|(pause, _)| pause.until)
+    }
+
     /// What may be done by limits that come with a job.
     pub fn accept(&self) -> Accept {
         self.accept
@@ -408,6 +450,7 @@ mod tests {
                 ..Limits::default()
             },
             on_limit: OnLimit::Wait,
+            feedback: Feedback::default(),
         }
     }
 
@@ -681,5 +724,44 @@ mod tests {
         assert!(limits(&set, &with(r#"{"plan":["free"]}"#), &[]).is_empty());
         assert!(limits(&set, &job("q", "a"), &[]).is_empty());
         assert!(set.gate("q").keyed);
+    }
+
+    #[test]
+    fn the_file_decides_which_nacks_shut_its_keys() {
+        let mut deaf = policy("deaf", types(&["a"]), "shared", 1);
+        deaf.feedback = Feedback {
+            until: false,
+            retry_after: false,
+            headers: false,
+            ..Feedback::default()
+        };
+        let mut short = policy("short", types(&["b"]), "other", 1);
+        short.feedback.max_pause = 1_000_000;
+        let long = policy("long", types(&["b"]), "other", 1);
+        let set = PolicySet::new(
+            vec![deaf, short, long],
+            vec![queue("q", 1)],
+            Accept::default(),
+        );
+        let error = Json::parse(br#"{"retry_after":5}"#, 16).unwrap();
+        let pause = |kind: &str, own: &[JobPolicy], key: &str| {
+            let limits = set.limits(&job("q", kind), own).unwrap();
+            let now = Timestamp(1_000_000);
+            let key = Key::new(key).unwrap();
+            let (pause, policy) = set.pause(&limits.limited, &key, error, now, "id")?;
+            Some((pause.until.since(now), policy.to_string()))
+        };
+        let second = 1_000_000;
+        assert_eq!(pause("a", &[], "shared"), None);
+        // A job that brings the file's key does not speak for it.
+        assert_eq!(pause("c", &[own("shared", Some(1))], "shared"), None);
+        let mine = [own("mine", Some(1))];
+        assert_eq!(pause("a", &mine, "mine"), Some((5 * second, "job".into())));
+        assert_eq!(pause("b", &[], "other"), Some((5 * second, "long".into())));
+        assert_eq!(
+            pause("a", &[], "q"),
+            None,
+            "a queue's limits are never shut"
+        );
     }
 }

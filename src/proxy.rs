@@ -25,11 +25,14 @@ use crate::policy::PolicySet;
 use crate::store::{Gen, Row, Store};
 use crate::upstream::{Call, Reply, UpstreamError};
 
+mod about;
 mod adopt;
 mod backend;
 pub mod body;
 mod claim;
+mod drop;
 mod enqueue;
+mod feedback;
 mod fetch;
 mod handout;
 mod heartbeat;
@@ -39,11 +42,14 @@ mod live;
 mod mirror;
 mod outlive;
 mod outside;
+mod overrides;
 pub mod pass;
+mod queue_config;
 pub mod respond;
 mod scope;
 mod service;
 mod settle;
+mod shape;
 mod start;
 mod sweep;
 mod wait;
@@ -90,6 +96,11 @@ pub struct Settings {
     pub upstream_timeout: Duration,
     /// The `Authorization` of the sidecar's own calls, where a scope has none to lend.
     pub token: Option<http::HeaderValue>,
+    /// Whether the listener can be reached from this machine only, so that whoever reaches it may change
+    /// limits.
+    pub loopback: bool,
+    /// The token with which limits may be changed on any listener.
+    pub control_token: Option<http::HeaderValue>,
     /// Whether `X-OJS-Tenant` may be believed in key templates.
     pub trust_tenant_header: bool,
     /// Mend heartbeats with a number in `active_jobs`.
@@ -117,6 +128,8 @@ impl Default for Settings {
             body_timeout: Duration::from_secs(10),
             upstream_timeout: Duration::from_secs(30),
             token: None,
+            loopback: true,
+            control_token: None,
             trust_tenant_header: false,
             repair_heartbeat: true,
             job_beside_jobs: true,
@@ -157,8 +170,10 @@ struct Adopting {
     /// The backend had a list of them: only what policies of ours cover may be missing in it.
     listed: bool,
     seen: HashSet<Box<str>>,
-    /// Jobs that ended while that list was on its way: what it says of them is over.
-    ended: Option<HashSet<Box<str>>>,
+    /// How many such lists are on their way, and which jobs ended meanwhile: what they say of those is
+    /// over.
+    lists: usize,
+    ended: HashSet<Box<str>>,
 }
 
 impl Sidecar {
@@ -191,7 +206,8 @@ impl Sidecar {
                 until: Instant::now() + 2 * DEFAULT_VISIBILITY,
                 listed: false,
                 seen: HashSet::new(),
-                ended: None,
+                lists: 0,
+                ended: HashSet::new(),
             }),
         })
     }
@@ -232,6 +248,7 @@ impl Sidecar {
             self.hold_max(),
             &waiting,
         );
+        self.metrics.overrides(self.store.overrides().len());
     }
 
     /// The most jobs that may be held.

@@ -323,6 +323,11 @@ fn proxy_settings(settings: &Settings, reset: bool) -> anyhow::Result<proxy::Set
         value.set_sensitive(true);
         anyhow::Ok(value)
     });
+    let control_token = settings.server.control_token.as_ref().map(|token| {
+        let mut value = HeaderValue::try_from(token.expose())?;
+        value.set_sensitive(true);
+        anyhow::Ok(value)
+    });
     Ok(proxy::Settings {
         max_wait: settings.fetch.max_wait,
         claim_budget: settings.fetch.claim_budget,
@@ -336,6 +341,10 @@ fn proxy_settings(settings: &Settings, reset: bool) -> anyhow::Result<proxy::Set
         token: token
             .transpose()
             .context("upstream.token cannot stand in a header")?,
+        loopback: settings.server.listen.ip().to_canonical().is_loopback(),
+        control_token: control_token
+            .transpose()
+            .context("server.control_token cannot stand in a header")?,
         trust_tenant_header: settings.server.trust_tenant_header,
         repair_heartbeat: settings.repairs.heartbeat_active_jobs,
         job_beside_jobs: settings.repairs.job_and_jobs,

@@ -1,13 +1,15 @@
 //! Where usage lives, under the key: slots, windows, spacing, and one row per limited job.
 //!
-//! Six operations, each one atomic step. The store's clock decides. Limits are not kept here: every
+//! Six operations, each one atomic step. The store's clock decides. Usage knows no limits: every
 //! question brings its own numbers, so that changing a number changes the next decision and
-//! nothing else.
+//! nothing else. Limits that were set over HTTP are kept beside ([`Overrides`]).
 
 pub mod faulty;
 pub mod memory;
+mod overrides;
 
 pub use crate::limit::Room;
+pub use overrides::{MAX as MAX_OVERRIDES, Override, Overrides};
 
 use std::future::Future;
 use std::pin::Pin;
@@ -143,6 +145,15 @@ pub enum Change {
         /// When the backend must be asked about it.
         until: Timestamp,
     },
+    /// Limits set over HTTP for a key, in place of earlier ones; `None` takes them away.
+    Override {
+        /// Whose counters.
+        space: Space,
+        /// Which counters.
+        key: Key,
+        /// The limits.
+        set: Option<Override>,
+    },
     /// Forget everything (the embedded backend's reset; tests).
     Clear,
 }
@@ -194,6 +205,10 @@ pub trait Store: std::fmt::Debug + Send + Sync {
 
     /// Changes a setting or a row; says whether there was anything to change.
     fn set(&self, change: Change) -> Answer<'_, bool>;
+
+    /// The limits that were set over HTTP, as far as this process knows. They are changed by
+    /// [`Store::set`] and end by themselves.
+    fn overrides(&self) -> &Overrides;
 
     /// One job's row.
     fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>>;

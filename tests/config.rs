@@ -117,6 +117,10 @@ fn what_the_example_leaves_out_is_read_too() {
             "# ca_file = \"/etc/ssl/private-ca.pem\"",
             format!("ca_file = \"{}\"", token.path().display()),
         ),
+        (
+            "# control_token = \"file:/run/secrets/throttle-control\"",
+            format!("control_token = \"file:{}\"", token.path().display()),
+        ),
         ("# max = 1024", "max = 1024".into()),
     ] {
         assert!(text.contains(commented), "{commented}");
@@ -125,6 +129,8 @@ fn what_the_example_leaves_out_is_read_too() {
     text = text.replace("http://127", "https://127");
     let settings = Settings::parse(&text, "example").unwrap();
     assert_eq!(settings.upstream.token.as_ref().unwrap().expose(), "s3cret");
+    let control = settings.server.control_token.as_ref();
+    assert_eq!(control.unwrap().expose(), "s3cret");
     assert_eq!(settings.upstream.ca_file.as_deref(), Some(token.path()));
     assert_eq!(settings.hold.max, Some(1024));
     assert!(!format!("{settings:?}").contains("s3cret"));

@@ -8,12 +8,22 @@ mod pair;
 #[path = "sidecar/mod.rs"]
 mod sidecar;
 
+#[path = "rate_limiting/actions.rs"]
+mod actions;
 #[path = "rate_limiting/enqueue.rs"]
 mod enqueue;
 #[path = "rate_limiting/limits.rs"]
 mod limits;
+#[path = "rate_limiting/overrides.rs"]
+mod overrides;
+#[path = "rate_limiting/queue_limits.rs"]
+mod queue_limits;
 #[path = "rate_limiting/seen.rs"]
 mod seen;
+#[path = "rate_limiting/surface.rs"]
+mod surface;
+#[path = "rate_limiting/templates.rs"]
+mod templates;
 #[path = "rate_limiting/upstream.rs"]
 mod upstream;
 

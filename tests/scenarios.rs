@@ -3,6 +3,8 @@
 //!
 //! `cargo test --test scenarios simulated::NAME` runs one; `SEED=7` in the environment picks its seed.
 
+#[path = "scenarios/actions.rs"]
+mod actions;
 #[path = "scenarios/faults.rs"]
 mod faults;
 #[path = "scenarios/flow.rs"]
@@ -100,6 +102,27 @@ scenarios! {
     flow::free_beside_limited: 6 limit;
     flow::many_keys: 6 limit;
     flow::trickle: 10;
+    actions::drops_spec: 10 limit real;
+    actions::drops_redis: 10 limit;
+    actions::drops_postgres: 10 limit;
+    actions::drops_lite: 10 limit;
+    actions::drops_amqp: 10 limit;
+    actions::drop_fails_for_a_while: 30;
+    actions::drops_only_what_is_ours: 3;
+    actions::reschedules_spec: 3 limit;
+    actions::reschedules_redis: 3 limit;
+    actions::reschedules_lite: 3 limit;
+    actions::scheduled_when_it_starts: 2 limit;
+    actions::strongest_action_wins: 5;
+    actions::dropped_under_load: 20 limit;
+    actions::shut_until_a_time: 2 limit;
+    actions::shut_for_retry_after: 5 limit real;
+    actions::shut_by_a_vendors_headers: 7 limit;
+    actions::shut_by_the_codes_of_sdks: 4 limit;
+    actions::not_shut_by_other_errors: 4;
+    actions::shut_no_longer_than_max_pause: 2 limit;
+    actions::shuts_keys_and_no_queue: 4 limit;
+    actions::the_longer_pause_stands: 4 limit;
 }
 
 fn by_name(name: &str) -> Scenario {

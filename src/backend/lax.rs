@@ -196,6 +196,7 @@ impl Lax {
             extended: Extended::Echo,
             heartbeat_state: Some("running"),
             heeds_fetch_visibility: false,
+            heeds_non_retryable: false,
             discards_without_retry: true,
             heeds_expiry: false,
             duplicate: Duplicate::Refused,

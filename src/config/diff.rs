@@ -135,6 +135,9 @@ const CAN_CHANGE: &[(&str, Same)] = &[
     ("server.body_timeout", |a, b| {
         a.server.body_timeout == b.server.body_timeout
     }),
+    ("server.control_token", |a, b| {
+        a.server.control_token == b.server.control_token
+    }),
     ("server.trust_tenant_header", |a, b| {
         a.server.trust_tenant_header == b.server.trust_tenant_header
     }),

@@ -163,6 +163,7 @@ fn server(reading: &Reading<'_>, root: &mut Table<'_>, overrides: &Overrides) ->
         header_timeout: table.duration("header_timeout", default.header_timeout, LEAST..=HOUR),
         idle_timeout: table.duration("idle_timeout", default.idle_timeout, LEAST..=24 * HOUR),
         body_timeout: table.duration("body_timeout", default.body_timeout, LEAST..=HOUR),
+        control_token: token(&mut table, "control_token"),
         trust_tenant_header: table.flag("trust_tenant_header", default.trust_tenant_header),
         log: table.word(
             "log",
@@ -260,7 +261,7 @@ impl FromStr for Listen {
 
 fn upstream(root: &mut Table<'_>, backend: Backend) -> Option<Upstream> {
     let mut table = root.table("upstream");
-    let token = token(&mut table);
+    let token = token(&mut table, "token");
     let ca_file = ca_file(&mut table, &backend);
     let requeue = [
         ("auto", Requeue::Auto),
@@ -307,8 +308,9 @@ fn upstream(root: &mut Table<'_>, backend: Backend) -> Option<Upstream> {
 }
 
 /// A token as written, from the environment, or from a file.
-fn token(table: &mut Table<'_>) -> Option<Secret> {
-    let given = table.expanded("token")?;
+fn token(table: &mut Table<'_>, name: &'static str) -> Option<Secret> {
+    let given = table.expanded(name)?;
+    let path_of_field = table.path_of(name);
     let token = match given.text.strip_prefix("file:") {
         None => given.text,
         Some(path) => match std::fs::read_to_string(path) {
@@ -316,7 +318,7 @@ fn token(table: &mut Table<'_>) -> Option<Secret> {
             Err(error) => {
                 table.error(
                     &given.span,
-                    format!("`upstream.token`: cannot read {path}: {error}"),
+                    format!("`{path_of_field}`: cannot read {path}: {error}"),
                     "the path of a file",
                 );
                 return None;
@@ -324,7 +326,8 @@ fn token(table: &mut Table<'_>) -> Option<Secret> {
         },
     };
     if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        let title = "`upstream.token` is empty or has characters that no header can carry";
+        let title =
+            format!("`{path_of_field}` is empty or has characters that no header can carry");
         table.error(
             &given.span,
             title,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use toml::de::DeValue;
 
+use super::feedback;
 use super::reader::{Found, Reading, Table};
 use super::values::Text;
 use crate::limit::{Key, Limits, OnLimit, Rate, Throttle};
@@ -56,7 +57,13 @@ fn policy(mut table: Table<'_>) -> Option<Written> {
     ];
     let key_missing = table.word("key_missing", KeyMissing::default(), &missing);
     let limits = limits(&mut table);
-    let on_limit = on_limit(&mut table);
+    let actions = [
+        ("wait", OnLimit::Wait),
+        ("reschedule", OnLimit::Reschedule),
+        ("drop", OnLimit::Drop),
+    ];
+    let on_limit = table.word("on_limit", OnLimit::default(), &actions);
+    let feedback = feedback::feedback(&mut table);
     let header = table.span.clone();
     table.finish();
     let (name, (key, key_span)) = (name?, key?);
@@ -67,6 +74,7 @@ fn policy(mut table: Table<'_>) -> Option<Written> {
         key_missing,
         limits: limits?,
         on_limit,
+        feedback,
     };
     let span = if name.span.is_empty() {
         header
@@ -114,20 +122,6 @@ fn key(table: &mut Table<'_>, name: Option<&Text>) -> Option<(Template, Range<us
             table.error(&text.span, "`policy.key` is not valid", bad.to_string());
             None
         }
-    }
-}
-
-fn on_limit(table: &mut Table<'_>) -> OnLimit {
-    let later = table.get("on_limit").filter(|found| {
-        matches!(found.value, DeValue::String(word) if ["reschedule", "drop"].contains(&word.as_ref()))
-    });
-    match later {
-        Some(found) => {
-            let title = "`policy.on_limit`: \"reschedule\" and \"drop\" come with a later version";
-            table.error(&found.span, title, "use \"wait\"");
-            OnLimit::Wait
-        }
-        None => table.word("on_limit", OnLimit::Wait, &[("wait", OnLimit::Wait)]),
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::queue::Next;
 use super::{Hold, Lane};
-use crate::limit::Limited;
+use crate::limit::{Limited, Space};
 
 /// A waiting FETCH.
 #[derive(Clone, Debug)]
@@ -105,9 +105,13 @@ impl Hold {
                     .iter()
                     .any(|l| freed.iter().any(|f| f.space == l.space && f.key == l.key))
             };
-            let mut woken = touches(&queue.gate.limited);
+            // The queue's own limits may have been set since its jobs were read.
+            let whole = freed
+                .iter()
+                .any(|f| f.space == Space::Queue && f.key == queue.key);
+            let mut woken = whole || touches(&queue.gate.limited);
             for group in queue.groups.values_mut().flatten() {
-                if touches(&group.limits.limited) {
+                if whole || touches(&group.limits.limited) {
                     group.next = Next::Ask;
                     woken = true;
                 }

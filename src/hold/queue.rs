@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use super::Held;
 use super::line::Line;
-use crate::limit::{EARLY, Timestamp};
-use crate::policy::{Gate, JobLimits};
+use crate::limit::{EARLY, Key, Timestamp};
+use crate::policy::{self, Gate, JobLimits};
 
 /// When a group may be asked again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +33,8 @@ pub(super) struct Group {
     pub(super) next: Next,
     /// The policy that refused last.
     pub(super) refused_by: Option<Arc<str>>,
+    /// When it was refused last, if its jobs are to be seen as scheduled until they may start.
+    pub(super) rescheduled: Option<Timestamp>,
 }
 
 impl Group {
@@ -44,6 +46,7 @@ impl Group {
             jobs: VecDeque::from([held]),
             next: Next::Ask,
             refused_by: None,
+            rescheduled: None,
         }
     }
 
@@ -59,10 +62,28 @@ impl Group {
             Next::Slot | Next::Never => false,
         }
     }
+
+    /// When its jobs are expected to start, if they are rescheduled and may not start now. Nobody
+    /// knows when a slot will end: it is expected one `visibility` after the refusal, when the slot of
+    /// a worker that died is free, and when that has passed, one more.
+    pub(super) fn scheduled_at(&self, visibility: u64, now: Timestamp) -> Option<Timestamp> {
+        let since = self.rescheduled?;
+        match self.next {
+            Next::Ask => None,
+            Next::At(at) => (!self.may_ask(now)).then_some(at),
+            Next::Slot | Next::Never => {
+                let visibility = visibility.max(1);
+                let times = now.since(since) / visibility + 1;
+                Some(since.plus(visibility.saturating_mul(times)))
+            }
+        }
+    }
 }
 
 #[derive(Debug)]
 pub(super) struct Queue {
+    /// The key of the queue's own limits.
+    pub(super) key: Key,
     /// By priority, highest first; the groups of one priority in the order of their turns.
     pub(super) groups: BTreeMap<Reverse<i32>, VecDeque<Group>>,
     pub(super) line: Line,
@@ -83,8 +104,9 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub(super) fn new(now: Instant) -> Queue {
+    pub(super) fn new(name: &str, now: Instant) -> Queue {
         Queue {
+            key: policy::queue_key(name),
             groups: BTreeMap::new(),
             line: Line::default(),
             gate: Gate::default(),

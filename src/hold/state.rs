@@ -6,6 +6,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use tokio::time::Instant;
 
+use super::doom::Doom;
 use super::queue::{Group, Queue};
 use super::{Held, Lane};
 use crate::store::Gen;
@@ -17,7 +18,8 @@ pub(super) enum Whereabouts {
     Waiting,
     /// Being asked for.
     InHand,
-    /// Out of its group, because a cancel, a delete or a settle that names it is under way.
+    /// Out of its group, because a cancel, a delete or a settle that names it is under way, or it is to
+    /// be dropped.
     Hidden(Box<Held>),
 }
 
@@ -31,6 +33,8 @@ pub(super) struct Known {
     pub(super) whereabouts: Whereabouts,
     /// Whether it is to be hidden as soon as it is put back.
     pub(super) hide: bool,
+    /// Whether it is to be ended instead of started, and how far that is.
+    pub(super) doom: Option<Doom>,
 }
 
 impl Known {
@@ -65,7 +69,8 @@ impl State {
     #[expect(clippy::expect_used, reason = "inserted just before")]
     pub(super) fn queue(&mut self, lane: &Lane, now: Instant) -> &mut Queue {
         if !self.queues.contains_key(lane) {
-            self.queues.insert(lane.clone(), Queue::new(now));
+            self.queues
+                .insert(lane.clone(), Queue::new(&lane.queue, now));
         }
         // Inserted above if it was missing; `entry` would clone the lane each time.
         self.queues.get_mut(lane).expect("the lane's queue")
@@ -98,6 +103,7 @@ impl State {
             bytes: held.body.len(),
             whereabouts: Whereabouts::Waiting,
             hide: false,
+            doom: None,
         };
         self.bytes += known.bytes;
         self.queue(&held.lane(), held.since).known += 1;

@@ -69,6 +69,14 @@ fn put_all_back(hold: &Hold, picked: Vec<Held>) {
         .for_each(|held| hold.put_back(held, None));
 }
 
+fn refusal(refused: Refused, policy: Arc<str>) -> Refusal {
+    Refusal {
+        refused,
+        policy,
+        rescheduled: None,
+    }
+}
+
 const NOW: Timestamp = Timestamp(1_000_000);
 
 #[tokio::test(start_paused = true)]
@@ -122,7 +130,7 @@ async fn a_refused_group_is_asked_again_only_in_time_or_when_a_slot_ends() {
         } else {
             Refused::Until(NOW.plus(50_000))
         };
-        hold.put_back(held, Some((refused, policy())));
+        hold.put_back(held, Some(refusal(refused, policy())));
     }
     assert!(hold.pick(&lane(1), 1, NOW.plus(44_999)).is_empty());
     let prospect = hold.prospect(&lane(1)).0;
@@ -140,7 +148,7 @@ async fn a_paused_key_offers_no_prospect() {
     let hold = Hold::default();
     hold.add(vec![job("a1", 0, &["a"])]);
     let held = hold.pick(&lane(1), 1, NOW).remove(0);
-    hold.put_back(held, Some((Refused::Paused, Arc::from("a"))));
+    hold.put_back(held, Some(refusal(Refused::Paused, Arc::from("a"))));
     assert_eq!(hold.prospect(&lane(1)).0, Prospect::default());
 }
 
@@ -292,7 +300,7 @@ async fn other_limits_apply_at_once_and_in_order() {
     hold.add(jobs);
     // Both keys are shut.
     for held in hold.pick(&lane(1), 1, NOW) {
-        hold.put_back(held, Some((Refused::ForSlot, Arc::from("p"))));
+        hold.put_back(held, Some(refusal(Refused::ForSlot, Arc::from("p"))));
     }
     assert!(hold.pick(&lane(1), 1, NOW).is_empty());
     under(&hold, 1, |_| &["c"]);
@@ -318,7 +326,7 @@ async fn a_job_in_hand_during_a_change_is_asked_again() {
     let picked = hold.pick(&lane(1), 1, NOW);
     under(&hold, 1, |_| &["a"]);
     for held in picked {
-        hold.put_back(held, Some((Refused::Paused, Arc::from("p"))));
+        hold.put_back(held, Some(refusal(Refused::Paused, Arc::from("p"))));
     }
     // It was refused under limits that are no more, and it waits beside its like until it is picked.
     let picked = hold.pick(&lane(1), 1, NOW);
@@ -333,4 +341,79 @@ async fn a_job_in_hand_during_a_change_is_asked_again() {
     let picked = hold.pick(&lane(1), 1, NOW);
     assert_eq!(picked.len(), 1, "they are one group again");
     assert!(picked.iter().all(|held| hold.started(held)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_doomed_job_never_leaves_and_is_ended_by_one_at_a_time() {
+    let hold = Hold::default();
+    hold.add(vec![job("a", 0, &["k"]), job("b", 0, &["k"])]);
+    let mut picked = hold.pick(&lane(1), 2, NOW);
+    let (b, a) = (picked.pop().unwrap(), picked.pop().unwrap());
+    assert!(hold.doom(a.clone()));
+    hold.put_back(b, None);
+    assert!(!hold.started(&a), "it must not go out");
+    assert_eq!(ids(&hold.pick(&lane(1), 9, NOW)), ["b"]);
+    assert!(hold.doomed().is_empty(), "someone is at it");
+    assert_eq!(hold.lookahead(2, 1 << 20), Lookahead::Soon);
+
+    // It failed: the next to look gets it, once, also after a cancel that failed too.
+    hold.spared("a", Gen(0));
+    assert!(hold.doomed().is_empty(), "another claim's word");
+    hold.spared("a", Gen(1));
+    assert!(hold.hide("a"));
+    hold.show("a");
+    assert!(hold.pick(&lane(1), 9, NOW).is_empty());
+    assert_eq!(ids(&hold.doomed()), ["a"]);
+    assert!(hold.doomed().is_empty());
+
+    // The backend hands it out again: what was decided stands, for the new claim.
+    let mut again = job("a", 0, &["k"]);
+    again.claimed.generation = Gen(2);
+    hold.add(vec![again]);
+    assert!(hold.pick(&lane(1), 9, NOW).is_empty());
+    assert_eq!(ids(&hold.doomed()), ["a"]);
+    hold.ended("a", Gen(1));
+    assert!(hold.has("a"), "the earlier claim ended");
+    hold.ended("a", Gen(2));
+    assert!(!hold.has("a"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rescheduled_job_is_scheduled_until_it_may_start() {
+    let second = |n: u64| NOW.plus(n * 1_000_000);
+    let refuse = |refused, rescheduled| {
+        let hold = Hold::default();
+        hold.add(vec![job("a", 0, &["k"]), job("b", 0, &["k"])]);
+        let held = hold.pick(&lane(1), 1, NOW).remove(0);
+        let policy = Arc::from("k");
+        hold.put_back(
+            held,
+            Some(Refusal {
+                refused,
+                policy,
+                rescheduled,
+            }),
+        );
+        hold
+    };
+    let at = |hold: &Hold, now| {
+        let each = ["a", "b"].map(|job| hold.seen(job, now).unwrap().1);
+        assert_eq!(each[0], each[1], "the refusal is the group's");
+        let scheduled = usize::from(each[0].is_some()) * 2;
+        let counted = hold.rescheduled(now);
+        assert_eq!(counted.get("q").copied().unwrap_or(0), scheduled);
+        each[0]
+    };
+    let timed = refuse(Refused::Until(second(7)), Some(NOW));
+    assert_eq!(at(&timed, NOW), Some(second(7)));
+    assert_eq!(at(&timed, second(6)), Some(second(7)));
+    assert_eq!(at(&timed, second(7)), None, "its time has come");
+    // One visibility (30 s) from the refusal, and one more when that has passed.
+    let slot = refuse(Refused::ForSlot, Some(NOW));
+    assert_eq!(at(&slot, second(29)), Some(second(30)));
+    assert_eq!(at(&slot, second(30)), Some(second(60)));
+    slot.wake(&limits(&["k"]).limited);
+    assert_eq!(at(&slot, second(31)), None, "a slot is free");
+    let waits = refuse(Refused::Until(second(7)), None);
+    assert_eq!(at(&waits, NOW), None);
 }

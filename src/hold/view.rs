@@ -1,12 +1,24 @@
 //! What is held, for those who only look.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::Hold;
-use crate::limit::Limited;
+use super::{Held, Hold};
+use crate::limit::{Limited, Timestamp};
+
+/// A held job as others see it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct View {
+    /// The job as a worker would get it.
+    pub body: Bytes,
+    /// Its attempt as it was claimed.
+    pub attempt: u32,
+    /// When it is expected to start, if it is rescheduled; else it is available.
+    pub scheduled_at: Option<Timestamp>,
+}
 
 impl Hold {
     /// Whether the hold is empty, of jobs in hand too.
@@ -29,9 +41,25 @@ impl Hold {
         self.state().bytes
     }
 
-    /// The attempt of a held job as it was claimed; `None`: not held.
-    pub fn attempt(&self, job: &str) -> Option<u32> {
-        self.state().jobs.get(job).map(|known| known.attempt)
+    /// How a held job is seen: its attempt as it was claimed, and when it is expected to start, if it
+    /// is rescheduled. `None`: not held.
+    pub fn seen(&self, job: &str, now: Timestamp) -> Option<(u32, Option<Timestamp>)> {
+        let state = self.state();
+        let known = state.jobs.get(job)?;
+        let groups = state
+            .queues
+            .get(&known.lane)
+            .and_then(|queue| queue.groups.get(&Reverse(known.priority)));
+        // Only a job in a group that was refused can be scheduled: few groups are looked through.
+        let scheduled_at = groups
+            .into_iter()
+            .flatten()
+            .filter(|group| group.rescheduled.is_some())
+            .find_map(|group| {
+                let held = group.jobs.iter().find(|held| &*held.claimed.job == job)?;
+                group.scheduled_at(held.claimed.visibility, now)
+            });
+        Some((known.attempt, scheduled_at))
     }
 
     /// Whether the job is held, in hand included.
@@ -39,18 +67,39 @@ impl Hold {
         self.state().jobs.contains_key(job)
     }
 
-    /// The bytes of the waiting jobs of a queue, over all scopes; of all queues without a name.
-    pub fn bodies(&self, name: Option<&str>) -> Vec<Bytes> {
+    /// The waiting jobs of a queue, over all scopes; of all queues without a name.
+    pub fn views(&self, name: Option<&str>, now: Timestamp) -> Vec<View> {
         let state = self.state();
         let lanes = state
             .queues
             .iter()
             .filter(|(lane, _)| name.is_none_or(|name| name == &*lane.queue));
         let groups = lanes.flat_map(|(_, queue)| queue.groups.values().flatten());
-        groups
-            .flat_map(|group| &group.jobs)
-            .map(|held| held.body.clone())
-            .collect()
+        let views = groups.flat_map(|group| {
+            group.jobs.iter().map(move |held| View {
+                body: held.body.clone(),
+                attempt: held.claimed.attempt,
+                scheduled_at: group.scheduled_at(held.claimed.visibility, now),
+            })
+        });
+        views.collect()
+    }
+
+    /// How many held jobs of each queue are seen as scheduled.
+    pub fn rescheduled(&self, now: Timestamp) -> HashMap<Arc<str>, usize> {
+        let state = self.state();
+        let mut counts: HashMap<Arc<str>, usize> = HashMap::new();
+        for (lane, queue) in &state.queues {
+            for group in queue.groups.values().flatten() {
+                let later =
+                    |held: &&Held| group.scheduled_at(held.claimed.visibility, now).is_some();
+                let many = group.jobs.iter().filter(later).count();
+                if many > 0 {
+                    *counts.entry(lane.queue.clone()).or_default() += many;
+                }
+            }
+        }
+        counts
     }
 
     /// How many held jobs each queue has.

@@ -108,7 +108,7 @@ pub(super) fn read(
         let spacing = numbers::throttle(most, 1_000_000, 1)
             .map_err(|wrong| at.member("max_per_second").wrong(wrong))?;
         // Two spacings of one key would be one state asked twice: the slower one says both.
-        throttle = Some(slower(throttle, spacing));
+        throttle = Some(throttle.map_or(spacing, |other| slower(other, spacing)));
         keyless = Some(template::key_of("max_per_second:", queue));
     }
     let limits = Limits {
@@ -141,15 +141,11 @@ pub(super) fn read(
     Ok(Some(JobPolicy { limited }))
 }
 
-fn slower(one: Option<Throttle>, other: Throttle) -> Throttle {
+/// The spacing of two that lets fewer jobs start.
+pub fn slower(one: Throttle, other: Throttle) -> Throttle {
     let starts_a_period = |t: &Throttle| (u128::from(t.period.get()), u128::from(t.limit.get()));
-    match one {
-        Some(one) => {
-            let ((p1, l1), (p2, l2)) = (starts_a_period(&one), starts_a_period(&other));
-            if p1 * l2 >= p2 * l1 { one } else { other }
-        }
-        None => other,
-    }
+    let ((p1, l1), (p2, l2)) = (starts_a_period(&one), starts_a_period(&other));
+    if p1 * l2 >= p2 * l1 { one } else { other }
 }
 
 fn read_key(value: Json<'_>, at: At<'_>) -> Result<Option<Key>, FieldError> {
@@ -174,7 +170,7 @@ fn read_on_limit(value: Json<'_>, at: At<'_>) -> Result<OnLimit, FieldError> {
 }
 
 /// `rate: {limit, period}`, a list of them, `rate: 5` beside `period`, or `limit` and `period` flat.
-fn read_rates(value: Json<'_>, at: At<'_>) -> Result<Vec<Rate>, FieldError> {
+pub(super) fn read_rates(value: Json<'_>, at: At<'_>) -> Result<Vec<Rate>, FieldError> {
     let Some(rate) = present(value, "rate") else {
         return Ok(match at.int(value, "limit")? {
             Some(limit) => vec![read_rate(value, limit, "limit", at)?],
@@ -234,7 +230,7 @@ fn read_rate(
 }
 
 /// `throttle: {limit, period, burst?}` or `throttle: {interval, burst?}`.
-fn read_throttle(value: Json<'_>, at: At<'_>) -> Result<Option<Throttle>, FieldError> {
+pub(super) fn read_throttle(value: Json<'_>, at: At<'_>) -> Result<Option<Throttle>, FieldError> {
     let Some(throttle) = present(value, "throttle") else {
         return Ok(None);
     };
@@ -272,23 +268,23 @@ fn read_throttle(value: Json<'_>, at: At<'_>) -> Result<Option<Throttle>, FieldE
 }
 
 /// A member that is there and not null.
-fn present<'a>(value: Json<'a>, name: &str) -> Option<Json<'a>> {
+pub(super) fn present<'a>(value: Json<'a>, name: &str) -> Option<Json<'a>> {
     value.get(name).filter(|member| !member.is_null())
 }
 
 /// Where a value stands, for messages.
 #[derive(Clone, Copy)]
-struct At<'a>(&'a str);
+pub(super) struct At<'a>(pub(super) &'a str);
 
 /// As [`At`], made for a member.
-struct Path(String);
+pub(super) struct Path(pub(super) String);
 
 impl Path {
-    fn at(&self) -> At<'_> {
+    pub(super) fn at(&self) -> At<'_> {
         At(&self.0)
     }
     /// The number at this path is wrong.
-    fn wrong(&self, wrong: Wrong) -> FieldError {
+    pub(super) fn wrong(&self, wrong: Wrong) -> FieldError {
         FieldError {
             field: self.0.clone(),
             message: wrong.message,
@@ -301,7 +297,7 @@ impl Path {
 }
 
 impl At<'_> {
-    fn member(self, name: &str) -> Path {
+    pub(super) fn member(self, name: &str) -> Path {
         Path(if self.0.is_empty() {
             name.into()
         } else {
@@ -309,21 +305,21 @@ impl At<'_> {
         })
     }
 
-    fn field(self, name: &str, message: impl Into<String>) -> FieldError {
+    pub(super) fn field(self, name: &str, message: impl Into<String>) -> FieldError {
         FieldError {
             field: self.member(name).0,
             message: message.into(),
         }
     }
 
-    fn error(self, should: &str, found: Json<'_>) -> FieldError {
+    pub(super) fn error(self, should: &str, found: Json<'_>) -> FieldError {
         FieldError {
             field: self.0.into(),
             message: format!("{should}, found {}", kind_name(found.kind())),
         }
     }
 
-    fn int(self, object: Json<'_>, name: &str) -> Result<Option<i64>, FieldError> {
+    pub(super) fn int(self, object: Json<'_>, name: &str) -> Result<Option<i64>, FieldError> {
         let Some(found) = present(object, name) else {
             return Ok(None);
         };
@@ -337,7 +333,7 @@ impl At<'_> {
         }
     }
 
-    fn text<'j>(
+    pub(super) fn text<'j>(
         self,
         object: Json<'j>,
         name: &str,
@@ -370,7 +366,7 @@ impl At<'_> {
     }
 }
 
-fn kind_name(kind: Kind) -> &'static str {
+pub(super) fn kind_name(kind: Kind) -> &'static str {
     match kind {
         Kind::Null => "null",
         Kind::Bool => "true or false",

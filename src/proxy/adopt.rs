@@ -48,30 +48,43 @@ impl Sidecar {
     /// Notes that a job is over, if a list of running jobs is on its way.
     pub(super) fn note_end(&self, job: &str) {
         let mut adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(ended) = &mut adopting.ended {
-            ended.insert(job.into());
+        if adopting.lists > 0 {
+            adopting.ended.insert(job.into());
         }
     }
 
     /// Whether the job ended since the list was asked for.
     fn ended_meanwhile(&self, job: &str) -> bool {
         let adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
-        adopting
-            .ended
-            .as_ref()
-            .is_some_and(|ended| ended.contains(job))
-    }
-
-    /// From now on, or not any more, jobs that end are noted.
-    fn note_ends(&self, begin: bool) {
-        let mut adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
-        adopting.ended = begin.then(HashSet::new);
+        adopting.ended.contains(job)
     }
 
     /// Whether the job was not looked up yet.
     fn first_seen(&self, job: &str) -> bool {
         let mut adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
         adopting.seen.len() < MAX_SEEN && adopting.seen.insert(job.into())
+    }
+}
+
+/// While a list of running jobs is on its way, jobs that end are noted.
+struct Listing<'a>(&'a Sidecar);
+
+impl<'a> Listing<'a> {
+    fn begin(sidecar: &'a Sidecar) -> Listing<'a> {
+        let adopting = sidecar.adopting.lock();
+        adopting.unwrap_or_else(PoisonError::into_inner).lists += 1;
+        Listing(sidecar)
+    }
+}
+
+impl Drop for Listing<'_> {
+    fn drop(&mut self) {
+        let adopting = self.0.adopting.lock();
+        let mut adopting = adopting.unwrap_or_else(PoisonError::into_inner);
+        adopting.lists = adopting.lists.saturating_sub(1);
+        if adopting.lists == 0 {
+            adopting.ended = HashSet::new();
+        }
     }
 }
 
@@ -125,9 +138,7 @@ impl Proxy {
         if !self.sidecar.learnt.initialized() || self.sidecar.never_limits() {
             return;
         }
-        self.sidecar.note_ends(true);
         let adopted = self.adopt_running().await;
-        self.sidecar.note_ends(false);
         self.sidecar.adopt_from_now(adopted.is_some());
         if let Some(adopted @ 1..) = adopted {
             tracing::info!(
@@ -139,7 +150,12 @@ impl Proxy {
 
     /// Reads the backend's list of active jobs and takes their slots. Says how many were adopted;
     /// `None`: the backend has no such list for us.
-    async fn adopt_running(&self) -> Option<usize> {
+    pub(super) async fn adopt_running(&self) -> Option<usize> {
+        let _listing = Listing::begin(&self.sidecar);
+        self.adopt_listed().await
+    }
+
+    async fn adopt_listed(&self) -> Option<usize> {
         let mut adopted = 0;
         for page in 1..=PAGES {
             let target = format!("/ojs/v1/admin/jobs?state=active&page={page}&per_page={PAGE}");
@@ -207,7 +223,8 @@ impl Proxy {
             };
             sidecar.limits_of(&seen, &own, &sidecar.live())
         };
-        if limits.limited.is_empty() || sidecar.hold.has(&id) {
+        let limited = sidecar.limits_now(&queue, &limits.limited);
+        if limited.is_empty() || sidecar.hold.has(&id) {
             return false;
         }
         let attempt = attempt
@@ -227,9 +244,8 @@ impl Proxy {
             // Longer ago in truth, but nobody here knows how long.
             claimed_at: sidecar.store.now(),
             visibility: job::micros(own.unwrap_or(DEFAULT_VISIBILITY)),
-            limited: limits.limited.clone(),
+            limited: limited.clone(),
         };
-        let limited = claimed.limited.clone();
         if !matches!(sidecar.store.row(&claimed.job).await, Ok(None))
             || sidecar.ended_meanwhile(&claimed.job)
         {

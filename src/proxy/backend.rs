@@ -17,6 +17,8 @@ pub struct Backend {
     worker_liveness: Trait,
     /// Whether a heartbeat's value counts from the job's start instead of from now.
     from_start: Trait,
+    /// Whether `retryable: false` in a nack is never heeded.
+    retries_always: Trait,
 }
 
 /// A yes or no that is set, learnt, or not known yet.
@@ -69,6 +71,7 @@ impl Backend {
             requeue_harmless: Trait::set(requeue_harmless),
             worker_liveness: Trait::set(worker_liveness),
             from_start: Trait::set(from_start),
+            retries_always: Trait::default(),
         }
     }
 
@@ -94,6 +97,11 @@ impl Backend {
     /// Whether a heartbeat's value counts from the job's start instead of from now.
     pub fn from_start(&self) -> bool {
         self.from_start.known().unwrap_or(false)
+    }
+
+    /// Whether a nack never discards a job that has attempts left, whatever it says.
+    pub fn retries_always(&self) -> bool {
+        self.retries_always.known().unwrap_or(false)
     }
 
     /// The value to send so that a job claimed `age` ago stays ours for `visibility` from now.
@@ -142,6 +150,7 @@ impl Backend {
         if says("lite") {
             self.from_start.learn(true);
             self.requeue_harmless.learn(false);
+            self.retries_always.learn(true);
         }
     }
 

@@ -106,18 +106,19 @@ impl Proxy {
         let sidecar = &self.sidecar;
         let mut jobs = n;
         let mut prospect = Prospect::default();
-        if !gate.limited.is_empty() {
-            let Ok(room) = sidecar.store.room(&gate.limited).await else {
+        let limited = sidecar.limits_now(&lane.queue, &gate.limited);
+        if !limited.is_empty() {
+            let Ok(room) = sidecar.store.room(&limited).await else {
                 return Allowance { jobs: 0, prospect };
             };
             let promised = sidecar.hold.promised(&lane.queue, gate);
             jobs = jobs.min((room.starts as usize).saturating_sub(promised));
-            let paused = gate.limited.iter().any(|l| l.limits.concurrency == Some(0));
+            let paused = limited.iter().any(|l| l.limits.concurrency == Some(0));
             if jobs == 0 && !paused && sidecar.hold.more(lane) {
                 prospect = room.at.map_or_else(Prospect::slot, Prospect::at);
             }
         }
-        if gate.keyed || gate.limited.is_empty() {
+        if gate.keyed || limited.is_empty() {
             let free = match sidecar
                 .hold
                 .lookahead(sidecar.hold_max(), sidecar.live().settings.hold_bytes)

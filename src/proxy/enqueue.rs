@@ -11,12 +11,24 @@ use super::refuse;
 use super::respond::Fault;
 use super::{DEPTH, Proxy, mirror};
 use crate::json::{self, Json, JsonError, Kind, Splice};
+use crate::limit::Space;
 use crate::metrics::Event;
 use crate::policy::{self, Accept, FieldError, JobView, PolicySet, Sent};
 use crate::upstream::Call;
 
 /// The option whose value backends do not give back.
 const VISIBILITY: &str = "visibility_timeout_ms";
+
+/// What a body sends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Sends {
+    /// One job.
+    Job,
+    /// Jobs, in `jobs`.
+    Batch,
+    /// What jobs are made from later, at any depth: a cron entry, a workflow.
+    Templates,
+}
 
 /// Why an enqueue is not forwarded.
 enum Refused {
@@ -25,17 +37,22 @@ enum Refused {
 }
 
 impl Proxy {
-    /// Answers one enqueue of a job, or of a batch.
-    pub(super) async fn enqueue(&self, parts: Parts, body: Bytes, batch: bool) -> Response<Body> {
+    /// Answers one enqueue of a job, of a batch, or of templates of jobs.
+    pub(super) async fn enqueue(&self, parts: Parts, body: Bytes, sends: Sends) -> Response<Body> {
         let sidecar = &self.sidecar;
         let policies = std::sync::Arc::clone(&sidecar.live().policies);
         let brings = policies.accept() != Accept::Ignore && json::may_name(&body, mirror::NEEDLE);
-        let matters = brings
-            || (!policies.is_empty() && (policies.rejects() || json::may_name(&body, VISIBILITY)));
+        let limits = !policies.is_empty() || sidecar.store.overrides().any(Space::Queue);
+        let matters =
+            brings || (limits && (policies.rejects() || json::may_name(&body, VISIBILITY)));
         if !matters {
             return self.send_on(&parts, body).await;
         }
-        let (body, keys) = match self.prepared(&parts, &body, batch, &policies) {
+        let (body, keys) = match self.prepared(&parts, &body, sends, &policies) {
+            // A template is no job that waits.
+            Ok(Some((spliced, _))) if sends == Sends::Templates => {
+                (Bytes::from(spliced), Vec::new())
+            }
             Ok(Some((spliced, keys))) => (Bytes::from(spliced), keys),
             Ok(None) => (body, Vec::new()),
             Err(Refused::Field(error)) => {
@@ -95,7 +112,7 @@ impl Proxy {
         &self,
         parts: &Parts,
         body: &[u8],
-        batch: bool,
+        sends: Sends,
         policies: &PolicySet,
     ) -> Result<Option<(Vec<u8>, Vec<crate::limit::Limited>)>, Refused> {
         let whole = match Json::parse(body, DEPTH) {
@@ -105,16 +122,11 @@ impl Proxy {
         };
         let mut splice = Splice::new();
         let mut keys = Vec::new();
-        if !batch {
-            self.prepare(parts, whole, policies, &mut splice, &mut keys)
-                .map_err(Refused::Field)?;
-        }
-        let jobs = if batch { whole.get("jobs") } else { None };
-        for (nth, job) in jobs.into_iter().flat_map(|jobs| jobs.items()).enumerate() {
+        for (at, job) in jobs_in(whole, sends) {
             self.prepare(parts, job, policies, &mut splice, &mut keys)
                 .map_err(|error| {
                     Refused::Field(FieldError {
-                        field: format!("jobs[{nth}].{}", error.field),
+                        field: format!("{at}{}", error.field),
                         ..error
                     })
                 })?;
@@ -172,10 +184,60 @@ impl Proxy {
         let visibility = options
             .and_then(|options| options.get(VISIBILITY))
             // What no limit touches is not touched.
-            .filter(|_| !sent.is_empty() || !policies.gate(queue).open())
+            .filter(|_| {
+                !sent.is_empty()
+                    || !policies.gate(queue).open()
+                    || self.sidecar.set_for_queue(queue).is_some()
+            })
             .and_then(|ms| ms.int());
         write(job, meta, &sent, visibility.filter(|ms| *ms > 0), splice);
         Ok(())
+    }
+}
+
+/// The jobs of a body, each with what stands before its fields in messages.
+fn jobs_in(whole: Json<'_>, sends: Sends) -> Vec<(String, Json<'_>)> {
+    let mut found = Vec::new();
+    match sends {
+        Sends::Job => found.push((String::new(), whole)),
+        Sends::Batch => {
+            let jobs = whole.get("jobs").into_iter().flat_map(|jobs| jobs.items());
+            let each = jobs.enumerate();
+            found.extend(each.map(|(nth, job)| (format!("jobs[{nth}]."), job)));
+        }
+        Sends::Templates => find_templates(whole, "", &mut found),
+    }
+    found
+}
+
+/// Finds what has a `type` in `job_template`, `steps`, `jobs` and `callbacks`, and inside of those.
+/// No deeper than [`DEPTH`], as the text was parsed.
+fn find_templates<'a>(holder: Json<'a>, at: &str, found: &mut Vec<(String, Json<'a>)>) {
+    let mut look = |template: Json<'a>, at: String| {
+        if template
+            .get("type")
+            .is_some_and(|kind| kind.kind() == Kind::String)
+        {
+            found.push((at.clone(), template));
+        }
+        find_templates(template, &at, found);
+    };
+    if let Some(template) = holder.get("job_template") {
+        look(template, format!("{at}job_template."));
+    }
+    for list in ["steps", "jobs"] {
+        let items = holder.get(list).into_iter().flat_map(|list| list.items());
+        for (nth, item) in items.enumerate() {
+            look(item, format!("{at}{list}[{nth}]."));
+        }
+    }
+    for callback in holder
+        .get("callbacks")
+        .into_iter()
+        .flat_map(|c| c.members())
+    {
+        let name = callback.name.text().unwrap_or_default();
+        look(callback.value, format!("{at}callbacks.{name}."));
     }
 }
 

@@ -25,7 +25,7 @@ use super::wait::{ASK_AGAIN, Standing};
 use super::{DEPTH, Proxy, mirror};
 use crate::hold::{Lane, Prospect};
 use crate::json::{Json, Kind};
-use crate::limit::EARLY;
+use crate::limit::{EARLY, Space};
 use crate::policy::{Accept, PolicySet};
 use crate::upstream::{Reply, UpstreamError};
 
@@ -57,7 +57,9 @@ impl Proxy {
         }
         let live = sidecar.live.load_full();
         let policies = &live.policies;
-        let limits = !policies.is_empty() || !sidecar.hold.is_empty();
+        let limits = !policies.is_empty()
+            || !sidecar.hold.is_empty()
+            || sidecar.store.overrides().any(Space::Queue);
         let asked = if limits { read(&body) } else { None };
         let scope = sidecar.scopes.of(&parts.headers);
         let mut wanted = Wanted {
@@ -184,7 +186,7 @@ impl Proxy {
             let mut gate = policies.gate(queue);
             // Held jobs with limits of their own make any queue a limited one.
             gate.keyed |= self.sidecar.hold.holds(&lane);
-            if gate.open() {
+            if gate.open() && self.sidecar.set_for_queue(queue).is_none() {
                 match sections.last_mut() {
                     Some(section) if section.gate.is_none() => section.lanes.push(lane),
                     _ => sections.push(Section {
@@ -356,7 +358,10 @@ impl Proxy {
             }
             let (held, policy) = sidecar.hold.prospect(lane);
             hint.limited |= sidecar.hold.holds(lane) || !allowance.prospect.is_none();
-            let closed = || gate.limited.first().map(|limited| limited.policy.clone());
+            let closed = || {
+                let limited = sidecar.limits_now(&lane.queue, &gate.limited);
+                limited.first().map(|limited| limited.policy.clone())
+            };
             hint.policy = hint
                 .policy
                 .or(policy)

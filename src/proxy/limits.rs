@@ -1,6 +1,6 @@
-//! Inspection: `GET /ojs/v1/rate-limits/{key}` in the shape of the rate-limiting text, section 10.1.
+//! Inspection: `GET /ojs/v1/rate-limits` and `…/{key}` (rate-limiting text, sections 10.1 and 10.3).
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,12 +10,12 @@ use http::{Method, Response, StatusCode};
 
 use super::body::Body;
 use super::respond::Fault;
+use super::shape::{self, State};
 use super::{Proxy, Sidecar};
 use super::{ours, refuse};
-use crate::duration;
-use crate::json::quote;
-use crate::limit::{Key, Limited, Limits, Space, Timestamp};
-use crate::store::{StoreError, Usage};
+use crate::limit::{Key, Limited, Limits, Space};
+use crate::policy::PolicySet;
+use crate::store::{Override, StoreError};
 
 /// More keys than this are not listed; they are limited all the same.
 const MAX: usize = 100_000;
@@ -55,6 +55,11 @@ impl Named {
             .map(|entry| (entry.limits.clone(), entry.pending))
     }
 
+    fn keys(&self) -> Vec<Key> {
+        let named = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        named.keys().cloned().collect()
+    }
+
     pub(super) fn clear(&self) {
         self.0
             .lock()
@@ -87,125 +92,176 @@ impl Sidecar {
     }
 }
 
-impl Proxy {
-    /// Answers inspection of one key.
-    pub(super) async fn inspect(&self, parts: &Parts, key: &str) -> Response<Body> {
-        if parts.method != Method::GET && parts.method != Method::HEAD {
-            return refuse(parts, not_allowed());
-        }
-        let sidecar = &self.sidecar;
-        let Ok(key) = Key::new(key) else {
-            return refuse(parts, unknown_key(key));
+/// What is known of a key apart from its usage.
+struct Known {
+    /// The numbers it has by the file or by the job that named it last.
+    limits: Limits,
+    /// Jobs enqueued through us and not yet claimed.
+    pending: usize,
+    /// What was set for it over HTTP.
+    set: Option<Arc<Override>>,
+}
+
+impl Sidecar {
+    /// `None`: no job, no policy and no override has named the key.
+    fn known(&self, key: &Key, policies: &PolicySet) -> Option<Known> {
+        let named = self.named.get(key);
+        let set = self
+            .store
+            .overrides()
+            .get(Space::Job, key, self.store.now());
+        let pending = named.as_ref().map_or(0, |(_, pending)| *pending);
+        let limits = policies
+            .constant(key)
+            .or(named.map(|(limits, _)| limits))
+            .or_else(|| set.as_ref().map(|set| set.limits.clone()))?;
+        Some(Known {
+            limits,
+            pending,
+            set,
+        })
+    }
+
+    /// Whether anything has named the key.
+    pub(super) fn knows(&self, key: &str) -> bool {
+        Key::new(key).is_ok_and(|key| self.known(&key, &self.live().policies).is_some())
+    }
+
+    /// Every known key, in order.
+    fn known_keys(&self, policies: &PolicySet) -> Vec<Key> {
+        let constant = policies.policies().iter().filter_map(|p| p.key.constant());
+        let mut keys = self.named.keys();
+        keys.extend(constant.cloned());
+        keys.extend(self.store.overrides().job_keys(self.store.now()));
+        keys.sort();
+        keys.dedup();
+        keys
+    }
+
+    /// A key as it is shown.
+    async fn state(&self, key: &Key, known: Known) -> Result<State, StoreError> {
+        let limits = match &known.set {
+            Some(set) => set.over(&known.limits),
+            None => known.limits,
         };
-        let named = sidecar.named.get(&key);
-        let configured = sidecar.live().policies.constant(&key);
-        let Some((limits, pending)) = configured
-            .map(|limits| (limits, named.as_ref().map_or(0, |n| n.1)))
-            .or(named)
-        else {
-            return refuse(parts, unknown_key(key.as_str()));
-        };
-        let usage = match sidecar.store.usage(Space::Job, &key, &limits).await {
-            Ok(usage) => usage.unwrap_or_default(),
-            Err(error) => return refuse(parts, store_failed(&error)),
-        };
-        let held = sidecar
+        let usage = self.store.usage(Space::Job, key, &limits).await?;
+        let held = self
             .hold
-            .waiting(|l| l.space == Space::Job && l.key == key);
-        let body = state(&key, &limits, &usage, held + pending, sidecar.store.now());
-        self.json(parts, Bytes::from(body))
+            .waiting(|l| l.space == Space::Job && l.key == *key);
+        Ok(State {
+            what: "key",
+            name: key.as_str().to_owned(),
+            limits,
+            usage: usage.unwrap_or_default(),
+            waiting: held + known.pending,
+            set: known.set,
+            now: self.store.now(),
+        })
     }
 }
 
 impl Proxy {
+    /// Answers inspection of one key.
+    pub(super) async fn inspect(&self, parts: &Parts, key: &str) -> Response<Body> {
+        let sidecar = &self.sidecar;
+        let Ok(key) = Key::new(key) else {
+            return refuse(parts, unknown_key(key));
+        };
+        let known = sidecar.known(&key, &sidecar.live().policies);
+        let Some(known) = known else {
+            return refuse(parts, unknown_key(key.as_str()));
+        };
+        match sidecar.state(&key, known).await {
+            Ok(state) => self.json(parts, state.to_json()),
+            Err(error) => refuse(parts, store_failed(&error)),
+        }
+    }
+
+    /// Answers the list of all keys, page by page.
+    pub(super) async fn list(&self, parts: &Parts) -> Response<Body> {
+        if !reads(&parts.method) {
+            return refuse(parts, not_allowed("GET"));
+        }
+        let (page, per_page) = match pages(parts.uri.query().unwrap_or_default()) {
+            Ok(pages) => pages,
+            Err(fault) => return refuse(parts, fault),
+        };
+        let sidecar = &self.sidecar;
+        let policies = Arc::clone(&sidecar.live().policies);
+        let keys = sidecar.known_keys(&policies);
+        let shown = keys.iter().skip((page - 1).saturating_mul(per_page));
+        let mut states = Vec::new();
+        for key in shown.take(per_page) {
+            // An override may have ended since the keys were gathered.
+            let Some(known) = sidecar.known(key, &policies) else {
+                continue;
+            };
+            match sidecar.state(key, known).await {
+                Ok(state) => states.push(state),
+                Err(error) => return refuse(parts, store_failed(&error)),
+            }
+        }
+        self.json(parts, shape::list(&states, keys.len(), page, per_page))
+    }
+
     /// A success of our own.
-    fn json(&self, parts: &Parts, body: Bytes) -> Response<Body> {
-        let mut response = Response::new(Body::from(body));
+    pub(super) fn json(&self, parts: &Parts, body: impl Into<Bytes>) -> Response<Body> {
+        let mut response = Response::new(Body::from(body.into()));
         ours(&parts.headers, response.headers_mut());
         self.mend_media_type(&parts.headers, response.headers_mut());
         response
     }
 }
 
+/// Whether a method only looks.
+pub(super) fn reads(method: &Method) -> bool {
+    method == Method::GET || method == Method::HEAD
+}
+
+/// The page asked for, from 1, and how long pages are.
+fn pages(query: &str) -> Result<(usize, usize), Fault> {
+    let number = |name: &str, default: usize, most: usize| {
+        let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        let Some((_, text)) = pairs.rfind(|(asked, _)| *asked == name) else {
+            return Ok(default);
+        };
+        match text.parse() {
+            Ok(number) if (1..=most).contains(&number) => Ok(number),
+            _ => Err(Fault::field(
+                name,
+                &format!("must be a whole number from 1 to {most}, found {text:?}"),
+            )),
+        }
+    };
+    Ok((
+        number("page", 1, 1_000_000_000)?,
+        number("per_page", 20, 100)?,
+    ))
+}
+
 fn unknown_key(key: &str) -> Fault {
-    let message = format!("no job has named the rate limit key {key:?} yet, and no policy has it");
+    let message = format!(
+        "no job has named the rate limit key {key:?} yet, no policy has it, and no override is set for it"
+    );
     let mut fault = Fault::new(StatusCode::NOT_FOUND, "not_found", message);
     fault.hint = Some("a key is known from the first job that names it");
     fault
 }
 
-fn not_allowed() -> Fault {
-    let message = "this version only shows limits: use GET";
+/// 405; `may` are the methods that may be used.
+pub(super) fn not_allowed(may: &str) -> Fault {
     Fault::new(
         StatusCode::METHOD_NOT_ALLOWED,
         "method_not_allowed",
-        message,
+        format!("only {may} may be used here"),
     )
 }
 
-fn store_failed(error: &StoreError) -> Fault {
+pub(super) fn store_failed(error: &StoreError) -> Fault {
     Fault::new(
         StatusCode::SERVICE_UNAVAILABLE,
         "store_unavailable",
         error.to_string(),
     )
     .later(Duration::from_secs(1))
-}
-
-/// A key's state as JSON.
-fn state(key: &Key, limits: &Limits, usage: &Usage, waiting: usize, now: Timestamp) -> String {
-    let mut text = format!("{{\"key\":{}", quote(key.as_str()));
-    if let Some(limit) = limits.concurrency {
-        let active = usage.active;
-        let available = limit.saturating_sub(active);
-        text += &format!(
-            r#","concurrency":{{"limit":{limit},"active":{active},"available":{available}}}"#
-        );
-    }
-    for (nth, rate) in limits.rates.iter().enumerate() {
-        let (count, leaves) = usage.windows.get(nth).copied().unwrap_or((0, None));
-        let window = format!(
-            r#"{{"limit":{},"period":"{}","current_count":{count},"window_resets_at":"{}"}}"#,
-            rate.limit,
-            duration::iso(rate.period.get()),
-            rfc3339(leaves.unwrap_or(now)),
-        );
-        // The text has one window a key; more are told beside it.
-        text += &match nth {
-            0 => format!(r#","rate":{window}"#),
-            _ => format!(r#","rate_{}":{window}"#, nth + 1),
-        };
-    }
-    if let Some(throttle) = limits.throttle {
-        text += &format!(
-            r#","throttle":{{"limit":{},"period":"{}","next_allowed_at":"{}"}}"#,
-            throttle.limit,
-            duration::iso(throttle.period.get()),
-            rfc3339(usage.next_start.unwrap_or(now)),
-        );
-    }
-    text + &format!(r#","waiting_count":{waiting},"estimated":true}}"#)
-}
-
-/// A time as JSON bodies have it.
-pub(super) fn rfc3339(at: Timestamp) -> String {
-    let micros = i64::try_from(at.0).unwrap_or(i64::MAX);
-    match jiff::Timestamp::from_microsecond(micros) {
-        Ok(at) => format!("{at:.3}"),
-        Err(_) => "9999-12-31T23:59:59.999Z".to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_are_as_the_text_writes_them() {
-        assert_eq!(
-            rfc3339(Timestamp(1_770_984_000_100_000)),
-            "2026-02-13T12:00:00.100Z"
-        );
-        assert_eq!(rfc3339(Timestamp::NEVER), "9999-12-31T23:59:59.999Z");
-    }
 }

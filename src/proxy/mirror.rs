@@ -74,13 +74,15 @@ pub(crate) fn hide(job: Json<'_>, splice: &mut Splice) -> bool {
         .value
         .get_exact("policy")
         .filter(|_| job.get(NEEDLE).is_none())
+        // A template keeps the option.
+        .filter(|_| job.get("options").and_then(|o| o.get(NEEDLE)).is_none())
     {
         splice.add_member(job, NEEDLE, sent.raw());
     }
     true
 }
 
-/// A text with one job or many (`job`, `jobs`, `items`, or a job itself) without their mirrors; `None`:
+/// A text with jobs or templates of jobs, wherever they stand in it, without their mirrors; `None`:
 /// there is nothing to hide, or it is not JSON.
 pub(crate) fn hide_all(text: &[u8]) -> Option<Vec<u8>> {
     if !crate::json::contains(text, MIRROR) {
@@ -88,20 +90,25 @@ pub(crate) fn hide_all(text: &[u8]) -> Option<Vec<u8>> {
     }
     let whole = Json::parse(text, super::DEPTH).ok()?;
     let mut splice = Splice::new();
-    hide(whole, &mut splice);
-    if let Some(job) = whole.get_exact("job") {
-        hide(job, &mut splice);
+    hide_inside(whole, &mut splice);
+    (!splice.is_empty()).then(|| splice.apply(text))
+}
+
+/// What is a job's own, and may look like anything.
+const OWN: [&str; 5] = ["args", "meta", "result", "error", "errors"];
+
+/// Hides the mirrors of a value and of all in it; no deeper than the text was parsed.
+fn hide_inside(value: Json<'_>, splice: &mut Splice) {
+    if !crate::json::contains(value.raw(), MIRROR) {
+        return;
     }
-    for list in ["jobs", "items"] {
-        for job in whole
-            .get_exact(list)
-            .into_iter()
-            .flat_map(|jobs| jobs.items())
-        {
-            hide(job, &mut splice);
+    hide(value, splice);
+    for member in value.members() {
+        if !OWN.iter().any(|own| member.is_named(own)) {
+            hide_inside(member.value, splice);
         }
     }
-    (!splice.is_empty()).then(|| splice.apply(text))
+    value.items().for_each(|item| hide_inside(item, splice));
 }
 
 /// One job as a worker gets it.

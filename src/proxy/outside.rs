@@ -1,5 +1,6 @@
-//! Held jobs as they are seen from outside: what the OJS text says they are, `available`, with the
-//! attempt they had before the claim. Pausing, cancelling and deleting them works at once.
+//! Held jobs as they are seen from outside: what the OJS text says they are, `available` (or
+//! `scheduled`, where `on_limit` is `reschedule`), with the attempt they had before the claim. Pausing,
+//! cancelling and deleting them works at once.
 
 use std::collections::HashMap;
 
@@ -10,8 +11,10 @@ use http::{Response, StatusCode};
 use super::body::Body;
 use super::refuse;
 use super::respond::Fault;
+use super::shape::rfc3339;
 use super::{DEPTH, Proxy, mirror};
-use crate::json::{Json, Kind, Splice};
+use crate::json::{Json, Kind, Splice, quote};
+use crate::limit::Timestamp;
 use crate::upstream::{Call, Reply};
 
 impl Proxy {
@@ -43,8 +46,16 @@ impl Proxy {
         };
         let counts = self.sidecar.hold.counts();
         if !counts.is_empty() && reply.status == StatusCode::OK {
-            let of = |name: &str| counts.get(name).copied().unwrap_or(0);
-            if let Some(body) = recounted(&reply.body, queue, &of, counts.values().sum()) {
+            let later = self.sidecar.hold.rescheduled(self.sidecar.store.now());
+            let of = |name: &str| Moved {
+                held: counts.get(name).copied().unwrap_or(0),
+                scheduled: later.get(name).copied().unwrap_or(0),
+            };
+            let all = Moved {
+                held: counts.values().sum(),
+                scheduled: later.values().sum(),
+            };
+            if let Some(body) = recounted(&reply.body, queue, &of, all) {
                 reply.body = body.into();
             }
         }
@@ -147,12 +158,14 @@ impl Proxy {
             .collect();
         match asked.get("state") {
             Some(&"active") => self.without_held(&reply.body),
-            Some(&"available") => self.with_held(&reply.body, &asked),
+            Some(state @ (&"available" | &"scheduled")) => {
+                self.with_held(&reply.body, state, &asked)
+            }
             _ => self.relabelled(&reply.body),
         }
     }
 
-    /// Every held job in a text as `available`, mirrors hidden.
+    /// Every held job in a text as `available` or `scheduled`, mirrors hidden.
     fn relabelled(&self, text: &[u8]) -> Option<Vec<u8>> {
         let whole = Json::parse(text, DEPTH).ok()?;
         let mut splice = Splice::new();
@@ -166,19 +179,39 @@ impl Proxy {
         for job in jobs {
             mirror::hide(job, &mut splice);
             let id = job.get_exact("id").and_then(|id| id.text());
-            if let Some(attempt) = id.and_then(|id| self.sidecar.hold.attempt(&id)) {
-                self.relabel(job, attempt, &mut splice);
+            let now = self.sidecar.store.now();
+            if let Some((attempt, at)) = id.and_then(|id| self.sidecar.hold.seen(&id, now)) {
+                self.relabel(job, attempt, at, &mut splice);
             }
         }
         (!splice.is_empty()).then(|| splice.apply(text))
     }
 
-    fn relabel(&self, job: Json<'_>, attempt: u32, splice: &mut Splice) {
+    fn relabel(
+        &self,
+        job: Json<'_>,
+        attempt: u32,
+        scheduled_at: Option<Timestamp>,
+        splice: &mut Splice,
+    ) {
+        let is_active = |job: Json<'_>| job.get("state")?.text().map(|state| state == "active");
+        let scheduled_at = scheduled_at.filter(|_| is_active(job) == Some(true));
+        let (state, at) = match scheduled_at {
+            Some(at) => ("\"scheduled\"", Some(quote(&rfc3339(at)))),
+            None => ("\"available\"", None),
+        };
+        if let Some(at) = &at
+            && job.get("scheduled_at").is_none()
+        {
+            splice.add_member(job, "scheduled_at", at.as_bytes());
+        }
         for member in job.members() {
             if member.is_named("state") {
                 if member.value.text().as_deref() == Some("active") {
-                    splice.replace(member.value.range(), "\"available\"");
+                    splice.replace(member.value.range(), state);
                 }
+            } else if let (true, Some(at)) = (member.is_named("scheduled_at"), &at) {
+                splice.replace(member.value.range(), at.clone());
             } else if member.is_named("attempt") {
                 let before = self.sidecar.backend.before_claim(attempt);
                 splice.replace(member.value.range(), before.to_string());
@@ -208,15 +241,20 @@ impl Proxy {
         Some(splice.apply(text))
     }
 
-    /// A list of available jobs, first page, with those that are held.
-    fn with_held(&self, text: &[u8], asked: &HashMap<&str, &str>) -> Option<Vec<u8>> {
+    /// A list of available or scheduled jobs, first page, with those that are held.
+    fn with_held(&self, text: &[u8], state: &str, asked: &HashMap<&str, &str>) -> Option<Vec<u8>> {
         let whole = Json::parse(text, DEPTH).ok()?;
         let items = whole.get_exact("items")?;
         let first_page = asked.get("page").is_none_or(|page| *page == "1");
         let mut shown: Vec<Bytes> = items.items().map(mirror::shown).collect();
         let mut added = 0;
-        for body in self.sidecar.hold.bodies(asked.get("queue").copied()) {
-            let Ok(job) = Json::parse(&body, DEPTH) else {
+        let now = self.sidecar.store.now();
+        let held = self.sidecar.hold.views(asked.get("queue").copied(), now);
+        for view in held
+            .iter()
+            .filter(|view| view.scheduled_at.is_some() == (state == "scheduled"))
+        {
+            let Ok(job) = Json::parse(&view.body, DEPTH) else {
                 continue;
             };
             let kind = job.get_exact("type").and_then(|kind| kind.text());
@@ -228,13 +266,9 @@ impl Proxy {
             }
             added += 1;
             if first_page {
-                let id = job.get_exact("id").and_then(|id| id.text());
-                let attempt = id
-                    .and_then(|id| self.sidecar.hold.attempt(&id))
-                    .unwrap_or(0);
                 let mut splice = Splice::new();
-                self.relabel(job, attempt, &mut splice);
-                shown.push(splice.apply(&body).into());
+                self.relabel(job, view.attempt, view.scheduled_at, &mut splice);
+                shown.push(splice.apply(&view.body).into());
             }
         }
         let mut splice = Splice::new();
@@ -258,13 +292,22 @@ fn add_to_total(whole: Json<'_>, change: i64, splice: &mut Splice) {
     }
 }
 
-/// Queue numbers with held jobs as available instead of active: of one queue, of a list (`items`,
-/// `queues`), or totals. `None`: no numbers were found.
+/// Jobs that are not active to those who look.
+#[derive(Clone, Copy)]
+struct Moved {
+    /// All that are held.
+    held: usize,
+    /// Those of them that are scheduled.
+    scheduled: usize,
+}
+
+/// Queue numbers with held jobs as available or scheduled instead of active: of one queue, of a list
+/// (`items`, `queues`), or totals. `None`: no numbers were found.
 fn recounted(
     text: &[u8],
     queue: Option<&str>,
-    of: &dyn Fn(&str) -> usize,
-    all: usize,
+    of: &dyn Fn(&str) -> Moved,
+    all: Moved,
 ) -> Option<Vec<u8>> {
     let whole = Json::parse(text, DEPTH).ok()?;
     let mut splice = Splice::new();
@@ -288,12 +331,13 @@ fn recounted(
     (!splice.is_empty()).then(|| splice.apply(text))
 }
 
-/// Moves `held` jobs from `active` to `available`, in the object or one level into it.
-fn shift(object: Json<'_>, held: usize, splice: &mut Splice) {
-    if held == 0 {
+/// Moves jobs from `active` to `available` and `scheduled`, in the object or one level into it.
+fn shift(object: Json<'_>, moved: Moved, splice: &mut Splice) {
+    if moved.held == 0 {
         return;
     }
-    let held = i64::try_from(held).unwrap_or(i64::MAX);
+    let count = |jobs: usize| i64::try_from(jobs).unwrap_or(i64::MAX);
+    let (held, later) = (count(moved.held), count(moved.scheduled));
     let inner = ["queue", "stats", "counts", "jobs"]
         .into_iter()
         .filter_map(|name| object.get_exact(name));
@@ -309,7 +353,14 @@ fn shift(object: Json<'_>, held: usize, splice: &mut Splice) {
         let (Some(many), Some(few)) = (available.int(), active.int()) else {
             continue;
         };
-        splice.replace(available.range(), many.saturating_add(held).to_string());
+        let waiting = many.saturating_add(held.saturating_sub(later).max(0));
+        splice.replace(available.range(), waiting.to_string());
+        if let Some((scheduled, now)) = place
+            .get_exact("scheduled")
+            .and_then(|scheduled| Some((scheduled, scheduled.int()?)))
+        {
+            splice.replace(scheduled.range(), now.saturating_add(later).to_string());
+        }
         splice.replace(active.range(), few.saturating_sub(held).max(0).to_string());
     }
 }

@@ -7,6 +7,7 @@ use hyper::body::Incoming;
 use std::sync::Arc;
 
 use super::body::{self, Body};
+use super::enqueue::Sends;
 use super::pass::{self, Passing};
 use super::refuse;
 use super::respond::Fault;
@@ -48,6 +49,9 @@ impl Proxy {
             | Operation::Heartbeat
             | Operation::Enqueue
             | Operation::Batch
+            | Operation::Cron
+            | Operation::Workflows
+            | Operation::Templates
             | Operation::CancelJob { .. }
             | Operation::Pause { .. }
             | Operation::Resume { .. }
@@ -64,7 +68,17 @@ impl Proxy {
             Operation::Queues | Operation::AdminQueues | Operation::AdminStats => {
                 Box::pin(self.show_queues(request.into_parts().0, None)).await
             }
-            Operation::RateLimit { key } => self.inspect(&request.into_parts().0, &key).await,
+            Operation::RateLimits => Box::pin(self.list(&request.into_parts().0)).await,
+            Operation::RateLimit { .. }
+            | Operation::Override { .. }
+            | Operation::QueueLimit { .. } => self.with_body(request, operation).await,
+            Operation::QueueConfig { .. }
+                if matches!(*request.method(), Method::GET | Method::PUT) =>
+            {
+                self.with_body(request, operation).await
+            }
+            Operation::Manifest => Box::pin(self.manifest(request.into_parts().0)).await,
+            Operation::Health => Box::pin(self.health(request.into_parts().0)).await,
             _ => self.pass(request).await,
         }
     }
@@ -93,11 +107,23 @@ impl Proxy {
             Operation::Ack => self.settle(parts, bytes, Verb::Ack).await,
             Operation::Nack => self.settle(parts, bytes, Verb::Nack).await,
             Operation::Heartbeat => Box::pin(self.heartbeat(parts, bytes)).await,
-            Operation::Enqueue => self.enqueue(parts, bytes, false).await,
-            Operation::Batch => self.enqueue(parts, bytes, true).await,
+            Operation::Enqueue => self.enqueue(parts, bytes, Sends::Job).await,
+            Operation::Batch => self.enqueue(parts, bytes, Sends::Batch).await,
+            Operation::Cron | Operation::Workflows => {
+                self.enqueue(parts, bytes, Sends::Templates).await
+            }
             Operation::CancelJob { id } => Box::pin(self.cancel(parts, bytes, &id)).await,
             Operation::Pause { queue } => Box::pin(self.pause(parts, bytes, &queue, true)).await,
             Operation::Resume { queue } => Box::pin(self.pause(parts, bytes, &queue, false)).await,
+            Operation::RateLimit { key } | Operation::Override { key } => {
+                Box::pin(self.rate_limit(parts, bytes, &key)).await
+            }
+            Operation::QueueLimit { queue } => {
+                Box::pin(self.queue_limit(parts, bytes, &queue)).await
+            }
+            Operation::QueueConfig { queue } => {
+                Box::pin(self.queue_config(parts, bytes, &queue)).await
+            }
             Operation::Reset if reset => Box::pin(self.reset(parts, bytes)).await,
             _ => self.forward(&parts, bytes).await,
         }

@@ -216,7 +216,13 @@ impl Proxy {
             splice.replace(range, quote(&row.claimed.claim_id));
             call.body = splice.apply(&call.body).into();
         }
+        let body = call.body.clone();
         let answer = self.insist(call, scope, verb, &job, row.as_ref()).await;
+        if let (Verb::Nack, Some(row), Ok(reply)) = (verb, &row, &answer)
+            && reply.status.is_success()
+        {
+            self.heed(row, &body).await;
+        }
         let over = match &answer {
             Ok(reply) if reply.status.is_success() => true,
             // The backend's own verdict passes as it is; the slot follows what it says of the job.

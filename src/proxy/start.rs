@@ -10,9 +10,9 @@ use tokio::time::Instant;
 
 use super::job::micros;
 use super::{DEPTH, PROOF, Proxy};
-use crate::hold::{Held, Lane, Refused};
+use crate::hold::{self, Held, Lane, Refused};
 use crate::json::{Json, quote};
-use crate::limit::{Strategy, Timestamp};
+use crate::limit::{Limited, OnLimit, Refusal, Strategy, Timestamp};
 use crate::store::{Claimed, Verdict};
 
 /// A job that may go to a worker: its slots are taken.
@@ -77,7 +77,8 @@ impl Proxy {
             }
             let ours = self.prove(lane, picked, visibility).await;
             // Asked under the limits of now, whenever it was claimed.
-            let ours: Vec<Held> = ours.into_iter().map(|held| sidecar.renewed(held)).collect();
+            let mut ours: Vec<Held> = ours.into_iter().map(|held| sidecar.renewed(held)).collect();
+            sidecar.bring_up_to_date(&mut ours);
             let asks: Vec<Claimed> = ours.iter().map(|held| held.claimed.clone()).collect();
             let Ok(verdicts) = sidecar.store.take(&asks, want - out.len()).await else {
                 ours.into_iter()
@@ -87,11 +88,13 @@ impl Proxy {
             };
             let before = out.len();
             // From the back, so that what is put back at the front of its group keeps its order.
-            let mut started = Vec::new();
+            let (mut started, mut dropped) = (Vec::new(), Vec::new());
             for (held, verdict) in ours.into_iter().zip(verdicts).rev() {
                 match verdict {
                     Verdict::Started { at } => started.push(Started { held, at }),
-                    Verdict::Refused { which, why, at, .. } => self.refused(held, which, &why, at),
+                    Verdict::Refused {
+                        which, why, action, ..
+                    } => dropped.extend(self.refused(held, which, &why, action)),
                     Verdict::Unasked => sidecar.hold.put_back(held, None),
                     Verdict::Lost => {
                         sidecar.hold.forget(&held.claimed.job);
@@ -101,9 +104,10 @@ impl Proxy {
             for start in started.into_iter().rev() {
                 self.leave_hold(start, &mut out).await;
             }
-            if out.len() == before {
+            if out.len() == before && dropped.is_empty() {
                 break;
             }
+            self.drop_soon(dropped);
         }
         out
     }
@@ -124,27 +128,34 @@ impl Proxy {
         }
     }
 
-    fn refused(
-        &self,
-        held: Held,
-        which: usize,
-        why: &crate::limit::Refusal,
-        at: Option<Timestamp>,
-    ) {
+    /// Does with a refused job what the strongest action of its refusals says; it is returned if it is
+    /// to be dropped.
+    fn refused(&self, held: Held, which: usize, why: &Refusal, action: OnLimit) -> Option<Held> {
+        let sidecar = &self.sidecar;
         let Some(limited) = held.claimed.limited.get(which) else {
-            return self.sidecar.hold.put_back(held, None);
+            sidecar.hold.put_back(held, None);
+            return None;
         };
-        self.sidecar
+        sidecar
             .metrics
-            .refused(limited, why.strategy, !held.refused);
-        let policy = limited.policy.clone();
+            .exceeded(limited.key.as_str(), why.strategy, !held.refused);
+        let by = acting(&held, which, action).unwrap_or(limited);
+        sidecar.metrics.refused(&by.policy, action);
+        if action == OnLimit::Drop {
+            return sidecar.hold.doom(held.clone()).then_some(held);
+        }
         let paused = why.strategy == Strategy::Concurrency && why.limit == 0;
-        let refused = match at {
-            Some(at) => Refused::Until(at),
-            None if paused => Refused::Paused,
-            None => Refused::ForSlot,
+        let refusal = hold::Refusal {
+            refused: match why.at {
+                Some(at) => Refused::Until(at),
+                None if paused => Refused::Paused,
+                None => Refused::ForSlot,
+            },
+            policy: limited.policy.clone(),
+            rescheduled: (action == OnLimit::Reschedule).then(|| sidecar.store.now()),
         };
-        self.sidecar.hold.put_back(held, Some((refused, policy)));
+        sidecar.hold.put_back(held, Some(refusal));
+        None
     }
 
     /// Drops what is past its deadline, and asks the backend about what it has not confirmed for a
@@ -176,9 +187,12 @@ impl Proxy {
                 // Not said to be gone, so it stays; not known to be ours, so it does not go out.
                 Some(Word::None) => {
                     let by = held.claimed.limited.first().map(|l| l.policy.clone());
-                    let later = Refused::Until(self.sidecar.store.now().plus(NO_WORD));
-                    let refused = (later, by.unwrap_or_else(|| Arc::from("")));
-                    self.sidecar.hold.put_back(held, Some(refused));
+                    let refusal = hold::Refusal {
+                        refused: Refused::Until(self.sidecar.store.now().plus(NO_WORD)),
+                        policy: by.unwrap_or_else(|| Arc::from("")),
+                        rescheduled: None,
+                    };
+                    self.sidecar.hold.put_back(held, Some(refusal));
                 }
                 Some(Word::Gone) | None => {
                     let claimed = &held.claimed;
@@ -295,6 +309,15 @@ impl Proxy {
             _ => None,
         }
     }
+}
+
+/// The limit whose action it is: the one that lets go last if that is its action, else the first that
+/// has it. (Where two limits with the same action stand beside a third that outlasts both, it may be
+/// the one of them that did not refuse; only a label depends on it.)
+pub(super) fn acting(held: &Held, which: usize, action: OnLimit) -> Option<&Limited> {
+    let limited = &held.claimed.limited;
+    let mut all = limited.get(which).into_iter().chain(limited.iter());
+    all.find(|limited| limited.on_limit == action)
 }
 
 /// The ids in a heartbeat reply's `jobs_extended`.

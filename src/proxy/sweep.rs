@@ -36,8 +36,10 @@ impl Proxy {
                 _ = ticks.tick() => {}
                 () = stop.cancelled() => return,
             }
+            self.sidecar.end_expired();
             self.return_idle().await;
             self.keep_held().await;
+            self.drop_soon(self.sidecar.hold.doomed());
             self.ask_about_overdue(&mut unasked).await;
             self.ask_about_paused().await;
             let now = self.sidecar.live().edition;

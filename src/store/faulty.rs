@@ -8,7 +8,8 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::{
-    Answer, Change, Claimed, Ended, Gen, Place, Room, Row, Store, StoreError, Usage, Verdict,
+    Answer, Change, Claimed, Ended, Gen, Overrides, Place, Room, Row, Store, StoreError, Usage,
+    Verdict,
 };
 use crate::limit::{Key, Limited, Limits, Space, Timestamp};
 
@@ -183,6 +184,10 @@ impl Store for Faulty {
 
     fn set(&self, change: Change) -> Answer<'_, bool> {
         self.run(move || self.inner.set(change))
+    }
+
+    fn overrides(&self) -> &Overrides {
+        self.inner.overrides()
     }
 
     fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>> {

@@ -14,7 +14,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
 use self::books::Books;
-use super::{Answer, Change, Claimed, Ended, Gen, Place, Room, Row, Store, Usage, Verdict};
+use super::{
+    Answer, Change, Claimed, Ended, Gen, Overrides, Place, Room, Row, Store, Usage, Verdict,
+};
 use crate::limit::{Key, Limited, Limits, Space, Timestamp};
 
 /// Keeps usage in memory.
@@ -22,6 +24,7 @@ use crate::limit::{Key, Limited, Limits, Space, Timestamp};
 pub struct MemoryStore {
     clock: Clock,
     books: Mutex<Books>,
+    overrides: Overrides,
 }
 
 /// Wall time that runs on tokio's monotonic clock: it does not jump, and stands still with paused
@@ -55,6 +58,7 @@ impl MemoryStore {
         MemoryStore {
             clock: Clock::new(unix_micros),
             books: Mutex::new(Books::new()),
+            overrides: Overrides::default(),
         }
     }
 
@@ -107,7 +111,18 @@ impl Store for MemoryStore {
 
     fn set(&self, change: Change) -> Answer<'_, bool> {
         let (mut books, now) = self.open();
+        match change {
+            Change::Override { space, key, set } => {
+                return answer(self.overrides.put(space, key, set));
+            }
+            Change::Clear => self.overrides.clear(),
+            _ => {}
+        }
         answer(books.set(change, now))
+    }
+
+    fn overrides(&self) -> &Overrides {
+        &self.overrides
     }
 
     fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>> {

@@ -32,6 +32,7 @@ pub enum Op {
     Nack,
     Heartbeat,
     Job,
+    Cancel,
 }
 
 /// What goes wrong with one request.
@@ -248,6 +249,7 @@ impl Faulty {
             (_, "workers/nack") => Op::Nack,
             (_, "workers/heartbeat") => Op::Heartbeat,
             ("GET", rest) if rest.starts_with("jobs/") => Op::Job,
+            ("DELETE", rest) if rest.starts_with("jobs/") => Op::Cancel,
             _ => Op::Any,
         };
         let fault = self.fault_for(op);

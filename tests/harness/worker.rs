@@ -100,6 +100,12 @@ impl Hands {
         self.settle("/ojs/v1/workers/nack", job, false, body).await
     }
 
+    /// Nacks with this error, and with nothing else that SDKs do not send.
+    pub async fn nack_with(&self, job: &str, error: Value) -> u16 {
+        let body = json!({ "job_id": job, "error": error });
+        self.settle("/ojs/v1/workers/nack", job, false, body).await
+    }
+
     async fn settle(&self, path: &str, job: &str, ack: bool, body: Value) -> u16 {
         let mut tries = 0;
         let status = loop {

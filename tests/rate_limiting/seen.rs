@@ -146,13 +146,19 @@ async fn inspection_has_the_shape_of_the_text_and_true_numbers() {
     assert_eq!(
         shape(&seen),
         [
+            "active",
+            "available",
             "concurrency",
             "estimated",
             "key",
+            "limit",
+            "period",
             "rate",
             "throttle",
+            "waiting",
             "waiting_count"
-        ]
+        ],
+        "those of the text, and flat ones for the command line and the admin UI"
     );
     assert_eq!(seen["key"], "stripe-api");
     assert_eq!(

@@ -30,6 +30,55 @@ async fn bind(net: &Net) -> (Listener, String) {
     (listener, base)
 }
 
+/// A request that a backend was sent.
+pub type Heard = (http::request::Parts, Bytes);
+
+/// A backend that answers everything alike.
+#[derive(Clone, Default)]
+pub struct Answering(Arc<Mutex<Vec<Heard>>>);
+
+impl Answering {
+    /// What it was sent so far.
+    pub fn requests(&self) -> Vec<Heard> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+/// A backend that answers everything with `status` and `body`, with a sidecar before it and a client of that.
+pub async fn answering(
+    status: u16,
+    body: &'static str,
+    config: &str,
+) -> (Answering, Sidecar, Client) {
+    let net = Net::Sim(sim::Network::default());
+    let (mut listener, base) = bind(&net).await;
+    let answering = Answering::default();
+    let heard = answering.clone();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let heard = heard.clone();
+            let answer = move |request: Request<Incoming>| {
+                let heard = heard.clone();
+                async move {
+                    let (head, sent) = request.into_parts();
+                    let sent = sent.collect().await.unwrap().to_bytes();
+                    heard.0.lock().unwrap().push((head, sent));
+                    let mut response =
+                        Response::new(Full::new(Bytes::from_static(body.as_bytes())));
+                    *response.status_mut() = http::StatusCode::from_u16(status).unwrap();
+                    Ok::<_, Infallible>(response)
+                }
+            };
+            let connection = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service_fn(answer));
+            tokio::spawn(connection);
+        }
+    });
+    let sidecar = Sidecar::start(net.clone(), &base, 7, config).await;
+    let client = Client::new(&net, sidecar.addr);
+    (answering, sidecar, client)
+}
+
 impl Recording {
     /// One with a sidecar before it and a client of that.
     pub async fn with_sidecar(config: &str) -> (Recording, Sidecar, Client) {

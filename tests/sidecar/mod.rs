@@ -18,11 +18,16 @@ pub struct Sidecar {
 }
 
 impl Sidecar {
-    /// Starts one before `upstream`; `config` is TOML without `[server]`.
+    /// Starts one before `upstream`; `config` is TOML that begins inside `[server]`, with `listen` if
+    /// that is to be another.
     pub async fn start(net: Net, upstream: &str, seed: u64, config: &str) -> Sidecar {
-        let server = format!(
-            "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\nupstream = {upstream:?}\n"
-        );
+        let listen = if config.starts_with("listen =") {
+            ""
+        } else {
+            "listen = \"127.0.0.1:0\"\n"
+        };
+        let server =
+            format!("[server]\n{listen}admin_listen = \"127.0.0.1:0\"\nupstream = {upstream:?}\n");
         let settings = Settings::parse(&format!("{server}{config}"), "test.toml")
             .unwrap_or_else(|report| panic!("{}", report.render(false)));
         let env = Env {

@@ -147,6 +147,8 @@ impl Books {
             }
             Change::Shut { key, until } => self.keys.shut(&key, until, now),
             Change::Adopt { claimed, until } => self.adopt(claimed, until),
+            // Kept beside the books.
+            Change::Override { .. } => false,
             Change::Clear => {
                 let empty = self.keys.len() == 0 && self.rows.len() == 0;
                 *self = Books {

@@ -1,0 +1,484 @@
+//! What a nack says of the service behind a job: "not before then". Read from the `error` alone; when
+//! to believe it is `[policy.feedback]`.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::UNIX_EPOCH;
+
+use super::Pattern;
+use crate::duration;
+use crate::json::{Json, Kind};
+use crate::limit::Timestamp;
+
+/// `[policy.feedback]`: which signals of a nack shut the policy's keys, and for how long.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Feedback {
+    /// Whether `rate_limit_until` is heeded (rate-limiting text, 9.1).
+    pub until: bool,
+    /// Whether `retry_after` is heeded.
+    pub retry_after: bool,
+    /// Whether the headers of a vendor's answer are heeded, where a nack's `details` have them.
+    pub headers: bool,
+    /// What errors are called that mean "too many requests" and say no time.
+    pub codes: Vec<Pattern>,
+    /// How long one of those shuts the key, in microseconds.
+    pub default_pause: u64,
+    /// The longest that any signal shuts it, in microseconds.
+    pub max_pause: u64,
+    /// Which part of `default_pause` may be added to it, 0 to 1: keys that were shut together do not
+    /// open together.
+    pub jitter: f64,
+}
+
+impl Default for Feedback {
+    fn default() -> Feedback {
+        Feedback {
+            until: true,
+            retry_after: true,
+            headers: true,
+            codes: Vec::new(),
+            default_pause: 10_000_000,
+            max_pause: 900_000_000,
+            jitter: 0.1,
+        }
+    }
+}
+
+/// How long a key is to be shut, and what said so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pause {
+    /// No starts before this time.
+    pub until: Timestamp,
+    /// The signal: `rate_limit_until`, `retry_after`, `headers` or `codes`.
+    pub reason: &'static str,
+}
+
+impl Feedback {
+    /// What the `error` of a nack asks for at `now`: the latest time that any signal names, at most
+    /// `max_pause` away, so that a worker with a wrong clock shuts nothing for years. Times that have
+    /// passed and values that cannot be read are no signals. `job` seeds the jitter.
+    pub fn pause(&self, error: Json<'_>, now: Timestamp, job: &str) -> Option<Pause> {
+        let details = error.get("details");
+        let places = || [Some(error), details].into_iter().flatten();
+        let until = || places().filter_map(|place| moment(place.get("rate_limit_until")?));
+        let after = || places().filter_map(|place| delay(place.get("retry_after")?));
+        let named = [
+            (self.until, "rate_limit_until", until().max()),
+            (
+                self.retry_after,
+                "retry_after",
+                after().map(|wait| now.plus(wait)).max(),
+            ),
+            (
+                self.headers,
+                "headers",
+                details.and_then(|details| by_headers(details, now)),
+            ),
+        ];
+        let told = named
+            .into_iter()
+            .filter(|(heeded, ..)| *heeded)
+            .filter_map(|(_, reason, until)| Some((until?, reason)))
+            .filter(|(until, _)| *until > now)
+            .max_by_key(|(until, _)| *until);
+        let (until, reason) = match told {
+            Some(told) => told,
+            None if self.knows(error) => (now.plus(self.unnamed(job)), "codes"),
+            None => return None,
+        };
+        Some(Pause {
+            until: until.min(now.plus(self.max_pause)),
+            reason,
+        })
+    }
+
+    /// `default_pause` and its jitter.
+    fn unnamed(&self, job: &str) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        job.hash(&mut hasher);
+        // Job ids differ, and the same run gives the same pause.
+        let part = f64::from(hasher.finish() as u32) / f64::from(u32::MAX);
+        let more = self.default_pause as f64 * self.jitter * part;
+        self.default_pause.saturating_add(more as u64)
+    }
+
+    /// Whether one of the codes names the error: its type or code, a value of its details, or its
+    /// message.
+    fn knows(&self, error: Json<'_>) -> bool {
+        if self.codes.is_empty() {
+            return false;
+        }
+        let details = error.get("details");
+        let of_details = details
+            .into_iter()
+            .flat_map(|details| details.members())
+            .map(|member| member.value);
+        let own = ["type", "code", "message"]
+            .into_iter()
+            .filter_map(|name| error.get(name));
+        own.chain(of_details)
+            .filter_map(scalar)
+            .any(|text| self.codes.iter().any(|code| names(code, &text)))
+    }
+}
+
+/// Whether a code is the text, or names the error that the text tells of. Stock SDKs can say no more
+/// than a stack trace: JavaScript's begins with `RateLimitError: …`, Python's ends with
+/// `vendor.RateLimitError: …`, and the frames between are indented.
+fn names(code: &Pattern, text: &str) -> bool {
+    if code.matches(text) {
+        return true;
+    }
+    let lines = text
+        .lines()
+        .filter(|line| !line.starts_with(char::is_whitespace));
+    lines.filter_map(class).any(|class| {
+        let last = class.rsplit(['.', ':', '\\']).next().unwrap_or(class);
+        code.matches(class) || code.matches(last)
+    })
+}
+
+/// The error's class in a line such as `vendor.RateLimitError: too many requests`.
+fn class(line: &str) -> Option<&str> {
+    let (class, _) = line.split_once(": ").unwrap_or((line, ""));
+    let class = class.trim_end().trim_end_matches(':');
+    (!class.is_empty() && !class.contains(' ')).then_some(class)
+}
+
+/// A text's or number's text.
+fn scalar(value: Json<'_>) -> Option<String> {
+    match value.kind() {
+        Kind::String => value.text().map(|text| text.into_owned()),
+        Kind::Number => std::str::from_utf8(value.raw()).ok().map(str::to_owned),
+        _ => None,
+    }
+}
+
+/// An RFC 3339 time.
+fn moment(value: Json<'_>) -> Option<Timestamp> {
+    let at: jiff::Timestamp = value.text()?.trim().parse().ok()?;
+    u64::try_from(at.as_microsecond()).ok().map(Timestamp)
+}
+
+/// Microseconds: a number of seconds, as a number or text, or a duration.
+fn delay(value: Json<'_>) -> Option<u64> {
+    let text = scalar(value)?;
+    seconds(&text).or_else(|| duration::parse(&text).ok())
+}
+
+/// Seconds, whole or not, in microseconds.
+fn seconds(text: &str) -> Option<u64> {
+    let seconds: f64 = text.trim().parse().ok()?;
+    // A float that is too large becomes the largest number, which is clamped like any other.
+    (seconds.is_finite() && seconds > 0.0).then_some((seconds * 1e6) as u64)
+}
+
+/// What headers ask for, in `details` themselves or in `details.headers`. Of several, the latest.
+fn by_headers(details: Json<'_>, now: Timestamp) -> Option<Timestamp> {
+    let places = [Some(details), details.get("headers")];
+    let of_place = |place: Json<'_>| {
+        let header = |name: &str| header(place, name);
+        let spent = |limit: &str| {
+            let left = header(&format!("{limit}-Remaining"));
+            // Many services send these with every answer: only a spent budget is a signal.
+            left.is_none_or(|left| left.trim().parse() == Ok(0.0))
+        };
+        let reset = |limit: &str| {
+            header(&format!("{limit}-Reset"))
+                .filter(|_| spent(limit))
+                .and_then(|text| reset(&text, now))
+        };
+        let found = [
+            header("Retry-After").and_then(|text| retry_after(&text, now)),
+            header("RateLimit").and_then(|text| Some(now.plus(rate_limit(&text)?))),
+            reset("RateLimit"),
+            reset("X-RateLimit"),
+        ];
+        found.into_iter().flatten().max()
+    };
+    places.into_iter().flatten().filter_map(of_place).max()
+}
+
+/// A header's value; the first where there is a list.
+fn header(place: Json<'_>, name: &str) -> Option<String> {
+    let value = place.get(name)?;
+    match value.kind() {
+        Kind::Array => scalar(value.items().next()?),
+        _ => scalar(value),
+    }
+}
+
+/// `Retry-After`: seconds or an HTTP date (RFC 9110, 10.2.3).
+fn retry_after(text: &str, now: Timestamp) -> Option<Timestamp> {
+    if let Some(wait) = seconds(text) {
+        return Some(now.plus(wait));
+    }
+    let at = httpdate::parse_http_date(text.trim()).ok()?;
+    let since = at.duration_since(UNIX_EPOCH).ok()?;
+    u64::try_from(since.as_micros()).ok().map(Timestamp)
+}
+
+/// `X-RateLimit-Reset`: seconds from now, or seconds or milliseconds since 1970.
+fn reset(text: &str, now: Timestamp) -> Option<Timestamp> {
+    let micros = seconds(text)?;
+    Some(match micros {
+        0..1_000_000_000_000_000 => now.plus(micros),
+        1_000_000_000_000_000..1_000_000_000_000_000_000 => Timestamp(micros),
+        _ => Timestamp(micros / 1_000),
+    })
+}
+
+/// `RateLimit`: `"name";r=0;t=12`, several with commas between, or as in earlier drafts
+/// `limit=100, remaining=0, reset=12`. Microseconds until the last spent budget is new.
+fn rate_limit(text: &str) -> Option<u64> {
+    let number = |policy: &str, between: &[char], names: [&str; 2]| {
+        policy.split(between).find_map(|part| {
+            let (name, value) = part.split_once('=')?;
+            names
+                .contains(&name.trim())
+                .then(|| value.trim().to_owned())
+        })
+    };
+    let wait = |policy: &str, between: &[char]| {
+        let left = number(policy, between, ["r", "remaining"])?;
+        let reset = number(policy, between, ["t", "reset"])?;
+        (left.parse() == Ok(0.0)).then(|| seconds(&reset))?
+    };
+    let items = text.split(',').filter_map(|policy| wait(policy, &[';']));
+    items.max().or_else(|| wait(text, &[',', ';']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 2026-02-13T12:00:00Z.
+    const NOW: Timestamp = Timestamp(1_770_984_000_000_000);
+
+    /// Seconds until which an error shuts, and why.
+    fn pause(feedback: &Feedback, error: &str) -> Option<(f64, &'static str)> {
+        let error = Json::parse(error.as_bytes(), 16).unwrap();
+        let pause = feedback.pause(error, NOW, "job")?;
+        Some((pause.until.since(NOW) as f64 / 1e6, pause.reason))
+    }
+
+    /// An error, and for how many seconds it shuts by which signal.
+    const SIGNALS: &[(&str, Option<(f64, &str)>)] = &[
+        (
+            r#"{"type":"RateLimitExceeded","rate_limit_until":"2026-02-13T12:05:00Z"}"#,
+            Some((300.0, "rate_limit_until")),
+        ),
+        (
+            r#"{"rate_limit_until":"2026-02-13T13:00:30.5+01:00"}"#,
+            Some((30.5, "rate_limit_until")),
+        ),
+        (
+            r#"{"details":{"rate_limit_until":"2026-02-13T12:00:09Z"}}"#,
+            Some((9.0, "rate_limit_until")),
+        ),
+        (r#"{"rate_limit_until":"2026-02-13T11:59:59Z"}"#, None),
+        (
+            r#"{"rate_limit_until":"2087-01-01T00:00:00Z"}"#,
+            Some((900.0, "rate_limit_until")),
+        ),
+        (r#"{"rate_limit_until":"2026-02-13T12:05:00"}"#, None),
+        (r#"{"rate_limit_until":"1950-01-01T00:00:00Z"}"#, None),
+        (r#"{"rate_limit_until":"soon"}"#, None),
+        (r#"{"rate_limit_until":null}"#, None),
+        (r#"{"rate_limit_until":12}"#, None),
+        (r#"{"retry_after":12}"#, Some((12.0, "retry_after"))),
+        (r#"{"retry_after":0.25}"#, Some((0.25, "retry_after"))),
+        (r#"{"retry_after":"12"}"#, Some((12.0, "retry_after"))),
+        (r#"{"retry_after":"PT1M"}"#, Some((60.0, "retry_after"))),
+        (r#"{"retry_after":"1500ms"}"#, Some((1.5, "retry_after"))),
+        (
+            r#"{"details":{"retry_after":3}}"#,
+            Some((3.0, "retry_after")),
+        ),
+        (r#"{"retry_after":0}"#, None),
+        (r#"{"retry_after":-5}"#, None),
+        (r#"{"retry_after":1e300}"#, Some((900.0, "retry_after"))),
+        (r#"{"retry_after":"NaN"}"#, None),
+        (r#"{"retry_after":true}"#, None),
+        (r#"{"details":{"Retry-After":"7"}}"#, Some((7.0, "headers"))),
+        (r#"{"details":{"retry-after":7}}"#, Some((7.0, "headers"))),
+        (
+            r#"{"details":{"headers":{"retry-after":["7"]}}}"#,
+            Some((7.0, "headers")),
+        ),
+        (
+            r#"{"details":{"Retry-After":"Fri, 13 Feb 2026 12:00:20 GMT"}}"#,
+            Some((20.0, "headers")),
+        ),
+        (
+            r#"{"details":{"Retry-After":"Friday, 13-Feb-26 12:00:20 GMT"}}"#,
+            Some((20.0, "headers")),
+        ),
+        (
+            r#"{"details":{"Retry-After":"Fri, 13 Feb 2026 11:00:00 GMT"}}"#,
+            None,
+        ),
+        (r#"{"details":{"Retry-After":"later"}}"#, None),
+        (
+            r#"{"details":{"RateLimit":"\"default\";r=0;t=12"}}"#,
+            Some((12.0, "headers")),
+        ),
+        (
+            r#"{"details":{"RateLimit":"\"a\";r=0;t=12, \"b\";t=40;r=0"}}"#,
+            Some((40.0, "headers")),
+        ),
+        (r#"{"details":{"RateLimit":"\"a\";r=5;t=12"}}"#, None),
+        (
+            r#"{"details":{"RateLimit":"\"a\";r=0;t=12, \"b\";r=5;t=40"}}"#,
+            Some((12.0, "headers")),
+        ),
+        (
+            r#"{"details":{"RateLimit":"limit=100, remaining=0, reset=12"}}"#,
+            Some((12.0, "headers")),
+        ),
+        (
+            r#"{"details":{"RateLimit":"limit=100, remaining=4, reset=12"}}"#,
+            None,
+        ),
+        (r#"{"details":{"RateLimit":"limit=100"}}"#, None),
+        (
+            r#"{"details":{"RateLimit-Remaining":0,"RateLimit-Reset":9}}"#,
+            Some((9.0, "headers")),
+        ),
+        (
+            r#"{"details":{"X-RateLimit-Reset":"12"}}"#,
+            Some((12.0, "headers")),
+        ),
+        (
+            r#"{"details":{"X-RateLimit-Reset":"1770984015"}}"#,
+            Some((15.0, "headers")),
+        ),
+        (
+            r#"{"details":{"x-ratelimit-reset":1770984015500}}"#,
+            Some((15.5, "headers")),
+        ),
+        (r#"{"details":{"X-RateLimit-Reset":"1770983000"}}"#, None),
+        (
+            r#"{"details":{"X-RateLimit-Reset":"60","X-RateLimit-Remaining":"4999"}}"#,
+            None,
+        ),
+        (
+            r#"{"details":{"X-RateLimit-Reset":"60","X-RateLimit-Remaining":"0"}}"#,
+            Some((60.0, "headers")),
+        ),
+        (
+            r#"{"retry_after":5,"rate_limit_until":"2026-02-13T12:00:09Z","details":{"Retry-After":"7"}}"#,
+            Some((9.0, "rate_limit_until")),
+        ),
+        (
+            r#"{"retry_after":5,"rate_limit_until":"2026-02-13T11:00:00Z"}"#,
+            Some((5.0, "retry_after")),
+        ),
+        (r#"{"code":"handler_error","message":"429"}"#, None),
+        (r#"{"details":"Retry-After: 7"}"#, None),
+        ("{}", None),
+        ("[]", None),
+        ("\"rate_limit_until\"", None),
+    ];
+
+    #[test]
+    fn every_form_of_every_signal() {
+        for (error, expected) in SIGNALS {
+            assert_eq!(pause(&Feedback::default(), error), *expected, "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_honoured_is_not_heeded() {
+        let none = Feedback {
+            until: false,
+            retry_after: false,
+            headers: false,
+            ..Feedback::default()
+        };
+        let after = Feedback {
+            retry_after: true,
+            ..none.clone()
+        };
+        let all = r#"{"retry_after":5,"rate_limit_until":"2026-02-13T12:00:09Z","details":{"Retry-After":"7"}}"#;
+        assert_eq!(pause(&none, all), None);
+        assert_eq!(pause(&after, all), Some((5.0, "retry_after")));
+    }
+
+    fn with_codes(codes: &[&str]) -> Feedback {
+        Feedback {
+            codes: codes.iter().map(|code| Pattern::new(code)).collect(),
+            jitter: 0.0,
+            ..Feedback::default()
+        }
+    }
+
+    #[test]
+    fn codes_name_errors_as_the_sdks_send_them() {
+        let js = r#"{"code":"handler_error","message":"429 too many","retryable":true,"details":{"stack":"RateLimitError: 429 too many\n    at send (/app/mail.js:429:11)\n    at process.processTicksAndRejections (node:internal/process/task_queues:95:5)"}}"#;
+        let python = r#"{"code":"handler_error","message":"slow down","retryable":true,"details":{"traceback":"Traceback (most recent call last):\n  File \"/app/w.py\", line 429, in run\n    send()\nstripe.error.RateLimitError: slow down\n"}}"#;
+        let go = r#"{"code":"rate_limited","message":"429 from smtp","retryable":true}"#;
+        let rust =
+            r#"{"code":"handler_error","message":"RateLimited: try later","retryable":true}"#;
+        let ruby = r#"{"code":"handler_error","message":"no","details":{"error_class":"Stripe::RateLimitError"}}"#;
+        let php = r#"{"type":"App\\Exceptions\\TooManyRequests","message":"no","backtrace":[]}"#;
+        let plain = r#"{"code":"handler_error","message":"disk full","retryable":true,"details":{"stack":"Error: disk full\n    at RateLimitError (/app/x.js:429:1)","status":500}}"#;
+        let status = r#"{"code":"handler_error","message":"no","details":{"status":429}}"#;
+        let table: &[(&[&str], &str, bool)] = &[
+            (&["RateLimitError"], js, true),
+            (&["RateLimitError"], python, true),
+            (&["stripe.error.RateLimitError"], python, true),
+            (&["stripe.error.*"], python, true),
+            (&["rate_limited"], go, true),
+            (&["rate_*"], go, true),
+            (&["429*"], go, true),
+            (&["RateLimited"], rust, true),
+            (&["*try later*"], rust, true),
+            (&["RateLimitError"], ruby, true),
+            (&["Stripe::RateLimitError"], ruby, true),
+            (&["TooManyRequests"], php, true),
+            (&["429"], status, true),
+            // Not a line number, not a frame.
+            (&["429"], python, false),
+            (&["429", "RateLimitError"], plain, false),
+            (&["rate_limit"], go, false),
+            (&[], js, false),
+        ];
+        for (codes, error, expected) in table {
+            let expected = expected.then_some((10.0, "codes"));
+            assert_eq!(
+                pause(&with_codes(codes), error),
+                expected,
+                "{codes:?} {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_time_goes_before_a_code_and_jitter_only_adds() {
+        let feedback = with_codes(&["x"]);
+        assert_eq!(
+            pause(&feedback, r#"{"code":"x","retry_after":2}"#),
+            Some((2.0, "retry_after"))
+        );
+        let jittered = Feedback {
+            jitter: 0.1,
+            ..feedback.clone()
+        };
+        let error = Json::parse(br#"{"code":"x"}"#, 16).unwrap();
+        let pauses: Vec<u64> = (0..200)
+            .filter_map(|job| jittered.pause(error, NOW, &job.to_string()))
+            .map(|pause| pause.until.since(NOW))
+            .collect();
+        let (least, most) = (pauses.iter().min().unwrap(), pauses.iter().max().unwrap());
+        assert!(
+            *least >= 10_000_000 && *most <= 11_000_000,
+            "{least} {most}"
+        );
+        assert!(most - least > 500_000, "{least} {most}");
+        let short = Feedback {
+            max_pause: 3_000_000,
+            ..jittered
+        };
+        assert_eq!(pause(&short, r#"{"code":"x"}"#), Some((3.0, "codes")));
+    }
+}

@@ -1,0 +1,457 @@
+//! Limits as they are set over HTTP: overrides of a key, limits of a queue, and what a queue's config
+//! says of them. Read strictly: an operator's word that is not understood changes nothing.
+
+use super::job::{At, Path, kind_name, present, read_rates, read_throttle, slower};
+use super::{FieldError, numbers};
+use crate::json::{Json, Kind};
+use crate::limit::{Limits, Timestamp};
+
+/// The longest `reason` and `by`, in bytes.
+const LONGEST_TEXT: usize = 1_000;
+
+/// The members of a body that sets limits.
+const SET: [&str; 9] = [
+    "concurrency",
+    "rate",
+    "throttle",
+    "limit",
+    "period",
+    "max_per_second",
+    "expires_at",
+    "reason",
+    "by",
+];
+/// The members of `rate_limit` in a queue's config.
+const RATE_LIMIT: [&str; 5] = ["limit", "period", "rate", "throttle", "max_per_second"];
+const RATE: [&str; 2] = ["limit", "period"];
+const THROTTLE: [&str; 4] = ["limit", "period", "interval", "burst"];
+
+/// A body that sets limits, checked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SetLimits {
+    /// The numbers; at least one part is given.
+    pub limits: Limits,
+    /// When they end by themselves.
+    pub expires_at: Option<Timestamp>,
+    /// Why, for people.
+    pub reason: Option<String>,
+    /// Who, for people.
+    pub by: Option<String>,
+}
+
+/// What a queue's config says of limits. A part is `None` where the config does not name it, and
+/// `Some(None)` where it is null, which takes it away.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct QueueConfig {
+    /// Slots.
+    pub concurrency: Option<Option<u32>>,
+    /// Windows and spacing.
+    pub rate_limit: Option<Option<Limits>>,
+}
+
+impl SetLimits {
+    /// Reads the body of `PUT /ojs/v1/rate-limits/{key}` and its like at the time `now`: `concurrency`,
+    /// `rate`, `throttle`, or `limit` and `period` flat, or `max_per_second`, in the spellings of job
+    /// policies; with `expires_at`, `reason` and `by`.
+    ///
+    /// # Errors
+    /// The first member that is wrong, unknown, or missing; a body that sets no limit.
+    pub fn read(body: Json<'_>, now: Timestamp) -> Result<SetLimits, FieldError> {
+        let at = At("");
+        if body.kind() != Kind::Object {
+            return Err(FieldError {
+                field: "body".into(),
+                message: format!(
+                    "must be an object such as {{\"concurrency\": 5}}, found {}",
+                    kind_name(body.kind())
+                ),
+            });
+        }
+        known(body, at, &SET)?;
+        let limits = Limits {
+            concurrency: concurrency(body, at)?,
+            ..read_rate_limit(body, at)?
+        };
+        if limits == Limits::default() {
+            let message = "is missing, and so are rate and throttle: give at least one of them; \
+                           DELETE takes a limit away";
+            return Err(at.field("concurrency", message));
+        }
+        Ok(SetLimits {
+            limits,
+            expires_at: expiry(body, at, now)?,
+            reason: note(body, at, "reason")?,
+            by: note(body, at, "by")?,
+        })
+    }
+}
+
+impl QueueConfig {
+    /// Reads the body of `PUT …/queues/{name}/config`. What is not about limits is the backend's.
+    ///
+    /// # Errors
+    /// The first member about limits that is wrong.
+    pub fn read(body: Json<'_>) -> Result<QueueConfig, FieldError> {
+        let at = At("");
+        let concurrency = match body.get("concurrency") {
+            None => None,
+            Some(_) => Some(concurrency(body, at)?),
+        };
+        let rate_limit = match body.get("rate_limit") {
+            None => None,
+            Some(none) if none.is_null() => Some(None),
+            Some(given) => Some(Some(queue_rate_limit(given, at.member("rate_limit"))?)),
+        };
+        Ok(QueueConfig {
+            concurrency,
+            rate_limit,
+        })
+    }
+
+    /// Whether it says nothing of limits.
+    pub fn is_silent(&self) -> bool {
+        *self == QueueConfig::default()
+    }
+
+    /// `limits` as this config leaves them.
+    pub fn over(&self, limits: Limits) -> Limits {
+        let concurrency = self.concurrency.unwrap_or(limits.concurrency);
+        match &self.rate_limit {
+            None => Limits {
+                concurrency,
+                ..limits
+            },
+            Some(given) => Limits {
+                concurrency,
+                ..given.clone().unwrap_or_default()
+            },
+        }
+    }
+}
+
+/// `rate_limit` of a queue's config: an object, or a number of starts a second.
+fn queue_rate_limit(given: Json<'_>, path: Path) -> Result<Limits, FieldError> {
+    let at = path.at();
+    if given.kind() == Kind::Number {
+        let limit = given
+            .int()
+            .ok_or_else(|| at.error("must be a whole number or an object", given))?;
+        let rate = numbers::rate(limit, 1_000_000).map_err(|wrong| path.wrong(wrong))?;
+        return Ok(Limits {
+            rates: vec![rate],
+            ..Limits::default()
+        });
+    }
+    if given.kind() != Kind::Object {
+        let should = "must be an object such as {\"limit\": 100, \"period\": \"PT1M\"}";
+        return Err(at.error(should, given));
+    }
+    known(given, at, &RATE_LIMIT)?;
+    let limits = read_rate_limit(given, at)?;
+    if limits == Limits::default() {
+        return Err(at.field(
+            "limit",
+            "is required: how many jobs may start in one period",
+        ));
+    }
+    Ok(limits)
+}
+
+/// Windows and spacing, in any of their spellings.
+fn read_rate_limit(value: Json<'_>, at: At<'_>) -> Result<Limits, FieldError> {
+    let rate = present(value, "rate");
+    let flat = present(value, "limit").is_some();
+    if rate.is_some() && flat {
+        return Err(at.field("limit", "says the same as rate: leave one of them out"));
+    }
+    let number = rate.is_some_and(|rate| rate.kind() == Kind::Number);
+    if present(value, "period").is_some() && !flat && !number {
+        return Err(at.field("period", "needs a limit beside it"));
+    }
+    if let Some(rate) = rate {
+        let path = at.member("rate");
+        match rate.kind() {
+            Kind::Object => known(rate, path.at(), &RATE)?,
+            Kind::Array => {
+                if rate.items().next().is_none() {
+                    return Err(at.field("rate", "is an empty list: leave it out"));
+                }
+                for (index, item) in rate.items().enumerate() {
+                    known(item, At(&format!("{}[{index}]", path.0)), &RATE)?;
+                }
+            }
+            _ => {}
+        }
+    }
+    if let Some(throttle) = present(value, "throttle") {
+        known(throttle, at.member("throttle").at(), &THROTTLE)?;
+    }
+    let mut throttle = read_throttle(value, at)?;
+    if let Some(most) = at.int(value, "max_per_second")? {
+        let spacing = numbers::throttle(most, 1_000_000, 1)
+            .map_err(|wrong| at.member("max_per_second").wrong(wrong))?;
+        throttle = Some(throttle.map_or(spacing, |other| slower(other, spacing)));
+    }
+    Ok(Limits {
+        concurrency: None,
+        rates: read_rates(value, at)?,
+        throttle,
+    })
+}
+
+fn concurrency(value: Json<'_>, at: At<'_>) -> Result<Option<u32>, FieldError> {
+    let Some(slots) = at.int(value, "concurrency")? else {
+        return Ok(None);
+    };
+    let slots = numbers::concurrency(slots).map_err(|message| at.field("concurrency", message))?;
+    Ok(Some(slots))
+}
+
+fn expiry(body: Json<'_>, at: At<'_>, now: Timestamp) -> Result<Option<Timestamp>, FieldError> {
+    let example = "such as \"2026-02-13T13:00:00Z\"";
+    let Some(text) = at.text(body, "expires_at")? else {
+        return Ok(None);
+    };
+    let time: jiff::Timestamp = text.parse().map_err(|_| {
+        at.field(
+            "expires_at",
+            format!("must be a time with its zone, {example}, found {text:?}"),
+        )
+    })?;
+    let time = Timestamp(u64::try_from(time.as_microsecond()).unwrap_or(0));
+    if time <= now {
+        let message = format!("has passed: it must be a time to come, {example}");
+        return Err(at.field("expires_at", message));
+    }
+    Ok(Some(time))
+}
+
+fn note(body: Json<'_>, at: At<'_>, name: &str) -> Result<Option<String>, FieldError> {
+    match at.text(body, name)? {
+        Some(text) if text.len() > LONGEST_TEXT => Err(at.field(
+            name,
+            format!(
+                "has at most {LONGEST_TEXT} bytes, this one has {}",
+                text.len()
+            ),
+        )),
+        text => Ok(text.map(|text| text.into_owned())),
+    }
+}
+
+/// Refuses members that mean nothing here, with what may have been meant.
+fn known(object: Json<'_>, at: At<'_>, names: &[&str]) -> Result<(), FieldError> {
+    for member in object.members() {
+        if names.iter().any(|name| member.is_named(name)) {
+            continue;
+        }
+        let written = member.name.text().unwrap_or_default();
+        // It is said back, so it is not said whole.
+        let name: String = written.chars().take(64).collect();
+        let alike = |known: &str| {
+            let both = known.bytes().zip(name.bytes());
+            both.take_while(|(a, b)| a.eq_ignore_ascii_case(b)).count()
+        };
+        let nearest = names.iter().max_by_key(|known| alike(known));
+        let advice = match nearest.filter(|known| alike(known) >= 3) {
+            Some(nearest) => format!("did you mean `{nearest}`?"),
+            None => format!("known are {}", names.join(", ")),
+        };
+        return Err(at.field(&name, format!("is not known here; {advice}")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp(1_770_000_000_000_000);
+
+    fn set(body: &str) -> Result<SetLimits, FieldError> {
+        SetLimits::read(Json::parse(body.as_bytes(), 16).unwrap(), NOW)
+    }
+
+    /// Limits in one line: slots, windows, spacing.
+    fn line(limits: &Limits) -> String {
+        let mut words = Vec::new();
+        words.extend(limits.concurrency.map(|slots| format!("{slots} slots")));
+        let seconds = |micros: u64| micros as f64 / 1e6;
+        for rate in &limits.rates {
+            words.push(format!("{}/{}s", rate.limit, seconds(rate.period.get())));
+        }
+        words.extend(limits.throttle.map(|t| {
+            let period = seconds(t.period.get());
+            format!("spaced {}/{period}s/{}", t.limit, t.burst)
+        }));
+        words.join(" ")
+    }
+
+    #[test]
+    fn spellings() {
+        for (body, want) in [
+            (r#"{"concurrency":0}"#, "0 slots"),
+            (r#"{"Concurrency":3,"rate":null}"#, "3 slots"),
+            (r#"{"limit":100,"period":"1m"}"#, "100/60s"),
+            (r#"{"rate":5,"period":"second"}"#, "5/1s"),
+            (r#"{"rate":{"limit":9,"period":"PT1H"}}"#, "9/3600s"),
+            (
+                r#"{"rate":[{"limit":1,"period":"1s"},{"limit":2,"period":"1d"}]}"#,
+                "1/1s 2/86400s",
+            ),
+            (
+                r#"{"throttle":{"limit":10,"period":"PT1S","burst":2}}"#,
+                "spaced 10/1s/2",
+            ),
+            (r#"{"throttle":{"interval":"PT0.1S"}}"#, "spaced 1/0.1s/1"),
+            (r#"{"max_per_second":4}"#, "spaced 4/1s/1"),
+            (
+                r#"{"concurrency":1,"limit":2,"period":"1s","throttle":{"interval":"1s"}}"#,
+                "1 slots 2/1s spaced 1/1s/1",
+            ),
+        ] {
+            let set = set(body).unwrap_or_else(|error| panic!("{body}: {error}"));
+            assert_eq!(line(&set.limits), want, "{body}");
+        }
+        let whole = r#"{"concurrency":1,"expires_at":"2026-02-13T14:00:00+01:00","reason":"INC-1","by":"eve"}"#;
+        let whole = set(whole).unwrap();
+        assert_eq!(whole.expires_at, Some(Timestamp(1_770_987_600_000_000)));
+        assert_eq!(
+            (whole.reason.as_deref(), whole.by.as_deref()),
+            (Some("INC-1"), Some("eve"))
+        );
+    }
+
+    #[test]
+    #[expect(clippy::too_many_lines, reason = "a table")]
+    fn each_wrong_field_is_named() {
+        for (body, field, word) in [
+            ("[]", "body", "an object"),
+            ("{}", "concurrency", "give at least one"),
+            (r#"{"reason":"x"}"#, "concurrency", "give at least one"),
+            (
+                r#"{"concurrency":null}"#,
+                "concurrency",
+                "give at least one",
+            ),
+            (r#"{"concurrency":-1}"#, "concurrency", "from 0"),
+            (r#"{"concurrency":1.5}"#, "concurrency", "whole number"),
+            (r#"{"concurrency":"5"}"#, "concurrency", "found a string"),
+            (r#"{"concurrency":2000000000}"#, "concurrency", "1000000000"),
+            (r#"{"limit":0,"period":"1s"}"#, "limit", "to pause"),
+            (r#"{"limit":5}"#, "period", "is required"),
+            (r#"{"period":"1s"}"#, "period", "a limit beside it"),
+            (r#"{"limit":5,"period":"soon"}"#, "period", "not a duration"),
+            (r#"{"limit":5,"period":60}"#, "period", "a duration"),
+            (
+                r#"{"limit":5,"period":"1s","rate":{"limit":1,"period":"1s"}}"#,
+                "limit",
+                "leave one",
+            ),
+            (r#"{"rate":true}"#, "rate", "an object"),
+            (r#"{"rate":[]}"#, "rate", "empty"),
+            (r#"{"rate":{"limit":1}}"#, "rate.period", "is required"),
+            (r#"{"rate":{"period":"1s"}}"#, "rate.limit", "is required"),
+            (
+                r#"{"rate":{"limit":1,"periode":"1s"}}"#,
+                "rate.periode",
+                "`period`",
+            ),
+            (
+                r#"{"rate":[{"limit":1,"period":"1s"},{"limit":1,"per":"1s"}]}"#,
+                "rate[1].per",
+                "`period`",
+            ),
+            (r#"{"throttle":5}"#, "throttle", "an object"),
+            (r#"{"throttle":{"burst":5}}"#, "throttle.limit", "required"),
+            (
+                r#"{"throttle":{"interval":"1s","x":1}}"#,
+                "throttle.x",
+                "known are",
+            ),
+            (r#"{"max_per_second":0}"#, "max_per_second", "from 1"),
+            (r#"{"concurency":5}"#, "concurency", "`concurrency`"),
+            (r#"{"concurrency":5,"until":"x"}"#, "until", "known are"),
+            (
+                r#"{"concurrency":5,"on_limit":"drop"}"#,
+                "on_limit",
+                "known",
+            ),
+            (
+                r#"{"concurrency":5,"expires_at":"2020-01-01T00:00:00Z"}"#,
+                "expires_at",
+                "has passed",
+            ),
+            (
+                r#"{"concurrency":5,"expires_at":"1960-01-01T00:00:00Z"}"#,
+                "expires_at",
+                "has passed",
+            ),
+            (
+                r#"{"concurrency":5,"expires_at":"tomorrow"}"#,
+                "expires_at",
+                "with its zone",
+            ),
+            (
+                r#"{"concurrency":5,"expires_at":"2030-01-01T00:00:00"}"#,
+                "expires_at",
+                "with its zone",
+            ),
+            (
+                r#"{"concurrency":5,"expires_at":1893456000}"#,
+                "expires_at",
+                "found a number",
+            ),
+            (r#"{"concurrency":5,"reason":7}"#, "reason", "a string"),
+            (r#"{"concurrency":5,"by":{}}"#, "by", "a string"),
+        ] {
+            let error = set(body).expect_err(body);
+            assert_eq!(error.field, field, "{body}: {error}");
+            assert!(error.message.contains(word), "{body}: {error}");
+        }
+        let long = format!(r#"{{"concurrency":5,"reason":"{}"}}"#, "x".repeat(1_001));
+        assert_eq!(set(&long).unwrap_err().field, "reason");
+    }
+
+    #[test]
+    fn a_queue_s_config() {
+        let read = |body: &str| QueueConfig::read(Json::parse(body.as_bytes(), 16).unwrap());
+        assert!(
+            read(r#"{"backpressure":{"max_depth":2},"retention":{}}"#).is_ok_and(|c| c.is_silent())
+        );
+        let before = set(r#"{"concurrency":1,"max_per_second":5}"#)
+            .unwrap()
+            .limits;
+        for (body, want) in [
+            (r#"{"concurrency":3,"other":1}"#, "3 slots spaced 5/1s/1"),
+            (r#"{"concurrency":null}"#, "spaced 5/1s/1"),
+            (
+                r#"{"rate_limit":{"limit":10,"period":"1m"}}"#,
+                "1 slots 10/60s",
+            ),
+            (r#"{"rate_limit":7}"#, "1 slots 7/1s"),
+            (
+                r#"{"rate_limit":{"max_per_second":2}}"#,
+                "1 slots spaced 2/1s/1",
+            ),
+            (r#"{"rate_limit":null,"concurrency":0}"#, "0 slots"),
+        ] {
+            let config = read(body).unwrap_or_else(|error| panic!("{body}: {error}"));
+            assert_eq!(line(&config.over(before.clone())), want, "{body}");
+        }
+        for (body, field) in [
+            (r#"{"concurrency":"many"}"#, "concurrency"),
+            (r#"{"rate_limit":"fast"}"#, "rate_limit"),
+            (r#"{"rate_limit":0}"#, "rate_limit"),
+            (r#"{"rate_limit":1.5}"#, "rate_limit"),
+            (r#"{"rate_limit":{}}"#, "rate_limit.limit"),
+            (r#"{"rate_limit":{"limit":1}}"#, "rate_limit.period"),
+            (
+                r#"{"rate_limit":{"limit":1,"perod":"1s"}}"#,
+                "rate_limit.perod",
+            ),
+        ] {
+            assert_eq!(read(body).expect_err(body).field, field, "{body}");
+        }
+    }
+}

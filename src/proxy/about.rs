@@ -1,0 +1,187 @@
+//! What the backend says of itself, with what the sidecar adds to it: the manifest names the
+//! extension, health has an object of ours. Every other byte stays.
+
+use bytes::Bytes;
+use http::Response;
+use http::request::Parts;
+
+use super::body::Body;
+use super::respond::Fault;
+use super::{DEPTH, Proxy, refuse};
+use crate::json::{Json, Kind, Splice};
+use crate::store::Place;
+
+const URI: &str = "urn:ojs:ext:rate-limiting";
+const EXTENSION: &str =
+    r#"{"name":"rate-limiting","uri":"urn:ojs:ext:rate-limiting","version":"1.0.0-rc.1"}"#;
+const CAPABILITY: &str = "rate_limiting";
+
+impl Proxy {
+    /// `GET /ojs/manifest`.
+    pub(super) async fn manifest(&self, parts: Parts) -> Response<Body> {
+        let call = self.plain_call(&parts, Bytes::new());
+        let mut reply = match super::call(self, "manifest", call).await {
+            Ok(reply) => reply,
+            Err(error) => return refuse(&parts, Fault::backend(&error, false)),
+        };
+        if reply.status.is_success()
+            && let Some(manifest) = with_extension(&reply.body)
+        {
+            reply.body = manifest.into();
+        }
+        self.theirs(&parts, reply)
+    }
+
+    /// `GET /ojs/v1/health`: the backend's answer, whatever it says, with `throttle` in it.
+    pub(super) async fn health(&self, parts: Parts) -> Response<Body> {
+        let sidecar = &self.sidecar;
+        let call = self.plain_call(&parts, Bytes::new());
+        let mut reply = match super::call(self, "health", call).await {
+            Ok(reply) => reply,
+            Err(error) => return refuse(&parts, Fault::backend(&error, false)),
+        };
+        let slots = sidecar.store.count(Place::Out).await;
+        let status = match &slots {
+            _ if sidecar.draining.is_cancelled() => "draining",
+            Ok(_) => "ok",
+            Err(_) => "store_unavailable",
+        };
+        let slots = slots.map_or_else(|_| "null".to_owned(), |slots| slots.to_string());
+        let throttle = format!(
+            r#"{{"status":"{status}","held":{},"slots":{slots},"version":"{}"}}"#,
+            sidecar.hold.len(),
+            env!("CARGO_PKG_VERSION"),
+        );
+        if let Ok(health) = Json::parse(&reply.body, DEPTH)
+            && health.kind() == Kind::Object
+        {
+            let mut splice = Splice::new();
+            put(health, "throttle", &throttle, &mut splice);
+            reply.body = splice.apply(&reply.body).into();
+        }
+        self.theirs(&parts, reply)
+    }
+}
+
+/// A manifest that names the extension; `None`: it is no JSON object.
+fn with_extension(text: &[u8]) -> Option<Vec<u8>> {
+    let manifest = Json::parse(text, DEPTH).ok()?;
+    if manifest.kind() != Kind::Object {
+        return None;
+    }
+    let mut splice = Splice::new();
+    // Some backends list the names of what they can do, others say yes or no to each.
+    match manifest.get_exact("capabilities") {
+        Some(list) if list.kind() == Kind::Array => {
+            append(list, &format!("\"{CAPABILITY}\""), &mut splice, |item| {
+                item.text().as_deref() == Some(CAPABILITY)
+            });
+        }
+        Some(object) if object.kind() == Kind::Object => {
+            put(object, CAPABILITY, "true", &mut splice);
+        }
+        _ => {
+            let value = format!(r#"{{"{CAPABILITY}":true}}"#);
+            put(manifest, "capabilities", &value, &mut splice);
+        }
+    }
+    match manifest.get_exact("extensions") {
+        Some(list) if list.kind() == Kind::Array => add_extension(list, &mut splice),
+        Some(object) if object.kind() == Kind::Object => match object.get_exact("official") {
+            Some(list) if list.kind() == Kind::Array => add_extension(list, &mut splice),
+            _ => put(object, "official", &format!("[{EXTENSION}]"), &mut splice),
+        },
+        _ => {
+            let value = format!(r#"{{"official":[{EXTENSION}]}}"#);
+            put(manifest, "extensions", &value, &mut splice);
+        }
+    }
+    Some(splice.apply(text))
+}
+
+/// Adds the extension to a list of URIs or of objects, as its first item is.
+fn add_extension(list: Json<'_>, splice: &mut Splice) {
+    let plain = list
+        .items()
+        .next()
+        .is_some_and(|first| first.kind() == Kind::String);
+    let item = if plain {
+        format!("\"{URI}\"")
+    } else {
+        EXTENSION.to_owned()
+    };
+    append(list, &item, splice, |item| {
+        let uri = item.get_exact("uri").unwrap_or(item);
+        uri.text().as_deref() == Some(URI)
+    });
+}
+
+/// Sets a member of an object.
+fn put(object: Json<'_>, name: &str, value: &str, splice: &mut Splice) {
+    match object.get_exact(name) {
+        Some(theirs) => splice.replace(theirs.range(), value),
+        None => splice.add_member(object, name, value.as_bytes()),
+    }
+}
+
+/// Adds an item to a list unless it is there.
+fn append(list: Json<'_>, item: &str, splice: &mut Splice, is_it: impl Fn(Json<'_>) -> bool) {
+    if list.items().any(is_it) {
+        return;
+    }
+    let (end, comma) = match list.items().last() {
+        Some(last) => (last.range().end, ","),
+        None => (list.range().start + 1, ""),
+    };
+    splice.replace(end..end, format!("{comma}{item}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest(text: &str) -> String {
+        String::from_utf8(with_extension(text.as_bytes()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn both_shapes_of_manifests_name_the_extension() {
+        let object = r#"{ "n": 1.0, "capabilities": {"rate_limiting": false, "x":true}, "extensions":{"official": [{"uri":"urn:other"} ]} }"#;
+        assert_eq!(
+            manifest(object),
+            format!(
+                r#"{{ "n": 1.0, "capabilities": {{"rate_limiting": true, "x":true}}, "extensions":{{"official": [{{"uri":"urn:other"}},{EXTENSION} ]}} }}"#
+            )
+        );
+        let list = r#"{"capabilities":["batch", "retry" ],"levels":[0,1]}"#;
+        assert_eq!(
+            manifest(list),
+            format!(
+                r#"{{"capabilities":["batch", "retry","rate_limiting" ],"levels":[0,1],"extensions":{{"official":[{EXTENSION}]}}}}"#
+            )
+        );
+        let lists = r#"{"capabilities":[],"extensions":["urn:a"]}"#;
+        assert_eq!(
+            manifest(lists),
+            r#"{"capabilities":["rate_limiting"],"extensions":["urn:a","urn:ojs:ext:rate-limiting"]}"#
+        );
+        assert_eq!(
+            manifest("{}"),
+            format!(
+                r#"{{"capabilities":{{"rate_limiting":true}},"extensions":{{"official":[{EXTENSION}]}}}}"#
+            )
+        );
+        assert_eq!(with_extension(b"[]"), None);
+        assert_eq!(with_extension(b"<html>"), None);
+    }
+
+    #[test]
+    fn one_that_names_it_already_stays_as_it_is() {
+        for text in [
+            r#"{"capabilities":["rate_limiting"],"extensions":["urn:ojs:ext:rate-limiting"]}"#,
+            r#"{"capabilities":{"rate_limiting":true},"extensions":{"official":[{"uri":"urn:ojs:ext:rate-limiting","version":"2"}]}}"#,
+        ] {
+            assert_eq!(manifest(text), text);
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Dropping (`on_limit = "drop"`): a job that a limit refused is ended in the backend under the claim
+//! that we hold. The decision stands: until the backend has the job as ended it stays held, out of
+//! every worker's reach, and is tried again at the next sweep.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use tokio::time::Instant;
+
+use super::start::acting;
+use super::{DEPTH, Proxy};
+use crate::hold::Held;
+use crate::json::{Json, quote};
+use crate::limit::OnLimit;
+use crate::metrics::Event;
+use crate::upstream::Call;
+
+/// How an attempt to end a job came out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    /// It is discarded, or cancelled where it cannot be discarded.
+    Dropped,
+    /// It ended in another way, or its claim is not ours any more.
+    Lost,
+    /// It did not happen, or nobody can say.
+    Open,
+}
+
+impl Proxy {
+    /// Ends doomed jobs, one after the other, while their FETCH goes on.
+    pub(super) fn drop_soon(&self, doomed: Vec<Held>) {
+        if doomed.is_empty() {
+            return;
+        }
+        let proxy = self.clone();
+        // Tracked: a stop waits for it.
+        let _task = self.sidecar.tasks.spawn(async move {
+            for held in doomed {
+                proxy.drop_one(&held).await;
+            }
+        });
+    }
+
+    async fn drop_one(&self, held: &Held) {
+        let sidecar = &self.sidecar;
+        let (job, generation) = (&held.claimed.job, held.claimed.generation);
+        let end = if Instant::now() < held.deadline {
+            self.end_refused(held).await
+        } else {
+            // Perhaps not ours any more; the heartbeats of the sweep will tell.
+            End::Open
+        };
+        match end {
+            End::Open => return sidecar.hold.spared(job, generation),
+            End::Lost => sidecar.metrics.count(Event::HoldLost),
+            End::Dropped => {
+                if let Some(by) = acting(held, usize::MAX, OnLimit::Drop) {
+                    tracing::debug!(%job, policy = %by.policy, key = %by.key, "dropped: over its limit");
+                    sidecar.metrics.dropped(&by.policy);
+                }
+            }
+        }
+        sidecar.end(job, Some(generation)).await;
+        sidecar.hold.ended(job, generation);
+    }
+
+    /// A nack that allows no retry, and a cancel where the backend retries all the same.
+    async fn end_refused(&self, held: &Held) -> End {
+        let (scope, job) = (held.claimed.scope, &held.claimed.job);
+        if self.sidecar.backend.retries_always() {
+            return self.cancel_refused(scope, job).await;
+        }
+        let call = super::post(self, scope, "/ojs/v1/workers/nack", final_nack(held));
+        let answer = super::call(self, "drop", call).await;
+        let reply = answer.ok().filter(|reply| reply.status.is_success());
+        let said = reply.as_ref().and_then(|reply| state_in(&reply.body));
+        let state = match said {
+            Some(state) => Some(state),
+            None => self.state_of(scope, job).await,
+        };
+        match (state.as_deref(), reply.is_some()) {
+            (Some("discarded"), _) | (Some(GONE), true) => End::Dropped,
+            (Some("completed" | "cancelled"), _) | (Some("available" | GONE), false) => End::Lost,
+            (Some("active") | None, _) => End::Open,
+            // The backend means to try it again.
+            (Some(_), _) => self.cancel_refused(scope, job).await,
+        }
+    }
+
+    async fn cancel_refused(&self, scope: u64, job: &Arc<str>) -> End {
+        let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(job));
+        let call = Call {
+            method: http::Method::DELETE,
+            ..super::get(self, scope, target)
+        };
+        let answer = super::call(self, "drop", call).await;
+        if answer.as_ref().is_ok_and(|reply| reply.status.is_success()) {
+            return End::Dropped;
+        }
+        match self.state_of(scope, job).await.as_deref() {
+            Some("discarded") => End::Dropped,
+            // Ours, if its reply was lost.
+            Some("cancelled") if answer.is_err() => End::Dropped,
+            Some("completed" | "cancelled" | GONE) => End::Lost,
+            _ => End::Open,
+        }
+    }
+
+    /// The state that the backend has a job in; [`GONE`] if it knows none; `None`: it cannot be asked.
+    async fn state_of(&self, scope: u64, job: &str) -> Option<String> {
+        let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(job));
+        let reply = super::call(self, "get_job", super::get(self, scope, target))
+            .await
+            .ok()?;
+        match reply.status {
+            StatusCode::OK => state_in(&reply.body),
+            // A backend without this route answers 404 too, but not in JSON.
+            StatusCode::NOT_FOUND => Json::parse(&reply.body, DEPTH).ok().map(|_| GONE.into()),
+            _ => None,
+        }
+    }
+}
+
+/// The state of a job that is not there.
+const GONE: &str = "gone";
+
+/// A job's state in an answer: beside `job`, or in it.
+fn state_in(body: &[u8]) -> Option<String> {
+    let whole = Json::parse(body, DEPTH).ok()?;
+    let inside = whole.get_exact("job").and_then(|job| job.get("state"));
+    Some(whole.get("state").or(inside)?.text()?.into_owned())
+}
+
+fn final_nack(held: &Held) -> String {
+    let by = acting(held, usize::MAX, OnLimit::Drop);
+    let message = by.map_or_else(String::new, |by| {
+        format!(
+            "dropped by ojs-throttle: the policy {:?} lets no job of {:?} start now",
+            &*by.policy,
+            by.key.as_str()
+        )
+    });
+    format!(
+        r#"{{"job_id":{},"worker_id":{},"error":{{"code":"rate_limit_dropped","type":"rate_limit_dropped","message":{},"retryable":false}}}}"#,
+        quote(&held.claimed.job),
+        quote(&held.claimed.claim_id),
+        quote(&message),
+    )
+}

@@ -1,0 +1,341 @@
+//! Limits that are set over HTTP: overrides of a key (rate-limiting text, section 10.2) and limits of a
+//! queue (7.2), who may set them, and how decisions see them.
+//!
+//! What a policy or a job says is read once, when a job is claimed. What is set over HTTP is laid over
+//! that at each question, so held jobs and waiting FETCHes obey it at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Method, Response, StatusCode, header};
+
+use super::body::Body;
+use super::limits::{not_allowed, reads, store_failed};
+use super::respond::Fault;
+use super::shape::State;
+use super::{DEPTH, Proxy, Sidecar, refuse};
+use crate::hold::Held;
+use crate::json::{Json, quote};
+use crate::limit::{Key, Limited, Limits, OnLimit, Space};
+use crate::policy::{self, FieldError, SetLimits};
+use crate::store::{Change, MAX_OVERRIDES, Override};
+
+/// How long the answer to a queue's first limit waits for its running jobs to be found.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+impl Sidecar {
+    /// `limited` as a job of the queue is asked now: overrides laid over each key, and the queue's own
+    /// limits that were set over HTTP beside them. Where nothing is set it costs a look.
+    pub(super) fn limits_now(&self, queue: &str, limited: &Arc<[Limited]>) -> Arc<[Limited]> {
+        let overrides = self.store.overrides();
+        if overrides.is_empty() {
+            return Arc::clone(limited);
+        }
+        let now = self.store.now();
+        let of_job = |one: &Limited| match one.space {
+            Space::Job => overrides.get(Space::Job, &one.key, now),
+            Space::Queue => None,
+        };
+        let of_queue = self.set_for_queue(queue);
+        if of_queue.is_none() && !limited.iter().any(|one| of_job(one).is_some()) {
+            return Arc::clone(limited);
+        }
+        let of_queue = of_queue.map(|set| Limited {
+            space: Space::Queue,
+            key: policy::queue_key(queue),
+            limits: set.limits.clone(),
+            on_limit: OnLimit::Wait,
+            policy: Arc::from("queue"),
+        });
+        let laid_over = limited.iter().map(|one| match of_job(one) {
+            Some(set) => Limited {
+                limits: set.over(&one.limits),
+                ..one.clone()
+            },
+            None => one.clone(),
+        });
+        of_queue.into_iter().chain(laid_over).collect()
+    }
+
+    /// Brings jobs that are about to be asked for up to date.
+    pub(super) fn bring_up_to_date(&self, jobs: &mut [Held]) {
+        for held in jobs {
+            held.claimed.limited = self.limits_now(&held.claimed.queue, &held.limits.limited);
+        }
+    }
+
+    /// The limits of a queue that were set over HTTP.
+    pub(super) fn set_for_queue(&self, queue: &str) -> Option<Arc<Override>> {
+        let overrides = self.store.overrides();
+        if !overrides.any(Space::Queue) {
+            return None;
+        }
+        overrides.get(Space::Queue, &policy::queue_key(queue), self.store.now())
+    }
+
+    /// Whoever waits for what ended by itself may ask again.
+    pub(super) fn end_expired(&self) {
+        for (space, key) in self.store.overrides().end_expired(self.store.now()) {
+            tracing::info!(
+                key = key.as_str(),
+                ?space,
+                "limits set over HTTP have ended"
+            );
+            self.changed(space, key);
+        }
+    }
+
+    /// The limits of a key are others now: what waits for it is asked again.
+    fn changed(&self, space: Space, key: Key) {
+        self.hold.wake(&[Limited {
+            space,
+            key,
+            limits: Limits::default(),
+            on_limit: OnLimit::Wait,
+            policy: Arc::from(""),
+        }]);
+    }
+
+    /// Sets limits or takes them away. `false`: there were none to take away.
+    pub(super) async fn set_limits(
+        &self,
+        space: Space,
+        key: Key,
+        set: Option<Override>,
+    ) -> Result<bool, Fault> {
+        let is_set = set.is_some();
+        let (by, reason) = set
+            .as_ref()
+            .map(|set| (set.by.clone(), set.reason.clone()))
+            .unwrap_or_default();
+        let change = Change::Override {
+            space,
+            key: key.clone(),
+            set,
+        };
+        let done = self.store.set(change).await.map_err(|e| store_failed(&e))?;
+        if done {
+            let what = if is_set { "set" } else { "taken away" };
+            tracing::info!(
+                key = key.as_str(),
+                ?space,
+                ?by,
+                ?reason,
+                "limits {what} over HTTP"
+            );
+            self.changed(space, key);
+        } else if is_set {
+            let message = format!("limits are set for {MAX_OVERRIDES} keys already");
+            let mut fault = Fault::new(StatusCode::CONFLICT, "conflict", message);
+            fault.hint = Some("take some away with DELETE, or give them an expires_at");
+            return Err(fault);
+        }
+        Ok(done)
+    }
+
+    /// Whether this request may change limits.
+    pub(super) fn may_write(&self, parts: &Parts) -> Result<(), Fault> {
+        if self.live().settings.loopback || self.has_control_token(parts) {
+            return Ok(());
+        }
+        let message = "limits may be changed on a loopback listener or with the control token only";
+        let mut fault = Fault::new(StatusCode::FORBIDDEN, "forbidden", message);
+        fault.hint = Some(match self.live().settings.control_token {
+            Some(_) => "send Authorization: Bearer and the text of server.control_token",
+            None => "set server.control_token, or listen on 127.0.0.1",
+        });
+        Err(fault)
+    }
+
+    /// Whether the request's `Authorization` is the control token, which is nobody else's business.
+    pub(super) fn has_control_token(&self, parts: &Parts) -> bool {
+        let Some(token) = &self.live().settings.control_token else {
+            return false;
+        };
+        let sent = parts.headers.get(header::AUTHORIZATION);
+        let sent = sent.and_then(|value| value.as_bytes().split_at_checked("Bearer ".len()));
+        sent.is_some_and(|(scheme, sent)| {
+            scheme.eq_ignore_ascii_case(b"Bearer ") && equal(sent.trim_ascii(), token.as_bytes())
+        })
+    }
+}
+
+/// Compares secrets in a time that does not tell where they differ.
+fn equal(one: &[u8], other: &[u8]) -> bool {
+    let differ = one
+        .iter()
+        .zip(other)
+        .fold(0, |differ, (a, b)| std::hint::black_box(differ | (a ^ b)));
+    one.len() == other.len() && differ == 0
+}
+
+impl Proxy {
+    /// `/ojs/v1/rate-limits/{key}`, and `…/override` under it.
+    pub(super) async fn rate_limit(&self, parts: Parts, body: Bytes, key: &str) -> Response<Body> {
+        if reads(&parts.method) {
+            return self.inspect(&parts, key).await;
+        }
+        match self.change_key(&parts, &body, key).await {
+            // Only the override that was taken away had named it.
+            Ok(()) if !self.sidecar.knows(key) => {
+                self.json(&parts, format!(r#"{{"key":{}}}"#, quote(key)))
+            }
+            Ok(()) => self.inspect(&parts, key).await,
+            Err(fault) => refuse(&parts, fault),
+        }
+    }
+
+    async fn change_key(&self, parts: &Parts, body: &[u8], key: &str) -> Result<(), Fault> {
+        let set = self.wanted(parts, body)?;
+        let name = Key::new(key).map_err(|bad| Fault::field("key", &bad.to_string()))?;
+        if self.sidecar.set_limits(Space::Job, name, set).await? {
+            return Ok(());
+        }
+        let message = format!("no override is set for the rate limit key {key:?}");
+        Err(Fault::new(StatusCode::NOT_FOUND, "not_found", message))
+    }
+
+    /// What a PUT sets; `None`: it is a DELETE.
+    fn wanted(&self, parts: &Parts, body: &[u8]) -> Result<Option<Override>, Fault> {
+        if !matches!(parts.method, Method::PUT | Method::DELETE) {
+            return Err(not_allowed("GET, PUT and DELETE"));
+        }
+        self.sidecar.may_write(parts)?;
+        if parts.method == Method::DELETE {
+            return Ok(None);
+        }
+        let set = SetLimits::read(json(body)?, self.sidecar.store.now()).map_err(field)?;
+        Ok(Some(Override {
+            limits: set.limits,
+            expires_at: set.expires_at,
+            reason: set.reason.map(Arc::from),
+            by: set.by.map(Arc::from),
+        }))
+    }
+
+    /// `…/queues/{queue}/rate-limit`: the limits of the queue as a whole.
+    pub(super) async fn queue_limit(
+        &self,
+        parts: Parts,
+        body: Bytes,
+        queue: &str,
+    ) -> Response<Body> {
+        let changed = !reads(&parts.method);
+        if changed && let Err(fault) = self.change_queue(&parts, &body, queue).await {
+            return refuse(&parts, fault);
+        }
+        match self.sidecar.queue_state(queue).await {
+            Ok(Some(state)) => self.json(&parts, state.to_json()),
+            Ok(None) if changed => self.json(&parts, format!(r#"{{"queue":{}}}"#, quote(queue))),
+            Ok(None) => refuse(&parts, no_queue_limit(queue)),
+            Err(fault) => refuse(&parts, fault),
+        }
+    }
+
+    async fn change_queue(&self, parts: &Parts, body: &[u8], queue: &str) -> Result<(), Fault> {
+        let set = self.wanted(parts, body)?;
+        if self.set_queue(queue, set).await? {
+            return Ok(());
+        }
+        Err(no_queue_limit(queue))
+    }
+
+    /// Sets a queue's limits or takes them away. Where none were set before, its jobs that are out with
+    /// workers may have passed us unread: they are looked for, so that they have their slots.
+    pub(super) async fn set_queue(
+        &self,
+        queue: &str,
+        set: Option<Override>,
+    ) -> Result<bool, Fault> {
+        let is_new = set.is_some() && self.sidecar.set_for_queue(queue).is_none();
+        let key = policy::queue_key(queue);
+        let done = self.sidecar.set_limits(Space::Queue, key, set).await?;
+        if is_new {
+            let proxy = self.clone();
+            let looking = self
+                .sidecar
+                .tasks
+                .spawn(async move { proxy.adopt_running().await });
+            // It goes on even if nobody waits for it any longer.
+            let looked = tokio::time::timeout(PATIENCE, looking).await;
+            if !matches!(looked, Ok(Ok(Some(_)))) {
+                tracing::warn!(
+                    queue,
+                    "no list of active jobs from the backend yet; those of this queue that run already may not be counted"
+                );
+            }
+        }
+        Ok(done)
+    }
+}
+
+impl Sidecar {
+    /// What is shown of a queue's limits: the strictest of the file's and those set over HTTP. `None`:
+    /// it has none.
+    async fn queue_state(&self, queue: &str) -> Result<Option<State>, Fault> {
+        let set = self.set_for_queue(queue);
+        let gate = self.live().policies.gate(queue);
+        let file = gate.limited.iter().filter(|one| one.space == Space::Queue);
+        let sources = file
+            .map(|one| &one.limits)
+            .chain(set.as_ref().map(|set| &set.limits));
+        let Some(limits) = sources.cloned().reduce(strictest) else {
+            return Ok(None);
+        };
+        let key = policy::queue_key(queue);
+        let usage = self.store.usage(Space::Queue, &key, &limits).await;
+        let usage = usage.map_err(|error| store_failed(&error))?;
+        Ok(Some(State {
+            what: "queue",
+            name: queue.to_owned(),
+            limits,
+            usage: usage.unwrap_or_default(),
+            waiting: self.hold.counts().get(queue).copied().unwrap_or(0),
+            set,
+            now: self.store.now(),
+        }))
+    }
+}
+
+/// Both together: the smaller number of slots, every window, the slower spacing.
+fn strictest(one: Limits, other: Limits) -> Limits {
+    let mut rates = one.rates;
+    rates.extend(other.rates);
+    Limits {
+        concurrency: match (one.concurrency, other.concurrency) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        },
+        rates,
+        throttle: match (one.throttle, other.throttle) {
+            (Some(a), Some(b)) => Some(policy::slower(a, b)),
+            (a, b) => a.or(b),
+        },
+    }
+}
+
+fn no_queue_limit(queue: &str) -> Fault {
+    let message = format!("the queue {queue:?} has no limits of its own that were set over HTTP");
+    Fault::new(StatusCode::NOT_FOUND, "not_found", message)
+}
+
+pub(super) fn json(body: &[u8]) -> Result<Json<'_>, Fault> {
+    Json::parse(body, DEPTH).map_err(|error| Fault::bad_request(format!("the body is {error}")))
+}
+
+pub(super) fn field(error: FieldError) -> Fault {
+    Fault::field(&error.field, &error.message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_equal_or_not() {
+        assert!(equal(b"abc", b"abc") && equal(b"", b""));
+        assert!(!equal(b"abc", b"abd") && !equal(b"abc", b"ab") && !equal(b"", b"a"));
+    }
+}

@@ -1,0 +1,150 @@
+//! `…/queues/{name}/config` of the admin API: `concurrency` and `rate_limit` are ours, the rest is the
+//! backend's, if it has the route.
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Method, Response, StatusCode, header};
+
+use super::body::Body;
+use super::overrides::{field, json};
+use super::respond::Fault;
+use super::shape;
+use super::{DEPTH, Proxy, refuse};
+use crate::json::{Json, Kind, Splice, quote};
+use crate::limit::Limits;
+use crate::policy::QueueConfig;
+use crate::store::Override;
+use crate::upstream::{Reply, UpstreamError};
+
+impl Proxy {
+    /// Answers a read or a change of a queue's config.
+    pub(super) async fn queue_config(
+        &self,
+        parts: Parts,
+        body: Bytes,
+        queue: &str,
+    ) -> Response<Body> {
+        if parts.method == Method::PUT {
+            match self.read_config(&parts, &body) {
+                Ok(Some(config)) => return self.change_config(&parts, body, queue, config).await,
+                Ok(None) => {}
+                Err(fault) => return refuse(&parts, fault),
+            }
+        }
+        match self.ask_config(&parts, body).await {
+            Ok(reply) => self.with_limits(&parts, reply, queue),
+            Err(error) => refuse(&parts, Fault::backend(&error, false)),
+        }
+    }
+
+    /// `None`: it says nothing of limits, or is not JSON, which the backend will say.
+    fn read_config(&self, parts: &Parts, body: &[u8]) -> Result<Option<QueueConfig>, Fault> {
+        let Ok(body) = json(body) else {
+            return Ok(None);
+        };
+        let config = QueueConfig::read(body).map_err(field)?;
+        if config.is_silent() {
+            return Ok(None);
+        }
+        self.sidecar.may_write(parts)?;
+        Ok(Some(config))
+    }
+
+    /// The backend goes first: what it refuses changes nothing.
+    async fn change_config(
+        &self,
+        parts: &Parts,
+        body: Bytes,
+        queue: &str,
+        config: QueueConfig,
+    ) -> Response<Body> {
+        let reply = match self.ask_config(parts, body).await {
+            Ok(reply) => reply,
+            Err(error) => return refuse(parts, Fault::backend(&error, false)),
+        };
+        if !reply.status.is_success() && !has_no_route(reply.status) {
+            return self.theirs(parts, reply);
+        }
+        let before = self.sidecar.set_for_queue(queue);
+        let before = before.map(|set| set.limits.clone()).unwrap_or_default();
+        let limits = config.over(before);
+        let set = (limits != Limits::default()).then(|| Override {
+            limits,
+            ..Override::default()
+        });
+        match self.set_queue(queue, set).await {
+            Ok(_) if has_no_route(reply.status) => self.alone(parts, queue),
+            Ok(_) => self.with_limits(parts, reply, queue),
+            Err(fault) => refuse(parts, fault),
+        }
+    }
+
+    /// Sends the request on; the control token stays here.
+    async fn ask_config(&self, parts: &Parts, body: Bytes) -> Result<Reply, UpstreamError> {
+        let mut call = self.plain_call(parts, body);
+        if self.sidecar.has_control_token(parts) {
+            call.headers.remove(header::AUTHORIZATION);
+            if let Some(token) = &self.sidecar.live().settings.token {
+                call.headers.insert(header::AUTHORIZATION, token.clone());
+            }
+        }
+        super::call(self, "queue_config", call).await
+    }
+
+    /// The backend's answer with what was set here in it.
+    fn with_limits(&self, parts: &Parts, mut reply: Reply, queue: &str) -> Response<Body> {
+        let ours = self.members(queue);
+        if ours.is_empty() {
+            return self.theirs(parts, reply);
+        }
+        if has_no_route(reply.status) {
+            return self.alone(parts, queue);
+        }
+        if reply.status.is_success()
+            && let Ok(whole) = Json::parse(&reply.body, DEPTH)
+            && whole.kind() == Kind::Object
+        {
+            let config = whole.get_exact("configuration");
+            let place = config.filter(|c| c.kind() == Kind::Object).unwrap_or(whole);
+            let mut splice = Splice::new();
+            for (name, value) in ours {
+                match place.get_exact(name) {
+                    Some(theirs) => splice.replace(theirs.range(), value),
+                    None => splice.add_member(place, name, value.as_bytes()),
+                }
+            }
+            reply.body = splice.apply(&reply.body).into();
+        }
+        self.theirs(parts, reply)
+    }
+
+    /// The whole answer, where the backend has none.
+    fn alone(&self, parts: &Parts, queue: &str) -> Response<Body> {
+        let mut text = format!(r#"{{"queue":{}"#, quote(queue));
+        for (name, value) in self.members(queue) {
+            text += &format!(",\"{name}\":{value}");
+        }
+        self.json(parts, text + "}")
+    }
+
+    fn members(&self, queue: &str) -> Vec<(&'static str, String)> {
+        let Some(set) = self.sidecar.set_for_queue(queue) else {
+            return Vec::new();
+        };
+        let slots = set.limits.concurrency.map(|slots| slots.to_string());
+        let rate_limit = shape::queue_rate_limit(&set.limits);
+        let members = [("concurrency", slots), ("rate_limit", rate_limit)];
+        let given = members.into_iter();
+        given
+            .filter_map(|(name, value)| Some((name, value?)))
+            .collect()
+    }
+}
+
+/// What backends without the route answer.
+fn has_no_route(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED
+    )
+}

@@ -1,0 +1,215 @@
+//! Limits and their state as JSON: the shapes of the rate-limiting text (section 10), with what the
+//! OJS command line and admin UI read beside them.
+
+use std::sync::Arc;
+
+use crate::duration;
+use crate::json::quote;
+use crate::limit::{Limits, Rate, Throttle, Timestamp};
+use crate::store::{Override, Usage};
+
+/// What is shown of a key or a queue.
+pub(super) struct State {
+    /// `key` or `queue`.
+    pub(super) what: &'static str,
+    /// Its name.
+    pub(super) name: String,
+    /// The numbers that stand now.
+    pub(super) limits: Limits,
+    /// What is used of them.
+    pub(super) usage: Usage,
+    /// Jobs that wait, as far as we know.
+    pub(super) waiting: usize,
+    /// What was set over HTTP.
+    pub(super) set: Option<Arc<Override>>,
+    /// As of when.
+    pub(super) now: Timestamp,
+}
+
+impl State {
+    /// Section 10.1; beside it flat `active`, `available`, `waiting`, `limit` and `period`, and what
+    /// was set as `override`.
+    pub(super) fn to_json(&self) -> String {
+        let active = self.usage.active;
+        let mut text = format!("{{\"{}\":{}", self.what, quote(&self.name));
+        let available = self.available();
+        if let Some((limit, available)) = self.limits.concurrency.zip(available) {
+            text += &format!(
+                r#","concurrency":{{"limit":{limit},"active":{active},"available":{available}}}"#
+            );
+        }
+        for (nth, rate) in self.limits.rates.iter().enumerate() {
+            // The text has one window a key; more are told beside it.
+            text += &match nth {
+                0 => format!(r#","rate":{}"#, self.window(nth, rate)),
+                _ => format!(r#","rate_{}":{}"#, nth + 1, self.window(nth, rate)),
+            };
+        }
+        if let Some(throttle) = self.limits.throttle {
+            text += &format!(
+                r#","throttle":{{"limit":{},"period":"{}","next_allowed_at":"{}"}}"#,
+                throttle.limit,
+                duration::iso(throttle.period.get()),
+                rfc3339(self.usage.next_start.unwrap_or(self.now)),
+            );
+        }
+        if let Some(until) = self.usage.shut_until {
+            text += &format!(r#","shut_until":"{}""#, rfc3339(until));
+        }
+        let waiting = self.waiting;
+        text += &format!(r#","waiting_count":{waiting},"estimated":true,"active":{active}"#);
+        if let Some(available) = available {
+            text += &format!(r#","available":{available}"#);
+        }
+        text += &format!(r#","waiting":{waiting}{}"#, flat(&self.limits));
+        if let Some(set) = &self.set {
+            text += &format!(r#","override":{}"#, set_limits(set));
+        }
+        text + "}"
+    }
+
+    fn window(&self, nth: usize, rate: &Rate) -> String {
+        let counted = self.usage.windows.get(nth).copied();
+        let (count, leaves) = counted.unwrap_or((0, None));
+        format!(
+            r#"{{"limit":{},"period":"{}","current_count":{count},"window_resets_at":"{}"}}"#,
+            rate.limit,
+            duration::iso(rate.period.get()),
+            rfc3339(leaves.unwrap_or(self.now)),
+        )
+    }
+
+    fn available(&self) -> Option<u32> {
+        let limit = self.limits.concurrency?;
+        Some(limit.saturating_sub(self.usage.active))
+    }
+
+    /// The key as the OJS command line lists it: `concurrency` is a number there.
+    fn in_one_line(&self) -> String {
+        let mut text = format!("{{\"key\":{}", quote(&self.name));
+        if let Some((limit, available)) = self.limits.concurrency.zip(self.available()) {
+            text += &format!(r#","concurrency":{limit},"available":{available}"#);
+        }
+        text + &format!(r#","active":{}}}"#, self.usage.active)
+    }
+}
+
+/// Section 10.3, and `rate_limits` for the OJS command line.
+pub(super) fn list(states: &[State], total: usize, page: usize, per_page: usize) -> String {
+    let items: Vec<String> = states.iter().map(State::to_json).collect();
+    let lines: Vec<String> = states.iter().map(State::in_one_line).collect();
+    format!(
+        r#"{{"items":[{}],"pagination":{{"total":{total},"page":{page},"per_page":{per_page}}},"rate_limits":[{}]}}"#,
+        items.join(","),
+        lines.join(","),
+    )
+}
+
+/// What was set over HTTP, as it was set, with `limit` and `period` flat beside it.
+fn set_limits(set: &Override) -> String {
+    let mut members = limits(&set.limits);
+    if let Some(at) = set.expires_at {
+        members.push(format!(r#""expires_at":"{}""#, rfc3339(at)));
+    }
+    for (name, text) in [("reason", &set.reason), ("by", &set.by)] {
+        members.extend(
+            text.as_ref()
+                .map(|text| format!("\"{name}\":{}", quote(text))),
+        );
+    }
+    format!("{{{}{}}}", members.join(","), flat(&set.limits))
+}
+
+fn limits(limits: &Limits) -> Vec<String> {
+    let slots = limits
+        .concurrency
+        .map(|slots| format!(r#""concurrency":{slots}"#));
+    let rates: Vec<String> = limits
+        .rates
+        .iter()
+        .map(|rate| format!("{{{}}}", rate_members(rate)))
+        .collect();
+    let rate = match rates.as_slice() {
+        [] => None,
+        [one] => Some(format!(r#""rate":{one}"#)),
+        several => Some(format!(r#""rate":[{}]"#, several.join(","))),
+    };
+    let throttle = limits.throttle.as_ref().map(throttle_member);
+    slots.into_iter().chain(rate).chain(throttle).collect()
+}
+
+fn rate_members(rate: &Rate) -> String {
+    format!(
+        r#""limit":{},"period":"{}""#,
+        rate.limit,
+        duration::iso(rate.period.get())
+    )
+}
+
+fn throttle_member(throttle: &Throttle) -> String {
+    let period = duration::iso(throttle.period.get());
+    let burst = match throttle.burst.get() {
+        1 => String::new(),
+        burst => format!(r#","burst":{burst}"#),
+    };
+    format!(
+        r#""throttle":{{"limit":{},"period":"{period}"{burst}}}"#,
+        throttle.limit
+    )
+}
+
+/// `limit` and `period` for those who know one limit a key: its first window, else its spacing.
+fn flat(limits: &Limits) -> String {
+    let found = match (limits.rates.first(), &limits.throttle) {
+        (Some(rate), _) => Some((rate.limit, rate.period)),
+        (None, Some(throttle)) => Some((throttle.limit, throttle.period)),
+        (None, None) => None,
+    };
+    found.map_or_else(String::new, |(limit, period)| {
+        format!(
+            r#","limit":{limit},"period":"{}""#,
+            duration::iso(period.get())
+        )
+    })
+}
+
+/// The value of `rate_limit` in a queue's config, in a form that can be set again; `None`: none is set.
+pub(super) fn queue_rate_limit(limits: &Limits) -> Option<String> {
+    let rate = match limits.rates.as_slice() {
+        [] => None,
+        [one] => Some(rate_members(one)),
+        several => {
+            let each: Vec<String> = several
+                .iter()
+                .map(|rate| format!("{{{}}}", rate_members(rate)))
+                .collect();
+            Some(format!(r#""rate":[{}]"#, each.join(",")))
+        }
+    };
+    let throttle = limits.throttle.as_ref().map(throttle_member);
+    let members: Vec<String> = rate.into_iter().chain(throttle).collect();
+    (!members.is_empty()).then(|| format!("{{{}}}", members.join(",")))
+}
+
+/// A time as JSON bodies have it.
+pub(super) fn rfc3339(at: Timestamp) -> String {
+    let micros = i64::try_from(at.0).unwrap_or(i64::MAX);
+    match jiff::Timestamp::from_microsecond(micros) {
+        Ok(at) => format!("{at:.3}"),
+        Err(_) => "9999-12-31T23:59:59.999Z".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_as_the_text_writes_them() {
+        assert_eq!(
+            rfc3339(Timestamp(1_770_984_000_100_000)),
+            "2026-02-13T12:00:00.100Z"
+        );
+        assert_eq!(rfc3339(Timestamp::NEVER), "9999-12-31T23:59:59.999Z");
+    }
+}

@@ -1,0 +1,292 @@
+//! Limits that were set over HTTP while the program runs: on a job key they stand over the numbers
+//! that jobs bring, on a queue they stand beside those of the file.
+//!
+//! They belong to the store, so that a shared one tells them to every sidecar, and are read without
+//! waiting at each decision. Where none is set that is the look at a number. A reload of the file
+//! does not touch them.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::limit::{Key, Limits, Space, Timestamp};
+
+/// More than this are not kept: keys come from requests.
+pub const MAX: usize = 100_000;
+
+/// Limits that were set over HTTP for one key.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Override {
+    /// The numbers. A part that is absent here leaves the job's or the file's as it is.
+    pub limits: Limits,
+    /// When it ends by itself; `None`: it stays until it is deleted.
+    pub expires_at: Option<Timestamp>,
+    /// Why it was set, for people.
+    pub reason: Option<Arc<str>>,
+    /// Who set it, for people.
+    pub by: Option<Arc<str>>,
+}
+
+impl Override {
+    /// `limits` with each part that is given here in place of theirs. May loosen.
+    pub fn over(&self, limits: &Limits) -> Limits {
+        Limits {
+            concurrency: self.limits.concurrency.or(limits.concurrency),
+            rates: match self.limits.rates.as_slice() {
+                [] => limits.rates.clone(),
+                given => given.to_vec(),
+            },
+            throttle: self.limits.throttle.or(limits.throttle),
+        }
+    }
+
+    fn stands(&self, now: Timestamp) -> bool {
+        self.expires_at.is_none_or(|at| at > now)
+    }
+}
+
+/// All that were set, by key.
+#[derive(Debug)]
+pub struct Overrides {
+    /// How many are set for job keys and for queues, so that none costs one look.
+    jobs: AtomicUsize,
+    queues: AtomicUsize,
+    /// None ends by itself before this.
+    first_end: AtomicU64,
+    all: RwLock<All>,
+}
+
+#[derive(Default, Debug)]
+struct All {
+    jobs: HashMap<Key, Arc<Override>>,
+    queues: HashMap<Key, Arc<Override>>,
+}
+
+impl All {
+    fn of(&self, space: Space) -> &HashMap<Key, Arc<Override>> {
+        match space {
+            Space::Job => &self.jobs,
+            Space::Queue => &self.queues,
+        }
+    }
+
+    fn of_mut(&mut self, space: Space) -> &mut HashMap<Key, Arc<Override>> {
+        match space {
+            Space::Job => &mut self.jobs,
+            Space::Queue => &mut self.queues,
+        }
+    }
+}
+
+impl Default for Overrides {
+    fn default() -> Overrides {
+        Overrides {
+            jobs: AtomicUsize::new(0),
+            queues: AtomicUsize::new(0),
+            first_end: AtomicU64::new(u64::MAX),
+            all: RwLock::default(),
+        }
+    }
+}
+
+impl Overrides {
+    /// Whether any is set in the space.
+    pub fn any(&self, space: Space) -> bool {
+        let count = match space {
+            Space::Job => &self.jobs,
+            Space::Queue => &self.queues,
+        };
+        count.load(Ordering::Acquire) > 0
+    }
+
+    /// What is set for a key at `now`.
+    pub fn get(&self, space: Space, key: &Key, now: Timestamp) -> Option<Arc<Override>> {
+        if !self.any(space) {
+            return None;
+        }
+        let found = self.read().of(space).get(key).cloned();
+        found.filter(|found| found.stands(now))
+    }
+
+    /// How many are set.
+    pub fn len(&self) -> usize {
+        self.jobs.load(Ordering::Acquire) + self.queues.load(Ordering::Acquire)
+    }
+
+    /// Whether none is set.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The job keys for which one is set at `now`.
+    pub fn job_keys(&self, now: Timestamp) -> Vec<Key> {
+        let all = self.read();
+        let standing = all.jobs.iter().filter(|(_, set)| set.stands(now));
+        standing.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// Sets one, in place of an earlier one, or takes it away; says whether it was done: there may be
+    /// too many, or none to take away.
+    pub fn put(&self, space: Space, key: Key, set: Option<Override>) -> bool {
+        let mut all = self.write();
+        let full = all.jobs.len() + all.queues.len() >= MAX;
+        let of = all.of_mut(space);
+        let done = match set {
+            Some(_) if full && !of.contains_key(&key) => false,
+            Some(set) => {
+                let end = set.expires_at.unwrap_or(Timestamp::NEVER);
+                self.first_end.fetch_min(end.0, Ordering::AcqRel);
+                of.insert(key, Arc::new(set));
+                true
+            }
+            None => of.remove(&key).is_some(),
+        };
+        self.count(&all);
+        done
+    }
+
+    /// Takes away those whose time is over by `now`, and says which they were.
+    pub fn end_expired(&self, now: Timestamp) -> Vec<(Space, Key)> {
+        if self.first_end.load(Ordering::Acquire) > now.0 {
+            return Vec::new();
+        }
+        let mut all = self.write();
+        let (mut ended, mut first_end) = (Vec::new(), Timestamp::NEVER);
+        for space in [Space::Job, Space::Queue] {
+            all.of_mut(space).retain(|key, set| {
+                let stands = set.stands(now);
+                match set.expires_at {
+                    Some(at) if stands => first_end = first_end.min(at),
+                    Some(_) => ended.push((space, key.clone())),
+                    None => {}
+                }
+                stands
+            });
+        }
+        self.first_end.store(first_end.0, Ordering::Release);
+        self.count(&all);
+        ended
+    }
+
+    /// Takes all away.
+    pub fn clear(&self) {
+        let mut all = self.write();
+        *all = All::default();
+        self.count(&all);
+    }
+
+    fn count(&self, all: &All) {
+        self.jobs.store(all.jobs.len(), Ordering::Release);
+        self.queues.store(all.queues.len(), Ordering::Release);
+    }
+
+    // Nothing in here panics between two steps that belong together.
+    fn read(&self) -> RwLockReadGuard<'_, All> {
+        self.all.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, All> {
+        self.all.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::{Rate, Throttle};
+
+    fn key(name: &str) -> Key {
+        Key::new(name).unwrap()
+    }
+
+    fn slots(slots: u32, expires_at: Option<u64>) -> Override {
+        Override {
+            limits: Limits {
+                concurrency: Some(slots),
+                ..Limits::default()
+            },
+            expires_at: expires_at.map(Timestamp),
+            ..Override::default()
+        }
+    }
+
+    #[test]
+    fn parts_that_are_given_replace_and_the_rest_stays() {
+        let one = std::num::NonZeroU32::MIN;
+        let second = std::num::NonZeroU64::new(1_000_000).unwrap();
+        let rate = Rate {
+            limit: one,
+            period: second,
+        };
+        let throttle = Throttle {
+            limit: one,
+            period: second,
+            burst: one,
+        };
+        let brought = Limits {
+            concurrency: Some(5),
+            rates: vec![rate, rate],
+            throttle: Some(throttle),
+        };
+        let nothing = Override::default();
+        assert_eq!(nothing.over(&brought), brought);
+        let paused = slots(0, None).over(&brought);
+        assert_eq!(paused.concurrency, Some(0));
+        assert_eq!(
+            (paused.rates.len(), paused.throttle),
+            (2, brought.throttle),
+            "absent parts stay"
+        );
+        let given = Override {
+            limits: Limits {
+                rates: vec![rate],
+                ..Limits::default()
+            },
+            ..Override::default()
+        };
+        assert_eq!(given.over(&brought).rates, [rate]);
+        assert_eq!(given.over(&Limits::default()).rates, [rate]);
+    }
+
+    #[test]
+    fn one_ends_at_its_time_and_not_before() {
+        let all = Overrides::default();
+        assert!(!all.any(Space::Job) && all.is_empty());
+        assert!(all.put(Space::Job, key("a"), Some(slots(1, Some(100)))));
+        assert!(all.put(Space::Queue, key("a"), Some(slots(2, Some(200)))));
+        assert!(all.put(Space::Job, key("b"), Some(slots(3, None))));
+        assert!(
+            all.get(Space::Job, &key("a"), Timestamp(99)).is_some(),
+            "until its time"
+        );
+        assert!(
+            all.get(Space::Job, &key("a"), Timestamp(100)).is_none(),
+            "though nobody took it away yet"
+        );
+        assert!(all.end_expired(Timestamp(99)).is_empty());
+        assert_eq!(all.end_expired(Timestamp(100)), [(Space::Job, key("a"))]);
+        assert_eq!(
+            all.end_expired(Timestamp(u64::MAX - 1)),
+            [(Space::Queue, key("a"))]
+        );
+        assert!(all.any(Space::Job) && !all.any(Space::Queue));
+        assert!(all.put(Space::Job, key("b"), None) && !all.put(Space::Job, key("b"), None));
+        assert!(all.is_empty());
+    }
+
+    #[test]
+    fn they_are_bounded() {
+        let all = Overrides::default();
+        for n in 0..MAX {
+            assert!(all.put(Space::Job, key(&format!("k{n}")), Some(slots(1, None))));
+        }
+        assert!(!all.put(Space::Queue, key("more"), Some(slots(1, None))));
+        assert!(
+            all.put(Space::Job, key("k7"), Some(slots(2, None))),
+            "one that is there may change"
+        );
+        assert_eq!(all.len(), MAX);
+        all.clear();
+        assert!(all.put(Space::Queue, key("more"), Some(slots(1, None))));
+    }
+}

@@ -1,0 +1,429 @@
+//! Overrides of a key (9, 10.2): what they change, when, for how long, and who may set them.
+
+use std::time::Duration;
+
+use http::Method;
+use ojs_throttle::backend::Lax;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::client::{Client, Reply, id, ids};
+use crate::simulated;
+
+/// The store's clock begins here.
+const BEGAN: i64 = 1_770_000_000;
+
+/// A time `seconds` after the beginning, as JSON has it.
+pub fn at(seconds: i64) -> String {
+    jiff::Timestamp::from_second(BEGAN + seconds)
+        .unwrap()
+        .to_string()
+}
+
+pub async fn put(client: &Client, path: &str, body: Value) -> Reply {
+    let kind = [("content-type", "application/json")];
+    client
+        .send(Method::PUT, path, &kind, body.to_string())
+        .await
+}
+
+/// A PUT that is done.
+pub async fn set(client: &Client, path: &str, body: Value) -> Value {
+    let reply = put(client, path, body).await;
+    assert_eq!(reply.status, 200, "{path}: {}", reply.text());
+    reply.json()
+}
+
+pub async fn delete(client: &Client, path: &str) -> Reply {
+    client.send(Method::DELETE, path, &[], "").await
+}
+
+async fn enqueue(client: &Client, n: usize, rate_limit: Value) -> Vec<String> {
+    let mut jobs = Vec::new();
+    for nth in 0..n {
+        let job = json!({"type": "t", "args": [nth], "options": {"queue": "q", "rate_limit": rate_limit}});
+        jobs.push(client.enqueue(job).await);
+    }
+    jobs
+}
+
+/// 10.2: a pause in an incident, and its end: workers that ask go on at once, held jobs first.
+#[tokio::test(start_paused = true)]
+async fn a_pause_holds_everything_and_its_end_lets_go_at_once() {
+    let config =
+        "[[policy]]\nname = \"whole\"\nmatch = { queue = \"c\" }\nkey = \"k\"\nconcurrency = 9\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    let jobs = enqueue(&client, 4, json!({"key": "k", "concurrency": 9})).await;
+    let covered = client
+        .enqueue(json!({"type": "t", "args": [], "options": {"queue": "c"}}))
+        .await;
+    assert_eq!(ids(&client.fetch("q", 1).await), [&jobs[0]]);
+    let state = set(&client, "/ojs/v1/rate-limits/k", json!({"concurrency": 0})).await;
+    assert_eq!(
+        state["concurrency"],
+        json!({"limit": 0, "active": 1, "available": 0})
+    );
+    assert_eq!(state["override"], json!({"concurrency": 0}));
+    for _ in 0..3 {
+        assert!(client.fetch("q", 9).await.is_empty(), "a queue with keys");
+        assert!(
+            client.fetch("c", 9).await.is_empty(),
+            "a queue that the key covers"
+        );
+        sleep(Duration::from_secs(7)).await;
+    }
+    let gone = delete(&client, "/ojs/v1/rate-limits/k/override").await;
+    assert_eq!(gone.status, 200, "{}", gone.text());
+    assert_eq!(gone.json().get("override"), None);
+    assert_eq!(gone.json()["concurrency"]["limit"], 9);
+    let began = Instant::now();
+    assert_eq!(client.fetch("q", 9).await.len(), 3);
+    assert_eq!(ids(&client.fetch("c", 9).await), [&covered]);
+    assert!(began.elapsed() < Duration::from_millis(50));
+    let again = delete(&client, "/ojs/v1/rate-limits/k/override").await;
+    assert_eq!(
+        (again.status, &again.json()["error"]["code"]),
+        (404, &json!("not_found"))
+    );
+    pair.stop().await;
+}
+
+/// Lowered below what is out, the key drains by attrition; raised, a FETCH that waits gets its job.
+#[tokio::test(start_paused = true)]
+async fn a_lower_limit_drains_and_a_higher_one_wakes_who_waits() {
+    let (pair, client) = simulated(Lax::spec(), "[fetch]\nmax_wait = \"20s\"\n").await;
+    let jobs = enqueue(&client, 8, json!({"key": "k", "concurrency": 4})).await;
+    assert_eq!(client.fetch("q", 4).await.len(), 4);
+    let state = set(&client, "/ojs/v1/rate-limits/k", json!({"concurrency": 2})).await;
+    assert_eq!(
+        state["concurrency"],
+        json!({"limit": 2, "active": 4, "available": 0})
+    );
+    let waiting = async || {
+        let client = client.clone();
+        let fetch = tokio::spawn(async move { client.fetch("q", 1).await });
+        sleep(Duration::from_millis(100)).await;
+        (fetch,)
+    };
+    let (fetch,) = waiting().await;
+    client.ack(&jobs[0]).await;
+    client.ack(&jobs[1]).await;
+    sleep(Duration::from_millis(100)).await;
+    assert!(!fetch.is_finished(), "two are out still");
+    client.ack(&jobs[2]).await;
+    assert_eq!(ids(&fetch.await.unwrap()), [&jobs[4]]);
+    let (fetch,) = waiting().await;
+    let began = Instant::now();
+    set(
+        &client,
+        "/ojs/v1/rate-limits/k/override",
+        json!({"concurrency": 3}),
+    )
+    .await;
+    assert_eq!(ids(&fetch.await.unwrap()), [&jobs[5]], "a raise wakes");
+    assert!(
+        began.elapsed() < Duration::from_millis(20),
+        "{:?}",
+        began.elapsed()
+    );
+    // And so does a rate where there was none but slots.
+    let (fetch,) = waiting().await;
+    set(
+        &client,
+        "/ojs/v1/rate-limits/k",
+        json!({"concurrency": 9, "limit": 1, "period": "10s"}),
+    )
+    .await;
+    assert_eq!(ids(&fetch.await.unwrap()), [&jobs[6]]);
+    let (fetch,) = waiting().await;
+    set(&client, "/ojs/v1/rate-limits/k", json!({"concurrency": 9})).await;
+    assert_eq!(
+        ids(&fetch.await.unwrap()),
+        [&jobs[7]],
+        "a PUT replaces the one before"
+    );
+    pair.stop().await;
+}
+
+/// Each part that is given stands in place of that part, looser too; the others stay. Usage is not
+/// touched.
+#[tokio::test(start_paused = true)]
+async fn parts_merge_and_budgets_are_not_refilled() {
+    let config =
+        "[[policy]]\nname = \"k\"\nconcurrency = 2\nrate = { limit = 3, period = \"1h\" }\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    for n in 0..9 {
+        client
+            .enqueue(json!({"type": "t", "args": [n], "options": {"queue": "q"}}))
+            .await;
+    }
+    assert_eq!(client.fetch("q", 9).await.len(), 2, "slots");
+    let state = set(&client, "/ojs/v1/rate-limits/k", json!({"concurrency": 6})).await;
+    assert_eq!(state["rate"]["limit"], 3);
+    assert_eq!(state["rate"]["current_count"], 2, "nothing is refilled");
+    assert_eq!(client.fetch("q", 9).await.len(), 1, "the window stays");
+    let state = set(
+        &client,
+        "/ojs/v1/rate-limits/k",
+        json!({"limit": 5, "period": "PT1H"}),
+    )
+    .await;
+    assert_eq!(state["concurrency"]["limit"], 2, "the file's again");
+    assert_eq!(
+        (&state["rate"]["limit"], &state["rate"]["current_count"]),
+        (&json!(5), &json!(3))
+    );
+    assert!(client.fetch("q", 9).await.is_empty(), "three are out");
+    let both = json!({"concurrency": 6, "rate": {"limit": 5, "period": "PT1H"},
+                      "throttle": {"interval": "PT10S"}, "reason": "INC-42", "by": "eve"});
+    let state = set(&client, "/ojs/v1/rate-limits/k/override", both).await;
+    assert_eq!(
+        (&state["override"]["reason"], &state["override"]["by"]),
+        (&json!("INC-42"), &json!("eve"))
+    );
+    assert_eq!(state["throttle"]["period"], "PT10S");
+    assert_eq!(client.fetch("q", 9).await.len(), 1, "spaced");
+    sleep(Duration::from_secs(11)).await;
+    assert_eq!(client.fetch("q", 9).await.len(), 1, "the fifth");
+    sleep(Duration::from_secs(11)).await;
+    assert!(client.fetch("q", 9).await.is_empty(), "five in the hour");
+    pair.stop().await;
+}
+
+/// It ends by itself, not before its time and at most half a second after; a held job goes out then.
+#[tokio::test(start_paused = true)]
+async fn an_override_ends_by_itself() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let jobs = enqueue(&client, 2, json!({"key": "k", "concurrency": 5})).await;
+    let until = at(60);
+    let state = set(
+        &client,
+        "/ojs/v1/rate-limits/k",
+        json!({"concurrency": 0, "expires_at": until}),
+    )
+    .await;
+    assert_eq!(state["override"]["expires_at"], "2026-02-02T02:41:00.000Z");
+    let began = Instant::now();
+    let started = loop {
+        let started = client.fetch("q", 2).await;
+        if !started.is_empty() {
+            break started;
+        }
+        sleep(Duration::from_millis(100)).await;
+    };
+    assert_eq!(ids(&started), [&jobs[0], &jobs[1]]);
+    let after = began.elapsed();
+    assert!((59_900..60_700).contains(&after.as_millis()), "{after:?}");
+    let state = client.get("/ojs/v1/rate-limits/k").await.json();
+    assert_eq!(
+        (state.get("override"), &state["concurrency"]["limit"]),
+        (None, &json!(5))
+    );
+    pair.stop().await;
+}
+
+/// A key that nobody has named may be overridden: its first job meets it. Taken away, the key is
+/// unknown again.
+#[tokio::test(start_paused = true)]
+async fn a_key_not_seen_yet_is_accepted() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let state = set(
+        &client,
+        "/ojs/v1/rate-limits/new%2Dkey",
+        json!({"concurrency": 1}),
+    )
+    .await;
+    assert_eq!(state["key"], "new-key");
+    assert_eq!(client.get("/ojs/v1/rate-limits/new-key").await.status, 200);
+    let gone = delete(&client, "/ojs/v1/rate-limits/new-key").await;
+    assert_eq!((gone.status, gone.json()), (200, json!({"key": "new-key"})));
+    assert_eq!(client.get("/ojs/v1/rate-limits/new-key").await.status, 404);
+    set(
+        &client,
+        "/ojs/v1/rate-limits/new-key",
+        json!({"concurrency": 1}),
+    )
+    .await;
+    enqueue(&client, 3, json!({"key": "new-key", "concurrency": 3})).await;
+    assert_eq!(client.fetch("q", 3).await.len(), 1);
+    pair.stop().await;
+}
+
+/// Every wrong field is named, and nothing is changed.
+#[tokio::test(start_paused = true)]
+async fn what_is_wrong_is_refused_and_changes_nothing() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    enqueue(&client, 1, json!({"key": "k", "concurrency": 5})).await;
+    let before = client.get("/ojs/v1/rate-limits/k").await.text();
+    for (body, field) in [
+        ("", ""),
+        ("{", ""),
+        ("{} {}", ""),
+        ("[]", "body"),
+        ("{}", "concurrency"),
+        (r#"{"concurrency":"5"}"#, "concurrency"),
+        (r#"{"concurrency":-1}"#, "concurrency"),
+        (r#"{"concurrency":0.5}"#, "concurrency"),
+        (r#"{"rate":{"limit":0,"period":"1s"}}"#, "rate.limit"),
+        (r#"{"rate":{"limit":1,"period":"soon"}}"#, "rate.period"),
+        (
+            r#"{"rate":{"limit":1,"period":"1s","burst":1}}"#,
+            "rate.burst",
+        ),
+        (r#"{"throttle":{"limit":1}}"#, "throttle.period"),
+        (r#"{"limit":5}"#, "period"),
+        (r#"{"limit":5,"period":"400d"}"#, "period"),
+        (
+            r#"{"concurrency":1,"expires_at":"2026-02-02T02:39:59Z"}"#,
+            "expires_at",
+        ),
+        (
+            r#"{"concurrency":1,"expires_at":"2026-02-02T02:40:00Z"}"#,
+            "expires_at",
+        ),
+        (r#"{"concurrency":1,"expires_at":5}"#, "expires_at"),
+        (
+            r#"{"concurrency":1,"expires":"2026-02-03T00:00:00Z"}"#,
+            "expires",
+        ),
+        (r#"{"concurrency":1,"on_limit":"drop"}"#, "on_limit"),
+        (r#"{"concurrency":1,"reason":1}"#, "reason"),
+        (r#"{"concurrency":1,"by":[]}"#, "by"),
+    ] {
+        for path in [
+            "/ojs/v1/rate-limits/k",
+            "/ojs/v1/rate-limits/k/override",
+            "/ojs/v1/admin/queues/q/rate-limit",
+        ] {
+            let reply = client.send(Method::PUT, path, &[], body).await;
+            let error = &reply.json()["error"];
+            assert_eq!(
+                (reply.status, &error["code"]),
+                (400, &json!("invalid_request")),
+                "{path} {body}"
+            );
+            if !field.is_empty() {
+                assert_eq!(error["details"]["field"], field, "{body}: {error}");
+            }
+        }
+    }
+    assert_eq!(client.get("/ojs/v1/rate-limits/k").await.text(), before);
+    assert_eq!(
+        client.get("/ojs/v1/admin/queues/q/rate-limit").await.status,
+        404
+    );
+    let hint = put(&client, "/ojs/v1/rate-limits/k", json!({"concurency": 1})).await;
+    assert!(
+        hint.text().contains("did you mean `concurrency`?"),
+        "{}",
+        hint.text()
+    );
+    let bad = put(&client, "/ojs/v1/rate-limits/-k", json!({"concurrency": 1})).await;
+    assert_eq!(
+        (bad.status, &bad.json()["error"]["details"]["field"]),
+        (400, &json!("key"))
+    );
+    for (method, path) in [
+        ("POST", "/ojs/v1/rate-limits/k"),
+        ("PATCH", "/ojs/v1/rate-limits/k/override"),
+        ("DELETE", "/ojs/v1/rate-limits"),
+        ("POST", "/ojs/v1/admin/queues/q/rate-limit"),
+    ] {
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        assert_eq!(
+            client.send(method, path, &[], "{}").await.status,
+            405,
+            "{path}"
+        );
+    }
+    pair.stop().await;
+}
+
+/// On a listener that others reach, only the control token may change limits; looking needs none.
+#[tokio::test(start_paused = true)]
+async fn writes_need_loopback_or_the_control_token() {
+    let outside = "listen = \"0.0.0.0:0\"\n";
+    let with_token = format!("{outside}control_token = \"s3cret\"\n");
+    let body = || json!({"concurrency": 1});
+    let paths = [
+        "/ojs/v1/rate-limits/k",
+        "/ojs/v1/rate-limits/k/override",
+        "/ojs/v1/admin/queues/q/rate-limit",
+        "/ojs/v1/admin/queues/q/config",
+    ];
+    let (pair, client) = simulated(Lax::spec(), outside).await;
+    for path in paths {
+        let refused = put(&client, path, body()).await;
+        assert_eq!(
+            (refused.status, &refused.json()["error"]["code"]),
+            (403, &json!("forbidden"))
+        );
+        assert!(
+            refused.text().contains("server.control_token"),
+            "{}",
+            refused.text()
+        );
+    }
+    assert_eq!(client.get("/ojs/v1/rate-limits").await.status, 200);
+    pair.stop().await;
+
+    let (pair, client) = simulated(Lax::spec(), &with_token).await;
+    let with = async |method: Method, path: &str, authorization: &str| {
+        let headers = [("authorization", authorization)];
+        client
+            .send(method, path, &headers, body().to_string())
+            .await
+    };
+    for path in paths {
+        for wrong in [
+            "Bearer s3cre",
+            "Bearer s3cret2",
+            "Bearer S3CRET",
+            "Basic s3cret",
+            "s3cret",
+            "Bearer ",
+            "",
+        ] {
+            assert_eq!(
+                with(Method::PUT, path, wrong).await.status,
+                403,
+                "{path} {wrong}"
+            );
+        }
+        assert_eq!(put(&client, path, body()).await.status, 403);
+        let done = with(Method::PUT, path, "bearer s3cret").await;
+        assert_eq!(done.status, 200, "{path}: {}", done.text());
+    }
+    let gone = async |authorization| with(Method::DELETE, paths[0], authorization).await.status;
+    assert_eq!(gone("Bearer no").await, 403);
+    assert_eq!(gone("Bearer s3cret").await, 200);
+    pair.stop().await;
+
+    let (pair, client) = simulated(Lax::spec(), "listen = \"[::1]:0\"\n").await;
+    assert_eq!(
+        put(&client, paths[0], body()).await.status,
+        200,
+        "IPv6 has a loopback too"
+    );
+    pair.stop().await;
+}
+
+/// The jobs of a key with an override are told from others: one key's numbers do not reach another,
+/// nor a queue of the same name.
+#[tokio::test(start_paused = true)]
+async fn an_override_reaches_its_key_only() {
+    let (pair, client) = simulated(Lax::spec(), "[[queue]]\nname = \"q\"\nconcurrency = 9\n").await;
+    set(&client, "/ojs/v1/rate-limits/q", json!({"concurrency": 0})).await;
+    enqueue(&client, 1, json!({"key": "q", "concurrency": 9})).await;
+    let other = enqueue(&client, 1, json!({"key": "other", "concurrency": 9})).await;
+    let plain = client
+        .enqueue(json!({"type": "t", "args": [], "options": {"queue": "q"}}))
+        .await;
+    let out = client.fetch("q", 9).await;
+    let mut found: Vec<&str> = out.iter().map(id).collect();
+    found.sort_unstable();
+    let mut expected = [other[0].as_str(), plain.as_str()];
+    expected.sort_unstable();
+    assert_eq!(found, expected);
+    pair.stop().await;
+}

@@ -1,0 +1,271 @@
+//! Limits of a queue by the admin API (7.2).
+
+use std::time::Duration;
+
+use http::Method;
+use ojs_throttle::backend::{EventKind, Lax};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::client::{Client, id, ids};
+use crate::overrides::{at, delete, put, set};
+use crate::simulated;
+use crate::upstream::answering;
+
+const LIMIT: &str = "/ojs/v1/admin/queues/q/rate-limit";
+const CONFIG: &str = "/ojs/v1/admin/queues/q/config";
+
+async fn enqueue(client: &Client, n: usize) -> Vec<String> {
+    let mut jobs = Vec::new();
+    for nth in 0..n {
+        let job = json!({"type": "t", "args": [nth], "options": {"queue": "q"}});
+        jobs.push(client.enqueue(job).await);
+    }
+    jobs
+}
+
+/// The body of the text; a queue that nothing limited is limited from then on, and no more is claimed
+/// than may start.
+#[tokio::test(start_paused = true)]
+async fn a_queue_is_limited_as_a_whole_and_freed_again() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let jobs = enqueue(&client, 8).await;
+    assert_eq!(client.get(LIMIT).await.status, 404);
+    let body = json!({"concurrency": 2, "rate": {"limit": 3, "period": "PT1H"}});
+    let state = set(&client, LIMIT, body).await;
+    assert_eq!(state["queue"], "q");
+    assert_eq!(
+        state["concurrency"],
+        json!({"limit": 2, "active": 0, "available": 2})
+    );
+    assert_eq!(
+        (&state["rate"]["limit"], &state["rate"]["period"]),
+        (&json!(3), &json!("PT1H"))
+    );
+    let first = client.fetch("q", 8).await;
+    assert_eq!(ids(&first), [&jobs[0], &jobs[1]]);
+    assert!(client.fetch("q", 8).await.is_empty());
+    let claimed = pair.behind.backend.ledger();
+    let claimed = claimed.iter().filter(|e| e.kind == EventKind::Claimed);
+    assert_eq!(claimed.count(), 2, "a queue without room is not asked for");
+    client.ack(&jobs[0]).await;
+    client.ack(&jobs[1]).await;
+    assert_eq!(client.fetch("q", 8).await.len(), 1, "three in the hour");
+    let seen = client.get(LIMIT).await.json();
+    assert_eq!(seen["rate"]["current_count"], 3);
+    assert_eq!(seen["override"]["concurrency"], 2);
+    let gone = delete(&client, LIMIT).await;
+    assert_eq!((gone.status, gone.json()), (200, json!({"queue": "q"})));
+    assert_eq!(client.fetch("q", 8).await.len(), 5);
+    assert_eq!(delete(&client, LIMIT).await.status, 404);
+    pair.stop().await;
+}
+
+/// "When both queue-level and job-level rate limits apply, all limits MUST be satisfied", and those of
+/// the file with them. A looser one loosens nothing.
+#[tokio::test(start_paused = true)]
+async fn they_add_to_the_file_s_and_to_the_jobs_own() {
+    let (pair, client) = simulated(Lax::spec(), "[[queue]]\nname = \"q\"\nconcurrency = 4\n").await;
+    for n in 0..6 {
+        let policy = json!({"key": format!("k{}", n % 2), "concurrency": 1});
+        let job =
+            json!({"type": "t", "args": [n], "options": {"queue": "q", "rate_limit": policy}});
+        client.enqueue(job).await;
+    }
+    let plain = enqueue(&client, 6).await;
+    let state = set(&client, LIMIT, json!({"concurrency": 100})).await;
+    assert_eq!(state["concurrency"]["limit"], 4, "the file's stays");
+    let out = client.fetch("q", 12).await;
+    let keyed = out
+        .iter()
+        .filter(|job| job.get("rate_limit").is_some())
+        .count();
+    assert_eq!((out.len(), keyed), (4, 2));
+    set(&client, LIMIT, json!({"concurrency": 3})).await;
+    let free = out
+        .iter()
+        .find(|job| job.get("rate_limit").is_none())
+        .unwrap();
+    client.ack(id(free)).await;
+    assert!(client.fetch("q", 12).await.is_empty(), "three are out");
+    let other = out
+        .iter()
+        .find(|job| job.get("rate_limit").is_none() && id(job) != id(free))
+        .unwrap();
+    client.ack(id(other)).await;
+    let next = client.fetch("q", 12).await;
+    assert_eq!(ids(&next), [&plain[2]], "one, and not of a taken key");
+    pair.stop().await;
+}
+
+/// Held jobs, claimed before the limit was set, obey it; and go out when it ends by itself.
+#[tokio::test(start_paused = true)]
+async fn held_jobs_obey_a_limit_that_is_set_later() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let one = || json!({"key": "k", "concurrency": 1});
+    let job = |n: usize| json!({"type": "t", "args": [n], "options": {"queue": "q", "rate_limit": one()}});
+    let first = client.enqueue(job(0)).await;
+    let second = client.enqueue(job(1)).await;
+    assert_eq!(
+        ids(&client.fetch("q", 2).await),
+        [&first],
+        "the other is held"
+    );
+    set(
+        &client,
+        LIMIT,
+        json!({"concurrency": 0, "expires_at": at(5)}),
+    )
+    .await;
+    client.ack(&first).await;
+    assert!(client.fetch("q", 2).await.is_empty());
+    let began = Instant::now();
+    while client.fetch("q", 2).await.is_empty() {
+        sleep(Duration::from_millis(100)).await;
+        assert!(
+            began.elapsed() < Duration::from_secs(6),
+            "{second} does not start"
+        );
+    }
+    assert!(began.elapsed() > Duration::from_millis(4_800));
+    pair.stop().await;
+}
+
+/// Jobs that passed unread before the queue had a limit are out with workers: they have slots too.
+#[tokio::test(start_paused = true)]
+async fn jobs_that_are_out_already_count() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let jobs = enqueue(&client, 6).await;
+    assert_eq!(client.fetch("q", 3).await.len(), 3);
+    let state = set(&client, LIMIT, json!({"concurrency": 4})).await;
+    assert_eq!(
+        state["concurrency"],
+        json!({"limit": 4, "active": 3, "available": 1})
+    );
+    assert_eq!(ids(&client.fetch("q", 6).await), [&jobs[3]]);
+    client.ack(&jobs[0]).await;
+    assert_eq!(ids(&client.fetch("q", 6).await), [&jobs[4]]);
+    for job in &jobs[1..5] {
+        client.ack(job).await;
+    }
+    assert_eq!(client.get(LIMIT).await.json()["concurrency"]["active"], 0);
+    pair.stop().await;
+}
+
+/// `concurrency` and `rate_limit` of the admin API's config, in all spellings, where the backend has no
+/// such route.
+#[tokio::test(start_paused = true)]
+async fn a_queue_s_config_sets_limits_too() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let unrouted = client.get(CONFIG).await.status;
+    assert!(
+        [404, 405].contains(&unrouted),
+        "as the backend says: {unrouted}"
+    );
+    let about_others = put(&client, CONFIG, json!({"retention": {"completed": "1d"}})).await;
+    assert_eq!(about_others.status, unrouted, "not ours");
+    let body =
+        json!({"concurrency": 3, "rate_limit": {"limit": 5, "period": "1m"}, "retention": {}});
+    let said = set(&client, CONFIG, body).await;
+    let expected =
+        json!({"queue": "q", "concurrency": 3, "rate_limit": {"limit": 5, "period": "PT1M"}});
+    assert_eq!(said, expected);
+    assert_eq!(client.get(CONFIG).await.json(), expected);
+    let state = client.get(LIMIT).await.json();
+    assert_eq!(
+        (&state["concurrency"]["limit"], &state["rate"]["limit"]),
+        (&json!(3), &json!(5))
+    );
+    enqueue(&client, 9).await;
+    assert_eq!(client.fetch("q", 9).await.len(), 3);
+    for (body, concurrency, rate_limit) in [
+        (
+            json!({"concurrency": 4}),
+            json!(4),
+            json!({"limit": 5, "period": "PT1M"}),
+        ),
+        (
+            json!({"rate_limit": 7}),
+            json!(4),
+            json!({"limit": 7, "period": "PT1S"}),
+        ),
+        (
+            json!({"rate_limit": {"max_per_second": 2}}),
+            json!(4),
+            json!({"throttle": {"limit": 2, "period": "PT1S"}}),
+        ),
+        (json!({"rate_limit": null}), json!(4), Value::Null),
+    ] {
+        let said = set(&client, CONFIG, body.clone()).await;
+        assert_eq!(
+            (&said["concurrency"], &said["rate_limit"]),
+            (&concurrency, &rate_limit),
+            "{body}"
+        );
+    }
+    assert_eq!(
+        set(&client, CONFIG, json!({"concurrency": null})).await,
+        json!({"queue": "q"})
+    );
+    assert_eq!(client.get(CONFIG).await.status, unrouted);
+    for (body, field) in [
+        (json!({"concurrency": "3"}), "concurrency"),
+        (json!({"rate_limit": {"limit": 5}}), "rate_limit.period"),
+        (
+            json!({"rate_limit": {"limit": 5, "per": "1s"}}),
+            "rate_limit.per",
+        ),
+        (
+            json!({"rate_limit": "fast", "concurrency": 1}),
+            "rate_limit",
+        ),
+    ] {
+        let refused = put(&client, CONFIG, body).await;
+        assert_eq!(
+            (refused.status, &refused.json()["error"]["details"]["field"]),
+            (400, &json!(field))
+        );
+    }
+    assert_eq!(client.get(LIMIT).await.status, 404, "nothing was changed");
+    pair.stop().await;
+}
+
+/// A backend that has the route gets the body as it came, and its answer comes back with ours in it;
+/// what it refuses is not set here either. The control token stays here.
+#[tokio::test(start_paused = true)]
+async fn the_backend_s_config_goes_on_to_the_backend() {
+    let (said, sidecar, client) = answering(
+        200,
+        r#"{"max_size": 1.0, "concurrency": 1}"#,
+        "control_token = \"s3cret\"\n",
+    )
+    .await;
+    let body = r#"{"concurrency": 5,  "max_size": 1.0}"#;
+    let headers = [("authorization", "Bearer s3cret")];
+    let reply = client.send(Method::PUT, CONFIG, &headers, body).await;
+    assert_eq!(
+        (reply.status, reply.text().as_str()),
+        (200, r#"{"max_size": 1.0, "concurrency": 5}"#)
+    );
+    let heard = said.requests();
+    let (head, sent) = heard
+        .iter()
+        .find(|(head, _)| head.uri.path() == CONFIG)
+        .unwrap();
+    assert_eq!(sent, body.as_bytes());
+    assert_eq!(head.headers.get("authorization"), None);
+    assert_eq!(
+        client.get(CONFIG).await.text(),
+        r#"{"max_size": 1.0, "concurrency": 5}"#
+    );
+    sidecar.stop().await;
+
+    let (_, sidecar, client) = answering(422, r#"{"error":{"code":"validation_error"}}"#, "").await;
+    let reply = put(&client, CONFIG, json!({"concurrency": 5})).await;
+    assert_eq!(
+        (reply.status, reply.text().as_str()),
+        (422, r#"{"error":{"code":"validation_error"}}"#)
+    );
+    assert_eq!(client.get(LIMIT).await.status, 404);
+    sidecar.stop().await;
+}

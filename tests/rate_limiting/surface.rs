@@ -1,0 +1,212 @@
+//! The list of keys (10.3), and what manifest and health say of us.
+
+use http::Method;
+use ojs_throttle::backend::Lax;
+use serde_json::{Value, json};
+
+use crate::client::Client;
+use crate::overrides::set;
+use crate::simulated;
+use crate::upstream::answering;
+
+async fn name_keys(client: &Client, keys: &[&str]) {
+    for key in keys {
+        let policy = json!({"key": key, "concurrency": 5});
+        let job = json!({"type": "t", "args": [], "options": {"queue": "q", "rate_limit": policy}});
+        client.enqueue(job).await;
+    }
+}
+
+/// `items` and `pagination` as in the text, `rate_limits` as the command line reads them, and flat
+/// members for the admin UI.
+#[tokio::test(start_paused = true)]
+async fn the_list_has_the_shapes_that_are_read() {
+    let config = "[[policy]]\nname = \"stripe\"\nconcurrency = 5\nrate = { limit = 100, period = \"1m\" }\n\
+                  [[policy]]\nname = \"spaced\"\nmatch = { queue = \"other\" }\nthrottle = { limit = 10, period = \"1s\" }\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    name_keys(&client, &["b"]).await;
+    set(
+        &client,
+        "/ojs/v1/rate-limits/a",
+        json!({"limit": 1, "period": "1h", "reason": "why"}),
+    )
+    .await;
+    assert_eq!(client.fetch("q", 1).await.len(), 1);
+    let list = client.get("/ojs/v1/rate-limits").await;
+    assert_eq!(list.headers["content-type"], "application/openjobspec+json");
+    let list = list.json();
+    assert_eq!(
+        list["pagination"],
+        json!({"total": 4, "page": 1, "per_page": 20})
+    );
+    let items = list["items"].as_array().unwrap();
+    let keys: Vec<&Value> = items.iter().map(|item| &item["key"]).collect();
+    assert_eq!(
+        keys,
+        ["a", "b", "spaced", "stripe"],
+        "sorted; constant keys of the file too"
+    );
+    assert_eq!(
+        items[0]["override"],
+        json!({"rate": {"limit": 1, "period": "PT1H"}, "reason": "why", "limit": 1, "period": "PT1H"})
+    );
+    let stripe = &items[3];
+    assert_eq!(
+        stripe["concurrency"],
+        json!({"limit": 5, "active": 1, "available": 4})
+    );
+    assert_eq!(
+        (
+            &stripe["rate"]["limit"],
+            &stripe["rate"]["period"],
+            &stripe["rate"]["current_count"]
+        ),
+        (&json!(100), &json!("PT1M"), &json!(1))
+    );
+    assert_eq!(stripe["waiting_count"], 0);
+    assert_eq!(
+        (
+            &stripe["limit"],
+            &stripe["period"],
+            &stripe["active"],
+            &stripe["waiting"],
+            stripe.get("override")
+        ),
+        (&json!(100), &json!("PT1M"), &json!(1), &json!(0), None)
+    );
+    assert_eq!(
+        (&items[2]["limit"], &items[2]["period"]),
+        (&json!(10), &json!("PT1S"))
+    );
+    let lines = list["rate_limits"].as_array().unwrap();
+    assert_eq!(lines.len(), 4);
+    assert_eq!(
+        lines[3],
+        json!({"key": "stripe", "concurrency": 5, "active": 1, "available": 4})
+    );
+    assert_eq!(lines[2], json!({"key": "spaced", "active": 0}));
+    pair.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_are_cut_where_they_are_asked_to_be() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let names: Vec<String> = (0..45).map(|n| format!("k{n:02}")).collect();
+    let shuffled: Vec<&str> = (0..45).map(|n| names[n * 7 % 45].as_str()).collect();
+    name_keys(&client, &shuffled).await;
+    let page = async |query: &str| {
+        let list = client
+            .get(&format!("/ojs/v1/rate-limits{query}"))
+            .await
+            .json();
+        assert_eq!(list["pagination"]["total"], 45);
+        let keys = list["items"].as_array().unwrap().iter();
+        keys.map(|item| item["key"].as_str().unwrap().to_owned())
+            .collect::<Vec<String>>()
+    };
+    assert_eq!(page("").await, names[..20]);
+    assert_eq!(page("?page=2").await, names[20..40]);
+    assert_eq!(page("?page=3&other=x").await, names[40..]);
+    assert_eq!(page("?per_page=7&page=2").await, names[7..14]);
+    assert_eq!(page("?per_page=100").await, names);
+    assert!(page("?page=1000000000&per_page=100").await.is_empty());
+    for (query, field) in [
+        ("page=0", "page"),
+        ("page=-1", "page"),
+        ("page=x", "page"),
+        ("page=", "page"),
+        ("page=1.5", "page"),
+        ("per_page=0", "per_page"),
+        ("per_page=101", "per_page"),
+        ("per_page=99999999999999999999", "per_page"),
+    ] {
+        let reply = client.get(&format!("/ojs/v1/rate-limits?{query}")).await;
+        let error = &reply.json()["error"];
+        assert_eq!(
+            (reply.status, &error["code"], &error["details"]["field"]),
+            (400, &json!("invalid_request"), &json!(field)),
+            "{query}"
+        );
+    }
+    pair.stop().await;
+}
+
+/// Both shapes of manifests that backends have, and nothing else of it changed.
+#[tokio::test(start_paused = true)]
+async fn the_manifest_names_the_extension() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let manifest = client.get("/ojs/manifest").await;
+    assert_eq!(
+        manifest.headers["content-length"],
+        manifest.body.len().to_string()
+    );
+    let manifest = manifest.json();
+    assert_eq!(manifest["capabilities"]["rate_limiting"], true);
+    assert_eq!(manifest["capabilities"]["batch_enqueue"], true);
+    assert_eq!(manifest["implementation"]["backend"], "memory");
+    assert_eq!(
+        manifest["extensions"]["official"][0]["uri"],
+        "urn:ojs:ext:rate-limiting"
+    );
+    pair.stop().await;
+    let list = r#"{"capabilities": ["batch"], "levels": [0, 1.0]}"#;
+    let (heard, sidecar, client) = answering(200, list, "").await;
+    let packed = [("accept-encoding", "gzip")];
+    let manifest = client.send(Method::GET, "/ojs/manifest", &packed, "").await;
+    assert!(
+        manifest.text().starts_with(
+            r#"{"capabilities": ["batch","rate_limiting"], "levels": [0, 1.0],"extensions":{"#
+        ),
+        "{}",
+        manifest.text()
+    );
+    let (head, _) = heard.requests().pop().unwrap();
+    assert_eq!(
+        head.headers.get("accept-encoding"),
+        None,
+        "packed it could not be read"
+    );
+    sidecar.stop().await;
+    for (status, body) in [(500, r#"{"capabilities":[]}"#), (200, "plain"), (200, "")] {
+        let (_, sidecar, client) = answering(status, body, "").await;
+        let reply = client.get("/ojs/manifest").await;
+        assert_eq!((reply.status, reply.text().as_str()), (status, body));
+        sidecar.stop().await;
+    }
+}
+
+/// Health has an object of ours, whatever the backend says of itself.
+#[tokio::test(start_paused = true)]
+async fn health_has_a_throttle_object() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    for n in 0..3 {
+        let policy = json!({"key": "k", "concurrency": 1});
+        client
+            .enqueue(
+                json!({"type": "t", "args": [n], "options": {"queue": "q", "rate_limit": policy}}),
+            )
+            .await;
+    }
+    assert_eq!(client.fetch("q", 3).await.len(), 1);
+    let health = client.get("/ojs/v1/health").await.json();
+    assert_eq!(
+        (&health["status"], &health["backend"]["type"]),
+        (&json!("ok"), &json!("memory"))
+    );
+    assert_eq!(
+        health["throttle"],
+        json!({"status": "ok", "held": 2, "slots": 1, "version": env!("CARGO_PKG_VERSION")})
+    );
+    pair.stop().await;
+    let (_, sidecar, client) = answering(503, r#"{"status":"degraded", "n": 1.0}"#, "").await;
+    let reply = client.get("/ojs/v1/health").await;
+    assert_eq!(reply.status, 503);
+    assert!(
+        reply.text().starts_with(
+            r#"{"status":"degraded", "n": 1.0,"throttle":{"status":"ok","held":0,"slots":0,"#
+        ),
+        "{}",
+        reply.text()
+    );
+    sidecar.stop().await;
+}

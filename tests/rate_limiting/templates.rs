@@ -1,0 +1,133 @@
+//! Templates of jobs in cron and workflow bodies: what they bring is checked and mirrored as jobs' is,
+//! and the mirror is never seen.
+
+use ojs_throttle::backend::Lax;
+use serde_json::{Value, json};
+
+use crate::simulated;
+use crate::upstream::{Recording, answering};
+
+const POLICY: &str = r#"{"key":"k","concurrency":1}"#;
+
+fn step(rate_limit: &str) -> String {
+    format!(r#"{{"type":"t.step","args":[1.0],"options":{{"rate_limit":{rate_limit}}}}}"#)
+}
+
+/// Bodies with a policy at each place where a template may stand, and how messages name it.
+fn bodies(rate_limit: &str) -> Vec<(&'static str, String, &'static str)> {
+    let step = step(rate_limit);
+    vec![
+        (
+            "/ojs/v1/cron",
+            format!(r#"{{"name":"n","cron":"* * * * *","job_template":{step}}}"#),
+            "job_template.",
+        ),
+        (
+            "/ojs/v1/workflows",
+            format!(r#"{{"type":"chain","steps":[{{"type":"t","args":[]}},{step}]}}"#),
+            "steps[1].",
+        ),
+        (
+            "/ojs/v1/workflows",
+            format!(r#"{{"type":"group","jobs":[{step}]}}"#),
+            "jobs[0].",
+        ),
+        (
+            "/ojs/v1/workflows",
+            format!(
+                r#"{{"type":"batch","steps":[{{"type":"group","jobs":[{{"type":"t","args":[]}},{step}]}}]}}"#
+            ),
+            "steps[0].jobs[1].",
+        ),
+        (
+            "/ojs/v1/workflows",
+            format!(r#"{{"jobs":[],"callbacks":{{"on_complete":{step}}}}}"#),
+            "callbacks.on_complete.",
+        ),
+    ]
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wrong_policy_in_a_template_is_named() {
+    let (backend, sidecar, client) = Recording::with_sidecar("").await;
+    for wrong in [r#"{"key":"k","concurrency":"one"}"#, r#"{"concurrency":1}"#] {
+        let member = if wrong.contains("one") {
+            "concurrency"
+        } else {
+            "key"
+        };
+        for (path, body, at) in bodies(wrong) {
+            let reply = client.post(path, body).await;
+            let error = &reply.json()["error"];
+            assert_eq!(
+                (reply.status, &error["code"], &error["details"]["field"]),
+                (
+                    400,
+                    &json!("invalid_request"),
+                    &json!(format!("{at}options.rate_limit.{member}"))
+                )
+            );
+        }
+    }
+    assert!(backend.bodies().is_empty(), "nothing went on");
+    sidecar.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_template_s_policy_is_mirrored_and_nothing_else_changes() {
+    let (backend, sidecar, client) = Recording::with_sidecar("").await;
+    for (path, body, at) in bodies(POLICY) {
+        backend.clear();
+        assert_eq!(client.post(path, body.clone()).await.status, 201);
+        let sent = String::from_utf8(backend.bodies().pop().unwrap()).unwrap();
+        let mirror = format!(
+            r#","meta":{{"ojs.rate_limit.mirror":{{"policy":{POLICY},"at":"options.rate_limit","meta":"added"}}}}"#
+        );
+        assert_eq!(sent.replacen(&mirror, "", 1), body, "{at}");
+        assert!(sent.contains(&mirror), "{at}: {sent}");
+    }
+    for (path, body) in [
+        (
+            "/ojs/v1/cron",
+            r#"{ "job_template" : {"type":"t","args":[1.0]}}"#,
+        ),
+        (
+            "/ojs/v1/workflows",
+            r#"{"steps":[{"type":"t","args":[{"rate_limit":5}]}]}"#,
+        ),
+        ("/ojs/v1/workflows", "{ not json rate_limit"),
+    ] {
+        backend.clear();
+        assert_eq!(client.post(path, body).await.status, 201);
+        assert_eq!(backend.bodies(), [body.as_bytes()]);
+    }
+    assert_eq!(
+        client.get("/ojs/v1/rate-limits/k").await.status,
+        404,
+        "a template is no job that waits"
+    );
+    sidecar.stop().await;
+}
+
+/// Whatever shape a backend shows templates in; what only looks like a mirror in a job's own data stays.
+#[tokio::test(start_paused = true)]
+async fn the_mirror_of_a_template_is_not_seen() {
+    const SHOWN: &str = r#"{"crons":[{"name":"n","job_template":{"type":"t","args":[{"meta":{"ojs.rate_limit.mirror":1}}],"options":{"rate_limit":{"key":"k"}},"meta":{"ojs.rate_limit.mirror":{"policy":{"key":"k"},"at":"options.rate_limit","meta":"added"}}}}]}"#;
+    let expected: Value = json!({"crons": [{"name": "n", "job_template":
+        {"type": "t", "args": [{"meta": {"ojs.rate_limit.mirror": 1}}], "options": {"rate_limit": {"key": "k"}}}}]});
+    let (_, sidecar, client) = answering(200, SHOWN, "").await;
+    for path in ["/ojs/v1/cron", "/ojs/v1/cron/n", "/ojs/v1/workflows/x"] {
+        assert_eq!(client.get(path).await.json(), expected, "{path}");
+    }
+    sidecar.stop().await;
+}
+
+/// A backend without these routes says so, as it would without us.
+#[tokio::test(start_paused = true)]
+async fn a_backend_without_the_routes_answers_for_itself() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    for (path, body, _) in bodies(POLICY) {
+        assert_eq!(client.post(path, body).await.status, 404, "{path}");
+    }
+    pair.stop().await;
+}
