@@ -3,12 +3,14 @@
 
 mod base_url;
 mod check;
+mod diff;
 mod feedback;
 mod file;
 mod limits;
 mod reader;
 mod report;
 mod values;
+mod watch;
 
 use std::fmt;
 use std::io::Read;
@@ -21,7 +23,9 @@ use crate::policy::PolicySet;
 
 pub use base_url::BaseUrl;
 pub use check::{Checked, check};
+pub use diff::{Changes, Diff};
 pub use report::Report;
+pub use watch::{MOST, QUIET, Seen, Watch};
 
 /// The longest that an answer may be kept back: the SDKs give up after 30 s.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(25);
@@ -236,6 +240,39 @@ pub enum MediaType {
 pub struct Metrics {
     /// How many keys have series of their own.
     pub top_keys: usize,
+}
+
+/// A config file, and what is put over it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct File {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What the command line says over it.
+    pub overrides: Overrides,
+}
+
+impl File {
+    /// The whole text.
+    ///
+    /// # Errors
+    /// It cannot be read, is longer than 1 MiB, is not UTF-8, or is no regular file (reading from a
+    /// pipe would wait for ever).
+    pub fn read(&self) -> std::io::Result<String> {
+        if !std::fs::metadata(&self.path)?.is_file() {
+            return Err(std::io::Error::other("it is not a regular file"));
+        }
+        read_text(&self.path)
+    }
+
+    /// The settings that a text of this file means.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn parse(&self, text: &str) -> Result<Settings, Report> {
+        let env = |name: &str| std::env::var(name).ok();
+        let name = self.path.display().to_string();
+        file::read(text, &name, &self.overrides, &env)
+    }
 }
 
 /// What the command line says over the file.

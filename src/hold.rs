@@ -16,16 +16,18 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::limit::Timestamp;
-use crate::policy::{Gate, JobLimits};
-use crate::store::Claimed;
+use crate::policy::{Gate, JobLimits, JobPolicy};
+use crate::store::{Claimed, Gen};
 
 mod doom;
 mod line;
 mod queue;
+mod relimit;
 mod state;
 mod view;
 
 pub use line::{Place, Waiter};
+pub use relimit::Relimited;
 pub use view::View;
 
 use queue::{Group, Next};
@@ -47,6 +49,12 @@ pub struct Held {
     pub claimed: Claimed,
     /// Everything that limits it.
     pub limits: JobLimits,
+    /// Which edition of the policies says so.
+    pub edition: u64,
+    /// The limits that it brings itself.
+    pub own: Arc<[JobPolicy]>,
+    /// The tenant header of the FETCH that claimed it.
+    pub tenant: Option<Arc<str>>,
     /// The job as a worker gets it.
     pub body: Bytes,
     /// Past this it is not ours any more: last accepted heartbeat + visibility - margin.
@@ -67,6 +75,13 @@ impl Held {
         self.proven = since;
         self.granted = visibility;
         self.deadline = deadline(since, visibility);
+    }
+
+    /// Other limits apply to it from now on, says this edition of the policies.
+    pub fn limit(&mut self, limits: JobLimits, edition: u64) {
+        self.claimed.limited = limits.limited.clone();
+        self.limits = limits;
+        self.edition = edition;
     }
 
     /// The lane it waits in.
@@ -285,10 +300,13 @@ impl Hold {
             return;
         }
         known.whereabouts = Whereabouts::Waiting;
-        let (lane, priority, limits) = (held.lane(), held.claimed.priority, held.limits.clone());
+        let (lane, priority, edition) = (held.lane(), held.claimed.priority, held.edition);
+        let limits = held.limits.clone();
+        // What was refused under earlier limits is asked again under those of now.
+        let refused = refused.filter(|_| edition == state.edition);
         state.place(held, End::Front);
         if let (Some(refusal), Some(queue)) = (refused, state.queues.get_mut(&lane))
-            && let Some(group) = queue.group(priority, &limits)
+            && let Some(group) = queue.group(priority, edition, &limits)
         {
             group.refused_by = Some(refusal.policy);
             group.rescheduled = refusal.rescheduled;
@@ -310,7 +328,7 @@ impl Hold {
         }
         state.forget(&held.claimed.job);
         if let Some(queue) = state.queues.get_mut(&held.lane()) {
-            queue.turn_over(held.claimed.priority, &held.limits);
+            queue.turn_over(held.claimed.priority, held.edition, &held.limits);
         }
         true
     }
@@ -522,6 +540,7 @@ impl Hold {
         }
         *state = State {
             waiters: state.waiters,
+            edition: state.edition,
             ..State::default()
         };
     }

@@ -7,7 +7,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`cli`] | what can be said on the command line |
-//! | [`run`] | wiring: the parts from the settings, and the drain at the end; no globals |
+//! | [`run`] | wiring: the parts from the settings, other settings while it runs, and the drain at the end; no globals |
 //! | [`demo`] | limits at work, judged from the workers' and the backend's records |
 //! | [`config`] | one TOML file, all its problems at once, each under its line |
 //! | [`admin`] | the other port: `/livez`, `/readyz`, `/metrics` |

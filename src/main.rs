@@ -14,6 +14,7 @@
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -29,6 +30,7 @@ use ojs_throttle::net::Net;
 use ojs_throttle::run::{Env, Running, Stop};
 use ojs_throttle::store::memory::MemoryStore;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 /// A config that cannot be used (`EX_CONFIG`).
@@ -68,12 +70,16 @@ fn run(args: &Run) -> anyhow::Result<ExitCode> {
     };
     start_log(&settings.server);
     warn(&settings);
-    runtime()?.block_on(async {
+    let file = file(args.config.as_deref(), args.overrides());
+    let runtime = runtime()?;
+    let served = runtime.block_on(async {
         let stop = Stop::default();
-        watch_signals(stop.clone())?;
-        serve(settings, false, stop).await
-    })?;
-    Ok(ExitCode::SUCCESS)
+        let hangup = watch_signals(stop.clone())?;
+        serve(settings, file.zip(Some(hangup)), false, stop).await
+    });
+    // A look at a file on a disk that does not answer must not keep the process.
+    runtime.shutdown_background();
+    served.map(|()| ExitCode::SUCCESS)
 }
 
 fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
@@ -105,20 +111,22 @@ fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
     };
     start_log(&settings.server);
     warn(&settings);
-    runtime.block_on(async {
+    let file = file(args.config.as_deref(), overrides);
+    let served = runtime.block_on(async {
         let stop = Stop::default();
-        watch_signals(stop.clone())?;
+        let hangup = watch_signals(stop.clone())?;
         let ended = CancellationToken::new();
         let serving =
             tokio::spawn(Backend::new(Lax::spec(), seed()).serve(listener, ended.clone()));
         tracing::info!(%address, "backend in memory: its jobs are gone when this ends");
-        serve(settings, true, stop).await?;
+        serve(settings, file.zip(Some(hangup)), true, stop).await?;
         ended.cancel();
         // Who has a request open there must not keep the process: nothing is stored anyway.
         let _open = tokio::time::timeout(Duration::from_secs(1), serving).await;
         anyhow::Ok(())
-    })?;
-    Ok(ExitCode::SUCCESS)
+    });
+    runtime.shutdown_background();
+    served.map(|()| ExitCode::SUCCESS)
 }
 
 fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
@@ -148,7 +156,13 @@ fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
 }
 
 /// Runs the sidecar on this thread and as many more as the settings say.
-async fn serve(settings: Settings, reset: bool, stop: Stop) -> anyhow::Result<()> {
+/// With a `file` it is followed; what comes with it asks for a look.
+async fn serve(
+    settings: Settings,
+    file: Option<(config::File, Arc<Notify>)>,
+    reset: bool,
+    stop: Stop,
+) -> anyhow::Result<()> {
     let upstream = settings.upstream.url.to_string();
     let policies = settings.policies.policies().len();
     let queues = settings.policies.queues().len();
@@ -159,7 +173,10 @@ async fn serve(settings: Settings, reset: bool, stop: Stop) -> anyhow::Result<()
         seed: seed(),
         reset,
     };
-    let running = Running::start(settings, env).await?;
+    let mut running = Running::start(settings, env).await?;
+    if let Some((file, ask)) = file {
+        running = running.following(file, ask);
+    }
     let (data, admin): (SocketAddr, SocketAddr) = (running.addr()?, running.admin_addr()?);
     let mut threads = Vec::new();
     for (nth, thread) in running.threads()?.into_iter().enumerate() {
@@ -182,8 +199,22 @@ async fn serve(settings: Settings, reset: bool, stop: Stop) -> anyhow::Result<()
     Ok(())
 }
 
-/// The first SIGTERM or SIGINT drains, the second ends at once.
-fn watch_signals(stop: Stop) -> anyhow::Result<()> {
+/// The file to follow: what comes out of a pipe comes only once.
+fn file(path: Option<&Path>, overrides: Overrides) -> Option<config::File> {
+    let path = path?;
+    if !path.is_file() {
+        tracing::info!("the config is not a file: it is not followed");
+        return None;
+    }
+    Some(config::File {
+        path: path.to_owned(),
+        overrides,
+    })
+}
+
+/// The first SIGTERM or SIGINT drains, the second ends at once. A SIGHUP notifies what is returned.
+fn watch_signals(stop: Stop) -> anyhow::Result<Arc<Notify>> {
+    let mut hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be handled")?;
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be handled")?;
     tokio::spawn(async move {
@@ -199,7 +230,14 @@ fn watch_signals(stop: Stop) -> anyhow::Result<()> {
             token.cancel();
         }
     });
-    Ok(())
+    let ask = Arc::new(Notify::new());
+    let asked = Arc::clone(&ask);
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            asked.notify_one();
+        }
+    });
+    Ok(ask)
 }
 
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {

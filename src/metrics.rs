@@ -222,6 +222,22 @@ const DESCRIPTIONS: &[(&str, &str)] = &[
         "ojs_throttle_upstream_request_duration_seconds",
         "Calls to the backend made by the sidecar itself.",
     ),
+    (
+        "ojs_throttle_config_last_reload_successful",
+        "1 if the last look at the config file left it in force, else 0.",
+    ),
+    (
+        "ojs_throttle_config_last_reload_success_timestamp_seconds",
+        "When the config file last came into force, in seconds since the Unix epoch.",
+    ),
+    (
+        "ojs_throttle_config_reloads_total",
+        "Looks at a config file that had changed, or that were asked for, by what came of them.",
+    ),
+    (
+        "ojs_throttle_config_file_matches",
+        "1 if what runs is what the config file says, else 0.",
+    ),
     ("ojs_throttle_build_info", "1, with the version as a label."),
 ];
 
@@ -380,6 +396,29 @@ impl Metrics {
             )
         });
         series.record(time.as_secs_f64());
+    }
+
+    /// The config file was looked at: whether it is what runs, and the result to count, if any.
+    pub fn config(&self, good: bool, result: Option<&'static str>) {
+        let recorder = &self.0.recorder;
+        let value = if good { 1.0 } else { 0.0 };
+        gauge(
+            recorder,
+            "ojs_throttle_config_last_reload_successful",
+            vec![],
+        )
+        .set(value);
+        gauge(recorder, "ojs_throttle_config_file_matches", vec![]).set(value);
+        if let Some(result) = result {
+            let labels = vec![Label::new("result", result)];
+            counter(recorder, "ojs_throttle_config_reloads_total", labels).increment(1);
+        }
+    }
+
+    /// The config file came into force at this Unix time, in microseconds.
+    pub fn config_good_at(&self, micros: u64) {
+        let name = "ojs_throttle_config_last_reload_success_timestamp_seconds";
+        gauge(&self.0.recorder, name, vec![]).set(micros as f64 / 1e6);
     }
 
     /// How many limits are set over HTTP.

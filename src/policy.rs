@@ -89,7 +89,7 @@ pub enum Accept {
 }
 
 /// One `[[policy]]`.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Policy {
     /// Its name, for logs and metrics.
     pub name: Arc<str>,
@@ -137,7 +137,7 @@ impl Policy {
 }
 
 /// One `[[queue]]`. Each queue that the pattern matches has counters of its own.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueLimits {
     /// Which queues.
     pub name: Pattern,
@@ -181,18 +181,40 @@ impl PolicySet {
             accept,
             gates: HashMap::new(),
         };
-        let patterns = set
-            .policies
-            .iter()
-            .flat_map(|policy| &policy.matching.queue);
-        let exact = patterns
-            .chain(set.queues.iter().map(|queue| &queue.name))
-            .filter_map(|pattern| match pattern {
-                Pattern::Exact(name) => Some((name.clone(), set.find_gate(name))),
-                Pattern::Glob(_) => None,
-            });
-        set.gates = exact.collect();
+        set.gates = set.exact_gates();
         set
+    }
+
+    /// The gates of the queues that are named without a glob. Each looks only at the entries that name
+    /// it and at those with globs: thousands of both are made in milliseconds.
+    fn exact_gates(&self) -> HashMap<Box<str>, Gate> {
+        let mut named: HashMap<&str, Vec<usize>> = HashMap::new();
+        let mut wide = Vec::new();
+        for (nth, policy) in self.policies.iter().enumerate() {
+            let patterns = &policy.matching.queue;
+            if patterns.is_empty() || patterns.iter().any(Pattern::is_glob) {
+                wide.push(nth);
+            }
+            for pattern in patterns.iter().filter(|pattern| !pattern.is_glob()) {
+                named.entry(pattern.as_str()).or_default().push(nth);
+            }
+        }
+        let mut entries: HashMap<&str, Vec<&QueueLimits>> = HashMap::new();
+        let (globs, exact): (Vec<_>, Vec<_>) = (self.queues.iter()).partition(|q| q.name.is_glob());
+        for entry in exact {
+            entries.entry(entry.name.as_str()).or_default().push(entry);
+            named.entry(entry.name.as_str()).or_default();
+        }
+        let gates = named.into_iter().map(|(queue, mut policies)| {
+            policies.extend(&wide);
+            policies.sort_unstable();
+            policies.dedup();
+            let policies = policies.iter().filter_map(|nth| self.policies.get(*nth));
+            let own = entries.get(queue).into_iter().flatten().copied();
+            let limits = own.chain(globs.iter().copied());
+            (Box::from(queue), self.gate_of(queue, policies, limits))
+        });
+        gates.collect()
     }
 
     /// What the queue's name says. A queue that nothing matches costs no allocation.
@@ -204,8 +226,19 @@ impl PolicySet {
     }
 
     fn find_gate(&self, queue: &str) -> Gate {
-        let (mut limited, mut keyed) = (Vec::new(), false);
-        limited.extend(self.queue_limits(queue));
+        self.gate_of(queue, self.policies.iter(), self.queues.iter())
+    }
+
+    /// The gate of a queue as far as these entries go.
+    fn gate_of<'a>(
+        &'a self,
+        queue: &str,
+        policies: impl Iterator<Item = &'a Policy>,
+        limits: impl Iterator<Item = &'a QueueLimits>,
+    ) -> Gate {
+        let limits = limits.filter(|entry| entry.name.matches(queue));
+        let mut limited: Vec<Limited> = limits.map(|entry| entry.limited(queue)).collect();
+        let mut keyed = false;
         // No policy in here looks further than the queue's name.
         let job = JobView {
             queue,
@@ -213,11 +246,7 @@ impl PolicySet {
             meta: None,
             tenant: None,
         };
-        for policy in self
-            .policies
-            .iter()
-            .filter(|policy| policy.matching.can_match_queue(queue))
-        {
+        for policy in policies.filter(|policy| policy.matching.can_match_queue(queue)) {
             match policy.covers_queues(self.accept) {
                 true => limited.extend(policy.limited(&job)),
                 false => keyed = true,

@@ -38,6 +38,7 @@ mod handout;
 mod heartbeat;
 mod job;
 mod limits;
+mod live;
 mod mirror;
 mod outlive;
 mod outside;
@@ -54,6 +55,7 @@ mod sweep;
 mod wait;
 
 pub use backend::Backend;
+pub use live::Live;
 pub use service::Proxy;
 
 use respond::{Fault, Relabel};
@@ -141,8 +143,7 @@ impl Default for Settings {
 /// The state of one sidecar, shared by its threads.
 #[derive(Debug)]
 pub struct Sidecar {
-    settings: Settings,
-    policies: ArcSwap<PolicySet>,
+    live: ArcSwap<Live>,
     store: Arc<dyn Store>,
     hold: Hold,
     metrics: Metrics,
@@ -169,6 +170,10 @@ struct Adopting {
     /// The backend had a list of them: only what policies of ours cover may be missing in it.
     listed: bool,
     seen: HashSet<Box<str>>,
+    /// How many such lists are on their way, and which jobs ended meanwhile: what they say of those is
+    /// over.
+    lists: usize,
+    ended: HashSet<Box<str>>,
 }
 
 impl Sidecar {
@@ -183,8 +188,7 @@ impl Sidecar {
         name: &str,
     ) -> Arc<Sidecar> {
         Arc::new(Sidecar {
-            settings,
-            policies: ArcSwap::new(policies),
+            live: ArcSwap::from_pointee(Live::new(settings, policies)),
             store,
             hold: Hold::default(),
             metrics,
@@ -202,13 +206,10 @@ impl Sidecar {
                 until: Instant::now() + 2 * DEFAULT_VISIBILITY,
                 listed: false,
                 seen: HashSet::new(),
+                lists: 0,
+                ended: HashSet::new(),
             }),
         })
-    }
-
-    /// The policies that apply from the next decision on.
-    pub fn publish(&self, policies: Arc<PolicySet>) {
-        self.policies.store(policies);
     }
 
     /// The store, for drain and inspection.
@@ -252,7 +253,8 @@ impl Sidecar {
 
     /// The most jobs that may be held.
     fn hold_max(&self) -> usize {
-        self.settings
+        self.live()
+            .settings
             .hold_max
             .unwrap_or(if self.backend.claims_count() {
                 32
@@ -306,6 +308,7 @@ impl Sidecar {
 
     /// Ends a job's row and wakes whoever waits for its slots. Ending twice is ending once.
     async fn end(&self, job: &str, generation: Option<Gen>) -> Option<Row> {
+        self.note_end(job);
         let ended = self.store.end(job, generation).await.ok()??;
         if ended.row.place == crate::store::Place::Out {
             self.metrics.ended(&ended.row.claimed.limited);
@@ -364,7 +367,7 @@ fn post(proxy: &Proxy, scope: u64, target: &str, body: impl Into<Bytes>) -> Call
         target: target.to_owned(),
         headers: proxy.sidecar.own_headers(scope, true),
         body: body.into(),
-        timeout: proxy.sidecar.settings.upstream_timeout,
+        timeout: proxy.sidecar.live().settings.upstream_timeout,
     }
 }
 
@@ -377,6 +380,7 @@ fn get(proxy: &Proxy, scope: u64, target: String) -> Call {
         body: Bytes::new(),
         timeout: proxy
             .sidecar
+            .live()
             .settings
             .upstream_timeout
             .min(Duration::from_secs(5)),

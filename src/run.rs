@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -22,6 +23,12 @@ use crate::proxy::{self, Backend, Proxy, Sidecar};
 use crate::server;
 use crate::store::Store;
 use crate::upstream::{self, Target, Upstream};
+
+mod reload;
+
+pub use reload::{Outcome, Reload};
+
+use reload::Following;
 
 /// How often a drain looks whether it is over.
 const LOOK: Duration = Duration::from_millis(50);
@@ -63,6 +70,8 @@ pub struct Running {
     admin: Listener,
     closing: CancellationToken,
     over: CancellationToken,
+    reload: Reload,
+    following: Option<Following>,
 }
 
 /// One more thread's share: a listener on the same port and connections of its own.
@@ -116,10 +125,13 @@ impl Running {
             metrics.clone(),
             &format!("ojs-throttle-{:016x}", env.seed),
         );
+        let reload = Reload::new(settings.clone(), Arc::clone(&sidecar), env.reset);
         Ok(Running {
             settings,
             env,
             sidecar,
+            reload,
+            following: None,
             target,
             readiness: Arc::default(),
             metrics,
@@ -128,6 +140,19 @@ impl Running {
             closing: CancellationToken::new(),
             over: CancellationToken::new(),
         })
+    }
+
+    /// Follows the file that the settings are from: whenever it changes, and when `ask` is notified, it
+    /// is read and put in force.
+    pub fn following(mut self, file: config::File, ask: Arc<Notify>) -> Running {
+        let (reload, metrics) = (self.reload.clone(), self.metrics.clone());
+        self.following = Some(Following::new(file, reload, metrics, ask));
+        self
+    }
+
+    /// The means to change settings while it runs.
+    pub fn reload(&self) -> Reload {
+        self.reload.clone()
     }
 
     /// Where SDKs connect.
@@ -202,13 +227,14 @@ impl Running {
             let (proxy, sweeping) = (proxy.clone(), sweeping.clone());
             async move { proxy.sweep(sweeping).await }
         });
+        tasks.spawn(follow(self.following, sweeping.clone()));
         self.readiness.ready();
         tokio::select! {
             () = stop.drain.cancelled() => {}
             () = stop.now.cancelled() => {}
         }
         self.readiness.draining();
-        let deadline = Instant::now() + self.settings.server.drain_timeout;
+        let deadline = Instant::now() + self.reload.settings().server.drain_timeout;
         let drained = async {
             proxy.drain().await;
             while !proxy.sidecar().quiet().await && Instant::now() < deadline {
@@ -247,6 +273,13 @@ impl Thread {
             () = self.over.cancelled() => {}
         }
         Ok(())
+    }
+}
+
+/// Follows the config file, if there is one.
+async fn follow(file: Option<Following>, stop: CancellationToken) {
+    if let Some(file) = file {
+        file.follow(stop).await;
     }
 }
 

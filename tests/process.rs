@@ -31,3 +31,6 @@ mod dev;
 
 #[path = "process/rude.rs"]
 mod rude;
+
+#[path = "process/reload.rs"]
+mod reload;

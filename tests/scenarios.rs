@@ -30,6 +30,8 @@ scenarios! {
     limits::concurrency_held: 20 limit real;
     limits::rate_gated: 20 limit real;
     limits::rate_held: 20 limit real;
+    limits::reloaded_under_load: 10 limit;
+    limits::reloaded_to_be_limited: 10;
     limits::throttle_gated: 20 limit real;
     limits::throttle_held: 20 limit real;
     limits::own_concurrency_in_options: 20 limit real;

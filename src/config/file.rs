@@ -46,7 +46,9 @@ pub(super) fn read(
     let reading = Reading::new(env);
     let settings = sections(&reading, &document, overrides);
     let (problems, _) = reading.finish();
-    let report = Report::new(name, text, problems);
+    // The text is for showing lines: without problems nobody keeps it.
+    let shown = if problems.is_empty() { "" } else { text };
+    let report = Report::new(name, shown, problems);
     match settings {
         Some(settings) if report.errors() == 0 => Ok(Settings {
             warnings: report,

@@ -1,5 +1,6 @@
 //! `[[policy]]`, `[[queue]]` and `[job_policies]`.
 
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -363,6 +364,7 @@ fn out_of_range(table: &Table<'_>, wrong: Wrong, [limit, period, burst]: [&Range
 
 fn queues(reading: &Reading<'_>, root: &mut Table<'_>) -> Vec<QueueLimits> {
     let mut queues: Vec<QueueLimits> = Vec::new();
+    let mut seen = HashSet::new();
     for mut table in root.tables("queue", "[[queue]] above its fields") {
         let header = table.span.clone();
         let name = table
@@ -389,7 +391,7 @@ fn queues(reading: &Reading<'_>, root: &mut Table<'_>) -> Vec<QueueLimits> {
             );
         }
         for name in names {
-            if queues.iter().any(|queue| queue.name == name) {
+            if !seen.insert(name.as_str().to_owned()) {
                 reading.error(
                     found.span.clone(),
                     format!("queue {:?} is there twice", name.as_str()),
@@ -406,29 +408,36 @@ fn queues(reading: &Reading<'_>, root: &mut Table<'_>) -> Vec<QueueLimits> {
 }
 
 fn unique_names(reading: &Reading<'_>, written: &[Written]) {
-    for (at, one) in written.iter().enumerate() {
-        if written
-            .iter()
-            .take(at)
-            .any(|earlier| earlier.policy.name == one.policy.name)
-        {
+    let mut names = HashSet::new();
+    for one in written {
+        if !names.insert(&one.policy.name) {
             let title = format!("policy {:?} is there twice", one.policy.name);
             reading.error(one.name.clone(), title, "give each policy its own name");
         }
     }
 }
 
+/// The policies with numbers of their own, by their key, in the order of the file.
+fn limited_by_key(written: &[Written]) -> HashMap<&str, Vec<&Policy>> {
+    let mut by_key: HashMap<&str, Vec<&Policy>> = HashMap::new();
+    let policies = written.iter().map(|one| &one.policy);
+    for policy in policies.filter(|policy| policy.limits != Limits::default()) {
+        by_key.entry(policy.key.as_str()).or_default().push(policy);
+    }
+    by_key
+}
+
 /// Two policies on one key with different numbers may be meant, or a mistake in copying.
 fn shared_keys(reading: &Reading<'_>, written: &[Written]) {
-    let limited = |one: &&Written| one.policy.limits != Limits::default();
-    for (at, one) in written.iter().enumerate().filter(|(_, one)| limited(one)) {
-        let same = |earlier: &&Written| {
-            earlier.policy.key == one.policy.key && earlier.policy.limits != one.policy.limits
-        };
-        if let Some(other) = written.iter().take(at).filter(limited).find(same) {
+    let by_key = limited_by_key(written);
+    for one in written {
+        let same = by_key.get(one.policy.key.as_str()).into_iter().flatten();
+        let mut earlier = same.take_while(|other| other.name != one.policy.name);
+        let limited = one.policy.limits != Limits::default();
+        if let Some(other) = earlier.find(|other| limited && other.limits != one.policy.limits) {
             let title = format!(
                 "policies {:?} and {:?} share a key but not their numbers",
-                other.policy.name, one.policy.name
+                other.name, one.policy.name
             );
             let hint = "they share counters; each job is held to the numbers of the policies that match it";
             reading.warn(one.key.clone(), title, hint);
@@ -439,6 +448,7 @@ fn shared_keys(reading: &Reading<'_>, written: &[Written]) {
 /// Gives a policy without numbers those of the policies whose key it uses. Unless `all` could be
 /// read, the one it means may be missing here.
 fn joined(reading: &Reading<'_>, written: &[Written], all: bool) -> Vec<Policy> {
+    let by_key = limited_by_key(written);
     let mut policies = Vec::new();
     for one in written {
         if one.policy.limits != Limits::default() {
@@ -446,13 +456,11 @@ fn joined(reading: &Reading<'_>, written: &[Written], all: bool) -> Vec<Policy> 
             continue;
         }
         let before = policies.len();
-        for other in written {
-            if other.policy.key == one.policy.key && other.policy.limits != Limits::default() {
-                policies.push(Policy {
-                    limits: other.policy.limits.clone(),
-                    ..one.policy.clone()
-                });
-            }
+        for other in by_key.get(one.policy.key.as_str()).into_iter().flatten() {
+            policies.push(Policy {
+                limits: other.limits.clone(),
+                ..one.policy.clone()
+            });
         }
         if policies.len() == before && all {
             let title = format!("policy {:?} has no limit", one.policy.name);

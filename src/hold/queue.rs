@@ -27,6 +27,8 @@ pub(super) enum Next {
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) limits: JobLimits,
+    /// Which edition of the policies the limits are from.
+    pub(super) edition: u64,
     pub(super) jobs: VecDeque<Held>,
     pub(super) next: Next,
     /// The policy that refused last.
@@ -36,6 +38,23 @@ pub(super) struct Group {
 }
 
 impl Group {
+    /// A group of one, which may be asked at once.
+    pub(super) fn of(held: Held) -> Group {
+        Group {
+            limits: held.limits.clone(),
+            edition: held.edition,
+            jobs: VecDeque::from([held]),
+            next: Next::Ask,
+            refused_by: None,
+            rescheduled: None,
+        }
+    }
+
+    /// Whether jobs under these limits belong here.
+    pub(super) fn is_of(&self, edition: u64, limits: &JobLimits) -> bool {
+        self.edition == edition && self.limits == *limits
+    }
+
     pub(super) fn may_ask(&self, now: Timestamp) -> bool {
         match self.next {
             Next::Ask => true,
@@ -107,19 +126,25 @@ impl Queue {
         });
     }
 
-    pub(super) fn group(&mut self, priority: i32, limits: &JobLimits) -> Option<&mut Group> {
+    pub(super) fn group(
+        &mut self,
+        priority: i32,
+        edition: u64,
+        limits: &JobLimits,
+    ) -> Option<&mut Group> {
         self.groups
             .get_mut(&Reverse(priority))?
             .iter_mut()
-            .find(|group| group.limits == *limits)
+            .find(|group| group.is_of(edition, limits))
     }
 
     /// Moves a group to the end of the turns; an empty one goes.
-    pub(super) fn turn_over(&mut self, priority: i32, limits: &JobLimits) {
+    pub(super) fn turn_over(&mut self, priority: i32, edition: u64, limits: &JobLimits) {
         let Some(groups) = self.groups.get_mut(&Reverse(priority)) else {
             return;
         };
-        let Some(at) = groups.iter().position(|group| group.limits == *limits) else {
+        let is_it = |group: &Group| group.is_of(edition, limits);
+        let Some(at) = groups.iter().position(is_it) else {
             return;
         };
         if let Some(group) = groups.remove(at)

@@ -1,14 +1,13 @@
 //! What the hold's lock guards: the lanes, and where each known job is.
 
 use std::cmp::Reverse;
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 use tokio::time::Instant;
 
 use super::doom::Doom;
-use super::queue::{Group, Next, Queue};
+use super::queue::{Group, Queue};
 use super::{Held, Lane};
 use crate::store::Gen;
 
@@ -55,6 +54,8 @@ pub(super) struct State {
     /// Whether a FETCH found the hold full of what was still on its way.
     pub(super) starved: bool,
     pub(super) waiters: u64,
+    /// The latest edition of the policies that jobs here were put under.
+    pub(super) edition: u64,
 }
 
 /// Which end of its group a job goes to.
@@ -82,16 +83,13 @@ impl State {
             .groups
             .entry(Reverse(held.claimed.priority))
             .or_default();
-        match groups.iter_mut().find(|group| group.limits == held.limits) {
+        let group = groups
+            .iter_mut()
+            .find(|group| group.is_of(held.edition, &held.limits));
+        match group {
             Some(group) if end == End::Front => group.jobs.push_front(held),
             Some(group) => group.jobs.push_back(held),
-            None => groups.push_back(Group {
-                limits: held.limits.clone(),
-                jobs: VecDeque::from([held]),
-                next: Next::Ask,
-                refused_by: None,
-                rescheduled: None,
-            }),
+            None => groups.push_back(Group::of(held)),
         }
     }
 

@@ -46,6 +46,9 @@ fn job(id: &str, priority: i32, keys: &[&str]) -> Held {
     Held {
         claimed,
         limits,
+        edition: 0,
+        own: Arc::default(),
+        tenant: None,
         body: Bytes::from(format!("{{\"id\":\"{id}\"}}")),
         deadline: deadline(now, visibility),
         proven: now,
@@ -271,6 +274,73 @@ fn a_prospect_keeps_the_soonest_time_and_the_slot() {
     assert_eq!((both.at, both.slot), (Some(Timestamp(9)), true));
     assert_eq!(Prospect::default().or(Prospect::slot()), Prospect::slot());
     assert!(Prospect::default().or(Prospect::default()).is_none());
+}
+
+fn under(hold: &Hold, edition: u64, keys: impl Fn(&str) -> &'static [&'static str]) {
+    let jobs = hold.before(edition).into_iter().map(|held| Relimited {
+        limits: limits(keys(&held.claimed.job)),
+        generation: held.claimed.generation,
+        job: held.claimed.job,
+    });
+    hold.relimit(edition, jobs.collect());
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_limits_apply_at_once_and_in_order() {
+    let hold = Hold::default();
+    let mut jobs = vec![
+        job("a1", 0, &["a"]),
+        job("b1", 0, &["b"]),
+        job("a2", 0, &["a"]),
+        job("b2", 0, &["b"]),
+    ];
+    for (nth, job) in jobs.iter_mut().enumerate() {
+        job.claimed.generation = Gen(nth as u64);
+    }
+    hold.add(jobs);
+    // Both keys are shut.
+    for held in hold.pick(&lane(1), 1, NOW) {
+        hold.put_back(held, Some(refusal(Refused::ForSlot, Arc::from("p"))));
+    }
+    assert!(hold.pick(&lane(1), 1, NOW).is_empty());
+    under(&hold, 1, |_| &["c"]);
+    let picked = hold.pick(&lane(1), 9, NOW);
+    assert_eq!(ids(&picked), ["a1", "b1", "a2", "b2"]);
+    let on_c = |held: &Held| held.edition == 1 && held.claimed.limited[0].key.as_str() == "c";
+    assert!(picked.iter().all(on_c));
+    put_all_back(&hold, picked);
+    // Apart again, in turn.
+    under(
+        &hold,
+        2,
+        |job| if job.starts_with('a') { &["a"] } else { &["b"] },
+    );
+    assert_eq!(ids(&hold.pick(&lane(1), 1, NOW)), ["a1", "b1"]);
+    assert_eq!(hold.len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_in_hand_during_a_change_is_asked_again() {
+    let hold = Hold::default();
+    hold.add(vec![job("a1", 0, &["a"]), job("a2", 0, &["a"])]);
+    let picked = hold.pick(&lane(1), 1, NOW);
+    under(&hold, 1, |_| &["a"]);
+    for held in picked {
+        hold.put_back(held, Some(refusal(Refused::Paused, Arc::from("p"))));
+    }
+    // It was refused under limits that are no more, and it waits beside its like until it is picked.
+    let picked = hold.pick(&lane(1), 1, NOW);
+    assert_eq!(ids(&picked), ["a2", "a1"]);
+    assert_eq!(
+        picked.iter().map(|held| held.edition).collect::<Vec<_>>(),
+        [1, 0]
+    );
+    put_all_back(&hold, picked);
+    under(&hold, 1, |_| &["a"]);
+    assert!(hold.before(1).is_empty());
+    let picked = hold.pick(&lane(1), 1, NOW);
+    assert_eq!(picked.len(), 1, "they are one group again");
+    assert!(picked.iter().all(|held| hold.started(held)));
 }
 
 #[tokio::test(start_paused = true)]

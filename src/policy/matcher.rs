@@ -29,6 +29,11 @@ impl Pattern {
         }
     }
 
+    /// Whether it stands for more than one text.
+    pub fn is_glob(&self) -> bool {
+        matches!(self, Pattern::Glob(_))
+    }
+
     /// The pattern as written.
     pub fn as_str(&self) -> &str {
         match self {
@@ -69,7 +74,7 @@ fn glob_matches(glob: &str, text: &str) -> bool {
 
 /// The `match` of a policy: every named attribute must match one of its patterns; no pattern for
 /// an attribute means that it may be anything.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Match {
     /// Queue names.
     pub queue: Vec<Pattern>,

@@ -2,6 +2,7 @@
 //! list of active jobs and from workers' heartbeats. Windows start empty with the memory store; slots
 //! do not.
 
+use std::collections::HashSet;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use tokio::time::Instant;
 use super::{DEFAULT_VISIBILITY, DEPTH, Proxy, Sidecar, job, mirror};
 use crate::json::Json;
 use crate::metrics::Event;
-use crate::policy::{Accept, JobView};
+use crate::policy::Accept;
 use crate::store::{Change, Claimed};
 use crate::upstream::UpstreamError;
 
@@ -27,13 +28,13 @@ impl Sidecar {
         let adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
         Instant::now() < adopting.until
             && !self.never_limits()
-            && !(adopting.listed && self.policies.load().is_empty())
+            && !(adopting.listed && self.live().policies.is_empty())
     }
 
     /// Whether neither the config nor a job can bring a limit.
     fn never_limits(&self) -> bool {
-        let policies = self.policies.load();
-        policies.is_empty() && policies.accept() == Accept::Ignore
+        let live = self.live();
+        live.policies.is_empty() && live.policies.accept() == Accept::Ignore
     }
 
     /// The backend answers: from now on workers can tell what they run.
@@ -41,12 +42,49 @@ impl Sidecar {
         let mut adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
         adopting.listed = listed;
         adopting.until = Instant::now() + 2 * DEFAULT_VISIBILITY;
+        adopting.seen.clear();
+    }
+
+    /// Notes that a job is over, if a list of running jobs is on its way.
+    pub(super) fn note_end(&self, job: &str) {
+        let mut adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
+        if adopting.lists > 0 {
+            adopting.ended.insert(job.into());
+        }
+    }
+
+    /// Whether the job ended since the list was asked for.
+    fn ended_meanwhile(&self, job: &str) -> bool {
+        let adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
+        adopting.ended.contains(job)
     }
 
     /// Whether the job was not looked up yet.
     fn first_seen(&self, job: &str) -> bool {
         let mut adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
         adopting.seen.len() < MAX_SEEN && adopting.seen.insert(job.into())
+    }
+}
+
+/// While a list of running jobs is on its way, jobs that end are noted.
+struct Listing<'a>(&'a Sidecar);
+
+impl<'a> Listing<'a> {
+    fn begin(sidecar: &'a Sidecar) -> Listing<'a> {
+        let adopting = sidecar.adopting.lock();
+        adopting.unwrap_or_else(PoisonError::into_inner).lists += 1;
+        Listing(sidecar)
+    }
+}
+
+impl Drop for Listing<'_> {
+    fn drop(&mut self) {
+        let adopting = self.0.adopting.lock();
+        let mut adopting = adopting.unwrap_or_else(PoisonError::into_inner);
+        adopting.lists = adopting.lists.saturating_sub(1);
+        if adopting.lists == 0 {
+            adopting.ended = HashSet::new();
+        }
     }
 }
 
@@ -94,9 +132,30 @@ impl Proxy {
         Ok(())
     }
 
+    /// Other policies may limit jobs that are running: those that had no limits so far get their slots, as
+    /// at the start.
+    pub(super) async fn adopt_again(&self) {
+        if !self.sidecar.learnt.initialized() || self.sidecar.never_limits() {
+            return;
+        }
+        let adopted = self.adopt_running().await;
+        self.sidecar.adopt_from_now(adopted.is_some());
+        if let Some(adopted @ 1..) = adopted {
+            tracing::info!(
+                adopted,
+                "running jobs are limited from now on; they have their slots"
+            );
+        }
+    }
+
     /// Reads the backend's list of active jobs and takes their slots. Says how many were adopted;
     /// `None`: the backend has no such list for us.
     pub(super) async fn adopt_running(&self) -> Option<usize> {
+        let _listing = Listing::begin(&self.sidecar);
+        self.adopt_listed().await
+    }
+
+    async fn adopt_listed(&self) -> Option<usize> {
         let mut adopted = 0;
         for page in 1..=PAGES {
             let target = format!("/ojs/v1/admin/jobs?state=active&page={page}&per_page={PAGE}");
@@ -154,15 +213,16 @@ impl Proxy {
         };
         let queue = text(queue).unwrap_or_else(|| "default".to_owned());
         let kind = text(kind).unwrap_or_default();
-        let policies = sidecar.policies.load();
-        let view = JobView {
-            queue: &queue,
-            kind: &kind,
-            meta: job.get("meta"),
-            tenant: None,
+        let limits = {
+            let own = job::own(job, &queue);
+            let seen = job::Seen {
+                queue: &queue,
+                kind: &kind,
+                meta: job.get("meta"),
+                tenant: None,
+            };
+            sidecar.limits_of(&seen, &own, &sidecar.live())
         };
-        let limits = super::job::limits_of(job, &view, &policies, true);
-        drop(policies);
         let limited = sidecar.limits_now(&queue, &limits.limited);
         if limited.is_empty() || sidecar.hold.has(&id) {
             return false;
@@ -186,7 +246,9 @@ impl Proxy {
             visibility: job::micros(own.unwrap_or(DEFAULT_VISIBILITY)),
             limited: limited.clone(),
         };
-        if !matches!(sidecar.store.row(&claimed.job).await, Ok(None)) {
+        if !matches!(sidecar.store.row(&claimed.job).await, Ok(None))
+            || sidecar.ended_meanwhile(&claimed.job)
+        {
             return false;
         }
         let until = sidecar.store.now().plus(claimed.visibility);

@@ -12,7 +12,7 @@ use super::{DEPTH, Proxy, job, mirror};
 use crate::hold::{Lane, Lookahead, Prospect};
 use crate::json::{Json, Splice, quote};
 use crate::metrics::Event;
-use crate::policy::{Gate, PolicySet};
+use crate::policy::Gate;
 use crate::store::{Claimed, Place};
 use crate::upstream::{Call, Reply, UpstreamError};
 
@@ -121,7 +121,7 @@ impl Proxy {
         if gate.keyed || limited.is_empty() {
             let free = match sidecar
                 .hold
-                .lookahead(sidecar.hold_max(), sidecar.settings.hold_bytes)
+                .lookahead(sidecar.hold_max(), sidecar.live().settings.hold_bytes)
             {
                 Lookahead::Free(free) => free,
                 Lookahead::Full => 0,
@@ -142,7 +142,6 @@ impl Proxy {
         wanted: &Wanted,
         section: &Section,
         n: usize,
-        policies: &PolicySet,
     ) -> Result<Answer, UpstreamError> {
         let sidecar = &self.sidecar;
         let Some(first) = section.lanes.first() else {
@@ -178,7 +177,7 @@ impl Proxy {
             sent,
         };
         let kept = match &answer {
-            Ok(reply) => self.keep(reply, &origin, policies).await,
+            Ok(reply) => self.keep(reply, &origin).await,
             Err(_) => None,
         };
         let got = kept.map(|kept| kept.jobs);
@@ -193,12 +192,7 @@ impl Proxy {
     }
 
     /// Puts the jobs of a FETCH reply into the hold; `None`: it is no FETCH reply.
-    pub(super) async fn keep(
-        &self,
-        reply: &Reply,
-        origin: &Origin<'_>,
-        policies: &PolicySet,
-    ) -> Option<Kept> {
+    pub(super) async fn keep(&self, reply: &Reply, origin: &Origin<'_>) -> Option<Kept> {
         let sidecar = &self.sidecar;
         if reply.status != http::StatusCode::OK {
             return None;
@@ -210,12 +204,16 @@ impl Proxy {
         };
         // One search of the reply spares several of each job: hardly any bring something.
         let bring = crate::json::contains(&reply.body, mirror::NEEDLE);
-        let mut held = Vec::with_capacity(jobs.len());
         let jobs_came = jobs.len();
-        for job in jobs {
-            match sidecar.read_job(job, origin, policies, bring) {
-                Some(job) => held.push(job),
-                None => sidecar.metrics.count(Event::Nonsense),
+        let mut held = Vec::with_capacity(jobs_came);
+        {
+            // The policies of now, not of when the backend was asked.
+            let live = sidecar.live();
+            for job in jobs {
+                match sidecar.read_job(job, origin, &live, bring) {
+                    Some(job) => held.push(job),
+                    None => sidecar.metrics.count(Event::Nonsense),
+                }
             }
         }
         sidecar.metrics.claimed(held.len());

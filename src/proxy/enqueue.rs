@@ -40,7 +40,7 @@ impl Proxy {
     /// Answers one enqueue of a job, of a batch, or of templates of jobs.
     pub(super) async fn enqueue(&self, parts: Parts, body: Bytes, sends: Sends) -> Response<Body> {
         let sidecar = &self.sidecar;
-        let policies = sidecar.policies.load();
+        let policies = std::sync::Arc::clone(&sidecar.live().policies);
         let brings = policies.accept() != Accept::Ignore && json::may_name(&body, mirror::NEEDLE);
         let limits = !policies.is_empty() || sidecar.store.overrides().any(Space::Queue);
         let matters =
@@ -101,7 +101,7 @@ impl Proxy {
             target: self.target(&parts.uri),
             headers: parts.headers.clone(),
             body,
-            timeout: self.sidecar.settings.upstream_timeout,
+            timeout: self.sidecar.live().settings.upstream_timeout,
         }
     }
 
@@ -171,7 +171,7 @@ impl Proxy {
                 .and_then(|kind| kind.text())
                 .unwrap_or_default();
             let tenant = super::job::tenant(&parts.headers)
-                .filter(|_| self.sidecar.settings.trust_tenant_header);
+                .filter(|_| self.sidecar.live().settings.trust_tenant_header);
             let view = JobView {
                 queue,
                 kind: &kind,

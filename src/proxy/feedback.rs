@@ -18,7 +18,7 @@ impl Proxy {
             return;
         };
         let sidecar = &self.sidecar;
-        let policies = sidecar.policies.load_full();
+        let policies = std::sync::Arc::clone(&sidecar.live().policies);
         let (claimed, now) = (&row.claimed, sidecar.store.now());
         let mut done: Vec<&Key> = Vec::new();
         for limited in claimed.limited.iter().filter(|l| l.space == Space::Job) {

@@ -16,6 +16,7 @@ use super::body::Body;
 use super::claim::{Answer, Kept, Section, Wanted};
 use super::handout::{HandOut, Hint};
 use super::job::{self, Origin};
+use super::live::Live;
 use super::outlive::{Client, to_the_end};
 use super::refuse;
 use super::respond::Fault;
@@ -36,6 +37,8 @@ enum Outcome {
     Ours(HandOut, Hint),
     /// The backend did not answer.
     Lost(UpstreamError),
+    /// The policies have changed, and nothing has started yet: it begins anew under those of now.
+    Overtaken,
 }
 
 /// What a FETCH that was passed whole came to.
@@ -52,7 +55,8 @@ impl Proxy {
         if sidecar.draining.is_cancelled() {
             return HandOut::new(self.clone()).respond(&parts, Hint::default());
         }
-        let policies = sidecar.policies.load_full();
+        let live = sidecar.live.load_full();
+        let policies = &live.policies;
         let limits = !policies.is_empty()
             || !sidecar.hold.is_empty()
             || sidecar.store.overrides().any(Space::Queue);
@@ -62,7 +66,7 @@ impl Proxy {
             body,
             target: self.target(&parts.uri),
             headers: parts.headers.clone(),
-            timeout: sidecar.settings.upstream_timeout,
+            timeout: sidecar.live().settings.upstream_timeout,
             scope,
             count: 1,
             worker_id: None,
@@ -70,7 +74,7 @@ impl Proxy {
         };
         let mut sections = Vec::new();
         if let Some(asked) = asked {
-            sections = self.sections(scope, &asked.queues, &policies);
+            sections = self.sections(scope, &asked.queues, policies);
             wanted.understand(asked);
         }
         if sections
@@ -79,12 +83,13 @@ impl Proxy {
         {
             // A request that we do not understand but the backend does must not go round the limits.
             let all = limits && sections.is_empty();
-            match self.pass_whole(&parts, &wanted, all, &policies).await {
+            match self.pass_whole(&parts, &wanted, all, &live).await {
                 Whole::Answer(answer) => return answer,
                 Whole::Kept(kept) => {
                     let asked = read(&wanted.body);
                     let queues = asked.as_ref().map_or(&kept.queues, |asked| &asked.queues);
-                    sections = self.sections(scope, queues, &policies);
+                    let now = Arc::clone(&sidecar.live().policies);
+                    sections = self.sections(scope, queues, &now);
                     match asked {
                         Some(asked) => wanted.understand(asked),
                         None => wanted.count = kept.jobs,
@@ -95,7 +100,7 @@ impl Proxy {
         let client = Client::default();
         let work = self
             .clone()
-            .filled(wanted, sections, policies, client.clone());
+            .filled(wanted, sections, live.edition, client.clone());
         // If the worker hangs up, the outcome is dropped, and its hand-out undoes itself.
         let outcome = to_the_end(&sidecar.tasks, client, work).await;
         self.answer(&parts, outcome)
@@ -106,16 +111,28 @@ impl Proxy {
     async fn filled(
         self,
         wanted: Wanted,
-        sections: Vec<Section>,
-        policies: Arc<PolicySet>,
+        mut sections: Vec<Section>,
+        mut edition: u64,
         client: Client,
     ) -> Outcome {
-        let settings = &self.sidecar.settings;
-        let patience = Instant::now() + settings.max_wait.max(settings.claim_budget);
+        let begun = Instant::now();
+        let patience = begun + {
+            let settings = &self.sidecar.live().settings;
+            settings.max_wait.max(settings.claim_budget)
+        };
         loop {
-            let outcome = self.fill(&wanted, &sections, &policies, &client).await;
-            let Outcome::Ours(mut out, hint) = outcome else {
-                return outcome;
+            let outcome = self.fill(&wanted, &sections, edition, begun, &client).await;
+            let (mut out, hint) = match outcome {
+                Outcome::Ours(out, hint) => (out, hint),
+                Outcome::Overtaken => {
+                    let live = self.sidecar.live.load_full();
+                    let lanes = sections.iter().flat_map(|section| &section.lanes);
+                    let queues: Vec<Arc<str>> = lanes.map(|lane| lane.queue.clone()).collect();
+                    sections = self.sections(wanted.scope, &queues, &live.policies);
+                    edition = live.edition;
+                    continue;
+                }
+                other => return other,
             };
             if !out.all_late().await || Instant::now() >= patience || client.has_gone() {
                 return Outcome::Ours(out, hint);
@@ -125,19 +142,15 @@ impl Proxy {
 
     /// A FETCH that no limit can touch by its queues: forwarded and returned as it is, unless jobs with
     /// limits of their own came back, or `all` that comes is to be looked at.
-    async fn pass_whole(
-        &self,
-        parts: &Parts,
-        wanted: &Wanted,
-        all: bool,
-        policies: &PolicySet,
-    ) -> Whole {
+    async fn pass_whole(&self, parts: &Parts, wanted: &Wanted, all: bool, live: &Live) -> Whole {
         let sent = Instant::now();
         let reply = match self.upstream.call(wanted.call(wanted.body.clone())).await {
             Ok(reply) => reply,
             Err(error) => return Whole::Answer(refuse(parts, Fault::backend(&error, false))),
         };
-        let brings = policies.accept() != Accept::Ignore
+        // Policies that came while the backend was asked may touch what it gave.
+        let all = all || self.sidecar.live().edition != live.edition;
+        let brings = live.policies.accept() != Accept::Ignore
             && crate::json::contains(&reply.body, mirror::NEEDLE);
         if !all && !brings {
             return Whole::Answer(self.theirs(parts, reply));
@@ -156,7 +169,7 @@ impl Proxy {
             visibility,
             sent,
         };
-        match self.keep(&reply, &origin, policies).await {
+        match self.keep(&reply, &origin).await {
             Some(kept) if kept.jobs > 0 => Whole::Kept(kept),
             _ => Whole::Answer(self.theirs(parts, reply)),
         }
@@ -196,18 +209,18 @@ impl Proxy {
         &self,
         wanted: &Wanted,
         sections: &[Section],
-        policies: &PolicySet,
+        edition: u64,
+        begun: Instant,
         client: &Client,
     ) -> Outcome {
         let sidecar = &self.sidecar;
-        let begun = Instant::now();
-        let deadline = begun + sidecar.settings.max_wait;
+        let deadline = begun + sidecar.live().settings.max_wait;
         for section in sections {
             let gate = section.gate.clone().unwrap_or_default();
             section
                 .lanes
                 .iter()
-                .for_each(|lane| sidecar.hold.fetched(lane, &gate, begun));
+                .for_each(|lane| sidecar.hold.fetched(lane, &gate, Instant::now()));
         }
         if let Err(error) = self.ensure_learnt().await {
             return Outcome::Lost(error);
@@ -216,8 +229,11 @@ impl Proxy {
         let mut shut = Vec::new();
         let mut out = HandOut::new(self.clone());
         loop {
+            if out.is_empty() && sidecar.live().edition != edition {
+                return Outcome::Overtaken;
+            }
             let other = self
-                .round(wanted, sections, policies, &mut out, &shut, line.is_some())
+                .round(wanted, sections, &mut out, &shut, line.is_some())
                 .await;
             match other {
                 Err(error) if out.is_empty() => return Outcome::Lost(error),
@@ -253,13 +269,12 @@ impl Proxy {
         &self,
         wanted: &Wanted,
         sections: &[Section],
-        policies: &PolicySet,
         out: &mut HandOut,
         shut: &[bool],
         again: bool,
     ) -> Result<Option<Reply>, UpstreamError> {
         let sidecar = &self.sidecar;
-        let budget = Instant::now() + sidecar.settings.claim_budget;
+        let budget = Instant::now() + sidecar.live().settings.claim_budget;
         for (nth, section) in sections.iter().enumerate() {
             if out.len() >= wanted.count {
                 break;
@@ -271,7 +286,7 @@ impl Proxy {
                 .filter(|lane| !sidecar.paused(&lane.queue))
             {
                 if sidecar.hold.outranked(lane) && self.may_claim(lane, section, 1).await > 0 {
-                    self.claim(wanted, section, 1, policies).await?;
+                    self.claim(wanted, section, 1).await?;
                 }
                 self.start_into(lane, wanted, out).await;
             }
@@ -289,7 +304,7 @@ impl Proxy {
                 if n_now == 0 {
                     break;
                 }
-                let short = match self.claim(wanted, section, n_now, policies).await? {
+                let short = match self.claim(wanted, section, n_now).await? {
                     Answer::Other(reply) => return Ok(Some(reply)),
                     Answer::Jobs { short } => short,
                 };
@@ -364,6 +379,8 @@ impl Proxy {
             Outcome::Theirs(reply) => self.theirs(parts, reply),
             Outcome::Lost(error) => refuse(parts, Fault::backend(&error, false)),
             Outcome::Ours(out, hint) => out.respond(parts, hint),
+            // Never an outcome in the end: it is begun anew until it is another.
+            Outcome::Overtaken => HandOut::new(self.clone()).respond(parts, Hint::default()),
         }
     }
 

@@ -119,7 +119,7 @@ impl HandOut {
     /// `{"jobs":[…]}` with `job` beside it for clients that read only one.
     fn bytes(&self) -> Bytes {
         let size: usize = self.jobs.iter().map(|job| job.held.body.len() + 1).sum();
-        let beside = self.proxy.sidecar.settings.job_beside_jobs;
+        let beside = self.proxy.sidecar.live().settings.job_beside_jobs;
         let first = self
             .jobs
             .first()
@@ -184,7 +184,9 @@ impl Proxy {
 
     /// Mends the media type for clients that cannot read OJS's own.
     pub(super) fn mend_media_type(&self, request: &http::HeaderMap, reply: &mut http::HeaderMap) {
-        if self.sidecar.settings.media_type.applies(request) && super::respond::relabel(reply) {
+        if self.sidecar.live().settings.media_type.applies(request)
+            && super::respond::relabel(reply)
+        {
             self.sidecar.metrics.count(Event::MediaTypeMended);
         }
     }

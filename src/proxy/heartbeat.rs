@@ -50,7 +50,7 @@ impl Proxy {
             self.adopt_named(scope, &beat.jobs).await;
         }
         let (own, ours) = self.split(&beat).await;
-        let mend = beat.crooked && self.sidecar.settings.repair_heartbeat;
+        let mend = beat.crooked && self.sidecar.live().settings.repair_heartbeat;
         if mend {
             self.sidecar.metrics.count(Event::HeartbeatMended);
         }
@@ -182,6 +182,7 @@ impl Proxy {
             body,
             timeout: self
                 .sidecar
+                .live()
                 .settings
                 .upstream_timeout
                 .min(Duration::from_secs(10)),

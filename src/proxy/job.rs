@@ -6,11 +6,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::{DEFAULT_VISIBILITY, Sidecar, mirror, scope};
+use super::live::Live;
+use super::{DEFAULT_VISIBILITY, DEPTH, Sidecar, mirror, scope};
 use crate::hold::{self, Held};
 use crate::json::Json;
 use crate::limit::OnLimit;
-use crate::policy::{self, Accept, JobLimits, JobView, PolicySet};
+use crate::policy::{self, JobLimits, JobPolicy, JobView};
 use crate::store::Claimed;
 
 /// The circumstances of a claim.
@@ -53,7 +54,7 @@ impl Sidecar {
         &self,
         job: Json<'_>,
         origin: &Origin<'_>,
-        policies: &PolicySet,
+        live: &Live,
         brings: bool,
     ) -> Option<Held> {
         let [id, kind, queue, priority, attempt, meta] =
@@ -65,16 +66,23 @@ impl Sidecar {
             .and_then(|a| a.int())
             .and_then(|a| u32::try_from(a).ok());
         self.backend.saw_attempt(attempt);
-        let view = JobView {
+        let own = match brings {
+            true => own(job, &queue),
+            false => Arc::default(),
+        };
+        let seen = Seen {
             queue: &queue,
             kind: &kind,
             meta,
-            tenant: origin.tenant.filter(|_| self.settings.trust_tenant_header),
+            tenant: origin.tenant,
         };
-        let limits = limits_of(job, &view, policies, brings);
-        let own = || mirror::visibility(job).map(Duration::from_millis);
-        let own = || brings.then(own).flatten();
-        let visibility = origin.visibility.or_else(own).unwrap_or(DEFAULT_VISIBILITY);
+        let limits = self.limits_of(&seen, &own, live);
+        let wished = || mirror::visibility(job).map(Duration::from_millis);
+        let wished = || brings.then(wished).flatten();
+        let visibility = origin
+            .visibility
+            .or_else(wished)
+            .unwrap_or(DEFAULT_VISIBILITY);
         let claimed = Claimed {
             job: Arc::from(id.as_ref()),
             generation: self.next_claim(),
@@ -92,10 +100,12 @@ impl Sidecar {
         Some(Held {
             claimed,
             limits,
-            body: if brings {
-                mirror::shown(job)
-            } else {
-                Bytes::copy_from_slice(job.raw())
+            edition: live.edition,
+            own,
+            tenant: origin.tenant.map(Arc::from),
+            body: match brings {
+                true => mirror::shown(job),
+                false => Bytes::copy_from_slice(job.raw()),
             },
             deadline: hold::deadline(origin.sent, visibility),
             proven: origin.sent,
@@ -104,28 +114,53 @@ impl Sidecar {
             refused: false,
         })
     }
+
+    /// Everything that limits a job under `live`.
+    pub(super) fn limits_of(&self, job: &Seen<'_>, own: &[JobPolicy], live: &Live) -> JobLimits {
+        let view = JobView {
+            queue: job.queue,
+            kind: job.kind,
+            meta: job.meta,
+            tenant: job.tenant.filter(|_| live.settings.trust_tenant_header),
+        };
+        let none = || JobLimits {
+            limited: Arc::from([]),
+            on_limit: OnLimit::Wait,
+        };
+        live.policies.limits(&view, own).unwrap_or_else(none)
+    }
+
+    /// Everything that limits a held job under `live`.
+    pub(super) fn limits_again(&self, held: &Held, live: &Live) -> JobLimits {
+        let job = Json::parse(&held.body, DEPTH).ok();
+        let [kind, meta] = job.map_or([None; 2], |job| job.pick(["type", "meta"]));
+        let kind = kind.and_then(|kind| kind.text()).unwrap_or_default();
+        let seen = Seen {
+            queue: &held.claimed.queue,
+            kind: &kind,
+            meta,
+            tenant: held.tenant.as_deref(),
+        };
+        self.limits_of(&seen, &held.own, live)
+    }
 }
 
-/// Everything that limits a job now. `brings`: it may have limits of its own.
-pub(super) fn limits_of(
-    job: Json<'_>,
-    view: &JobView<'_>,
-    policies: &PolicySet,
-    brings: bool,
-) -> JobLimits {
-    let brings = brings
-        && policies.accept() != Accept::Ignore
-        && crate::json::contains(job.raw(), mirror::NEEDLE);
-    let own = if brings {
-        policy::own_policies(job, view.queue)
-    } else {
-        Vec::new()
-    };
-    let none = || JobLimits {
-        limited: Arc::from([]),
-        on_limit: OnLimit::Wait,
-    };
-    policies.limits(view, &own).unwrap_or_else(none)
+/// What policies may look at in a job.
+pub(super) struct Seen<'a> {
+    pub(super) queue: &'a str,
+    pub(super) kind: &'a str,
+    pub(super) meta: Option<Json<'a>>,
+    /// The tenant header of its FETCH, whether it is trusted or not.
+    pub(super) tenant: Option<&'a str>,
+}
+
+/// The limits that a job brings, whether they are accepted or not.
+pub(super) fn own(job: Json<'_>, queue: &str) -> Arc<[JobPolicy]> {
+    // Most jobs bring none, and a search costs less than a walk.
+    match crate::json::contains(job.raw(), mirror::NEEDLE) {
+        true => policy::own_policies(job, queue).into(),
+        false => Arc::default(),
+    }
 }
 
 /// The tenant header of a request, as text.

@@ -76,6 +76,13 @@ impl Sidecar {
         }
     }
 
+    /// Other limits apply to a held job than those it was claimed with.
+    pub(super) fn renamed(&self, limited: &[Limited]) {
+        for limited in limited.iter().filter(|limited| limited.space == Space::Job) {
+            self.named.note(limited, |pending| pending);
+        }
+    }
+
     /// A job was claimed.
     pub(super) fn noted(&self, limited: &[Limited]) {
         for limited in limited.iter().filter(|limited| limited.space == Space::Job) {
@@ -117,7 +124,7 @@ impl Sidecar {
 
     /// Whether anything has named the key.
     pub(super) fn knows(&self, key: &str) -> bool {
-        Key::new(key).is_ok_and(|key| self.known(&key, &self.policies.load()).is_some())
+        Key::new(key).is_ok_and(|key| self.known(&key, &self.live().policies).is_some())
     }
 
     /// Every known key, in order.
@@ -160,7 +167,7 @@ impl Proxy {
         let Ok(key) = Key::new(key) else {
             return refuse(parts, unknown_key(key));
         };
-        let known = sidecar.known(&key, &sidecar.policies.load());
+        let known = sidecar.known(&key, &sidecar.live().policies);
         let Some(known) = known else {
             return refuse(parts, unknown_key(key.as_str()));
         };
@@ -180,7 +187,7 @@ impl Proxy {
             Err(fault) => return refuse(parts, fault),
         };
         let sidecar = &self.sidecar;
-        let policies = sidecar.policies.load_full();
+        let policies = Arc::clone(&sidecar.live().policies);
         let keys = sidecar.known_keys(&policies);
         let shown = keys.iter().skip((page - 1).saturating_mul(per_page));
         let mut states = Vec::new();

@@ -139,7 +139,7 @@ impl Proxy {
             target: self.target(&parts.uri),
             headers: parts.headers.clone(),
             body,
-            timeout: self.sidecar.settings.upstream_timeout,
+            timeout: self.sidecar.live().settings.upstream_timeout,
         }
     }
 

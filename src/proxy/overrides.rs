@@ -137,12 +137,12 @@ impl Sidecar {
 
     /// Whether this request may change limits.
     pub(super) fn may_write(&self, parts: &Parts) -> Result<(), Fault> {
-        if self.settings.loopback || self.has_control_token(parts) {
+        if self.live().settings.loopback || self.has_control_token(parts) {
             return Ok(());
         }
         let message = "limits may be changed on a loopback listener or with the control token only";
         let mut fault = Fault::new(StatusCode::FORBIDDEN, "forbidden", message);
-        fault.hint = Some(match self.settings.control_token {
+        fault.hint = Some(match self.live().settings.control_token {
             Some(_) => "send Authorization: Bearer and the text of server.control_token",
             None => "set server.control_token, or listen on 127.0.0.1",
         });
@@ -151,7 +151,7 @@ impl Sidecar {
 
     /// Whether the request's `Authorization` is the control token, which is nobody else's business.
     pub(super) fn has_control_token(&self, parts: &Parts) -> bool {
-        let Some(token) = &self.settings.control_token else {
+        let Some(token) = &self.live().settings.control_token else {
             return false;
         };
         let sent = parts.headers.get(header::AUTHORIZATION);
@@ -276,7 +276,7 @@ impl Sidecar {
     /// it has none.
     async fn queue_state(&self, queue: &str) -> Result<Option<State>, Fault> {
         let set = self.set_for_queue(queue);
-        let gate = self.policies.load().gate(queue);
+        let gate = self.live().policies.gate(queue);
         let file = gate.limited.iter().filter(|one| one.space == Space::Queue);
         let sources = file
             .map(|one| &one.limits)

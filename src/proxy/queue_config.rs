@@ -84,7 +84,7 @@ impl Proxy {
         let mut call = self.plain_call(parts, body);
         if self.sidecar.has_control_token(parts) {
             call.headers.remove(header::AUTHORIZATION);
-            if let Some(token) = &self.sidecar.settings.token {
+            if let Some(token) = &self.sidecar.live().settings.token {
                 call.headers.insert(header::AUTHORIZATION, token.clone());
             }
         }

@@ -105,7 +105,7 @@ impl Sidecar {
         }
         if let Some(value) = credentials
             .authorization
-            .or_else(|| self.settings.token.clone())
+            .or_else(|| self.live().settings.token.clone())
         {
             headers.insert(AUTHORIZATION, value);
         }

@@ -93,8 +93,11 @@ impl Proxy {
         if is_packed(&parts.headers) {
             return refuse(&parts, packed());
         }
-        let settings = &self.sidecar.settings;
-        let bytes = match body::read(incoming, settings.max_body, settings.body_timeout).await {
+        let (most, patience, reset) = {
+            let settings = &self.sidecar.live().settings;
+            (settings.max_body, settings.body_timeout, settings.reset)
+        };
+        let bytes = match body::read(incoming, most, patience).await {
             Ok(bytes) => bytes,
             Err(error) => return refuse(&parts, Fault::from(error)),
         };
@@ -121,7 +124,7 @@ impl Proxy {
             Operation::QueueConfig { queue } => {
                 Box::pin(self.queue_config(parts, bytes, &queue)).await
             }
-            Operation::Reset if settings.reset => Box::pin(self.reset(parts, bytes)).await,
+            Operation::Reset if reset => Box::pin(self.reset(parts, bytes)).await,
             _ => self.forward(&parts, bytes).await,
         }
     }
@@ -137,7 +140,7 @@ impl Proxy {
     /// Streams a request and its reply.
     async fn pass(&self, request: Request<Incoming>) -> Response<Body> {
         let how = Passing {
-            relabel: self.sidecar.settings.media_type,
+            relabel: self.sidecar.live().settings.media_type,
             stores: request.method() == Method::POST,
         };
         pass::pass(&self.upstream, request, how).await
@@ -146,7 +149,7 @@ impl Proxy {
     /// The target to send upstream: the raw path and query, over-encoded queue names made plain.
     pub(super) fn target(&self, uri: &Uri) -> String {
         let raw = uri.path_and_query().map_or("/", |target| target.as_str());
-        if self.sidecar.settings.repair_paths
+        if self.sidecar.live().settings.repair_paths
             && uri.path().contains("/queues/")
             && let Some(plain) = ojs::plain_path(uri.path())
         {

@@ -153,7 +153,7 @@ impl Proxy {
             target: self.target(&parts.uri),
             headers: parts.headers.clone(),
             body,
-            timeout: sidecar.settings.upstream_timeout,
+            timeout: sidecar.live().settings.upstream_timeout,
         };
         let proxy = self.clone();
         let work = async move {
@@ -240,7 +240,7 @@ impl Proxy {
         job: &str,
         row: Option<&Row>,
     ) -> Result<Reply, UpstreamError> {
-        let deadline = Instant::now() + self.sidecar.settings.settle_retry_for;
+        let deadline = Instant::now() + self.sidecar.live().settings.settle_retry_for;
         let mut pause = PAUSES.0;
         // What a sidecar before this one sent, and did not live to answer, may have been carried out.
         let mut inherited = self.sidecar.settled.inherited(job);

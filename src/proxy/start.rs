@@ -75,7 +75,9 @@ impl Proxy {
             if picked.is_empty() {
                 break;
             }
-            let mut ours = self.prove(lane, picked, visibility).await;
+            let ours = self.prove(lane, picked, visibility).await;
+            // Asked under the limits of now, whenever it was claimed.
+            let mut ours: Vec<Held> = ours.into_iter().map(|held| sidecar.renewed(held)).collect();
             sidecar.bring_up_to_date(&mut ours);
             let asks: Vec<Claimed> = ours.iter().map(|held| held.claimed.clone()).collect();
             let Ok(verdicts) = sidecar.store.take(&asks, want - out.len()).await else {

@@ -28,6 +28,7 @@ impl Proxy {
     /// Runs until the sidecar is told to stop looking.
     pub async fn sweep(&self, stop: tokio_util::sync::CancellationToken) {
         let mut unasked: HashMap<Arc<str>, u32> = HashMap::new();
+        let mut edition = self.sidecar.live().edition;
         let mut ticks = tokio::time::interval(EVERY);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -41,6 +42,10 @@ impl Proxy {
             self.drop_soon(self.sidecar.hold.doomed());
             self.ask_about_overdue(&mut unasked).await;
             self.ask_about_paused().await;
+            let now = self.sidecar.live().edition;
+            if std::mem::replace(&mut edition, now) != now {
+                Box::pin(self.adopt_again()).await;
+            }
             let minute_ago = Instant::now().checked_sub(Duration::from_secs(60));
             if let Some(minute_ago) = minute_ago {
                 self.sidecar.hold.tidy(minute_ago);
@@ -55,7 +60,7 @@ impl Proxy {
             return;
         }
         let now = Instant::now();
-        let idle = sidecar.settings.hold_idle;
+        let idle = sidecar.live().settings.hold_idle;
         let held = sidecar
             .hold
             .take_idle(|_, fetched_at| now.duration_since(fetched_at) >= idle);
@@ -71,6 +76,7 @@ impl Proxy {
         sidecar.hold.wake_all();
         let patience = Instant::now()
             + sidecar
+                .live()
                 .settings
                 .upstream_timeout
                 .min(Duration::from_secs(5));

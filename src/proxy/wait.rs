@@ -45,7 +45,7 @@ impl<'a> Standing<'a> {
     pub(super) async fn wake_at(&self, prospect: Prospect) -> Instant {
         let hold = &self.proxy.sidecar.hold;
         let now = Instant::now();
-        let mut at = now + self.proxy.sidecar.settings.max_wait;
+        let mut at = now + self.proxy.sidecar.live().settings.max_wait;
         let first = |lane: &Lane| hold.standing(lane, &self.waiter) == Place::First;
         if !self.lanes.iter().any(first) {
             return at;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use ojs_throttle::backend::Lax;
 use ojs_throttle::config::Settings;
 use ojs_throttle::net::Net;
-use ojs_throttle::run::{Env, Running, Stop};
+use ojs_throttle::run::{Env, Outcome, Reload, Running, Stop};
 use ojs_throttle::store::memory::MemoryStore;
 use ojs_throttle::store::{Place, Store};
 use serde_json::Value;
@@ -41,6 +41,7 @@ struct Sidecar {
     stop: Stop,
     task: JoinHandle<()>,
     net: Net,
+    reload: Reload,
 }
 
 pub struct World {
@@ -52,6 +53,8 @@ pub struct World {
     address: Address,
     requests: Arc<AtomicU64>,
     config: String,
+    /// The config without what is limited.
+    head: String,
     sidecar: Mutex<Option<Sidecar>>,
     store: Mutex<Arc<MemoryStore>>,
     handles: Mutex<Vec<Handle>>,
@@ -106,12 +109,13 @@ impl Setup {
             true => "[job_policies]\naccept = \"ignore\"",
             false => &self.limits,
         };
-        let config = format!(
-            "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\nupstream = \"http://{}\"\n{}\n{}\n{limits}\n",
+        let head = format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\nupstream = \"http://{}\"\n{}\n{}\n",
             backend.addr(),
             self.server,
             self.settings,
         );
+        let config = format!("{head}{limits}\n");
         let world = World {
             ctx: self.ctx,
             backend,
@@ -121,6 +125,7 @@ impl Setup {
             address: Arc::new(Mutex::new(SocketAddr::from(([127, 0, 0, 1], 0)))),
             requests: Arc::default(),
             config,
+            head,
             sidecar: Mutex::default(),
             store: Mutex::new(Arc::new(MemoryStore::new(BEGIN))),
             handles: Mutex::default(),
@@ -179,9 +184,26 @@ impl World {
         let running = Running::start(settings, env).await.expect("a sidecar");
         *self.address.lock().expect("no panic") = running.addr().expect("an address");
         let stop = Stop::default();
+        let reload = running.reload();
         let task = tokio::spawn(running.serve(stop.clone()));
         *self.store.lock().expect("no panic") = store;
-        *self.sidecar.lock().expect("no panic") = Some(Sidecar { stop, task, net });
+        *self.sidecar.lock().expect("no panic") = Some(Sidecar {
+            stop,
+            task,
+            net,
+            reload,
+        });
+    }
+
+    /// Other limits from now on. Where limiting is off it stays off.
+    pub fn reload(&self, limits: &str) {
+        let sidecar = self.sidecar.lock().expect("no panic");
+        if let Some(sidecar) = sidecar.as_ref().filter(|_| !self.ctx.unlimited) {
+            let text = format!("{}{limits}\n", self.head);
+            let settings = Settings::parse(&text, "reload.toml").expect("good settings");
+            let outcome = sidecar.reload.apply(settings);
+            assert!(matches!(outcome, Outcome::Applied(_)), "{outcome:?}");
+        }
     }
 
     /// SIGTERM; returns when the sidecar has ended.

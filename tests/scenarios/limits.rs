@@ -87,6 +87,55 @@ pub async fn rate_held(ctx: Ctx) -> Judge {
     judge
 }
 
+/// Two hundred reloads under load. What is limited stays so, and no reload gives a budget back; what
+/// changes around it makes the queue gated, keyed, limited by one policy more or fewer.
+pub async fn reloaded_under_load(ctx: Ctx) -> Judge {
+    let limits = |nth: usize| {
+        let queue = ["mail", "elsewhere"][nth % 2];
+        let (name, slots) = (nth % 3, 5 + nth % 4);
+        format!(
+            "{HELD}concurrency = 3\nrate = {{ limit = 9, period = '2s' }}\n\
+             [[policy]]\nname = 'more{name}'\nmatch = {{ queue = '{queue}' }}\nconcurrency = {slots}\n"
+        )
+    };
+    let w = ctx.world().limits(&limits(0)).start().await;
+    let reloads = async {
+        for nth in 1..=200 {
+            w.pass(50).await;
+            w.reload(&limits(nth));
+        }
+    };
+    tokio::join!(flow(&w, 40, "k:a"), reloads);
+    let mut judge = w.judge().await;
+    judge.concurrency("k:a", 3);
+    judge.rate("k:a", 9, Duration::from_secs(2));
+    judge.each_ran_once();
+    judge.all_settles_ok(false);
+    judge.settled();
+    judge
+}
+
+/// A reload limits jobs that nothing limited: those that run have their slots within a second, and none
+/// is left over when they end.
+pub async fn reloaded_to_be_limited(ctx: Ctx) -> Judge {
+    let w = ctx.world().start().await;
+    w.enqueue_all(30, |_| {
+        Job::new("email.send")
+            .queue("mail")
+            .meta("tenant", json!("a"))
+    })
+    .await;
+    w.workers(3, Worker::js(4).queues(&["mail"]).runs(1_000..3_000));
+    w.pass(2_500).await;
+    w.reload(&format!("{HELD}concurrency = 3"));
+    w.until_done(120).await;
+    let mut judge = w.judge().await;
+    judge.each_ran_once();
+    judge.all_settles_ok(false);
+    judge.settled();
+    judge
+}
+
 pub async fn throttle_gated(ctx: Ctx) -> Judge {
     let w = ctx
         .world()

@@ -1,0 +1,344 @@
+//! What differs between two configs: by name, for people, and so that nothing is half applied.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::Settings;
+use crate::policy::{Policy, PolicySet, QueueLimits};
+
+/// What a config has that another has not.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Diff {
+    /// `[[policy]]` entries.
+    pub policies: Changes,
+    /// `[[queue]]` entries.
+    pub queues: Changes,
+    /// Other fields that can change while running, such as `fetch.max_wait`.
+    pub fields: Vec<&'static str>,
+    /// Fields that cannot change while running.
+    pub fixed: Vec<&'static str>,
+}
+
+/// Entries by name, each list sorted.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Changes {
+    /// Only in the new config.
+    pub added: Vec<String>,
+    /// Only in the old one.
+    pub removed: Vec<String>,
+    /// In both, and not the same.
+    pub changed: Vec<String>,
+}
+
+impl Diff {
+    /// What `new` changes.
+    pub fn between(old: &Settings, new: &Settings) -> Diff {
+        let differing = |fields: &[(&'static str, Same)]| {
+            let differ = fields.iter().filter(|(_, same)| !same(old, new));
+            differ.map(|(name, _)| *name).collect()
+        };
+        Diff {
+            policies: Changes::between(policies(&old.policies), policies(&new.policies)),
+            queues: Changes::between(queues(&old.policies), queues(&new.policies)),
+            fields: differing(CAN_CHANGE),
+            fixed: differing(FIXED),
+        }
+    }
+
+    /// Whether the two mean the same.
+    pub fn is_empty(&self) -> bool {
+        *self == Diff::default()
+    }
+}
+
+/// `policies: 1 added (stripe), 1 changed (mail); fields: fetch.max_wait`.
+impl fmt::Display for Diff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        for (what, changes) in [("policies", &self.policies), ("queues", &self.queues)] {
+            if *changes != Changes::default() {
+                parts.push(format!("{what}: {changes}"));
+            }
+        }
+        if !self.fields.is_empty() {
+            parts.push(format!("fields: {}", self.fields.join(", ")));
+        }
+        f.write_str(&parts.join("; "))
+    }
+}
+
+/// More names than this are not listed one by one.
+const LISTED: usize = 8;
+
+impl fmt::Display for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lists = [
+            ("added", &self.added),
+            ("removed", &self.removed),
+            ("changed", &self.changed),
+        ];
+        let mut parts = Vec::new();
+        for (word, names) in lists.into_iter().filter(|(_, names)| !names.is_empty()) {
+            let listed: Vec<&str> = names.iter().take(LISTED).map(String::as_str).collect();
+            let more = if names.len() > LISTED { ", …" } else { "" };
+            parts.push(format!(
+                "{} {word} ({}{more})",
+                names.len(),
+                listed.join(", ")
+            ));
+        }
+        f.write_str(&parts.join(", "))
+    }
+}
+
+impl Changes {
+    fn between<T: PartialEq>(old: BTreeMap<&str, T>, new: BTreeMap<&str, T>) -> Changes {
+        let mut changes = Changes::default();
+        for (name, entry) in &new {
+            match old.get(name) {
+                None => changes.added.push((*name).to_owned()),
+                Some(before) if before != entry => changes.changed.push((*name).to_owned()),
+                Some(_) => {}
+            }
+        }
+        let gone = old.keys().filter(|name| !new.contains_key(*name));
+        changes.removed = gone.map(|name| (*name).to_owned()).collect();
+        changes
+    }
+}
+
+/// By name; a policy that takes its numbers from several others is there once for each.
+fn policies(set: &PolicySet) -> BTreeMap<&str, Vec<&Policy>> {
+    let mut named: BTreeMap<&str, Vec<&Policy>> = BTreeMap::new();
+    for policy in set.policies() {
+        named.entry(&policy.name).or_default().push(policy);
+    }
+    named
+}
+
+fn queues(set: &PolicySet) -> BTreeMap<&str, &QueueLimits> {
+    let named = set.queues().iter();
+    named.map(|queue| (queue.name.as_str(), queue)).collect()
+}
+
+/// Whether a field is the same in both.
+type Same = fn(&Settings, &Settings) -> bool;
+
+/// The fields that are read anew for each decision.
+const CAN_CHANGE: &[(&str, Same)] = &[
+    ("server.drain_timeout", |a, b| {
+        a.server.drain_timeout == b.server.drain_timeout
+    }),
+    ("server.max_body", |a, b| {
+        a.server.max_body == b.server.max_body
+    }),
+    ("server.body_timeout", |a, b| {
+        a.server.body_timeout == b.server.body_timeout
+    }),
+    ("server.control_token", |a, b| {
+        a.server.control_token == b.server.control_token
+    }),
+    ("server.trust_tenant_header", |a, b| {
+        a.server.trust_tenant_header == b.server.trust_tenant_header
+    }),
+    ("upstream.token", |a, b| {
+        a.upstream.token == b.upstream.token
+    }),
+    ("fetch.max_wait", |a, b| {
+        a.fetch.max_wait == b.fetch.max_wait
+    }),
+    ("fetch.claim_budget", |a, b| {
+        a.fetch.claim_budget == b.fetch.claim_budget
+    }),
+    ("hold.idle", |a, b| a.hold.idle == b.hold.idle),
+    ("hold.max", |a, b| a.hold.max == b.hold.max),
+    ("hold.max_bytes", |a, b| {
+        a.hold.max_bytes == b.hold.max_bytes
+    }),
+    ("settle.retry_for", |a, b| {
+        a.settle.retry_for == b.settle.retry_for
+    }),
+    ("repairs.heartbeat_active_jobs", |a, b| {
+        a.repairs.heartbeat_active_jobs == b.repairs.heartbeat_active_jobs
+    }),
+    ("repairs.queue_paths", |a, b| {
+        a.repairs.queue_paths == b.repairs.queue_paths
+    }),
+    ("repairs.job_and_jobs", |a, b| {
+        a.repairs.job_and_jobs == b.repairs.job_and_jobs
+    }),
+    ("repairs.media_type", |a, b| {
+        a.repairs.media_type == b.repairs.media_type
+    }),
+    ("job_policies.accept", |a, b| {
+        a.policies.accept() == b.policies.accept()
+    }),
+];
+
+/// The fields that something was built from at the start: listeners, connections, the log.
+const FIXED: &[(&str, Same)] = &[
+    ("server.listen", |a, b| a.server.listen == b.server.listen),
+    ("server.admin_listen", |a, b| {
+        a.server.admin_listen == b.server.admin_listen
+    }),
+    ("server.upstream", |a, b| a.upstream.url == b.upstream.url),
+    ("server.threads", |a, b| {
+        a.server.threads == b.server.threads
+    }),
+    ("server.max_connections", |a, b| {
+        a.server.max_connections == b.server.max_connections
+    }),
+    ("server.max_in_flight", |a, b| {
+        a.server.max_in_flight == b.server.max_in_flight
+    }),
+    ("server.header_timeout", |a, b| {
+        a.server.header_timeout == b.server.header_timeout
+    }),
+    ("server.idle_timeout", |a, b| {
+        a.server.idle_timeout == b.server.idle_timeout
+    }),
+    ("server.upstream_timeout", |a, b| {
+        a.upstream.timeout == b.upstream.timeout
+    }),
+    ("server.connect_timeout", |a, b| {
+        a.upstream.connect_timeout == b.upstream.connect_timeout
+    }),
+    ("server.log", |a, b| a.server.log == b.server.log),
+    ("server.log_level", |a, b| {
+        a.server.log_level == b.server.log_level
+    }),
+    ("upstream.ca_file", |a, b| {
+        a.upstream.ca_file == b.upstream.ca_file
+    }),
+    ("upstream.requeue", |a, b| {
+        a.upstream.requeue == b.upstream.requeue
+    }),
+    ("upstream.claims_count", |a, b| {
+        a.upstream.claims_count == b.upstream.claims_count
+    }),
+    ("upstream.liveness", |a, b| {
+        a.upstream.liveness == b.upstream.liveness
+    }),
+    ("upstream.heartbeat", |a, b| {
+        a.upstream.heartbeat == b.upstream.heartbeat
+    }),
+    ("store.url", |a, b| a.store == b.store),
+    ("metrics.top_keys", |a, b| {
+        a.metrics.top_keys == b.metrics.top_keys
+    }),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn settings(text: &str) -> Settings {
+        let upstream = match text.contains("upstream =") {
+            true => "",
+            false => "[server]\nupstream = 'http://ojs'\n",
+        };
+        Settings::parse(&format!("{upstream}{text}"), "t").unwrap()
+    }
+
+    #[test]
+    fn what_differs_is_named() {
+        let a = "[[policy]]\nname = 'a'\nconcurrency = 1\n";
+        let b = "[[policy]]\nname = 'b'\nconcurrency = 1\n";
+        let a2 = "[[policy]]\nname = 'a'\nconcurrency = 2\n";
+        let same_key = "[[policy]]\nname = 'c'\nkey = 'a'\nmatch = { queue = 'x' }\n";
+        let queue = "[[queue]]\nname = 'q-*'\nconcurrency = 1\n";
+        let queue2 = "[[queue]]\nname = 'q-*'\nconcurrency = 9\n";
+        let table: &[(String, String, &str)] = &[
+            (a.into(), a.into(), ""),
+            (
+                a.into(),
+                format!("# a comment\n{a}description = 'the same'"),
+                "",
+            ),
+            (format!("{a}{b}"), format!("{b}{a}"), ""),
+            ("".into(), a.into(), "policies: 1 added (a)"),
+            (a.into(), "".into(), "policies: 1 removed (a)"),
+            (a.into(), a2.into(), "policies: 1 changed (a)"),
+            (a.into(), b.into(), "policies: 1 added (b), 1 removed (a)"),
+            (
+                format!("{a}{same_key}"),
+                format!("{a2}{same_key}"),
+                "policies: 2 changed (a, c)",
+            ),
+            (queue.into(), queue2.into(), "queues: 1 changed (q-*)"),
+            (
+                a.into(),
+                format!("[fetch]\nmax_wait = '1s'\n[job_policies]\naccept = 'ignore'\n{b}{queue}"),
+                "policies: 1 added (b), 1 removed (a); queues: 1 added (q-*); fields: fetch.max_wait, job_policies.accept",
+            ),
+        ];
+        for (old, new, expected) in table {
+            let diff = Diff::between(&settings(old), &settings(new));
+            assert_eq!(diff.to_string(), *expected, "{old} -> {new}");
+            assert_eq!(diff.is_empty(), expected.is_empty());
+            assert!(diff.fixed.is_empty());
+        }
+    }
+
+    #[test]
+    fn many_names_are_counted() {
+        let many: String = (0..20)
+            .map(|n| format!("[[policy]]\nname = 'p{n:02}'\nconcurrency = 1\n"))
+            .collect();
+        let diff = Diff::between(&settings(""), &settings(&many)).to_string();
+        assert_eq!(
+            diff,
+            "policies: 20 added (p00, p01, p02, p03, p04, p05, p06, p07, …)"
+        );
+    }
+
+    #[test]
+    fn what_is_fixed_is_named() {
+        let old = settings("");
+        let new = settings(
+            "[server]\nupstream = 'http://other'\nlisten = '127.0.0.1:1'\nthreads = 2\n[metrics]\ntop_keys = 1",
+        );
+        let diff = Diff::between(&old, &new);
+        let expected = [
+            "server.listen",
+            "server.upstream",
+            "server.threads",
+            "metrics.top_keys",
+        ];
+        assert_eq!(diff.fixed, expected);
+        assert!(!diff.is_empty());
+    }
+
+    /// A field that stands in neither list would change in the file and nowhere else.
+    #[test]
+    fn every_field_can_change_or_is_fixed() {
+        let example = include_str!("../../config.example.toml");
+        let known = super::super::known_fields(example);
+        let fields: BTreeSet<&str> = known
+            .iter()
+            .map(String::as_str)
+            .filter(|field| !field.starts_with("policy") && !field.starts_with("queue"))
+            // Tables themselves, and what stands in the entries of the two lists.
+            .filter(|field| {
+                field.split_once('.').is_some_and(|(table, _)| {
+                    [
+                        "server",
+                        "upstream",
+                        "store",
+                        "fetch",
+                        "hold",
+                        "settle",
+                        "repairs",
+                        "metrics",
+                        "job_policies",
+                    ]
+                    .contains(&table)
+                })
+            })
+            .collect();
+        let listed = CAN_CHANGE.iter().chain(FIXED).map(|(name, _)| *name);
+        assert_eq!(listed.collect::<BTreeSet<_>>(), fields);
+    }
+}

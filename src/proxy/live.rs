@@ -1,0 +1,85 @@
+//! What the config says now. Settings and policies are swapped as one, so that no request sees a part
+//! of one file and a part of another.
+
+use std::sync::Arc;
+
+use arc_swap::Guard;
+
+use super::{Settings, Sidecar};
+use crate::hold::{Held, Relimited};
+use crate::policy::PolicySet;
+
+/// Everything that can change while the sidecar runs.
+#[derive(Debug)]
+pub struct Live {
+    pub(super) settings: Settings,
+    pub(super) policies: Arc<PolicySet>,
+    /// Counts the changes. What was made from an earlier one is made anew before it decides anything.
+    pub(super) edition: u64,
+}
+
+impl Live {
+    pub(super) fn new(settings: Settings, policies: Arc<PolicySet>) -> Live {
+        Live {
+            settings,
+            policies,
+            edition: 0,
+        }
+    }
+}
+
+impl Sidecar {
+    /// What the config says at this moment; not to be kept over an await.
+    pub(super) fn live(&self) -> Guard<Arc<Live>> {
+        self.live.load()
+    }
+
+    /// Swaps settings and policies: they apply from the next decision on, to held jobs and waiting
+    /// FETCHes too. Usage is untouched. What was there before is returned, so that the caller can drop it
+    /// where that takes nobody's time.
+    ///
+    /// Reading thousands of policies takes longer than a request may wait, so call it from a thread that
+    /// serves nothing. One call at a time.
+    pub fn publish(&self, settings: Settings, policies: Arc<PolicySet>) -> Arc<Live> {
+        let edition = self.live().edition + 1;
+        let next = Arc::new(Live {
+            settings,
+            policies,
+            edition,
+        });
+        // Most of the work is done before the swap and outside all locks.
+        let limits = self.under(&next, self.hold.before(edition));
+        let last = self.live.swap(Arc::clone(&next));
+        self.hold.relimit(edition, limits);
+        // Those that came meanwhile. Any that are in hand just now follow when they are next picked.
+        let limits = self.under(&next, self.hold.before(edition));
+        self.hold.relimit(edition, limits);
+        self.hold.wake_all();
+        last
+    }
+
+    /// The limits of held jobs as they are under `live`.
+    fn under(&self, live: &Live, jobs: Vec<Held>) -> Vec<Relimited> {
+        let each = jobs.into_iter().map(|held| {
+            let limits = self.limits_again(&held, live);
+            self.renamed(&limits.limited);
+            Relimited {
+                job: held.claimed.job,
+                generation: held.claimed.generation,
+                limits,
+            }
+        });
+        each.collect()
+    }
+
+    /// A job in hand, under the limits of now.
+    pub(super) fn renewed(&self, mut held: Held) -> Held {
+        let live = self.live();
+        if held.edition != live.edition {
+            let limits = self.limits_again(&held, &live);
+            self.renamed(&limits.limited);
+            held.limit(limits, live.edition);
+        }
+        held
+    }
+}

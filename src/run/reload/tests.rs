@@ -1,0 +1,143 @@
+use std::path::Path;
+
+use super::*;
+use crate::config::Overrides;
+use crate::metrics::Metrics;
+use crate::proxy::{self, Backend};
+use crate::store::memory::MemoryStore;
+
+const HEAD: &str = "[server]\nupstream = 'http://ojs'\n";
+
+fn slots(slots: u32) -> String {
+    format!("{HEAD}[[policy]]\nname = 'k'\nconcurrency = {slots}\n")
+}
+
+/// A sidecar that serves nothing, following `path`.
+fn following(path: &Path, text: &str) -> Following {
+    std::fs::write(path, text).unwrap();
+    let settings = Settings::parse(text, "t").unwrap();
+    let metrics = Metrics::new(1);
+    let sidecar = Sidecar::new(
+        proxy::Settings::default(),
+        Arc::clone(&settings.policies),
+        Arc::new(MemoryStore::new(1_800_000_000_000_000)),
+        Backend::new(None, None, None, None),
+        metrics.clone(),
+        "t",
+    );
+    let reload = Reload::new(settings, sidecar, false);
+    let file = File {
+        path: path.to_owned(),
+        overrides: Overrides::default(),
+    };
+    Following::new(file, reload, metrics, Arc::default())
+}
+
+impl Following {
+    fn in_force(&self) -> Option<u32> {
+        let settings = self.reload.settings();
+        settings.policies.policies()[0].limits.concurrency
+    }
+
+    /// How often a result was counted.
+    fn counted(&self, result: &str) -> u32 {
+        let page = self.metrics.render();
+        let series = format!("ojs_throttle_config_reloads_total{{result=\"{result}\"}} ");
+        let line = page.lines().find_map(|line| line.strip_prefix(&series));
+        line.map_or(0, |count| count.parse().unwrap())
+    }
+
+    fn shows(&self, line: &str) -> bool {
+        self.metrics.render().lines().any(|shown| shown == line)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bad_file_is_named_each_minute_until_it_is_mended() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("t.toml");
+    let mut file = following(&path, &slots(1));
+    file.look(Why::Seen);
+    assert_eq!(file.counted("unchanged"), 0);
+    assert!(file.shows("ojs_throttle_config_file_matches 1"));
+    assert!(file.shows("ojs_throttle_config_last_reload_success_timestamp_seconds 1800000000"));
+    std::fs::write(&path, "[server\n").unwrap();
+    file.look(Why::Seen);
+    for _ in 0..29 {
+        tokio::time::advance(EVERY).await;
+        file.look(Why::Time);
+    }
+    assert_eq!(file.counted("invalid"), 1);
+    tokio::time::advance(EVERY).await;
+    file.look(Why::Time);
+    assert_eq!(file.counted("invalid"), 2, "a minute is over");
+    assert!(file.shows("ojs_throttle_config_file_matches 0"));
+    assert!(file.shows("ojs_throttle_config_last_reload_successful 0"));
+    std::fs::write(&path, slots(2)).unwrap();
+    file.look(Why::Seen);
+    assert_eq!((file.counted("applied"), file.in_force()), (1, Some(2)));
+    assert!(file.shows("ojs_throttle_config_file_matches 1"));
+    assert!(file.shows("ojs_throttle_config_last_reload_success_timestamp_seconds 1800000060"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_seen_by_nobody_may_be_half_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("t.toml");
+    let mut file = following(&path, &slots(1));
+    assert!(!file.look(Why::Seen));
+    std::fs::write(&path, slots(2)).unwrap();
+    assert!(file.look(Why::Time), "look again when it is quiet");
+    assert_eq!(file.in_force(), Some(1));
+    assert!(!file.look(Why::Seen));
+    assert_eq!(file.in_force(), Some(2));
+    assert!(!file.look(Why::Time), "nothing new");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_outcome_has_its_word() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("t.toml");
+    let mut file = following(&path, &slots(1));
+    file.look(Why::Seen);
+    let comment = format!("# the same\n{}", slots(1));
+    let fixed = slots(5).replace("[server]", "[server]\nthreads = 3");
+    let texts = [
+        (comment.as_str(), "unchanged"),
+        ("[server]\n", "invalid"),
+        (" \n", "refused"),
+        (&fixed, "refused"),
+    ];
+    for (text, word) in texts {
+        std::fs::write(&path, text).unwrap();
+        let before = file.counted(word);
+        file.look(Why::Seen);
+        assert_eq!(file.counted(word), before + 1, "{text}");
+        assert_eq!(file.in_force(), Some(1));
+    }
+    std::fs::remove_file(&path).unwrap();
+    file.look(Why::Seen);
+    assert_eq!(file.counted("unreadable"), 1);
+    file.look(Why::Seen);
+    assert_eq!(file.counted("unreadable"), 1, "that was said");
+    std::fs::write(&path, &comment).unwrap();
+    file.look(Why::Asked);
+    assert_eq!(file.counted("unchanged"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_retired_goes_when_nobody_uses_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("t.toml");
+    let file = following(&path, &slots(1));
+    let used = Arc::clone(&file.reload.settings().policies);
+    for slots in 2..50 {
+        let outcome = file
+            .reload
+            .apply(Settings::parse(&self::slots(slots), "t").unwrap());
+        assert_eq!(outcome.word(), "applied");
+    }
+    assert!(file.reload.running().retired.is_empty());
+    // Two owners are left: this test and nobody else.
+    assert_eq!(Arc::strong_count(&used), 1);
+}

@@ -1,0 +1,154 @@
+//! What a reload costs: 5,000 policies read, checked and put in force, and the step that other threads
+//! have to wait for. `cargo bench --bench reload`
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use ojs_throttle::config::Settings;
+use ojs_throttle::hold::{Held, Hold, Relimited};
+use ojs_throttle::limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};
+use ojs_throttle::net::Net;
+use ojs_throttle::policy::JobLimits;
+use ojs_throttle::run::{Env, Outcome, Running};
+use ojs_throttle::store::memory::MemoryStore;
+use ojs_throttle::store::{Claimed, Gen};
+
+const POLICIES: usize = 5_000;
+const HELD: usize = 1_024;
+const ROUNDS: usize = 9;
+
+fn main() {
+    whole();
+    regroup("one key", |_| 0);
+    regroup("a key each", |nth| nth);
+}
+
+/// The median and the longest of some times.
+fn print(what: &str, mut times: Vec<Duration>) {
+    times.sort();
+    let (median, most) = (times[times.len() / 2], times[times.len() - 1]);
+    println!("{what:<44} median {median:>10.1?}  most {most:>10.1?}");
+}
+
+/// Policies for queues of their own, by type, by key, as large files have them.
+fn text(round: usize) -> String {
+    let head = "[server]\nlisten = '127.0.0.1:0'\nadmin_listen = '127.0.0.1:0'\nupstream = 'http://127.0.0.1:9'\n";
+    let policies = (0..POLICIES).map(|n| {
+        let slots = 1 + (n + round) % 50;
+        format!("[[policy]]\nname = \"p{n}\"\nmatch = {{ queue = \"q-{n}\", type = \"t.*\" }}\nkey = \"k{n}:{{meta.tenant}}\"\nconcurrency = {slots}\n")
+    });
+    head.to_owned() + &policies.collect::<String>()
+}
+
+fn whole() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let env = Env {
+        net: Net::Tcp,
+        store: Arc::new(MemoryStore::new(0)),
+        seed: 1,
+        reset: false,
+    };
+    let settings = Settings::parse(&text(0), "bench.toml").unwrap();
+    let running = runtime.block_on(Running::start(settings, env)).unwrap();
+    let reload = running.reload();
+    let (mut read, mut applied, mut all) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 1..=ROUNDS {
+        let text = text(round);
+        let begun = Instant::now();
+        let settings = Settings::parse(&text, "bench.toml").unwrap();
+        read.push(begun.elapsed());
+        let then = Instant::now();
+        let outcome = reload.apply(settings);
+        applied.push(then.elapsed());
+        all.push(begun.elapsed());
+        assert!(matches!(outcome, Outcome::Applied(_)), "{outcome:?}");
+    }
+    print("5,000 policies: read and checked", read);
+    print("5,000 policies: compared and swapped", applied);
+    print("5,000 policies: reload in all (aim: 100 ms)", all);
+}
+
+fn limits(key: &str, slots: u32) -> JobLimits {
+    let limited = Limited {
+        space: Space::Job,
+        key: Key::new(key).unwrap(),
+        limits: Limits {
+            concurrency: Some(slots),
+            ..Limits::default()
+        },
+        on_limit: OnLimit::Wait,
+        policy: "p".into(),
+    };
+    JobLimits {
+        limited: Arc::from([limited]),
+        on_limit: OnLimit::Wait,
+    }
+}
+
+fn held(nth: usize, key: &str) -> Held {
+    let limits = limits(key, 1);
+    let now = tokio::time::Instant::now();
+    Held {
+        claimed: Claimed {
+            job: format!("job-{nth}").into(),
+            generation: Gen(nth as u64),
+            claim_id: "sidecar".into(),
+            scope: 1,
+            queue: "q".into(),
+            priority: 0,
+            attempt: 0,
+            claimed_at: Timestamp(0),
+            visibility: 30_000_000,
+            limited: limits.limited.clone(),
+        },
+        limits,
+        edition: 0,
+        own: Arc::default(),
+        tenant: None,
+        body: Bytes::from_static(b"{}"),
+        deadline: now,
+        proven: now,
+        granted: Duration::from_secs(30),
+        since: now,
+        refused: false,
+    }
+}
+
+/// The two steps under the lock of the hold.
+fn regroup(what: &str, key: impl Fn(usize) -> usize) {
+    let (mut listed, mut regrouped) = (Vec::new(), Vec::new());
+    let hold = Hold::default();
+    hold.add(
+        (0..HELD)
+            .map(|n| held(n, &format!("k{}", key(n))))
+            .collect(),
+    );
+    for round in 1..=ROUNDS as u64 {
+        let begun = Instant::now();
+        let jobs = black_box(hold.before(round));
+        listed.push(begun.elapsed());
+        assert_eq!(jobs.len(), HELD);
+        let new = |held: Held| Relimited {
+            job: held.claimed.job,
+            generation: held.claimed.generation,
+            limits: limits(held.limits.limited[0].key.as_str(), 1 + round as u32),
+        };
+        let jobs: Vec<Relimited> = jobs.into_iter().map(new).collect();
+        let begun = Instant::now();
+        hold.relimit(round, jobs);
+        regrouped.push(begun.elapsed());
+    }
+    print(
+        &format!("1,024 held, {what}: listed under the lock"),
+        listed,
+    );
+    print(
+        &format!("1,024 held, {what}: put under other limits"),
+        regrouped,
+    );
+}

@@ -1,0 +1,419 @@
+//! A config file that changes under a running process, in every way that files change.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use ojs_throttle::backend::{EventKind, Lax};
+use serde_json::{Value, json};
+
+use crate::http::{Conn, ack, enqueue, fetch, get};
+use crate::rig::{Backend, Sidecar, config, file, program, until};
+
+const FINE: &str = "ojs_throttle_config_last_reload_successful";
+const MATCHES: &str = "ojs_throttle_config_file_matches";
+
+/// A sidecar that follows a file, before a backend.
+struct Following {
+    backend: Backend,
+    sidecar: Sidecar,
+    path: PathBuf,
+}
+
+/// A policy `k` for queue `q` with these slots.
+fn slots(slots: u32) -> String {
+    format!("[[policy]]\nname = \"k\"\nmatch = {{ queue = \"q\" }}\nconcurrency = {slots}\n")
+}
+
+impl Following {
+    /// With one slot.
+    fn start() -> Following {
+        let backend = Backend::start(Lax::spec());
+        let (dir, path) = file(config(backend.addr, "", &slots(1)));
+        Following::run(backend, dir, path)
+    }
+
+    fn run(backend: Backend, dir: tempfile::TempDir, path: PathBuf) -> Following {
+        let mut command = program();
+        command.arg("run").arg("--config").arg(&path);
+        let sidecar = Sidecar::spawn(command, dir);
+        until("the first look", || {
+            (sidecar.metric(MATCHES) == 1.0).then_some(())
+        });
+        Following {
+            backend,
+            sidecar,
+            path,
+        }
+    }
+
+    fn text(&self, rest: &str) -> String {
+        config(self.backend.addr, "", rest)
+    }
+
+    /// Another file in its place.
+    fn replace(&self, text: impl AsRef<[u8]>) {
+        let beside = self.path.with_extension("new");
+        fs::write(&beside, text).unwrap();
+        fs::rename(&beside, &self.path).unwrap();
+    }
+
+    /// The slots of `k` as they are in force.
+    fn limit(&self) -> Value {
+        get(self.sidecar.data, "/ojs/v1/rate-limits/k").json()["concurrency"]["limit"].clone()
+    }
+
+    /// Waits until so many are in force, and says how long that took.
+    fn live(&self, how: &str, slots: u32, since: Instant) {
+        until(how, || (self.limit() == slots).then_some(()));
+        let took = since.elapsed().as_millis();
+        println!("{how}: live after {took} ms");
+        assert!(took < 5_000, "{how}: {took} ms");
+    }
+
+    fn results(&self, word: &str) -> f64 {
+        let series = format!("ojs_throttle_config_reloads_total{{result=\"{word}\"}}");
+        self.sidecar.metric(&series)
+    }
+
+    /// Waits until a reload went wrong, and says what the log says.
+    fn refused(&self, word: &str) -> String {
+        until(word, || (self.results(word) >= 1.0).then_some(()));
+        assert_eq!(self.sidecar.metric(FINE), 0.0);
+        assert_eq!(self.sidecar.metric(MATCHES), 0.0);
+        assert_eq!(self.limit(), 1, "a file that was refused changes nothing");
+        let log = self.sidecar.log();
+        assert!(log.contains("the last good one runs on"), "{log}");
+        log
+    }
+
+    /// A good file after a bad one is enough.
+    fn mended(&self) {
+        self.replace(self.text(&slots(7)));
+        self.live("mended", 7, Instant::now());
+        for series in [FINE, MATCHES] {
+            until("well", || {
+                (self.sidecar.metric(series) == 1.0).then_some(())
+            });
+        }
+    }
+}
+
+#[test]
+fn renamed_written_deleted() {
+    let f = Following::start();
+    let when = "ojs_throttle_config_last_reload_success_timestamp_seconds";
+    let started = f.sidecar.metric(when);
+    assert!(started > 1.7e9, "{started}");
+    for slots in 2..6 {
+        f.replace(f.text(&self::slots(slots)));
+        f.live("renamed over", slots, Instant::now());
+    }
+    until("counted", || (f.results("applied") == 4.0).then_some(()));
+    assert_eq!(f.results("unchanged"), 0.0, "the look at the start is none");
+    assert!(f.sidecar.metric(when) > started);
+    for slots in 2..6 {
+        fs::write(&f.path, f.text(&self::slots(slots))).unwrap();
+        f.live("written in place", slots, Instant::now());
+    }
+    until("eight lines", || {
+        (f.sidecar.log().matches("config reloaded").count() == 8).then_some(())
+    });
+    assert!(f.sidecar.log().contains("policies: 1 changed (k)"));
+    fs::remove_file(&f.path).unwrap();
+    until("noticed", || (f.results("unreadable") == 1.0).then_some(()));
+    assert_eq!(f.limit(), 5);
+    fs::write(&f.path, f.text(&slots(9))).unwrap();
+    f.live("back again", 9, Instant::now());
+    until("well", || (f.sidecar.metric(FINE) == 1.0).then_some(()));
+}
+
+/// A folder as Kubernetes makes them of ConfigMaps.
+struct Mount(PathBuf);
+
+impl Mount {
+    fn swap(&self, version: &str, text: &str) {
+        let folder = self.0.join(format!("..{version}"));
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("throttle.toml"), text).unwrap();
+        let new = self.0.join("..data_tmp");
+        std::os::unix::fs::symlink(format!("..{version}"), &new).unwrap();
+        let old = fs::read_link(self.0.join("..data"));
+        fs::rename(&new, self.0.join("..data")).unwrap();
+        if let Ok(old) = old {
+            fs::remove_dir_all(self.0.join(old)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_config_map_is_swapped() {
+    let backend = Backend::start(Lax::spec());
+    let dir = tempfile::tempdir().unwrap();
+    let mount = Mount(dir.path().join("mount"));
+    fs::create_dir(&mount.0).unwrap();
+    mount.swap("1", &config(backend.addr, "", &slots(1)));
+    std::os::unix::fs::symlink("..data/throttle.toml", mount.0.join("throttle.toml")).unwrap();
+    let path = mount.0.join("throttle.toml");
+    let f = Following::run(backend, dir, path);
+    for version in 2..6 {
+        mount.swap(&version.to_string(), &f.text(&slots(version)));
+        f.live("..data swapped", version, Instant::now());
+    }
+    // In the folder behind the link, where nothing happens in the one that is named.
+    fs::write(mount.0.join("..data/throttle.toml"), f.text(&slots(9))).unwrap();
+    f.live("written behind the link", 9, Instant::now());
+    assert_eq!(
+        f.sidecar.log().matches("ERROR").count(),
+        0,
+        "{}",
+        f.sidecar.log()
+    );
+}
+
+#[test]
+fn what_no_watch_sees_is_found_by_looking() {
+    let f = Following::start();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let link = elsewhere.path().join("same-file");
+    fs::hard_link(&f.path, &link).unwrap();
+    // A new name of it makes no noise in the watched folder, nor does writing under that name.
+    fs::write(&link, f.text(&slots(3))).unwrap();
+    f.live("seen by nobody", 3, Instant::now());
+}
+
+#[test]
+fn bad_then_good() {
+    let f = Following::start();
+    f.replace(f.text("[[policy]]\nname = \"k\"\nconcurency = 9\n"));
+    let log = f.refused("invalid");
+    assert!(log.contains("throttle.toml:7"), "the line: {log}");
+    assert!(log.contains("concurrency"), "the suggestion: {log}");
+    f.replace("[server\n");
+    until("the next", || (f.results("invalid") == 2.0).then_some(()));
+    f.mended();
+    let log = f.sidecar.log();
+    assert_eq!(log.matches("not reloaded").count(), 2, "{log}");
+    // What ran before is good too.
+    f.replace("nonsense");
+    until("the third", || (f.results("invalid") == 3.0).then_some(()));
+    f.replace(f.text(&slots(7)));
+    until("good again", || {
+        (f.sidecar.metric(FINE) == 1.0).then_some(())
+    });
+    assert!(f.sidecar.log().contains("good again"));
+}
+
+#[test]
+fn an_empty_file_does_not_end_all_limits() {
+    let f = Following::start();
+    fs::write(&f.path, "").unwrap();
+    assert!(f.refused("refused").contains("half written"));
+    fs::write(&f.path, "\n  \n").unwrap();
+    until("blanks", || (f.results("refused") == 2.0).then_some(()));
+    f.mended();
+    f.replace(f.text(""));
+    until("no limits", || {
+        (get(f.sidecar.data, "/ojs/v1/rate-limits/k").status == 404).then_some(())
+    });
+}
+
+#[test]
+fn what_cannot_be_read() {
+    let f = Following::start();
+    fs::remove_file(&f.path).unwrap();
+    fs::create_dir(&f.path).unwrap();
+    assert!(f.refused("unreadable").contains("not a regular file"));
+    fs::remove_dir(&f.path).unwrap();
+    f.replace(b"\xff\xfe");
+    until("no text", || {
+        f.sidecar.log().contains("not UTF-8").then_some(())
+    });
+    f.replace("#".repeat((1 << 20) + 1));
+    until("too large", || {
+        f.sidecar.log().contains("larger than 1 MiB").then_some(())
+    });
+    assert_eq!(f.limit(), 1);
+    f.mended();
+}
+
+#[test]
+fn what_is_fixed_is_refused_by_name_and_nothing_else_changes() {
+    let f = Following::start();
+    let fixed = "threads = 2\nmax_connections = 5\n";
+    f.replace(config(f.backend.addr, fixed, &slots(5)));
+    let log = f.refused("refused");
+    assert!(
+        log.contains("`server.threads`, `server.max_connections` cannot change while running"),
+        "{log}"
+    );
+    f.mended();
+}
+
+#[test]
+fn a_hangup_asks() {
+    let mut f = Following::start();
+    f.sidecar.signal("HUP");
+    until("asked", || (f.results("unchanged") == 1.0).then_some(()));
+    fs::write(&f.path, f.text(&slots(4))).unwrap();
+    f.sidecar.signal("HUP");
+    f.live("hung up", 4, Instant::now());
+    assert!(f.sidecar.runs());
+    f.sidecar.signal("TERM");
+    assert!(f.sidecar.ended().success());
+}
+
+#[test]
+fn without_a_file_a_hangup_changes_nothing() {
+    let backend = Backend::start(Lax::spec());
+    let (dir, _) = file("");
+    let mut command = program();
+    let upstream = format!("http://{}", backend.addr);
+    command.args([
+        "run",
+        "--listen",
+        "127.0.0.1:0",
+        "--admin-listen",
+        "127.0.0.1:0",
+    ]);
+    command.args(["--upstream", &upstream]);
+    let mut sidecar = Sidecar::spawn(command, dir);
+    sidecar.signal("HUP");
+    sidecar.state("ready");
+    assert!(sidecar.runs());
+    assert!(!sidecar.metrics().contains("ojs_throttle_config_"));
+}
+
+/// Slots that are out count on, connections stay open, what is held follows the limits of now, and a
+/// lower limit is reached as jobs end.
+#[test]
+fn usage_outlives_a_reload() {
+    let f = Following::start();
+    let data = f.sidecar.data;
+    let mut conn = Conn::open(data);
+    let mut ask = |count: usize| {
+        let body = json!({"queues": ["q"], "count": count, "worker_id": "w"}).to_string();
+        conn.ask("POST", "/ojs/v1/workers/fetch", &body).jobs()
+    };
+    f.replace(f.text(&slots(3)));
+    f.live("raised", 3, Instant::now());
+    for _ in 0..6 {
+        enqueue(data, "q", json!({}));
+    }
+    let out = ask(6);
+    assert_eq!(out.len(), 3);
+    f.replace(f.text(&slots(2)));
+    f.live("lowered", 2, Instant::now());
+    let usage = get(data, "/ojs/v1/rate-limits/k").json();
+    assert_eq!(usage["concurrency"]["active"], 3, "{usage}");
+    assert!(ask(6).is_empty());
+    assert_eq!(ack(data, &out[0], "w").status, 200);
+    assert!(ask(6).is_empty(), "two are out, and two may be");
+    assert_eq!(ack(data, &out[1], "w").status, 200);
+    let next = ask(6);
+    assert_eq!(next.len(), 1);
+    // A key by type: these jobs must be looked at, so they are held.
+    let keyed =
+        "[[policy]]\nname = \"k\"\nkey = \"{type}\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
+    f.replace(f.text(keyed));
+    until("keyed", || {
+        (f.sidecar.log().matches("config reloaded").count() == 3).then_some(())
+    });
+    let first = ask(6);
+    assert_eq!(first.len(), 1, "the key is new: nothing of it is out");
+    assert!(ask(6).is_empty());
+    until("held", || {
+        (f.sidecar.metric("ojs_throttle_held_jobs") > 0.0).then_some(())
+    });
+    // Without limits everything goes.
+    f.replace(f.text(""));
+    until("none", || {
+        (f.sidecar.log().matches("config reloaded").count() == 4).then_some(())
+    });
+    let last = ask(6);
+    assert_eq!(last.len(), 1);
+    let jobs = [&out[2..], &next, &first, &last].concat();
+    for job in jobs {
+        assert_eq!(ack(data, &job, "w").status, 200);
+    }
+    assert_eq!(f.sidecar.metric("ojs_throttle_slots"), 0.0);
+    assert_eq!(f.backend.total(EventKind::Acked), 6);
+}
+
+#[test]
+fn a_waiting_fetch_is_under_the_limits_of_now() {
+    let f = Following::start();
+    let wait = "[fetch]\nmax_wait = \"20s\"\n";
+    f.replace(f.text(&format!("{wait}{}", slots(1))));
+    until("a long wait", || {
+        (f.results("applied") == 1.0).then_some(())
+    });
+    let data = f.sidecar.data;
+    enqueue(data, "q", json!({}));
+    enqueue(data, "q", json!({}));
+    assert_eq!(fetch(data, "q", 2, "w").jobs().len(), 1);
+    let begun = Instant::now();
+    let waiting = std::thread::spawn(move || fetch(data, "q", 1, "w2").jobs());
+    // Long enough for it to stand in line; if it does not yet, the test says less, not wrong.
+    until("in line", || {
+        (begun.elapsed().as_millis() > 300).then_some(())
+    });
+    f.replace(f.text(&format!("{wait}{}", slots(2))));
+    assert_eq!(waiting.join().unwrap().len(), 1);
+    let took = begun.elapsed().as_secs();
+    assert!(took < 10, "it waited {took} s for what it might have had");
+}
+
+#[test]
+fn dev_reloads_too() {
+    let text = |slots: u32| {
+        format!(
+            "[server]\nupstream = \"http://127.0.0.1:9\"\nadmin_listen = \"127.0.0.1:0\"\n{}",
+            self::slots(slots)
+        )
+    };
+    let (dir, path) = file(text(1));
+    let mut command = program();
+    command.args([
+        "dev",
+        "--listen",
+        "127.0.0.1:0",
+        "--backend-listen",
+        "127.0.0.1:0",
+    ]);
+    command.arg("--config").arg(&path);
+    let sidecar = Sidecar::spawn(command, dir);
+    fs::write(&path, text(2)).unwrap();
+    until("live", || {
+        let shown = get(sidecar.data, "/ojs/v1/rate-limits/k").json();
+        (shown["concurrency"]["limit"] == 2).then_some(())
+    });
+}
+
+/// What is open in the process: a watch that leaked would show here.
+fn open_files(sidecar: &Sidecar) -> usize {
+    fs::read_dir(
+        Path::new("/proc")
+            .join(sidecar.pid().to_string())
+            .join("fd"),
+    )
+    .map_or(0, Iterator::count)
+}
+
+#[test]
+fn many_reloads_leak_nothing() {
+    let f = Following::start();
+    let begun = Instant::now();
+    for slots in 2..6 {
+        f.replace(f.text(&self::slots(slots)));
+        f.live("renamed over", slots, Instant::now());
+    }
+    let before = open_files(&f.sidecar);
+    for nth in 0..20 {
+        f.replace(f.text(&slots(10 + nth)));
+        f.live("again", 10 + nth, Instant::now());
+    }
+    let after = open_files(&f.sidecar);
+    assert!(after <= before + 2, "{before} files were open, now {after}");
+    println!("24 reloads took {} ms", begun.elapsed().as_millis());
+}
