@@ -320,23 +320,18 @@ pub trait Store: std::fmt::Debug + Send + Sync {
     /// hidden; [`Change::Own`] takes one over.
     fn offered<'a>(&'a self, scope: u64, queue: &'a str, max: usize) -> Answer<'a, Vec<Row>> {
         let _nobody_else = (scope, queue, max);
-        answer(Vec::new())
+        Answer::now(Vec::new())
     }
 
     /// Puts our rows back as they are, those out with their slots, and from then on goes by what the
     /// store knows. Done at the start (with no rows), after [`StoreError::Wiped`] and after an outage.
     fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
         let _known = rows;
-        answer(())
+        Answer::now(())
     }
 
     /// The next thing a sibling did that matters here. One caller at a time; dropping it loses nothing.
     fn wake(&self) -> Pin<Box<dyn Future<Output = Wake> + Send + '_>> {
         Box::pin(std::future::pending())
     }
-}
-
-/// An answer that is known at once.
-fn answer<'a, T: Send + 'a>(value: T) -> Answer<'a, T> {
-    Box::pin(std::future::ready(Ok(value)))
 }

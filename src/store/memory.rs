@@ -14,7 +14,7 @@ use super::clock::Clock;
 use super::fleet::Numbers;
 use super::{
     Answer, Change, Claimed, Ended, Gen, Number, Overrides, Place, Room, Row, Step, Store, Usage,
-    Verdict, answer,
+    Verdict,
 };
 use crate::limit::{Key, Limited, Limits, Space, Timestamp};
 
@@ -138,7 +138,7 @@ impl Store for MemoryStore {
 
     fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number> {
         let mut numbers = self.numbers();
-        answer(numbers.step(name, step, self.clock.now()))
+        Answer::now(numbers.step(name, step, self.clock.now()))
     }
 }
 

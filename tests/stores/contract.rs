@@ -105,7 +105,7 @@ pub async fn enough_is_enough(rig: &dyn Rig) {
         claimed("b", 1, &none),
         claimed("c", 1, &free),
     ];
-    let verdicts = store.take(&asks, 2).await.unwrap();
+    let verdicts = store.take(&asks.each_ref(), 2).await.unwrap();
     assert!(started(&verdicts[0]) && started(&verdicts[1]));
     assert_eq!(verdicts[2], Verdict::Unasked);
     assert_eq!(store.count(Place::Out).await.unwrap(), 2);
@@ -127,7 +127,7 @@ pub async fn a_newer_claim_takes_the_place_of_an_older_one(rig: &dyn Rig) {
     assert!(store.end("a", Some(Gen(1))).await.unwrap().is_none());
     assert_eq!(store.count(Place::Out).await.unwrap(), 1);
     // Even one that is not asked ends the slots of the older claim.
-    store.take(&[claimed("a", 3, &one)], 0).await.unwrap();
+    store.take(&[&claimed("a", 3, &one)], 0).await.unwrap();
     assert_eq!(store.count(Place::Out).await.unwrap(), 0);
     assert_eq!(store.count(Place::Held).await.unwrap(), 1);
     assert!(started(&take(&*store, claimed("b", 1, &one)).await));
@@ -171,7 +171,7 @@ pub async fn ending_twice_is_ending_once(rig: &dyn Rig) {
 pub async fn a_hidden_row_does_not_start_until_shown(rig: &dyn Rig) {
     let store = rig.open("a").await;
     let one = [limited("k", Some(1), None, None)];
-    store.take(&[claimed("a", 1, &one)], 0).await.unwrap();
+    store.take(&[&claimed("a", 1, &one)], 0).await.unwrap();
     let hide = |hidden| Change::Hidden {
         job: "a".into(),
         hidden,
@@ -190,7 +190,7 @@ pub async fn rows_are_due_in_order_and_again_until_moved(rig: &dyn Rig) {
     let store = rig.open("a").await;
     let one = [limited("k", Some(1), None, None)];
     let asks = [claimed("out", 1, &one), claimed("held", 1, &one)];
-    store.take(&asks, 2).await.unwrap();
+    store.take(&asks.each_ref(), 2).await.unwrap();
     assert!(store.due(9).await.unwrap().is_empty());
     let due = |rows: Vec<Row>| {
         let names = rows.into_iter().map(|row| row.claimed.job.to_string());
@@ -298,7 +298,7 @@ pub async fn a_row_tells_all_that_was_claimed(rig: &dyn Rig) {
 pub async fn a_row_goes_on_under_another_claim(rig: &dyn Rig) {
     let store = rig.open("a").await;
     let one = [limited("k", Some(1), None, None)];
-    store.take(&[claimed("a", 5, &one)], 0).await.unwrap();
+    store.take(&[&claimed("a", 5, &one)], 0).await.unwrap();
     let own = |generation, next| Change::Own {
         job: "a".into(),
         generation: Gen(generation),
@@ -350,10 +350,10 @@ pub async fn a_queue_and_a_job_key_of_one_name_are_two(rig: &dyn Rig) {
         ..job.clone()
     };
     assert!(started(
-        &take(&*store, claimed("a", 1, &[job.clone()])).await
+        &take(&*store, claimed("a", 1, std::slice::from_ref(&job))).await
     ));
     assert!(started(
-        &take(&*store, claimed("b", 1, &[queue.clone()])).await
+        &take(&*store, claimed("b", 1, std::slice::from_ref(&queue))).await
     ));
     assert!(!started(&take(&*store, claimed("c", 1, &[job])).await));
     assert!(!started(&take(&*store, claimed("d", 1, &[queue])).await));

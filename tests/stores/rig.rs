@@ -149,7 +149,7 @@ pub fn claimed(job: &str, generation: u64, limited: &[Limited]) -> Claimed {
 }
 
 pub async fn take(store: &dyn Store, ask: Claimed) -> Verdict {
-    store.take(&[ask], 1).await.unwrap().remove(0)
+    store.take(&[&ask], 1).await.unwrap().remove(0)
 }
 
 pub fn started(verdict: &Verdict) -> bool {

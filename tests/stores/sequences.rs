@@ -92,6 +92,7 @@ impl Both<'_> {
             self.claims[job] += u64::from(!self.dice.one_in(3));
             asks.push(self.claimed(job));
         }
+        let asks: Vec<&Claimed> = asks.iter().collect();
         let want = self.dice.below(5) as usize;
         let verdicts = self.store.take(&asks, want).await.unwrap();
         let expected = self.core.take(&asks, want).await.unwrap();
@@ -155,6 +156,15 @@ impl Both<'_> {
         assert_eq!(format!("{ended:?}"), format!("{expected:?}"));
     }
 
+    async fn reclaim(&mut self) {
+        let job = self.job();
+        self.claims[job] += u64::from(self.dice.one_in(2));
+        let claim = self.claimed(job);
+        let ended = self.store.claimed(&[&claim]).await.unwrap();
+        let expected = self.core.claimed(&[&claim]).await.unwrap();
+        assert_eq!(format!("{ended:?}"), format!("{expected:?}"));
+    }
+
     async fn back(&mut self) {
         let job = self.job();
         let (name, generation) = (format!("job-{job}"), Gen(self.claims[job]));
@@ -206,6 +216,7 @@ impl Both<'_> {
             10..12 => self.end().await,
             12..14 => self.change().await,
             14 => self.look().await,
+            15 => self.reclaim().await,
             _ => self.wait().await,
         }
     }
