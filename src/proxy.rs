@@ -319,11 +319,16 @@ impl Sidecar {
     async fn end(&self, job: &str, generation: Option<Gen>) -> Option<Row> {
         self.note_end(job);
         let ended = self.store.end(job, generation).await.ok()??;
-        if ended.row.place == crate::store::Place::Out {
-            self.metrics.ended(&ended.row.claimed.limited);
-        }
-        self.hold.wake(&ended.row.claimed.limited);
+        self.over(&ended.row);
         Some(ended.row)
+    }
+
+    /// Wakes whoever waits for the slots of a row that ended.
+    fn over(&self, row: &Row) {
+        if row.place == crate::store::Place::Out {
+            self.metrics.ended(&row.claimed.limited);
+        }
+        self.hold.wake(&row.claimed.limited);
     }
 
     /// A held job is not ours any more: cancelled, settled, or taken back by the backend.

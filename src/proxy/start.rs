@@ -79,8 +79,9 @@ impl Proxy {
             // Asked under the limits of now, whenever it was claimed.
             let mut ours: Vec<Held> = ours.into_iter().map(|held| sidecar.renewed(held)).collect();
             sidecar.bring_up_to_date(&mut ours);
-            let asks: Vec<Claimed> = ours.iter().map(|held| held.claimed.clone()).collect();
-            let Ok(verdicts) = sidecar.store.take(&asks, want - out.len()).await else {
+            let asks: Vec<&Claimed> = ours.iter().map(|held| &held.claimed).collect();
+            let verdicts = sidecar.store.take(&asks, want - out.len()).await;
+            let Ok(verdicts) = verdicts else {
                 ours.into_iter()
                     .rev()
                     .for_each(|held| sidecar.hold.put_back(held, None));
@@ -93,8 +94,11 @@ impl Proxy {
                 match verdict {
                     Verdict::Started { at } => started.push(Started { held, at }),
                     Verdict::Refused {
-                        which, why, action, ..
-                    } => dropped.extend(self.refused(held, which, &why, action)),
+                        which,
+                        why,
+                        at,
+                        action,
+                    } => dropped.extend(self.refused(held, which, &why, at, action)),
                     Verdict::Unasked => sidecar.hold.put_back(held, None),
                     Verdict::Lost => {
                         sidecar.hold.forget(&held.claimed.job);
@@ -138,6 +142,7 @@ impl Proxy {
         mut held: Held,
         which: usize,
         why: &Refusal,
+        at: Option<Timestamp>,
         action: OnLimit,
     ) -> Option<Held> {
         let sidecar = &self.sidecar;
@@ -161,10 +166,10 @@ impl Proxy {
         }
         let paused = why.strategy == Strategy::Concurrency && why.limit == 0;
         let refusal = hold::Refusal {
-            refused: match why.at {
-                Some(at) => Refused::Until(at),
-                None if paused => Refused::Paused,
-                None => Refused::ForSlot,
+            refused: match at.unwrap_or_default() {
+                _ if paused => Refused::Paused,
+                at if why.slot => Refused::ForSlot(at),
+                at => Refused::Until(at),
             },
             policy: limited.policy.clone(),
             rescheduled: (action == OnLimit::Reschedule).then(|| sidecar.store.now()),
