@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::limit::Timestamp;
+use crate::limit::{Key, Space, Strategy, Timestamp};
 use crate::policy::{Gate, JobLimits, JobPolicy};
 use crate::store::{Claimed, Gen};
 
@@ -65,8 +65,20 @@ pub struct Held {
     pub granted: Duration,
     /// When it came into the hold.
     pub since: Instant,
-    /// Whether a refusal of it was counted in this wait.
-    pub refused: bool,
+    /// What it was refused by first, if it was: it is limited from then until it starts, and that is
+    /// counted and told once.
+    pub refused: Option<Episode>,
+}
+
+/// What limits a job, from the first refusal until it starts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Episode {
+    /// Whose counters.
+    pub space: Space,
+    /// Which counters.
+    pub key: Key,
+    /// Which of their limits.
+    pub strategy: Strategy,
 }
 
 impl Held {
@@ -294,7 +306,7 @@ impl Hold {
 
     /// Puts a job in hand back at the head of its group; `refused` says why and until when, if it was
     /// asked. A job that was replaced or forgotten meanwhile is not put back.
-    pub fn put_back(&self, mut held: Held, refused: Option<Refusal>) {
+    pub fn put_back(&self, held: Held, refused: Option<Refusal>) {
         let mut state = self.state();
         let Some(known) = state.jobs.get_mut(&held.claimed.job) else {
             return;
@@ -302,7 +314,6 @@ impl Hold {
         if !known.in_hand(&held) {
             return;
         }
-        held.refused |= refused.is_some();
         if known.hide {
             known.whereabouts = Whereabouts::Hidden(Box::new(held));
             return;

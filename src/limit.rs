@@ -15,6 +15,7 @@ pub use pace::Pace;
 pub use state::{KeyState, Undo};
 pub use window::Window;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
@@ -109,6 +110,17 @@ pub enum Space {
     Job,
     /// Queue-level limits (`[[queue]]`, admin API); the key's text is the queue's name.
     Queue,
+}
+
+impl Space {
+    /// What a key of this space is called where keys of both spaces stand side by side: a queue's own
+    /// limits are `_queue:NAME`, which no [`Key`] can be.
+    pub fn name_of(self, key: &Key) -> Cow<'_, str> {
+        match self {
+            Space::Job => Cow::Borrowed(key.as_str()),
+            Space::Queue => Cow::Owned(format!("_queue:{key}")),
+        }
+    }
 }
 
 /// A sliding window: at most `limit` starts in any interval of `period` microseconds.

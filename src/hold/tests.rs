@@ -54,7 +54,7 @@ fn job(id: &str, priority: i32, keys: &[&str]) -> Held {
         proven: now,
         granted: visibility,
         since: now,
-        refused: false,
+        refused: None,
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::job::micros;
 use super::{DEPTH, PROOF, Proxy};
-use crate::hold::{self, Held, Lane, Refused};
+use crate::hold::{self, Episode, Held, Lane, Refused};
 use crate::json::{Json, quote};
 use crate::limit::{Limited, OnLimit, Refusal, Strategy, Timestamp};
 use crate::store::{Claimed, Verdict};
@@ -116,15 +116,18 @@ impl Proxy {
         out
     }
 
-    async fn leave_hold(&self, start: Started, out: &mut Vec<Started>) {
+    async fn leave_hold(&self, mut start: Started, out: &mut Vec<Started>) {
         let sidecar = &self.sidecar;
         let claimed = &start.held.claimed;
         if sidecar.hold.started(&start.held) {
             sidecar.metrics.started(
                 &claimed.limited,
                 start.held.since.elapsed(),
-                start.held.refused,
+                start.held.refused.is_some(),
             );
+            if let Some(episode) = start.held.refused.take() {
+                sidecar.tell_released(&start.held, &episode);
+            }
             out.push(start);
         } else if let Ok(true) = sidecar.store.back(&claimed.job, claimed.generation).await {
             sidecar.hold.wake(&claimed.limited);
@@ -136,20 +139,26 @@ impl Proxy {
     /// to be dropped.
     fn refused(
         &self,
-        held: Held,
+        mut held: Held,
         which: usize,
         why: &Refusal,
         at: Option<Timestamp>,
         action: OnLimit,
     ) -> Option<Held> {
         let sidecar = &self.sidecar;
-        let Some(limited) = held.claimed.limited.get(which) else {
+        let all = held.claimed.limited.clone();
+        let Some(limited) = all.get(which) else {
             sidecar.hold.put_back(held, None);
             return None;
         };
-        sidecar
-            .metrics
-            .exceeded(limited.key.as_str(), why.strategy, !held.refused);
+        if held.refused.is_none() {
+            sidecar.exceeded(&held, limited, why);
+            held.refused = Some(Episode {
+                space: limited.space,
+                key: limited.key.clone(),
+                strategy: why.strategy,
+            });
+        }
         let by = acting(&held, which, action).unwrap_or(limited);
         sidecar.metrics.refused(&by.policy, action);
         if action == OnLimit::Drop {
