@@ -158,6 +158,12 @@ impl Books {
             }
             Change::Shut { key, until } => self.keys.shut(&key, until, now),
             Change::Adopt { claimed, until } => self.adopt(claimed, until),
+            Change::Own {
+                job,
+                generation,
+                next,
+                until,
+            } => self.own(&job, generation, next, until),
             // Kept beside the books.
             Change::Override { .. } => false,
             Change::Clear => {
@@ -248,6 +254,7 @@ impl Books {
             place: Place::Held,
             until,
             hidden: false,
+            ours: true,
         };
         self.rows.insert(
             hash,
@@ -317,10 +324,26 @@ impl Books {
             place: Place::Out,
             until,
             hidden: false,
+            ours: true,
         };
         self.rows.insert(hash, Entry { row, taken });
         self.due_from = self.due_from.min(until);
         self.out += 1;
+        true
+    }
+
+    /// The held row goes on under another claim number.
+    fn own(&mut self, job: &str, generation: Gen, next: Gen, until: Timestamp) -> bool {
+        let held = self.row_mut(job).filter(|row| {
+            row.place == Place::Held && !row.hidden && row.claimed.generation == generation
+        });
+        let Some(row) = held.filter(|_| next > generation) else {
+            return false;
+        };
+        row.claimed.generation = next;
+        row.until = until;
+        row.ours = true;
+        self.due_from = self.due_from.min(until);
         true
     }
 
