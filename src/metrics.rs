@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, Unit};
 use metrics_exporter_prometheus::{
     Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
@@ -22,6 +22,8 @@ const WAITS: &[f64] = &[
 ];
 /// Seconds a call to the backend or a held FETCH takes.
 const CALLS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0];
+/// Bounded queues that have series of their own.
+const QUEUES: usize = 1_000;
 /// The series of every key past the cap.
 const OTHER: &str = "_other";
 
@@ -35,6 +37,7 @@ struct Inner {
     keys: Mutex<HashMap<Arc<str>, Arc<KeySeries>>>,
     policies: Mutex<HashMap<Arc<str>, PolicySeries>>,
     calls: Mutex<HashMap<(&'static str, u16), Histogram>>,
+    queues: Mutex<HashSet<Box<str>>>,
     top_keys: usize,
     overrides: Gauge,
     held: Gauge,
@@ -43,6 +46,9 @@ struct Inner {
     slots: Gauge,
     fetch_wait: Histogram,
     claimed: Counter,
+    subscribers: Gauge,
+    events_sent: Counter,
+    events_lost: Counter,
 }
 
 struct KeySeries {
@@ -148,6 +154,22 @@ const DESCRIPTIONS: &[(&str, &str)] = &[
         "ojs_throttle_downstream_rate_limited_total",
         "Nacks that shut a key because the service behind it limits us.",
     ),
+    (
+        "ojs_backpressure_rejected_total",
+        "Enqueues refused because they would have gone over a bound of the queue.",
+    ),
+    (
+        "ojs_backpressure_dropped_total",
+        "Jobs dropped to make room for others (strategy = \"drop_oldest\").",
+    ),
+    (
+        "ojs_backpressure_pressure",
+        "The part of the queue's nearest bound that is used, 0 to 1.",
+    ),
+    (
+        "ojs_throttle_blocked_enqueues",
+        "Enqueues that wait for room.",
+    ),
     ("ojs_throttle_starts_total", "Starts under the policy."),
     (
         "ojs_throttle_decisions_total",
@@ -238,6 +260,15 @@ const DESCRIPTIONS: &[(&str, &str)] = &[
         "ojs_throttle_config_file_matches",
         "1 if what runs is what the config file says, else 0.",
     ),
+    ("ojs_throttle_event_subscribers", "Open event streams."),
+    (
+        "ojs_throttle_events_sent_total",
+        "Events of the sidecar's own put into event streams.",
+    ),
+    (
+        "ojs_throttle_events_lost_total",
+        "Events that went past subscribers which did not keep up.",
+    ),
     ("ojs_throttle_build_info", "1, with the version as a label."),
 ];
 
@@ -266,9 +297,13 @@ impl Metrics {
             slots: gauge(&recorder, "ojs_throttle_slots", vec![]),
             fetch_wait: histogram(&recorder, "ojs_throttle_fetch_wait_seconds", vec![]),
             claimed: counter(&recorder, "ojs_throttle_claimed_jobs_total", vec![]),
+            subscribers: gauge(&recorder, "ojs_throttle_event_subscribers", vec![]),
+            events_sent: counter(&recorder, "ojs_throttle_events_sent_total", vec![]),
+            events_lost: counter(&recorder, "ojs_throttle_events_lost_total", vec![]),
             keys: Mutex::default(),
             policies: Mutex::default(),
             calls: Mutex::default(),
+            queues: Mutex::default(),
             top_keys,
             recorder,
         };
@@ -357,6 +392,46 @@ impl Metrics {
         self.of_policy("ojs_rate_limit_dropped_total", policy);
     }
 
+    /// An enqueue was refused by a bound of the queue.
+    pub fn rejected(&self, queue: &str) {
+        self.of_queue("ojs_backpressure_rejected_total", queue, 1);
+    }
+
+    /// Jobs of the queue were dropped to make room.
+    pub fn dropped_oldest(&self, queue: &str, jobs: u64) {
+        self.of_queue("ojs_backpressure_dropped_total", queue, jobs);
+    }
+
+    /// The part of the queue's nearest bound that is used.
+    pub fn pressure(&self, queue: &str, part: f64) {
+        let labels = vec![Label::new("queue", self.queue_label(queue))];
+        gauge(&self.0.recorder, "ojs_backpressure_pressure", labels).set(part);
+    }
+
+    /// How many enqueues wait for room.
+    pub fn blocked(&self, enqueues: usize) {
+        let name = "ojs_throttle_blocked_enqueues";
+        gauge(&self.0.recorder, name, vec![]).set(enqueues as f64);
+    }
+
+    fn of_queue(&self, name: &'static str, queue: &str, n: u64) {
+        let labels = vec![Label::new("queue", self.queue_label(queue))];
+        counter(&self.0.recorder, name, labels).increment(n);
+    }
+
+    /// The label of a queue: names come from requests, so only so many have series of their own.
+    fn queue_label(&self, queue: &str) -> String {
+        let mut queues = self.0.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        if queues.contains(queue) {
+            return queue.to_owned();
+        }
+        if queues.len() >= QUEUES {
+            return OTHER.to_owned();
+        }
+        queues.insert(queue.into());
+        queue.to_owned()
+    }
+
     /// A nack said that the service behind a key limits us, and shut the key.
     pub fn shut(&self, policy: &str) {
         self.of_policy("ojs_throttle_downstream_rate_limited_total", policy);
@@ -367,16 +442,14 @@ impl Metrics {
         counter(&self.0.recorder, name, labels).increment(1);
     }
 
-    /// A job could not start; `first`: for the first time since it was claimed.
-    pub fn exceeded(&self, key: &str, strategy: Strategy, first: bool) {
-        if first {
-            let key = self.key(key);
-            let labels = vec![
-                Label::new("key", key.key.to_string()),
-                Label::new("strategy", strategy.as_str()),
-            ];
-            counter(&self.0.recorder, "ojs_rate_limit_exceeded_total", labels).increment(1);
-        }
+    /// A job could not start, for the first time since it waits.
+    pub fn exceeded(&self, key: &str, strategy: Strategy) {
+        let key = self.key(key);
+        let labels = vec![
+            Label::new("key", key.key.to_string()),
+            Label::new("strategy", strategy.as_str()),
+        ];
+        counter(&self.0.recorder, "ojs_rate_limit_exceeded_total", labels).increment(1);
     }
 
     /// How long a FETCH was kept open.
@@ -419,6 +492,21 @@ impl Metrics {
     pub fn config_good_at(&self, micros: u64) {
         let name = "ojs_throttle_config_last_reload_success_timestamp_seconds";
         gauge(&self.0.recorder, name, vec![]).set(micros as f64 / 1e6);
+    }
+
+    /// How many event streams are open.
+    pub fn subscribers(&self, open: usize) {
+        self.0.subscribers.set(open as f64);
+    }
+
+    /// An event was put into a stream.
+    pub fn event_sent(&self) {
+        self.0.events_sent.increment(1);
+    }
+
+    /// Events went past a subscriber that did not keep up.
+    pub fn events_lost(&self, events: u64) {
+        self.0.events_lost.increment(events);
     }
 
     /// How many limits are set over HTTP.
@@ -553,8 +641,8 @@ mod tests {
     fn a_refusal_is_counted_once_per_job() {
         let metrics = Metrics::new(2);
         let policy = Arc::from("p");
-        for first in [true, false] {
-            metrics.exceeded("a", Strategy::Rate, first);
+        metrics.exceeded("a", Strategy::Rate);
+        for _ in 0..2 {
             metrics.refused(&policy, OnLimit::Wait);
         }
         let page = metrics.render();

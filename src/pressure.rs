@@ -199,9 +199,9 @@ impl Pressure {
         self.table.load().of(queue).cloned()
     }
 
-    /// What was set over HTTP for a queue.
-    pub fn set_for(&self, queue: &str) -> Option<Given> {
-        self.table.load().set_for(queue).cloned()
+    /// What is said of a queue's bounds, by the file and over HTTP; `None`: nothing.
+    pub fn given(&self, queue: &str) -> Option<Given> {
+        self.table.load().given(queue)
     }
 
     /// The bounds of another file.
@@ -229,8 +229,9 @@ impl Pressure {
         Mark(self.marks.fetch_add(1, Ordering::AcqRel))
     }
 
-    /// Asks for places in all the queues of an enqueue, in the order of their names.
-    pub fn ask(self: &Arc<Self>, wants: Vec<Want>, now: Now) -> Answer {
+    /// Asks for places in all the queues of an enqueue, in the order of their names. What is wanted is
+    /// taken when it fits.
+    pub fn ask(self: &Arc<Self>, wants: &mut Vec<Want>, now: Now) -> Answer {
         let mut state = self.state();
         state.forget_idle(now.at);
         self.ask_in(&mut state, wants, now, false)
@@ -239,14 +240,14 @@ impl Pressure {
     fn ask_in(
         self: &Arc<Self>,
         state: &mut State,
-        wants: Vec<Want>,
+        wants: &mut Vec<Want>,
         now: Now,
         in_line: bool,
     ) -> Answer {
         let State { queues, line } = state;
         let (mut looks, mut full) = (Vec::new(), None::<Box<Full>>);
         let (mut drops, mut soon) = (Vec::with_capacity(wants.len()), Vec::new());
-        for want in &wants {
+        for want in &*wants {
             let queue = of(queues, want, now.at);
             let behind = !in_line && line.is_for(&want.queue);
             match queue.ask(want, (self.held)(&want.queue), behind, now) {
@@ -297,7 +298,7 @@ impl Pressure {
         }
         Answer::Go(Places {
             pressure: Arc::clone(self),
-            wants: wants.into_iter().zip(drops).collect(),
+            wants: std::mem::take(wants).into_iter().zip(drops).collect(),
             now,
             sent: false,
             look: soon,
@@ -328,7 +329,7 @@ impl Pressure {
                 let bounds = self.bounds(&want.queue)?;
                 Some(Want { bounds, ..want.clone() })
             });
-            match self.ask_in(state, wants.collect(), now, true) {
+            match self.ask_in(state, &mut wants.collect(), now, true) {
                 Answer::Go(places) => {
                     if let Err(mut places) = waiter.give(places) {
                         // Its producer hung up just now.
@@ -366,6 +367,13 @@ impl Pressure {
         queue.is_some_and(|queue| queue.estimate.begin(closed))
     }
 
+    /// Begins a look at a queue if the last is long enough ago.
+    pub fn begin_due_look(&self, queue: &str, now: Instant) -> bool {
+        let mut state = self.state();
+        let queue = state.queues.get_mut(queue);
+        queue.is_some_and(|queue| queue.estimate.is_due(now) && queue.estimate.begin(true))
+    }
+
     /// What a look that keeps enqueues out should wait for, if anything: that those on their way are
     /// answered.
     pub fn in_flight(&self, queue: &str) -> Option<OwnedNotified> {
@@ -376,10 +384,12 @@ impl Pressure {
     }
 
     /// The question of a look leaves now. `stuck`: it was not worth waiting for those on their way.
-    pub fn asking(&self, queue: &str, stuck: bool) {
+    /// `scope`: whose credentials it has.
+    pub fn asking(&self, queue: &str, stuck: bool, scope: u64) {
         let mut state = self.state();
         if let Some(queue) = state.queues.get_mut(queue) {
             queue.stuck |= stuck;
+            queue.scope = scope;
             queue.estimate.asking();
         }
     }
@@ -437,6 +447,18 @@ impl Pressure {
         }
     }
 
+    /// A held job of a queue goes to a worker.
+    pub fn started(self: &Arc<Self>, name: &str, now: Now) {
+        if !self.any() {
+            return;
+        }
+        let mut state = self.state();
+        if let Some(queue) = state.queues.get_mut(name) {
+            queue.started(now.at);
+            self.serve(&mut state, now);
+        }
+    }
+
     /// A FETCH of this queue alone that was sent at `sent` got fewer jobs than it asked for.
     pub fn ran_dry(self: &Arc<Self>, name: &str, sent: Mark, now: Now) {
         let mut state = self.state();
@@ -480,6 +502,28 @@ impl Pressure {
         let mut state = self.state();
         let queue = state.queues.get_mut(name)?;
         queue.estimate.is_known().then(|| queue.level((self.held)(name)))
+    }
+
+    /// The queues at their warning threshold or beyond that were not looked at for a second, and whose
+    /// credentials were used last.
+    pub fn pressed(&self, now: Instant) -> Vec<(Arc<str>, u64)> {
+        let state = self.state();
+        let due = state.queues.iter();
+        let due = due.filter(|(_, queue)| queue.is_above() && queue.estimate.is_old(now));
+        due.map(|(name, queue)| (Arc::clone(name), queue.scope))
+            .collect()
+    }
+
+    /// How many queues are at their warning threshold or beyond.
+    pub fn near_bound(&self) -> usize {
+        let state = self.state();
+        state.queues.values().filter(|queue| queue.is_above()).count()
+    }
+
+    /// How many jobs of a queue wait in states that the backend does not tell of.
+    pub fn untold(&self, name: &str) -> u64 {
+        let state = self.state();
+        state.queues.get(name).map_or(0, |queue| queue.estimate.hidden())
     }
 
     /// The queues of which something is known.

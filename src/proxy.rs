@@ -17,15 +17,18 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::events::Events;
 use crate::hold::Hold;
 use crate::limit::{Key, Limited, Limits, Space, Timestamp};
 use crate::metrics::{Event, Metrics};
 use crate::ojs;
 use crate::policy::PolicySet;
+use crate::pressure::{FileBounds, Held, Pressure};
 use crate::store::{Gen, Row, Store};
 use crate::upstream::{Call, Reply, UpstreamError};
 
 mod about;
+mod admit;
 mod adopt;
 mod backend;
 pub mod body;
@@ -39,6 +42,7 @@ mod heartbeat;
 mod job;
 mod limits;
 mod live;
+mod look;
 mod mirror;
 mod outlive;
 mod outside;
@@ -52,6 +56,7 @@ mod settle;
 mod shape;
 mod start;
 mod sweep;
+mod tell;
 mod wait;
 
 pub use backend::Backend;
@@ -113,6 +118,10 @@ pub struct Settings {
     pub media_type: Relabel,
     /// Whether `POST /ojs/v1/admin/reset` clears the sidecar too (`dev` only).
     pub reset: bool,
+    /// What bounds queues.
+    pub bounds: Arc<FileBounds>,
+    /// The most enqueues that may wait for room at once.
+    pub max_blocked: usize,
 }
 
 impl Default for Settings {
@@ -136,6 +145,8 @@ impl Default for Settings {
             repair_paths: true,
             media_type: Relabel::Auto,
             reset: false,
+            bounds: Arc::default(),
+            max_blocked: 256,
         }
     }
 }
@@ -145,8 +156,12 @@ impl Default for Settings {
 pub struct Sidecar {
     live: ArcSwap<Live>,
     store: Arc<dyn Store>,
-    hold: Hold,
+    hold: Arc<Hold>,
+    pressure: Arc<Pressure>,
+    stats: look::Stats,
+    refusals: AtomicU64,
     metrics: Metrics,
+    events: Events,
     backend: Backend,
     scopes: Scopes,
     paused: Mutex<HashMap<Arc<str>, Instant>>,
@@ -187,10 +202,23 @@ impl Sidecar {
         metrics: Metrics,
         name: &str,
     ) -> Arc<Sidecar> {
+        let hold = Arc::<Hold>::default();
+        let holds = Arc::clone(&hold);
+        let pressure = Pressure::new(Arc::clone(&settings.bounds), move |queue| {
+            let (jobs, asked) = holds.of_queue(queue);
+            Held {
+                jobs: jobs as u64,
+                asked: asked as u64,
+            }
+        });
         Arc::new(Sidecar {
             live: ArcSwap::from_pointee(Live::new(settings, policies)),
             store,
-            hold: Hold::default(),
+            hold,
+            pressure,
+            stats: look::Stats::default(),
+            refusals: AtomicU64::new(0),
+            events: Events::new(name, metrics.clone()),
             metrics,
             backend,
             scopes: Scopes::default(),
@@ -215,6 +243,11 @@ impl Sidecar {
     /// The store, for drain and inspection.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
+    }
+
+    /// Where what happens is told, and heard.
+    pub fn events(&self) -> &Events {
+        &self.events
     }
 
     /// Ends when no task of a request is left.
@@ -249,6 +282,7 @@ impl Sidecar {
             &waiting,
         );
         self.metrics.overrides(self.store.overrides().len());
+        self.measure_pressure();
     }
 
     /// The most jobs that may be held.
@@ -263,9 +297,16 @@ impl Sidecar {
             })
     }
 
-    /// The number of the next claim.
+    /// The number of the next claim: by the store's clock, so that it is above that of any earlier claim
+    /// of the job, whichever sidecar made it.
     fn next_claim(&self) -> Gen {
-        Gen(self.claims.fetch_add(1, Ordering::Relaxed))
+        let now = self.store.now().0;
+        let above = |last: u64| Some(now.max(last + 1));
+        // Always `Ok`, for there is always a next number.
+        let last = self
+            .claims
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, above);
+        Gen(now.max(last.unwrap_or(0) + 1))
     }
 
     /// Whether a queue was paused through us.
@@ -310,11 +351,16 @@ impl Sidecar {
     async fn end(&self, job: &str, generation: Option<Gen>) -> Option<Row> {
         self.note_end(job);
         let ended = self.store.end(job, generation).await.ok()??;
-        if ended.row.place == crate::store::Place::Out {
-            self.metrics.ended(&ended.row.claimed.limited);
-        }
-        self.hold.wake(&ended.row.claimed.limited);
+        self.over(&ended.row);
         Some(ended.row)
+    }
+
+    /// Wakes whoever waits for the slots of a row that ended.
+    fn over(&self, row: &Row) {
+        if row.place == crate::store::Place::Out {
+            self.metrics.ended(&row.claimed.limited);
+        }
+        self.hold.wake(&row.claimed.limited);
     }
 
     /// A held job is not ours any more: cancelled, settled, or taken back by the backend.
@@ -327,6 +373,7 @@ impl Sidecar {
     /// Forgets everything (`dev`'s reset).
     async fn clear(&self) {
         self.hold.clear();
+        self.pressure.clear();
         self.paused
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -98,6 +98,7 @@ impl Pace {
         Room {
             starts: u32::try_from(starts).unwrap_or(u32::MAX),
             at: more,
+            slot: false,
         }
     }
 
@@ -117,6 +118,7 @@ impl Pace {
         Room {
             starts: u32::try_from(starts).unwrap_or(u32::MAX),
             at: more,
+            slot: false,
         }
     }
 

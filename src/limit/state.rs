@@ -31,13 +31,16 @@ impl KeyState {
     /// The refusal that lets go last.
     pub fn ask(&self, limits: &Limits, now: Timestamp) -> Result<Timestamp, Refusal> {
         let mut worst: Option<Refusal> = None;
+        let mut opens: Option<Timestamp> = None;
         let mut refuse = |strategy, limit, current, at| {
             let refusal = Refusal {
                 strategy,
                 limit,
                 current,
                 at,
+                slot: at.is_none(),
             };
+            opens = opens.max(at);
             if worst.as_ref().is_none_or(|worst| refusal.outlasts(worst)) {
                 worst = Some(refusal);
             }
@@ -69,7 +72,11 @@ impl KeyState {
             let limit = limits.throttle.map_or(0, |throttle| throttle.limit.get());
             refuse(Strategy::Throttle, limit, limit, Some(at));
         }
-        worst.map_or(Ok(at), Err)
+        match worst {
+            // A slot alone does not help a key that is shut as well.
+            Some(worst) => Err(Refusal { at: opens, ..worst }),
+            None => Ok(at),
+        }
     }
 
     /// Takes a slot and counts a start at `at`, the latest time that [`KeyState::ask`] gave for
@@ -132,12 +139,14 @@ impl KeyState {
             room = room.and(Room {
                 starts: 0,
                 at: Some(granted_from(self.shut)),
+                slot: false,
             });
         }
         if let Some(most) = limits.concurrency {
             room = room.and(Room {
                 starts: most.saturating_sub(self.active),
                 at: None,
+                slot: true,
             });
         }
         for rate in &limits.rates {
@@ -191,6 +200,7 @@ impl KeyState {
             return Room {
                 starts: limit,
                 at: None,
+                slot: false,
             };
         };
         let count = window.count(now);
@@ -198,6 +208,7 @@ impl KeyState {
         Room {
             starts: limit.saturating_sub(count),
             at: more.map(granted_from),
+            slot: false,
         }
     }
 }

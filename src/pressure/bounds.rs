@@ -211,11 +211,7 @@ impl Table {
             }
         }
         for (queue, given) in &set {
-            let all = match file.of(queue) {
-                Some(under) => given.over(under),
-                None => given.clone(),
-            };
-            exact.insert(queue.clone(), all.bounds().map(Arc::new));
+            exact.insert(queue.clone(), laid_over(&file, queue, given).bounds().map(Arc::new));
         }
         let mut all = exact
             .values()
@@ -259,14 +255,25 @@ impl Table {
         glob.and_then(|(_, bounds)| bounds.as_ref())
     }
 
-    /// What was set over HTTP for a queue.
-    pub(super) fn set_for(&self, queue: &str) -> Option<&Given> {
-        self.set.get(queue)
+    /// What is said of a queue's bounds.
+    pub(super) fn given(&self, queue: &str) -> Option<Given> {
+        match self.set.get(queue) {
+            Some(given) => Some(laid_over(&self.file, queue, given)),
+            None => self.file.of(queue).cloned(),
+        }
     }
 
     /// Whether another queue can be bounded over HTTP.
     pub(super) fn may_set(&self, queue: &str) -> bool {
         self.set.len() < MOST_SET || self.set.contains_key(queue)
+    }
+}
+
+/// What was set over HTTP, and where that says nothing, the file's.
+fn laid_over(file: &FileBounds, queue: &str, given: &Given) -> Given {
+    match file.of(queue) {
+        Some(under) => given.over(under),
+        None => given.clone(),
     }
 }
 

@@ -115,6 +115,11 @@ impl Estimate {
         self.in_flight
     }
 
+    /// Waiting in states that the backend does not tell of, as of the last look.
+    pub fn hidden(&self) -> u64 {
+        self.hidden
+    }
+
     /// Whether anything is known.
     pub fn is_known(&self) -> bool {
         self.source != Source::Unknown
@@ -198,6 +203,22 @@ impl Estimate {
             _ if age >= NEAR => Want::First,
             _ => Want::Nothing,
         }
+    }
+
+    /// Whether the last look is so long ago that another may begin.
+    pub fn is_due(&self, now: Instant) -> bool {
+        let gap = match self.source {
+            Source::Passing => BLIND,
+            _ => NEAR,
+        };
+        self.looked
+            .is_none_or(|looked| now.saturating_duration_since(looked) >= gap)
+    }
+
+    /// Whether the last look is so long ago that a queue that nobody uses is looked at.
+    pub fn is_old(&self, now: Instant) -> bool {
+        let old = |looked| now.saturating_duration_since(looked) >= HALF;
+        self.source == Source::Stats && self.looked.is_none_or(old)
     }
 
     /// A look begins; `closed`: enqueues wait for it. `false`: one is on its way.

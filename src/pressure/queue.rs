@@ -118,6 +118,8 @@ pub(super) struct Queue {
     pub(super) bounds: Arc<Bounds>,
     /// When it was last asked for.
     pub(super) used: Instant,
+    /// The scope of the last look.
+    pub(super) scope: u64,
     /// Whether the last look waited in vain for enqueues on their way.
     pub(super) stuck: bool,
     /// Why the backend could not be asked, the last time.
@@ -140,6 +142,7 @@ impl Queue {
             settled: Arc::default(),
             bounds,
             used: now,
+            scope: 0,
             stuck: false,
             away: None,
         }
@@ -419,6 +422,11 @@ impl Queue {
         }
     }
 
+    /// A held job went to a worker.
+    pub(super) fn started(&mut self, now: Instant) {
+        self.drain.note(1, now);
+    }
+
     /// The backend told its numbers.
     pub(super) fn told(&mut self, counts: Counts, hidden: u64, held: Held, now: Instant, mark: Mark) {
         self.later = counts.scheduled + counts.retryable + hidden;
@@ -449,6 +457,11 @@ impl Queue {
             above: self.edges.is_above(),
             edge,
         }
+    }
+
+    /// Whether its last level was at the warning threshold or beyond.
+    pub(super) fn is_above(&self) -> bool {
+        self.edges.is_above()
     }
 
     /// Why the backend could not be asked, if that was just now.

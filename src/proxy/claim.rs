@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::job::Origin;
 use super::{DEPTH, Proxy, job, mirror};
-use crate::hold::{Lane, Lookahead, Prospect};
+use crate::hold::{Held, Lane, Lookahead, Prospect};
 use crate::json::{Json, Splice, quote};
 use crate::metrics::Event;
 use crate::policy::Gate;
@@ -115,7 +115,13 @@ impl Proxy {
             jobs = jobs.min((room.starts as usize).saturating_sub(promised));
             let paused = limited.iter().any(|l| l.limits.concurrency == Some(0));
             if jobs == 0 && !paused && sidecar.hold.more(lane) {
-                prospect = room.at.map_or_else(Prospect::slot, Prospect::at);
+                prospect = match room.slot {
+                    true => Prospect::slot_from(room.at.unwrap_or_default()),
+                    false => Prospect {
+                        at: room.at,
+                        slot: None,
+                    },
+                };
             }
         }
         if gate.keyed || limited.is_empty() {
@@ -162,6 +168,7 @@ impl Proxy {
             return Ok(Answer::Jobs { short: true });
         };
         let sent = Instant::now();
+        let mark = sidecar.pressure.mark();
         sidecar.hold.asking(first, n, sent);
         let answer = super::call(self, "fetch", wanted.call(body.into())).await;
         let origin = Origin {
@@ -175,6 +182,7 @@ impl Proxy {
             claim_id: &claim_id,
             visibility: wanted.visibility,
             sent,
+            mark,
         };
         let kept = match &answer {
             Ok(reply) => self.keep(reply, &origin).await,
@@ -219,16 +227,16 @@ impl Proxy {
         sidecar.metrics.claimed(held.len());
         held.iter()
             .for_each(|held| sidecar.noted(&held.claimed.limited));
-        for held in &held {
-            self.end_earlier(&held.claimed).await;
-        }
+        self.end_earlier(&held).await;
         let mut queues: Vec<Arc<str>> =
             held.iter().map(|held| held.claimed.queue.clone()).collect();
         queues.dedup();
         for queue in &queues {
             sidecar.unpause(queue, origin.sent);
         }
+        let claimed = sidecar.by_queue(&held);
         sidecar.hold.add(held);
+        sidecar.fetched(&claimed, origin.mark, false);
         Some(Kept {
             jobs: jobs_came,
             queues,
@@ -238,15 +246,14 @@ impl Proxy {
     /// The backend hands the job out again, so an earlier hand-out of it is over, whether its time has
     /// passed here or not. Where claims do not count, the attempt would not show it: the job would wait
     /// in the hold for its own slot.
-    async fn end_earlier(&self, claimed: &Claimed) {
-        let row = self.sidecar.store.row(&claimed.job).await.ok().flatten();
-        if let Some(row) = row
-            && row.place == Place::Out
-            && row.claimed.generation < claimed.generation
-        {
-            let earlier = Some(row.claimed.generation);
-            self.sidecar.end(&claimed.job, earlier).await;
-            self.sidecar.metrics.count(Event::SlotReclaimed);
+    async fn end_earlier(&self, held: &[Held]) {
+        let sidecar = &self.sidecar;
+        let claims: Vec<&Claimed> = held.iter().map(|held| &held.claimed).collect();
+        // While the store is away nothing can start, and the question of a start ends them too.
+        let earlier = sidecar.store.claimed(&claims).await.unwrap_or_default();
+        for row in earlier.iter().filter(|row| row.place == Place::Out) {
+            sidecar.over(row);
+            sidecar.metrics.count(Event::SlotReclaimed);
         }
     }
 }

@@ -40,15 +40,26 @@ impl Proxy {
     /// Answers one enqueue of a job, of a batch, or of templates of jobs.
     pub(super) async fn enqueue(&self, parts: Parts, body: Bytes, sends: Sends) -> Response<Body> {
         let sidecar = &self.sidecar;
+        let mut places = None;
+        if sends != Sends::Templates && sidecar.pressure.any() {
+            match Box::pin(self.admit(&parts, &body, sends)).await {
+                Ok(found) => places = found,
+                Err(fault) => return refuse(&parts, fault),
+            }
+        }
         let policies = std::sync::Arc::clone(&sidecar.live().policies);
         let brings = policies.accept() != Accept::Ignore && json::may_name(&body, mirror::NEEDLE);
         let limits = !policies.is_empty() || sidecar.store.overrides().any(Space::Queue);
         let matters =
             brings || (limits && (policies.rejects() || json::may_name(&body, VISIBILITY)));
-        if !matters {
+        if !matters && places.is_none() {
             return self.send_on(&parts, body).await;
         }
-        let (body, keys) = match self.prepared(&parts, &body, sends, &policies) {
+        let prepared = match matters {
+            true => self.prepared(&parts, &body, sends, &policies),
+            false => Ok(None),
+        };
+        let (body, keys) = match prepared {
             // A template is no job that waits.
             Ok(Some((spliced, _))) if sends == Sends::Templates => {
                 (Bytes::from(spliced), Vec::new())
@@ -72,7 +83,13 @@ impl Proxy {
         // The job may be stored although its producer hangs up: the call runs to its end, so that what
         // is counted is what is stored.
         let work = async move {
-            let answer = super::call(&proxy, "enqueue", call).await;
+            if let Some(places) = &mut places {
+                places.sending();
+            }
+            let mut answer = super::call(&proxy, "enqueue", call).await;
+            if let Some(places) = places {
+                proxy.sidecar.settle_places(places, &mut answer);
+            }
             if answer
                 .as_ref()
                 .is_ok_and(|reply| reply.status == http::StatusCode::CREATED)

@@ -27,6 +27,7 @@ use crate::hold::{Lane, Prospect};
 use crate::json::{Json, Kind};
 use crate::limit::{EARLY, Space};
 use crate::policy::{Accept, PolicySet};
+use crate::pressure::Mark;
 use crate::upstream::{Reply, UpstreamError};
 
 /// What a FETCH came to.
@@ -144,6 +145,7 @@ impl Proxy {
     /// limits of their own came back, or `all` that comes is to be looked at.
     async fn pass_whole(&self, parts: &Parts, wanted: &Wanted, all: bool, live: &Live) -> Whole {
         let sent = Instant::now();
+        let mark = self.sidecar.pressure.mark();
         let reply = match self.upstream.call(wanted.call(wanted.body.clone())).await {
             Ok(reply) => reply,
             Err(error) => return Whole::Answer(refuse(parts, Fault::backend(&error, false))),
@@ -153,6 +155,7 @@ impl Proxy {
         let brings = live.policies.accept() != Accept::Ignore
             && crate::json::contains(&reply.body, mirror::NEEDLE);
         if !all && !brings {
+            self.passing(&wanted.body, &reply, mark);
             return Whole::Answer(self.theirs(parts, reply));
         }
         let asked = read(&wanted.body);
@@ -168,10 +171,20 @@ impl Proxy {
             claim_id: &claim_id,
             visibility,
             sent,
+            mark,
         };
         match self.keep(&reply, &origin).await {
             Some(kept) if kept.jobs > 0 => Whole::Kept(kept),
             _ => Whole::Answer(self.theirs(parts, reply)),
+        }
+    }
+
+    /// The jobs of a reply that passes as it is wait no longer.
+    fn passing(&self, asked: &[u8], reply: &Reply, mark: Mark) {
+        if self.sidecar.pressure.any()
+            && let Some(asked) = read(asked)
+        {
+            self.sidecar.passed(reply, &asked.queues, asked.count, mark);
         }
     }
 
@@ -243,8 +256,8 @@ impl Proxy {
             let waited = Instant::now();
             let (prospect, hint) = self.prospect(sections, &mut shut).await;
             let ends = !out.is_empty() || sidecar.draining.is_cancelled() || client.has_gone();
-            let in_time = |at| sidecar.instant_of(at) <= deadline + Duration::from_micros(EARLY);
-            let helps = prospect.slot || prospect.at.is_some_and(in_time);
+            let left = deadline.saturating_duration_since(waited) + Duration::from_micros(EARLY);
+            let helps = prospect.is_by(sidecar.store.now().plus(job::micros(left)));
             if ends || !helps || waited >= deadline {
                 if let Some(line) = &line {
                     sidecar.metrics.waited(line.since.elapsed());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{self, HeaderMap, HeaderValue};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -31,6 +31,10 @@ pub struct Fault {
     pub retry_after: Option<Duration>,
     /// Facts for programs.
     pub details: Map<String, Value>,
+    /// More members of `error`, where a text wants them there.
+    pub members: Map<String, Value>,
+    /// More headers.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
     /// The connection cannot be used after this.
     pub close: bool,
 }
@@ -48,6 +52,8 @@ struct Inner<'a> {
     request_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<&'a str>,
+    #[serde(flatten)]
+    members: &'a Map<String, Value>,
     #[serde(skip_serializing_if = "Map::is_empty")]
     details: &'a Map<String, Value>,
 }
@@ -63,6 +69,8 @@ impl Fault {
             hint: None,
             retry_after: None,
             details: Map::new(),
+            members: Map::new(),
+            headers: Vec::new(),
             close: false,
         }
     }
@@ -160,6 +168,7 @@ impl Fault {
                     .and_then(|id| id.to_str().ok())
                     .unwrap_or_default(),
                 hint: self.hint,
+                members: &self.members,
                 details: &self.details,
             },
         });
@@ -175,6 +184,7 @@ impl Fault {
         if let Some(after) = self.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(retry_seconds(after)));
         }
+        headers.extend(self.headers.iter().cloned());
         if self.close {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }

@@ -46,7 +46,7 @@ impl Books {
     }
 
     /// Asks for the jobs in order until `want` have started.
-    pub(super) fn take(&mut self, asks: &[Claimed], want: usize, now: Timestamp) -> Vec<Verdict> {
+    pub(super) fn take(&mut self, asks: &[&Claimed], want: usize, now: Timestamp) -> Vec<Verdict> {
         let now = self.forward(now);
         let mut started = 0;
         let mut verdicts = Vec::with_capacity(asks.len());
@@ -61,6 +61,17 @@ impl Books {
             self.keys.sweep(SWEPT, now);
         }
         verdicts
+    }
+
+    /// Rows of older claims of these jobs go with their slots.
+    pub(super) fn claimed(&mut self, claims: &[&Claimed]) -> Vec<Row> {
+        let older = claims.iter().filter_map(|claim| {
+            let known = self.row(&claim.job)?.claimed.generation;
+            (known < claim.generation)
+                .then(|| self.end(&claim.job, None))
+                .flatten()
+        });
+        older.map(|ended| ended.row).collect()
     }
 
     /// Out becomes held again, and the start is uncounted where it is still the newest.
@@ -147,6 +158,12 @@ impl Books {
             }
             Change::Shut { key, until } => self.keys.shut(&key, until, now),
             Change::Adopt { claimed, until } => self.adopt(claimed, until),
+            Change::Own {
+                job,
+                generation,
+                next,
+                until,
+            } => self.own(&job, generation, next, until),
             // Kept beside the books.
             Change::Override { .. } => false,
             Change::Clear => {
@@ -237,6 +254,7 @@ impl Books {
             place: Place::Held,
             until,
             hidden: false,
+            ours: true,
         };
         self.rows.insert(
             hash,
@@ -252,14 +270,18 @@ impl Books {
     fn start(&mut self, id: Id, ask: &Claimed, now: Timestamp) -> Verdict {
         let mut at = now;
         let mut refused: Option<(usize, Refusal, OnLimit)> = None;
+        let mut opens = None;
         for (which, limited) in ask.limited.iter().enumerate() {
             match self.keys.ask(limited, now) {
                 Ok(allowed) => at = at.max(allowed),
-                Err(why) => refused = Some(worse(refused, (which, why, limited.on_limit))),
+                Err(why) => {
+                    opens = opens.max(why.at);
+                    refused = Some(worse(refused, (which, why, limited.on_limit)));
+                }
             }
         }
         if let Some((which, why, action)) = refused {
-            let at = why.at;
+            let at = opens;
             return Verdict::Refused {
                 which,
                 why,
@@ -302,10 +324,26 @@ impl Books {
             place: Place::Out,
             until,
             hidden: false,
+            ours: true,
         };
         self.rows.insert(hash, Entry { row, taken });
         self.due_from = self.due_from.min(until);
         self.out += 1;
+        true
+    }
+
+    /// The held row goes on under another claim number.
+    fn own(&mut self, job: &str, generation: Gen, next: Gen, until: Timestamp) -> bool {
+        let held = self.row_mut(job).filter(|row| {
+            row.place == Place::Held && !row.hidden && row.claimed.generation == generation
+        });
+        let Some(row) = held.filter(|_| next > generation) else {
+            return false;
+        };
+        row.claimed.generation = next;
+        row.until = until;
+        row.ours = true;
+        self.due_from = self.due_from.min(until);
         true
     }
 
