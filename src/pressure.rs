@@ -155,7 +155,10 @@ impl Places {
         let mut state = self.pressure.state();
         state.settle(&wants, outcome, self.now.stamp, mark, now);
         if outcome == Outcome::Refused {
-            let now = Now { at: now, ..self.now };
+            let now = Now {
+                at: now,
+                ..self.now
+            };
             self.pressure.serve(&mut state, now);
         }
     }
@@ -207,7 +210,8 @@ impl Pressure {
     /// The bounds of another file.
     pub fn publish(self: &Arc<Self>, file: Arc<FileBounds>, now: Now) {
         let mut state = self.state();
-        self.table.store(Arc::new(self.table.load().with_file(file)));
+        self.table
+            .store(Arc::new(self.table.load().with_file(file)));
         self.serve(&mut state, now);
     }
 
@@ -327,7 +331,10 @@ impl Pressure {
             // What bounds it may have changed since it came.
             let wants = waiter.wants.iter().filter_map(|want| {
                 let bounds = self.bounds(&want.queue)?;
-                Some(Want { bounds, ..want.clone() })
+                Some(Want {
+                    bounds,
+                    ..want.clone()
+                })
             });
             match self.ask_in(state, &mut wants.collect(), now, true) {
                 Answer::Go(places) => {
@@ -475,7 +482,7 @@ impl Pressure {
         if let Some(queue) = state.queues.get_mut(name) {
             queue.estimate.came(1, mark);
             if let Some(due) = due {
-                queue.hidden.retry(due);
+                queue.retries(due);
             }
         }
     }
@@ -484,16 +491,16 @@ impl Pressure {
     pub fn scheduled(&self, name: &str, due: Instant) {
         let mut state = self.state();
         if let Some(queue) = state.queues.get_mut(name) {
-            queue.hidden.schedule(due);
+            queue.schedules(due);
         }
     }
 
     /// A job that was to be dropped is gone, or could not be dropped.
-    pub fn dropped(&self, name: &str, gone: bool) {
+    pub fn dropped(&self, name: &str, gone: bool, now: Instant) {
         let mark = self.mark();
         let mut state = self.state();
         if let Some(queue) = state.queues.get_mut(name) {
-            queue.dropped(gone, mark);
+            queue.dropped(gone, mark, now);
         }
     }
 
@@ -501,7 +508,10 @@ impl Pressure {
     pub fn level(&self, name: &str) -> Option<Level> {
         let mut state = self.state();
         let queue = state.queues.get_mut(name)?;
-        queue.estimate.is_known().then(|| queue.level((self.held)(name)))
+        queue
+            .estimate
+            .is_known()
+            .then(|| queue.level((self.held)(name)))
     }
 
     /// The queues at their warning threshold or beyond that were not looked at for a second, and whose
@@ -517,13 +527,20 @@ impl Pressure {
     /// How many queues are at their warning threshold or beyond.
     pub fn near_bound(&self) -> usize {
         let state = self.state();
-        state.queues.values().filter(|queue| queue.is_above()).count()
+        state
+            .queues
+            .values()
+            .filter(|queue| queue.is_above())
+            .count()
     }
 
     /// How many jobs of a queue wait in states that the backend does not tell of.
     pub fn untold(&self, name: &str) -> u64 {
         let state = self.state();
-        state.queues.get(name).map_or(0, |queue| queue.estimate.hidden())
+        state
+            .queues
+            .get(name)
+            .map_or(0, |queue| queue.estimate.hidden())
     }
 
     /// The queues of which something is known.
@@ -564,11 +581,7 @@ pub enum Untold {
 }
 
 /// The state of a wanted queue.
-fn of<'q>(
-    queues: &'q mut HashMap<Arc<str>, Queue>,
-    want: &Want,
-    now: Instant,
-) -> &'q mut Queue {
+fn of<'q>(queues: &'q mut HashMap<Arc<str>, Queue>, want: &Want, now: Instant) -> &'q mut Queue {
     let queue = queues
         .entry(Arc::clone(&want.queue))
         .or_insert_with(|| Queue::new(Arc::clone(&want.bounds), now));

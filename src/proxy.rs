@@ -46,6 +46,7 @@ mod look;
 mod mirror;
 mod outlive;
 mod outside;
+mod overflow;
 mod overrides;
 pub mod pass;
 mod queue_config;

@@ -13,6 +13,8 @@ mod block;
 mod bounds;
 #[path = "backpressure/depth.rs"]
 mod depth;
+#[path = "backpressure/drop.rs"]
+mod drop;
 #[path = "backpressure/rig.rs"]
 mod rig;
 #[path = "backpressure/settings.rs"]

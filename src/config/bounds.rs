@@ -18,7 +18,11 @@ pub(super) fn bounds(table: &mut Table<'_>, everything: bool) -> Given {
     let size = if sized { "max_size" } else { "max_size_bytes" };
     if sized && let Some(twice) = table.get("max_size_bytes") {
         let title = format!("`{}` stands beside `max_size`", twice.path);
-        table.error(&twice.span, title, "they are the same: leave one of them out");
+        table.error(
+            &twice.span,
+            title,
+            "they are the same: leave one of them out",
+        );
     }
     let given = table.get("max_size_bytes").is_some() || sized;
     let max_bytes = given.then(|| table.size(size, 0, 0..=usize::MAX >> 1) as u64);

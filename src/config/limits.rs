@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use toml::de::DeValue;
 
-use super::{bounds, feedback};
 use super::reader::{Found, Reading, Table};
 use super::values::Text;
+use super::{bounds, feedback};
 use crate::limit::{Key, Limits, OnLimit, Rate, Throttle};
 use crate::policy::numbers::{self, Wrong};
 use crate::policy::{Accept, KeyMissing, Match, Pattern, Policy, PolicySet, QueueLimits, Template};

@@ -211,11 +211,12 @@ impl Table {
             }
         }
         for (queue, given) in &set {
-            exact.insert(queue.clone(), laid_over(&file, queue, given).bounds().map(Arc::new));
+            exact.insert(
+                queue.clone(),
+                laid_over(&file, queue, given).bounds().map(Arc::new),
+            );
         }
-        let mut all = exact
-            .values()
-            .chain(globs.iter().map(|(_, bounds)| bounds));
+        let mut all = exact.values().chain(globs.iter().map(|(_, bounds)| bounds));
         let any = all.any(Option::is_some);
         Table {
             file,
@@ -295,7 +296,9 @@ mod tests {
             entry("billing", depth(20)),
             entry("*", depth(30)),
         ]);
-        let set = set.iter().map(|(name, given)| (Arc::from(*name), given.clone()));
+        let set = set
+            .iter()
+            .map(|(name, given)| (Arc::from(*name), given.clone()));
         Table::new(Arc::new(file), set.collect())
     }
 
@@ -330,7 +333,10 @@ mod tests {
     fn defaults_are_those_of_the_text() {
         let bounds = depth(5).bounds().unwrap();
         assert_eq!(bounds.strategy, Strategy::Reject);
-        assert_eq!((bounds.warning_threshold, bounds.resume_threshold), (0.8, 1.0));
+        assert_eq!(
+            (bounds.warning_threshold, bounds.resume_threshold),
+            (0.8, 1.0)
+        );
         assert_eq!(bounds.block_timeout_max, Duration::from_secs(20));
         assert!(Given::default().bounds().is_none() && depth(0).bounds().is_none());
     }

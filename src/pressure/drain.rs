@@ -107,7 +107,11 @@ mod tests {
     #[test]
     fn the_time_for_some_places() {
         for (per_second, places) in [(1.0, 5), (1.0, 20), (10.0, 15), (10.0, 200)] {
-            let (drain, now) = even(per_second, Duration::from_millis(10), Duration::from_secs(20));
+            let (drain, now) = even(
+                per_second,
+                Duration::from_millis(10),
+                Duration::from_secs(20),
+            );
             let told = drain.time_for(places, now).unwrap().as_secs_f64();
             let true_time = places as f64 / per_second;
             let off = (told / true_time - 1.0).abs();

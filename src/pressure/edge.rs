@@ -83,7 +83,11 @@ mod tests {
             .collect();
         let (up, down) = (Some(Edge::Warning), Some(Edge::Cleared));
         assert_eq!(said, [None, None, up, None, None, None, down, up, down]);
-        assert_eq!(Edges::default().at(0, 10, 0.0), None, "an empty queue is well");
+        assert_eq!(
+            Edges::default().at(0, 10, 0.0),
+            None,
+            "an empty queue is well"
+        );
     }
 
     #[test]

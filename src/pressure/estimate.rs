@@ -193,7 +193,11 @@ impl Estimate {
         };
         let age = now.saturating_duration_since(looked);
         if self.source == Source::Passing {
-            return if age >= BLIND { Want::Soon } else { Want::Nothing };
+            return if age >= BLIND {
+                Want::Soon
+            } else {
+                Want::Nothing
+            };
         }
         match room {
             Some(room) if room > bound / 2 && age >= FAR => Want::Soon,
@@ -347,7 +351,10 @@ mod tests {
         assert_eq!(after(Some(50), 110), Want::First);
         assert_eq!(after(None, 90), Want::Nothing);
         assert_eq!(after(None, 110), Want::First);
-        assert_eq!(Estimate::default().wants(Some(900), 1_000, now), Want::First);
+        assert_eq!(
+            Estimate::default().wants(Some(900), 1_000, now),
+            Want::First
+        );
     }
 
     #[test]
@@ -363,6 +370,9 @@ mod tests {
         assert_eq!(estimate.depth(NONE), 3, "asked before they were stored");
         estimate.ran_dry(Mark(3));
         assert_eq!(estimate.depth(NONE), 0);
-        assert_eq!(estimate.wants(None, 5, now + Duration::from_secs(9)), Want::Nothing);
+        assert_eq!(
+            estimate.wants(None, 5, now + Duration::from_secs(9)),
+            Want::Nothing
+        );
     }
 }

@@ -67,7 +67,11 @@ impl Given {
         let number = |value: Option<u64>| value.map(|value| value.to_string());
         let fraction = |value: Option<f64>| value.map(|value| value.to_string());
         let time = |value: Option<Duration>| {
-            value.map(|value| quote(&duration::iso(u64::try_from(value.as_micros()).unwrap_or(0))))
+            value.map(|value| {
+                quote(&duration::iso(
+                    u64::try_from(value.as_micros()).unwrap_or(0),
+                ))
+            })
         };
         put("max_depth", number(self.max_depth));
         put("max_size_bytes", number(self.max_bytes));
@@ -145,7 +149,10 @@ fn present<'a>(object: Json<'a>, name: &str) -> Option<Json<'a>> {
 }
 
 fn wrong<T>(field: String, should: &str, found: Json<'_>) -> Result<T, FieldError> {
-    let found: String = String::from_utf8_lossy(found.raw()).chars().take(64).collect();
+    let found: String = String::from_utf8_lossy(found.raw())
+        .chars()
+        .take(64)
+        .collect();
     Err(FieldError {
         field,
         message: format!("{should}, found {found}"),
@@ -162,7 +169,11 @@ fn count(
     };
     match value.int().and_then(|number| u64::try_from(number).ok()) {
         Some(number) => Ok(Some(number)),
-        None => wrong(path(name), "must be a whole number from 0 (unbounded)", value),
+        None => wrong(
+            path(name),
+            "must be a whole number from 0 (unbounded)",
+            value,
+        ),
     }
 }
 
@@ -195,7 +206,9 @@ fn fraction(
         return Ok(None);
     };
     let number = match value.kind() {
-        Kind::Number => std::str::from_utf8(value.raw()).ok().and_then(|text| text.parse().ok()),
+        Kind::Number => std::str::from_utf8(value.raw())
+            .ok()
+            .and_then(|text| text.parse().ok()),
         _ => None,
     };
     match number.filter(|number| (0.0..=1.0).contains(number)) {
@@ -209,7 +222,9 @@ fn time(object: Json<'_>, name: &str, most: Duration) -> Result<Option<Duration>
         return Ok(None);
     };
     let micros = value.text().and_then(|text| duration::parse(&text).ok());
-    let within = micros.map(Duration::from_micros).filter(|time| *time <= most);
+    let within = micros
+        .map(Duration::from_micros)
+        .filter(|time| *time <= most);
     match within {
         Some(time) => Ok(Some(time)),
         None => {
@@ -237,8 +252,15 @@ fn enqueue_rate(object: Json<'_>) -> Result<Option<Rate>, FieldError> {
     let Some(jobs) = limit.int() else {
         return wrong(path("limit"), "must be a whole number", limit);
     };
-    let Some(micros) = period.text().and_then(|text| duration::parse_period(&text).ok()) else {
-        return wrong(path("period"), "must be a duration such as \"PT1M\"", period);
+    let Some(micros) = period
+        .text()
+        .and_then(|text| duration::parse_period(&text).ok())
+    else {
+        return wrong(
+            path("period"),
+            "must be a duration such as \"PT1M\"",
+            period,
+        );
     };
     let rate = numbers::rate(jobs, micros).map_err(|wrong| FieldError {
         field: path(wrong.member),
@@ -279,7 +301,13 @@ fn known(object: Json<'_>, at: &str, names: &[&str]) -> Result<(), FieldError> {
     match stranger {
         None => Ok(()),
         Some(member) => {
-            let name: String = member.name.text().unwrap_or_default().chars().take(64).collect();
+            let name: String = member
+                .name
+                .text()
+                .unwrap_or_default()
+                .chars()
+                .take(64)
+                .collect();
             Err(FieldError {
                 field: format!("{at}.{name}"),
                 message: format!("is not known here; known are {}", names.join(", ")),
@@ -343,13 +371,19 @@ mod tests {
             (r#""resume_threshold":2"#, "resume_threshold"),
             (r#""block_timeout_max":"40s""#, "block_timeout_max"),
             (r#""enqueue_rate":{"limit":5}"#, "enqueue_rate.period"),
-            (r#""enqueue_rate":{"limit":0,"period":"1s"}"#, "enqueue_rate.limit"),
+            (
+                r#""enqueue_rate":{"limit":0,"period":"1s"}"#,
+                "enqueue_rate.limit",
+            ),
             (r#""max_deep":5"#, "max_deep"),
         ] {
             let error = read(&format!("{{\"backpressure\":{{{inside}}}}}")).unwrap_err();
             assert_eq!(error.field, format!("backpressure.{field}"), "{error}");
         }
-        assert_eq!(read(r#"{"backpressure":5}"#).unwrap_err().field, "backpressure");
+        assert_eq!(
+            read(r#"{"backpressure":5}"#).unwrap_err().field,
+            "backpressure"
+        );
         assert_eq!(read(r#"{"max_size":-5}"#).unwrap_err().field, "max_size");
         let capacity = r#"{"capacity":{"max_depth":1,"on_overflow":"spill"}}"#;
         assert_eq!(read(capacity).unwrap_err().field, "capacity.on_overflow");

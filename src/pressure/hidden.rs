@@ -32,7 +32,10 @@ impl Hidden {
 
     /// How many still waited at `now`, scheduled and retryable.
     pub(super) fn waiting(&mut self, now: Instant) -> (u64, u64) {
-        (count(&mut self.scheduled, now), count(&mut self.retryable, now))
+        (
+            count(&mut self.scheduled, now),
+            count(&mut self.retryable, now),
+        )
     }
 }
 
@@ -57,7 +60,9 @@ mod tests {
     fn they_are_counted_until_their_time() {
         let (mut hidden, now) = (Hidden::default(), Instant::now());
         let at = |secs| now + Duration::from_secs(secs);
-        [30, 10, 20].into_iter().for_each(|secs| hidden.schedule(at(secs)));
+        [30, 10, 20]
+            .into_iter()
+            .for_each(|secs| hidden.schedule(at(secs)));
         hidden.retry(at(5));
         assert_eq!(hidden.waiting(now), (3, 1));
         assert_eq!(hidden.waiting(at(6)), (3, 1), "perhaps not available yet");

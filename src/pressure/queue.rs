@@ -15,6 +15,9 @@ use super::hidden::Hidden;
 use super::sizes::Sizes;
 use crate::limit::{Rate, Timestamp, Window};
 
+/// How long a queue of which nothing could be dropped refuses instead.
+const UNDROPPABLE: Duration = Duration::from_secs(1);
+
 /// The moment of a question, on both clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {
@@ -108,6 +111,8 @@ pub(super) struct Queue {
     pub(super) hidden: Hidden,
     /// Jobs that are about to be dropped for others.
     dropping: u64,
+    /// When a job could not be dropped, the last time.
+    undroppable: Option<Instant>,
     /// Of what waits, how much nobody could drop: it waits for a time.
     later: u64,
     /// Told when a look ends.
@@ -137,6 +142,7 @@ impl Queue {
             edges: Edges::default(),
             hidden: Hidden::default(),
             dropping: 0,
+            undroppable: None,
             later: 0,
             done: Arc::default(),
             settled: Arc::default(),
@@ -168,6 +174,9 @@ impl Queue {
             && over.ever
             && let Some(places) = self.places(want, held)
             && places <= self.droppable(held)
+            && self
+                .undroppable
+                .is_none_or(|at| now.at.saturating_duration_since(at) >= UNDROPPABLE)
         {
             drop = places;
             full = None;
@@ -194,9 +203,15 @@ impl Queue {
     /// The places left of the bound that has the fewest, and the bound.
     fn tightest(&mut self, want: &Want, held: Held) -> (Option<u64>, u64) {
         let depth = self.depth(held) + want.jobs;
-        let of_depth = want.bounds.max_depth.map(|bound| (bound.checked_sub(depth), bound));
+        let of_depth = want
+            .bounds
+            .max_depth
+            .map(|bound| (bound.checked_sub(depth), bound));
         let bytes = self.bytes(held) + want.bytes();
-        let of_bytes = want.bounds.max_bytes.map(|bound| (bound.checked_sub(bytes), bound));
+        let of_bytes = want
+            .bounds
+            .max_bytes
+            .map(|bound| (bound.checked_sub(bytes), bound));
         let share = |(room, bound): &(Option<u64>, u64)| {
             room.map_or(0.0, |room| room as f64 / *bound as f64)
         };
@@ -211,19 +226,26 @@ impl Queue {
         let depth = self.depth(held);
         if let Some(bound) = bounds.max_depth
             && (depth + want.jobs > bound
-                || self.edges.still_refuses(depth, bound, bounds.resume_threshold))
+                || self
+                    .edges
+                    .still_refuses(depth, bound, bounds.resume_threshold))
         {
             return Some(self.full(want, Met::Depth, held, now));
         }
         if let Some(bound) = bounds.max_bytes {
             let bytes = self.bytes(held);
             if bytes + want.bytes() > bound
-                || self.edges.still_refuses(bytes, bound, bounds.resume_threshold)
+                || self
+                    .edges
+                    .still_refuses(bytes, bound, bounds.resume_threshold)
             {
                 return Some(self.full(want, Met::Bytes, held, now));
             }
         }
-        if bounds.max_age.is_some_and(|most| self.age(held, now) > most) {
+        if bounds
+            .max_age
+            .is_some_and(|most| self.age(held, now) > most)
+        {
             return Some(self.full(want, Met::Age, held, now));
         }
         let wait = self.predicted(want, held, now);
@@ -242,11 +264,7 @@ impl Queue {
                 let bound = bounds.max_bytes.unwrap_or(u64::MAX);
                 (self.bytes(held), bound, want.bytes() <= bound)
             }
-            Met::Age => (
-                self.age(held, now).as_secs(),
-                seconds(bounds.max_age),
-                true,
-            ),
+            Met::Age => (self.age(held, now).as_secs(), seconds(bounds.max_age), true),
             Met::Wait => (
                 self.predicted(want, held, now).as_secs(),
                 seconds(bounds.max_wait),
@@ -306,7 +324,10 @@ impl Queue {
         let limit = rate.limit.get();
         let count = window.count(now.stamp);
         let jobs = u32::try_from(want.jobs).unwrap_or(u32::MAX);
-        let over = count.saturating_add(jobs).checked_sub(limit).filter(|over| *over > 0)?;
+        let over = count
+            .saturating_add(jobs)
+            .checked_sub(limit)
+            .filter(|over| *over > 0)?;
         let opens = window.leaves(over - 1, now.stamp);
         Some(Full {
             queue: Arc::clone(&want.queue),
@@ -324,7 +345,11 @@ impl Queue {
 
     fn window(&mut self, rate: Rate) -> &mut Window {
         let period = rate.period.get();
-        if self.window.as_ref().is_some_and(|window| window.period() != period) {
+        if self
+            .window
+            .as_ref()
+            .is_some_and(|window| window.period() != period)
+        {
             self.window = None;
         }
         self.window.get_or_insert_with(|| Window::new(period))
@@ -382,7 +407,9 @@ impl Queue {
         self.estimate.stored(want.jobs, mark);
         self.bytes_in_flight = self.bytes_in_flight.saturating_sub(want.bytes());
         if want.bounds.max_bytes.is_some() || want.bounds.max_age.is_some() {
-            want.sizes.iter().for_each(|size| self.sizes.add(*size, now));
+            want.sizes
+                .iter()
+                .for_each(|size| self.sizes.add(*size, now));
         }
         self.tell_settled();
     }
@@ -406,10 +433,13 @@ impl Queue {
     }
 
     /// A job that was to be dropped is gone, or (`false`) could not be dropped.
-    pub(super) fn dropped(&mut self, gone: bool, mark: Mark) {
+    pub(super) fn dropped(&mut self, gone: bool, mark: Mark, now: Instant) {
         self.dropping = self.dropping.saturating_sub(1);
-        if gone {
-            self.estimate.left(1, mark);
+        match gone {
+            true => {
+                self.estimate.left(1, mark);
+            }
+            false => self.undroppable = Some(now),
         }
     }
 
@@ -422,13 +452,32 @@ impl Queue {
         }
     }
 
+    /// A job was stored that waits for `due`.
+    pub(super) fn schedules(&mut self, due: Instant) {
+        self.later += 1;
+        self.hidden.schedule(due);
+    }
+
+    /// A job failed that is tried again from `due` on.
+    pub(super) fn retries(&mut self, due: Instant) {
+        self.later += 1;
+        self.hidden.retry(due);
+    }
+
     /// A held job went to a worker.
     pub(super) fn started(&mut self, now: Instant) {
         self.drain.note(1, now);
     }
 
     /// The backend told its numbers.
-    pub(super) fn told(&mut self, counts: Counts, hidden: u64, held: Held, now: Instant, mark: Mark) {
+    pub(super) fn told(
+        &mut self,
+        counts: Counts,
+        hidden: u64,
+        held: Held,
+        now: Instant,
+        mark: Mark,
+    ) {
         self.later = counts.scheduled + counts.retryable + hidden;
         let gone = self.estimate.told(counts, hidden, held, now, mark);
         self.drain.note(gone, now);
@@ -448,9 +497,8 @@ impl Queue {
         let of_bytes = bounds.max_bytes.map(|bound| (bytes, bound));
         let both = of_depth.into_iter().chain(of_bytes);
         let most = both.max_by(|a, b| share(a.0, a.1).total_cmp(&share(b.0, b.1)));
-        let edge = most.and_then(|(used, bound)| {
-            self.edges.at(used, bound, bounds.warning_threshold)
-        });
+        let edge =
+            most.and_then(|(used, bound)| self.edges.at(used, bound, bounds.warning_threshold));
         Level {
             depth,
             most,

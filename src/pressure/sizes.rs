@@ -76,7 +76,9 @@ mod tests {
     #[test]
     fn the_oldest_leave_first() {
         let (mut sizes, now) = (Sizes::default(), Instant::now());
-        [10, 20, 30].into_iter().for_each(|size| sizes.add(size, now));
+        [10, 20, 30]
+            .into_iter()
+            .for_each(|size| sizes.add(size, now));
         assert_eq!(sizes.of(3), 60);
         assert_eq!(sizes.of(2), 50);
         assert_eq!(sizes.of(4), 50 + 2 * 25, "two more that nobody knows");

@@ -136,7 +136,10 @@ impl Sidecar {
             Err(JsonError::Malformed(_)) => return Ok(Vec::new()),
         };
         if sends == Sends::Job {
-            return Ok(self.want(queue_of(whole).as_deref(), whole).into_iter().collect());
+            return Ok(self
+                .want(queue_of(whole).as_deref(), whole)
+                .into_iter()
+                .collect());
         }
         let jobs = whole.get("jobs").into_iter().flat_map(|jobs| jobs.items());
         let mut wants: BTreeMap<Arc<str>, Want> = BTreeMap::new();
@@ -196,7 +199,9 @@ impl Sidecar {
             ),
             Met::Bytes => (
                 "QUEUE_FULL",
-                format!("Queue '{queue}' has reached its size bound ({bound} bytes): {used} bytes wait"),
+                format!(
+                    "Queue '{queue}' has reached its size bound ({bound} bytes): {used} bytes wait"
+                ),
             ),
             Met::Age => (
                 "QUEUE_FULL",
@@ -204,11 +209,15 @@ impl Sidecar {
             ),
             Met::Wait => (
                 "QUEUE_FULL",
-                format!("Queue '{queue}' would keep a job waiting beyond its bound ({bound} s): {used} s"),
+                format!(
+                    "Queue '{queue}' would keep a job waiting beyond its bound ({bound} s): {used} s"
+                ),
             ),
             Met::Rate => (
                 "rate_limited",
-                format!("Queue '{queue}' has taken the {bound} jobs that may be enqueued in its period"),
+                format!(
+                    "Queue '{queue}' has taken the {bound} jobs that may be enqueued in its period"
+                ),
             ),
         };
         let message = match full.ever {
@@ -248,12 +257,14 @@ impl Sidecar {
         let reset = self.store.now().plus(after).0.div_ceil(1_000_000);
         let headers = [
             ("x-ratelimit-limit", full.bound),
-            ("x-ratelimit-remaining", full.bound.saturating_sub(full.depth)),
+            (
+                "x-ratelimit-remaining",
+                full.bound.saturating_sub(full.depth),
+            ),
             ("x-ratelimit-reset", reset),
         ];
-        let named = headers.map(|(name, value)| {
-            (HeaderName::from_static(name), HeaderValue::from(value))
-        });
+        let named =
+            headers.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from(value)));
         fault.headers.extend(named);
     }
 
@@ -263,7 +274,12 @@ impl Sidecar {
         if !full.ever {
             return LATEST.as_secs();
         }
-        let after = full.after.unwrap_or(UNKNOWN).min(LATEST).as_secs_f64().max(1.0);
+        let after = full
+            .after
+            .unwrap_or(UNKNOWN)
+            .min(LATEST)
+            .as_secs_f64()
+            .max(1.0);
         // Steps of the golden ratio spread any number of them evenly.
         let nth = self.refusals.fetch_add(1, Ordering::Relaxed);
         let part = |nth: u64| (nth as f64 * 0.618_033_988_749_895).fract();
@@ -300,12 +316,13 @@ impl Sidecar {
         self.tell_pressure("backpressure.rejected", &full.queue, None, &data);
     }
 
-    /// What became of an enqueue that had places; the reply tells how near its bounds are.
+    /// What became of an enqueue that had places; the reply tells how near its bounds are. Says how many
+    /// jobs are to go for it, by queue.
     pub(super) fn settle_places(
         &self,
         places: Places,
         answer: &mut Result<Reply, UpstreamError>,
-    ) {
+    ) -> Vec<(Arc<str>, u64)> {
         let queues: Vec<Arc<str>> = places.wants().map(|want| Arc::clone(&want.queue)).collect();
         let stored = match &answer {
             Ok(reply) => match reply.status {
@@ -317,6 +334,10 @@ impl Sidecar {
             },
             Err(error) => error.in_doubt(),
         };
+        let to_drop = match stored {
+            true => places.to_drop(),
+            false => Vec::new(),
+        };
         places.settle(match stored {
             true => Outcome::Stored,
             false => Outcome::Refused,
@@ -324,9 +345,11 @@ impl Sidecar {
         let levels: Vec<_> = (queues.iter())
             .filter_map(|queue| self.tell_level(queue))
             .collect();
-        let Ok(reply) = answer else { return };
+        let Ok(reply) = answer else {
+            return to_drop;
+        };
         if reply.status != StatusCode::CREATED {
-            return;
+            return to_drop;
         }
         self.note_scheduled(reply);
         let near = levels.iter().filter(|level| level.above);
@@ -338,6 +361,7 @@ impl Sidecar {
                 reply.headers.insert(PRESSURE_HEADER, value);
             }
         }
+        to_drop
     }
 }
 
@@ -377,7 +401,10 @@ fn block_timeout(parts: &Parts) -> Result<Duration, Fault> {
     let Some(sent) = parts.headers.get(BLOCK_TIMEOUT) else {
         return Ok(Duration::ZERO);
     };
-    let seconds = sent.to_str().ok().and_then(|text| text.trim().parse::<f64>().ok());
+    let seconds = sent
+        .to_str()
+        .ok()
+        .and_then(|text| text.trim().parse::<f64>().ok());
     match seconds.filter(|seconds| (0.0..1e9).contains(seconds)) {
         Some(seconds) => Ok(Duration::from_secs_f64(seconds)),
         None => Err(Fault::field(

@@ -80,6 +80,10 @@ impl Proxy {
         drop(policies);
         let proxy = self.clone();
         let call = self.enqueue_call(&parts, body);
+        let scope = match &places {
+            Some(_) => sidecar.scopes.of(&parts.headers),
+            None => 0,
+        };
         // The job may be stored although its producer hangs up: the call runs to its end, so that what
         // is counted is what is stored.
         let work = async move {
@@ -88,7 +92,10 @@ impl Proxy {
             }
             let mut answer = super::call(&proxy, "enqueue", call).await;
             if let Some(places) = places {
-                proxy.sidecar.settle_places(places, &mut answer);
+                let to_drop = proxy.sidecar.settle_places(places, &mut answer);
+                if !to_drop.is_empty() {
+                    proxy.drop_oldest(to_drop, scope).await;
+                }
             }
             if answer
                 .as_ref()

@@ -168,7 +168,8 @@ impl Sidecar {
             Some("available") => self.pressure.came(queue, None),
             Some("retryable" | "scheduled") => {
                 let at = text("next_attempt_at").and_then(|at| self.due(&at));
-                self.pressure.came(queue, Some(at.unwrap_or_else(Instant::now)));
+                self.pressure
+                    .came(queue, Some(at.unwrap_or_else(Instant::now)));
             }
             _ => {}
         }
@@ -207,7 +208,8 @@ impl Sidecar {
             let queue = text("queue");
             let due = text("scheduled_at").and_then(|at| self.due(&at));
             if let Some(due) = due {
-                self.pressure.scheduled(queue.as_deref().unwrap_or("default"), due);
+                self.pressure
+                    .scheduled(queue.as_deref().unwrap_or("default"), due);
             }
         }
     }
@@ -229,10 +231,7 @@ impl Sidecar {
         let counts = counts(whole)?;
         let told = counts.available + counts.scheduled + counts.retryable;
         let depth = told + self.pressure.untold(queue);
-        let mut members = vec![
-            ("queue", quote(queue)),
-            ("depth", depth.to_string()),
-        ];
+        let mut members = vec![("queue", quote(queue)), ("depth", depth.to_string())];
         if let Some(bound) = bounds.max_depth {
             let pressure = (depth as f64 / bound as f64).min(1.0);
             let pressure = (pressure * 1e4).round() / 1e4;
@@ -241,7 +240,10 @@ impl Sidecar {
             members.push(("pressure", pressure.to_string()));
         }
         let mut splice = Splice::new();
-        match whole.get_exact("stats").filter(|stats| stats.kind() == Kind::Object) {
+        match whole
+            .get_exact("stats")
+            .filter(|stats| stats.kind() == Kind::Object)
+        {
             Some(stats) => {
                 for (name, value) in members {
                     match stats.get_exact(name) {
@@ -318,7 +320,10 @@ impl Proxy {
         let name = crate::ojs::encoded(queue);
         let mut absent = None;
         if !stats.plain_only.load(Ordering::Relaxed) {
-            match self.asked(format!("/ojs/v1/admin/queues/{name}"), scope).await {
+            match self
+                .asked(format!("/ojs/v1/admin/queues/{name}"), scope)
+                .await
+            {
                 Ok(reply) => match read(&reply) {
                     Read::Counts(counts) => return Told::Counts(counts),
                     Read::Away => return Told::Away(Away::Silent(status(&reply))),
@@ -327,7 +332,10 @@ impl Proxy {
                 Err(away) => return Told::Away(away),
             }
         }
-        match self.asked(format!("/ojs/v1/queues/{name}/stats"), scope).await {
+        match self
+            .asked(format!("/ojs/v1/queues/{name}/stats"), scope)
+            .await
+        {
             Ok(reply) => match read(&reply) {
                 Read::Counts(counts) => {
                     // The queue is there, and `admin` does not know it: there is no such route.
@@ -349,13 +357,15 @@ impl Proxy {
     async fn asked(&self, target: String, scope: u64) -> Result<Reply, Away> {
         let mut call = super::get(self, scope, target);
         call.timeout = call.timeout.min(PATIENCE);
-        super::call(self, "queue_stats", call).await.map_err(|error| {
-            let text = error.to_string();
-            match error {
-                UpstreamError::Unreachable(_) => Away::Unreachable(text),
-                _ => Away::Silent(text),
-            }
-        })
+        super::call(self, "queue_stats", call)
+            .await
+            .map_err(|error| {
+                let text = error.to_string();
+                match error {
+                    UpstreamError::Unreachable(_) => Away::Unreachable(text),
+                    _ => Away::Silent(text),
+                }
+            })
     }
 }
 
@@ -378,9 +388,9 @@ enum Read {
 fn read(reply: &Reply) -> Read {
     match reply.status {
         StatusCode::OK => {}
-        StatusCode::BAD_GATEWAY
-        | StatusCode::SERVICE_UNAVAILABLE
-        | StatusCode::GATEWAY_TIMEOUT => return Read::Away,
+        StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
+            return Read::Away;
+        }
         // A route that is not there is answered with plain text.
         StatusCode::NOT_FOUND if Json::parse(&reply.body, DEPTH).is_ok() => return Read::Unknown,
         _ => return Read::NoRoute,
@@ -393,7 +403,9 @@ fn read(reply: &Reply) -> Read {
 pub(super) fn counts(whole: Json<'_>) -> Option<Counts> {
     let inside = ["counts", "queue", "stats", "jobs"];
     let inside = inside.into_iter().filter_map(|name| whole.get_exact(name));
-    let mut places = inside.filter(|place| place.kind() == Kind::Object).chain([whole]);
+    let mut places = inside
+        .filter(|place| place.kind() == Kind::Object)
+        .chain([whole]);
     places.find_map(|place| {
         let number = |name: &str| {
             let number = place.get_exact(name)?.int()?;

@@ -15,7 +15,10 @@ const FILE: &str = "[[queue]]\nname = \"q\"\nmax_depth = 2\nstrategy = \"block\"
 async fn a_blocked_enqueue_gets_the_room_that_appears() {
     let (pair, client) = simulated(Lax::spec(), FILE).await;
     client.fill("q", 2).await;
-    for none in [client.offer("q").await, client.offer_blocking("q", "0").await] {
+    for none in [
+        client.offer("q").await,
+        client.offer_blocking("q", "0").await,
+    ] {
         assert_eq!(full(&none, "q", 2)["strategy"], "block");
     }
     let begun = Instant::now();
@@ -26,7 +29,12 @@ async fn a_blocked_enqueue_gets_the_room_that_appears() {
 
     let blocked = tokio::spawn({
         let client = client.clone();
-        async move { (client.offer_blocking("q", "10").await.status, Instant::now()) }
+        async move {
+            (
+                client.offer_blocking("q", "10").await.status,
+                Instant::now(),
+            )
+        }
     });
     sleep(Duration::from_millis(777)).await;
     assert!(!blocked.is_finished());
@@ -34,7 +42,11 @@ async fn a_blocked_enqueue_gets_the_room_that_appears() {
     let room = Instant::now();
     let (status, at) = blocked.await.unwrap();
     assert_eq!(status, 201);
-    assert!(at.duration_since(room) < Duration::from_millis(20), "{:?}", at - room);
+    assert!(
+        at.duration_since(room) < Duration::from_millis(20),
+        "{:?}",
+        at - room
+    );
     pair.stop().await;
 }
 
@@ -45,7 +57,12 @@ async fn room_behind_our_back_is_found() {
     client.fill("q", 2).await;
     let blocked = tokio::spawn({
         let client = client.clone();
-        async move { (client.offer_blocking("q", "10").await.status, Instant::now()) }
+        async move {
+            (
+                client.offer_blocking("q", "10").await.status,
+                Instant::now(),
+            )
+        }
     });
     sleep(Duration::from_millis(777)).await;
     let fetch = json!({"queues": ["q"], "count": 1, "worker_id": "around"});
@@ -53,7 +70,11 @@ async fn room_behind_our_back_is_found() {
     let room = Instant::now();
     let (status, at) = blocked.await.unwrap();
     assert_eq!(status, 201);
-    assert!(at.duration_since(room) < Duration::from_millis(220), "{:?}", at - room);
+    assert!(
+        at.duration_since(room) < Duration::from_millis(220),
+        "{:?}",
+        at - room
+    );
     pair.stop().await;
 }
 
@@ -66,7 +87,10 @@ async fn the_first_to_come_is_the_first_served() {
     for _ in 0..5 {
         let client = client.clone();
         blocked.push(tokio::spawn(async move {
-            (client.offer_blocking("q", "15").await.status, Instant::now())
+            (
+                client.offer_blocking("q", "15").await.status,
+                Instant::now(),
+            )
         }));
         sleep(Duration::from_millis(30)).await;
     }
@@ -95,9 +119,15 @@ async fn a_blocked_batch_waits_for_all_its_places() {
         let client = client.clone();
         async move {
             let body = json!({"jobs": [crate::rig::job("q"), crate::rig::job("q")]}).to_string();
-            let headers = [("ojs-block-timeout", "10"), ("content-type", "application/json")];
+            let headers = [
+                ("ojs-block-timeout", "10"),
+                ("content-type", "application/json"),
+            ];
             let path = "/ojs/v1/jobs/batch";
-            client.send(http::Method::POST, path, &headers, body).await.status
+            client
+                .send(http::Method::POST, path, &headers, body)
+                .await
+                .status
         }
     });
     sleep(Duration::from_millis(300)).await;
@@ -127,7 +157,11 @@ async fn hanging_up_leaves_the_line() {
     sleep(Duration::from_millis(50)).await;
     client.fetch("q", 1).await;
     assert_eq!(stays.await.unwrap(), 201);
-    assert_eq!(waiting(&pair.behind.backend, "q").await, 2, "the other's job is not stored");
+    assert_eq!(
+        waiting(&pair.behind.backend, "q").await,
+        2,
+        "the other's job is not stored"
+    );
     let health = client.get("/ojs/v1/health").await.json();
     assert_eq!(health["throttle"]["blocked"], 0);
     pair.stop().await;
@@ -137,12 +171,16 @@ async fn hanging_up_leaves_the_line() {
 #[tokio::test(start_paused = true)]
 async fn the_wait_is_capped() {
     let (pair, client) = simulated(Lax::spec(), FILE).await;
-    client.bound("q", json!({"max_depth": 1, "block_timeout_max": "PT2S"})).await;
+    client
+        .bound("q", json!({"max_depth": 1, "block_timeout_max": "PT2S"}))
+        .await;
     client.fill("q", 1).await;
     let begun = Instant::now();
     full(&client.offer_blocking("q", "25").await, "q", 1);
     assert!(begun.elapsed() < Duration::from_millis(2_100));
-    client.bound("q", json!({"max_depth": 1, "strategy": "reject"})).await;
+    client
+        .bound("q", json!({"max_depth": 1, "strategy": "reject"}))
+        .await;
     let begun = Instant::now();
     full(&client.offer_blocking("q", "25").await, "q", 1);
     assert!(begun.elapsed() < Duration::from_millis(100));

@@ -19,7 +19,10 @@ async fn a_full_queue_refuses_and_says_why() {
     let error = full(&reply, "q", 3);
     let message = "Queue 'q' has reached its depth bound (3): 3 jobs wait";
     assert_eq!(error["message"], message);
-    assert_eq!((&error["depth"], &error["strategy"]), (&json!(3), &json!("reject")));
+    assert_eq!(
+        (&error["depth"], &error["strategy"]),
+        (&json!(3), &json!("reject"))
+    );
     assert_eq!(error["retryable"], true);
     let id = reply.headers["x-request-id"].to_str().unwrap();
     assert_eq!(error["request_id"], id);
@@ -28,7 +31,11 @@ async fn a_full_queue_refuses_and_says_why() {
     for (name, value) in [("depth", 3.0), ("bound", 3.0), ("max-depth", 3.0)] {
         assert_eq!(number(&reply, &format!("x-ojs-queue-{name}")), value);
     }
-    assert_eq!(waiting(&pair.behind.backend, "q").await, 3, "it is not stored");
+    assert_eq!(
+        waiting(&pair.behind.backend, "q").await,
+        3,
+        "it is not stored"
+    );
     // Other queues are as they were.
     assert_eq!(client.offer("other").await.status, 201);
     // Room, and it is used at once.
@@ -55,7 +62,9 @@ async fn bounds_over_http() {
     assert_eq!(client.offer("email").await.status, 201, "0 is unbounded");
     client.bound("email", json!({"max_depth": 1})).await;
     full(&client.offer("email").await, "email", 1);
-    let gone = client.put(&config("email"), json!({"backpressure": null})).await;
+    let gone = client
+        .put(&config("email"), json!({"backpressure": null}))
+        .await;
     assert_eq!((gone.status, gone.json()), (200, json!({"queue": "email"})));
     assert_eq!(client.offer("email").await.status, 201);
     pair.stop().await;
@@ -65,7 +74,9 @@ async fn bounds_over_http() {
 #[tokio::test(start_paused = true)]
 async fn an_accepted_job_near_the_bound_is_told_so() {
     let (pair, client) = simulated(Lax::spec(), "").await;
-    client.bound("q", json!({"max_depth": 50, "warning_threshold": 0.8})).await;
+    client
+        .bound("q", json!({"max_depth": 50, "warning_threshold": 0.8}))
+        .await;
     for _ in 0..39 {
         let reply = client.offer("q").await;
         assert_eq!(reply.status, 201);
@@ -86,20 +97,27 @@ async fn an_accepted_job_near_the_bound_is_told_so() {
 async fn bytes_are_bounded_too() {
     let (pair, client) = simulated(Lax::spec(), "").await;
     let size = job("q").to_string().len();
-    client.bound("q", json!({"max_size_bytes": 3 * size, "max_depth": 100})).await;
+    client
+        .bound("q", json!({"max_size_bytes": 3 * size, "max_depth": 100}))
+        .await;
     client.fill("q", 3).await;
     let reply = client.offer("q").await;
     assert_eq!(reply.status, 429);
     let error = &reply.json()["error"];
     assert_eq!(error["code"], "QUEUE_FULL");
-    assert_eq!((&error["depth"], &error["bound"]), (&json!(3 * size), &json!(3 * size)));
+    assert_eq!(
+        (&error["depth"], &error["bound"]),
+        (&json!(3 * size), &json!(3 * size))
+    );
     assert_eq!(error["unit"], "bytes");
     assert_eq!(number(&reply, "x-ojs-queue-depth"), 3.0 * size as f64);
     assert_eq!(client.fetch("q", 1).await.len(), 1);
     assert_eq!(client.offer("q").await.status, 201);
     assert_eq!(client.offer("q").await.status, 429);
     // The first bound that is reached counts.
-    client.bound("q", json!({"max_size_bytes": 300 * size, "max_depth": 3})).await;
+    client
+        .bound("q", json!({"max_size_bytes": 300 * size, "max_depth": 3}))
+        .await;
     full(&client.offer("q").await, "q", 3);
     pair.stop().await;
 }
@@ -110,7 +128,11 @@ async fn a_batch_is_all_or_nothing() {
     let config = "[[queue]]\nname = \"a\"\nmax_depth = 2\n[[queue]]\nname = \"b\"\nmax_depth = 5\n";
     let (pair, client) = simulated(Lax::spec(), config).await;
     client.fill("a", 1).await;
-    full(&client.offer_all(&["b", "a", "free", "a", "b"]).await, "a", 2);
+    full(
+        &client.offer_all(&["b", "a", "free", "a", "b"]).await,
+        "a",
+        2,
+    );
     for queue in ["b", "free"] {
         assert_eq!(waiting(&pair.behind.backend, queue).await, 0, "{queue}");
     }
@@ -169,11 +191,21 @@ async fn a_backend_that_is_down_is_no_full_queue() {
 async fn the_queue_is_where_the_backend_files_the_job() {
     let config = "[[queue]]\nname = \"default\"\nmax_depth = 2\n";
     let (pair, client) = simulated(Lax::spec(), config).await;
-    for body in [json!({"type": "t", "args": []}), json!({"type": "t", "args": [], "queue": "q"})] {
-        assert_eq!(client.post("/ojs/v1/jobs", body.to_string()).await.status, 201);
+    for body in [
+        json!({"type": "t", "args": []}),
+        json!({"type": "t", "args": [], "queue": "q"}),
+    ] {
+        assert_eq!(
+            client.post("/ojs/v1/jobs", body.to_string()).await.status,
+            201
+        );
     }
     let third = json!({"type": "t", "args": [], "Options": {"QUEUE": null}});
-    full(&client.post("/ojs/v1/jobs", third.to_string()).await, "default", 2);
+    full(
+        &client.post("/ojs/v1/jobs", third.to_string()).await,
+        "default",
+        2,
+    );
     let broken = client.post("/ojs/v1/jobs", "{\"type\":").await;
     assert_eq!(broken.status, 400, "the backend's own word");
     pair.stop().await;
@@ -185,13 +217,20 @@ async fn producers_have_a_rate() {
     let config = "[[queue]]\nname = \"q\"\nenqueue_rate = { limit = 3, period = \"10s\" }\n";
     let (pair, client) = simulated(Lax::spec(), config).await;
     client.fill("q", 2).await;
-    assert_eq!(client.offer_all(&["q", "q"]).await.status, 429, "as a whole");
+    assert_eq!(
+        client.offer_all(&["q", "q"]).await.status,
+        429,
+        "as a whole"
+    );
     sleep(Duration::from_secs(4)).await;
     client.fill("q", 1).await;
     let reply = client.offer("q").await;
     assert_eq!(reply.status, 429);
     let error = &reply.json()["error"];
-    assert_eq!((&error["code"], &error["retryable"]), (&json!("rate_limited"), &Value::Bool(true)));
+    assert_eq!(
+        (&error["code"], &error["retryable"]),
+        (&json!("rate_limited"), &Value::Bool(true))
+    );
     assert_eq!(number(&reply, "x-ratelimit-limit"), 3.0);
     assert_eq!(number(&reply, "x-ratelimit-remaining"), 0.0);
     let reset = number(&reply, "x-ratelimit-reset");
@@ -209,7 +248,9 @@ async fn producers_have_a_rate() {
 #[tokio::test(start_paused = true)]
 async fn a_full_queue_resumes_lower() {
     let (pair, client) = simulated(Lax::spec(), "").await;
-    client.bound("q", json!({"max_depth": 10, "resume_threshold": 0.5})).await;
+    client
+        .bound("q", json!({"max_depth": 10, "resume_threshold": 0.5}))
+        .await;
     client.fill("q", 10).await;
     full(&client.offer("q").await, "q", 10);
     client.fetch("q", 4).await;

@@ -1,7 +1,7 @@
 //! Depth that is right: what counts, and what comes and goes behind our back.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::Method;
@@ -22,7 +22,8 @@ async fn what_waits_counts() {
     for lax in [Lax::spec, Lax::redis, Lax::postgres, Lax::lite, Lax::amqp] {
         let name = lax().name;
         let (pair, client) = simulated(lax(), FILE).await;
-        let later = json!({"type": "t", "args": [], "options": {"queue": "q", "delay_until": "+PT60S"}});
+        let later =
+            json!({"type": "t", "args": [], "options": {"queue": "q", "delay_until": "+PT60S"}});
         client.enqueue(later).await;
         let retried = json!({"type": "t", "args": [], "options": {"queue": "q",
             "retry": {"max_attempts": 5, "initial_interval": "PT60S"}}});
@@ -92,7 +93,10 @@ async fn the_backend_is_asked_seldom() {
     let answers = move |_: &Method, path: &str| match path.contains("/queues/") {
         true => {
             let depth = now.load(Ordering::SeqCst);
-            (200, format!(r#"{{"counts":{{"available":{depth},"scheduled":0}}}}"#))
+            (
+                200,
+                format!(r#"{{"counts":{{"available":{depth},"scheduled":0}}}}"#),
+            )
         }
         false => (201, r#"{"job":{"id":"x","state":"available"}}"#.to_owned()),
     };
@@ -125,7 +129,8 @@ async fn without_statistics_what_passes_counts() {
     let answers = move |_: &Method, path: &str| match path {
         "/ojs/v1/jobs" => (201, r#"{"job":{"id":"x"}}"#.to_owned()),
         "/ojs/v1/workers/fetch" => {
-            let jobs = vec![r#"{"id":"x","type":"t","queue":"q"}"#; give.load(Ordering::SeqCst) as usize];
+            let jobs =
+                vec![r#"{"id":"x","type":"t","queue":"q"}"#; give.load(Ordering::SeqCst) as usize];
             (200, format!(r#"{{"jobs":[{}]}}"#, jobs.join(",")))
         }
         _ => (404, "404 page not found\n".to_owned()),
@@ -154,7 +159,10 @@ async fn statistics_tell_depth_and_bound() {
     let (pair, client) = simulated(Lax::spec(), "[[queue]]\nname = \"q\"\nmax_depth = 4\n").await;
     client.fill("q", 3).await;
     let stats = client.get("/ojs/v1/queues/q/stats").await.json();
-    assert_eq!((&stats["queue"]["name"], &stats["queue"]["available"]), (&json!("q"), &json!(3)));
+    assert_eq!(
+        (&stats["queue"]["name"], &stats["queue"]["available"]),
+        (&json!("q"), &json!(3))
+    );
     let expected = json!({"queue": "q", "depth": 3, "bound": 4, "max_depth": 4, "pressure": 0.75});
     assert_eq!(stats["stats"], expected);
     let other = client.get("/ojs/v1/queues/other/stats").await.json();
@@ -185,11 +193,19 @@ async fn when_to_come_back_is_measured() {
         let queues = vec!["q"; batch];
         let reply = client.offer_all(&queues).await;
         assert_eq!(reply.status, 429, "{}", reply.text());
-        let told = reply.json()["error"]["details"]["drain_per_second"].as_f64().unwrap();
-        assert!((told / per_second - 1.0).abs() < 0.25, "{told}/s of {per_second}/s");
+        let told = reply.json()["error"]["details"]["drain_per_second"]
+            .as_f64()
+            .unwrap();
+        assert!(
+            (told / per_second - 1.0).abs() < 0.25,
+            "{told}/s of {per_second}/s"
+        );
         let truth = batch as f64 / per_second;
         let after = number(&reply, "retry-after");
-        assert!(after >= (truth * 0.75).floor() && after <= truth * 1.25 * 1.25 + 1.0, "{after}");
+        assert!(
+            after >= (truth * 0.75).floor() && after <= truth * 1.25 * 1.25 + 1.0,
+            "{after}"
+        );
         pair.stop().await;
     }
 }

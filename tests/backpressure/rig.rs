@@ -72,7 +72,8 @@ impl Client {
             ("ojs-block-timeout", seconds),
         ];
         let body = job(queue).to_string();
-        self.send(Method::POST, "/ojs/v1/jobs", &headers, body).await
+        self.send(Method::POST, "/ojs/v1/jobs", &headers, body)
+            .await
     }
 
     /// Enqueues `n` jobs, all of which must be accepted.
@@ -107,9 +108,6 @@ pub fn full(reply: &Reply, queue: &str, bound: u64) -> Value {
 
 type Heard = Arc<Mutex<Vec<(Method, String)>>>;
 
-/// What a backend of a test answers to a request.
-pub type Answers = dyn Fn(&Method, &str) -> (u16, String) + Send + Sync;
-
 /// A backend that answers as it is told.
 #[derive(Clone)]
 pub struct Told {
@@ -120,7 +118,9 @@ impl Told {
     /// What it was asked whose path has `part` in it.
     pub fn asked(&self, method: Method, part: &str) -> usize {
         let heard = self.heard.lock().unwrap();
-        let alike = heard.iter().filter(|(m, path)| *m == method && path.contains(part));
+        let alike = heard
+            .iter()
+            .filter(|(m, path)| *m == method && path.contains(part));
         alike.count()
     }
 }
@@ -148,7 +148,10 @@ pub async fn told(
                     let (head, body) = request.into_parts();
                     let _body = body.collect().await;
                     let path = head.uri.path().to_owned();
-                    heard.lock().unwrap().push((head.method.clone(), path.clone()));
+                    heard
+                        .lock()
+                        .unwrap()
+                        .push((head.method.clone(), path.clone()));
                     let (status, body) = answers(&head.method, &path);
                     sleep(slow).await;
                     let mut response = Response::new(Full::new(Bytes::from(body)));
@@ -176,7 +179,9 @@ pub async fn waiting(backend: &Backend, queue: &str) -> u64 {
 
 /// POSTs to the backend directly, behind the sidecar's back.
 pub async fn directly(backend: &Backend, path: &str, body: Value) -> Value {
-    let request = Request::post(path).body(Bytes::from(body.to_string())).unwrap();
+    let request = Request::post(path)
+        .body(Bytes::from(body.to_string()))
+        .unwrap();
     let reply = backend.handle(request).await;
     serde_json::from_slice(reply.body()).unwrap_or(Value::Null)
 }

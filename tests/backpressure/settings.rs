@@ -13,10 +13,22 @@ async fn each_wrong_field_is_named_and_changes_nothing() {
     for (backpressure, field) in [
         (json!({"max_depth": -1}), "max_depth"),
         (json!({"max_depth": 1.5}), "max_depth"),
-        (json!({"max_depth": 9, "max_size_bytes": "big"}), "max_size_bytes"),
-        (json!({"max_depth": 9, "strategy": "drop_newest"}), "strategy"),
-        (json!({"max_depth": 9, "warning_threshold": 1.5}), "warning_threshold"),
-        (json!({"max_depth": 9, "warning_threshold": "0.5"}), "warning_threshold"),
+        (
+            json!({"max_depth": 9, "max_size_bytes": "big"}),
+            "max_size_bytes",
+        ),
+        (
+            json!({"max_depth": 9, "strategy": "drop_newest"}),
+            "strategy",
+        ),
+        (
+            json!({"max_depth": 9, "warning_threshold": 1.5}),
+            "warning_threshold",
+        ),
+        (
+            json!({"max_depth": 9, "warning_threshold": "0.5"}),
+            "warning_threshold",
+        ),
     ] {
         let body = json!({"backpressure": backpressure, "concurrency": 7});
         let reply = client.put(&config("q"), body).await;
@@ -31,7 +43,10 @@ async fn each_wrong_field_is_named_and_changes_nothing() {
     for timeout in ["soon", "-1", "1e400", "NaN", ""] {
         let reply = client.offer_blocking("q", timeout).await;
         assert_eq!(reply.status, 400, "{timeout:?}: {}", reply.text());
-        assert_eq!(reply.json()["error"]["details"]["field"], "OJS-Block-Timeout");
+        assert_eq!(
+            reply.json()["error"]["details"]["field"],
+            "OJS-Block-Timeout"
+        );
     }
     pair.stop().await;
 }
@@ -45,18 +60,53 @@ fn the_file_is_checked() {
             Err(report) => report.render(false),
         }
     };
-    assert_eq!(problems("name = 'q'\nmax_depth = 5\nmax_size = '1MiB'\nstrategy = 'block'\nwarning_threshold = 1\nresume_threshold = 0.5\nblock_timeout_max = '5s'\nenqueue_rate = { limit = 1, period = '1s' }"), "");
+    assert_eq!(
+        problems(
+            "name = 'q'\nmax_depth = 5\nmax_size = '1MiB'\nstrategy = 'block'\nwarning_threshold = 1\nresume_threshold = 0.5\nblock_timeout_max = '5s'\nenqueue_rate = { limit = 1, period = '1s' }"
+        ),
+        ""
+    );
     for (queue, word) in [
-        ("name = 'q'\nmax_depth = -1", "`queue.max_depth` must be from 0"),
-        ("name = 'q'\nmax_depth = '5'", "`queue.max_depth` must be a whole number"),
-        ("name = 'q'\nmax_size = 'big'", "`queue.max_size` must be a size"),
-        ("name = 'q'\nmax_size = 1\nmax_size_bytes = 1", "stands beside"),
-        ("name = 'q'\nmax_depth = 1\nstrategy = 'drop'", "`queue.strategy` cannot be"),
-        ("name = '*'\nmax_depth = 1\nstrategy = 'drop_oldest'", "for every queue"),
-        ("name = 'q'\nmax_depth = 1\nwarning_threshold = 1.2", "`queue.warning_threshold` must be from 0 to 1"),
-        ("name = 'q'\nmax_depth = 1\nblock_timeout_max = '40s'", "`queue.block_timeout_max` must be"),
-        ("name = 'q'\nenqueue_rate = { limit = 0, period = '1s' }", "out of range"),
-        ("name = 'q'\nenqueue_rate = { limit = 1 }", "needs a `period`"),
+        (
+            "name = 'q'\nmax_depth = -1",
+            "`queue.max_depth` must be from 0",
+        ),
+        (
+            "name = 'q'\nmax_depth = '5'",
+            "`queue.max_depth` must be a whole number",
+        ),
+        (
+            "name = 'q'\nmax_size = 'big'",
+            "`queue.max_size` must be a size",
+        ),
+        (
+            "name = 'q'\nmax_size = 1\nmax_size_bytes = 1",
+            "stands beside",
+        ),
+        (
+            "name = 'q'\nmax_depth = 1\nstrategy = 'drop'",
+            "`queue.strategy` cannot be",
+        ),
+        (
+            "name = '*'\nmax_depth = 1\nstrategy = 'drop_oldest'",
+            "for every queue",
+        ),
+        (
+            "name = 'q'\nmax_depth = 1\nwarning_threshold = 1.2",
+            "`queue.warning_threshold` must be from 0 to 1",
+        ),
+        (
+            "name = 'q'\nmax_depth = 1\nblock_timeout_max = '40s'",
+            "`queue.block_timeout_max` must be",
+        ),
+        (
+            "name = 'q'\nenqueue_rate = { limit = 0, period = '1s' }",
+            "out of range",
+        ),
+        (
+            "name = 'q'\nenqueue_rate = { limit = 1 }",
+            "needs a `period`",
+        ),
         ("name = 'q'\nmax_dept = 1", "did you mean `max_depth`"),
         ("name = 'q'", "no limit and no bound"),
     ] {
