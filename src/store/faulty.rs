@@ -221,6 +221,8 @@ mod tests {
         Change::Shut {
             key: Key::new("k").unwrap(),
             until: Timestamp(until),
+            at_least: false,
+            probe: None,
         }
     }
 

@@ -101,7 +101,8 @@ impl Store for MemoryStore {
     }
 
     fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Ended>> {
-        answer(self.books().end(job, generation))
+        let (mut books, now) = self.open();
+        answer(books.end(job, generation, now))
     }
 
     fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
