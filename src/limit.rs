@@ -20,6 +20,7 @@ pub use shut::Shut;
 pub use state::{KeyState, Undo};
 pub use window::Window;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
@@ -114,6 +115,17 @@ pub enum Space {
     Job,
     /// Queue-level limits (`[[queue]]`, admin API); the key's text is the queue's name.
     Queue,
+}
+
+impl Space {
+    /// What a key of this space is called where keys of both spaces stand side by side: a queue's own
+    /// limits are `_queue:NAME`, which no [`Key`] can be.
+    pub fn name_of(self, key: &Key) -> Cow<'_, str> {
+        match self {
+            Space::Job => Cow::Borrowed(key.as_str()),
+            Space::Queue => Cow::Owned(format!("_queue:{key}")),
+        }
+    }
 }
 
 /// At most `limit` starts in a window. Usage lies under (key, period, kind of window); the limit is
@@ -293,20 +305,18 @@ pub struct Refusal {
     pub limit: u32,
     /// How much of it is used; for spacing, all of it.
     pub current: u32,
-    /// The time of the start as far as this limit alone goes. The start is granted from
-    /// [`EARLY`] before it, and not sooner: that is when to ask again. `None`: a slot must end first.
+    /// The time of the start as far as time goes. The start is granted from [`EARLY`] before it, and not
+    /// sooner: that is when to ask again. `None`: nothing but a slot is missing.
     pub at: Option<Timestamp>,
+    /// Whether a slot must end too, whatever the time.
+    pub slot: bool,
 }
 
 impl Refusal {
     /// Whether this refusal lets go later than `other`. One that waits for a slot outlasts any
     /// that waits for a time.
     pub fn outlasts(&self, other: &Refusal) -> bool {
-        match (self.at, other.at) {
-            (_, None) => false,
-            (None, Some(_)) => true,
-            (Some(mine), Some(theirs)) => mine > theirs,
-        }
+        (self.slot, self.at) > (other.slot, other.at)
     }
 }
 
@@ -315,9 +325,11 @@ impl Refusal {
 pub struct Room {
     /// How many starts all the limits together allow right now; `u32::MAX` when nothing limits.
     pub starts: u32,
-    /// When there will be more, if time alone brings it; as in [`Refusal::at`], granted from
-    /// [`EARLY`] before.
+    /// When there will be more as far as time goes; as in [`Refusal::at`], granted from [`EARLY`] before.
+    /// `None`: time brings no more.
     pub at: Option<Timestamp>,
+    /// Whether a slot must end before there is more.
+    pub slot: bool,
 }
 
 impl Room {
@@ -325,6 +337,7 @@ impl Room {
     pub const OPEN: Room = Room {
         starts: u32::MAX,
         at: None,
+        slot: false,
     };
 
     /// The room under both: the smaller one, and more only when every limit that binds has more.
@@ -335,7 +348,13 @@ impl Room {
             std::cmp::Ordering::Greater => other,
             std::cmp::Ordering::Equal => Room {
                 starts: self.starts,
-                at: self.at.zip(other.at).map(|(mine, theirs)| mine.max(theirs)),
+                // Time must have come for both, unless it is only a slot that one of them waits for.
+                at: match (self.at, other.at) {
+                    (None, at) if self.slot => at,
+                    (at, None) if other.slot => at,
+                    (mine, theirs) => mine.zip(theirs).map(|(mine, theirs)| mine.max(theirs)),
+                },
+                slot: self.slot || other.slot,
             },
         }
     }

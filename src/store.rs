@@ -1,6 +1,6 @@
 //! Where usage lives, under the key: slots, windows, spacing, and one row per limited job.
 //!
-//! Six operations, each one atomic step. The store's clock decides. Usage knows no limits: every
+//! Each operation is one atomic step. The store's clock decides. Usage knows no limits: every
 //! question brings its own numbers, so that changing a number changes the next decision and
 //! nothing else. Limits that were set over HTTP are kept beside ([`Overrides`]).
 
@@ -11,15 +11,54 @@ mod overrides;
 pub use crate::limit::Room;
 pub use overrides::{MAX as MAX_OVERRIDES, Override, Overrides};
 
-use std::future::Future;
+use std::fmt;
+use std::future::{Future, Ready, ready};
 use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use crate::limit::{Key, Limited, OnLimit, Refusal, Space, Timestamp};
 
-/// The answer of a store operation, some time.
-pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+/// The answer of a store operation, some time. A store that knows it at once makes no allocation for it.
+pub struct Answer<'a, T>(When<'a, T>);
+
+enum When<'a, T> {
+    Now(Ready<Result<T, StoreError>>),
+    Later(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>),
+}
+
+impl<'a, T> Answer<'a, T> {
+    /// An answer that is known.
+    pub fn now(value: T) -> Answer<'a, T> {
+        Answer(When::Now(ready(Ok(value))))
+    }
+
+    /// An answer that somebody has to bring.
+    pub fn later(answer: impl Future<Output = Result<T, StoreError>> + Send + 'a) -> Answer<'a, T> {
+        Answer(When::Later(Box::pin(answer)))
+    }
+}
+
+impl<T> Future for Answer<'_, T> {
+    type Output = Result<T, StoreError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.get_mut().0 {
+            When::Now(answer) => Pin::new(answer).poll(cx),
+            When::Later(answer) => answer.as_mut().poll(cx),
+        }
+    }
+}
+
+impl<T> fmt::Debug for Answer<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            When::Now(_) => "Answer, known",
+            When::Later(_) => "Answer, on its way",
+        })
+    }
+}
 
 /// One claim's number: which claim of a job a row speaks of. Higher is newer; an operation that
 /// names an older one does nothing.
@@ -61,15 +100,14 @@ pub enum Verdict {
         at: Timestamp,
     },
     /// At least one key refused; nothing was spent. `which` is the index into `limited` of the
-    /// refusal that lets go last, `at` the earliest time at which all could allow it, `None` when a
-    /// slot must end first.
+    /// refusal that lets go last.
     Refused {
         /// Index into [`Claimed::limited`].
         which: usize,
         /// Why that key refused.
         why: Refusal,
-        /// The time of the start as far as all keys go: granted from 5 ms before it, if nothing
-        /// else starts. `None`: a slot must end first.
+        /// The time of the start as far as time goes, over all keys: granted from 5 ms before it, if
+        /// nothing else starts. Where `why` waits for a slot, that must end too; `None`: that is all.
         at: Option<Timestamp>,
         /// The strongest action of the keys that refused: drop, else reschedule, else wait.
         action: OnLimit,
@@ -204,7 +242,11 @@ pub trait Store: std::fmt::Debug + Send + Sync {
     /// Asks for the jobs in order until `want` have started: all limits of a job, or none. A job
     /// without a row gets one (held, due at `until`); a row of an older claim of the same job is
     /// replaced and its slots end. Verdicts are in the order of `asks`.
-    fn take<'a>(&'a self, asks: &'a [Claimed], want: usize) -> Answer<'a, Vec<Verdict>>;
+    fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>>;
+
+    /// The backend handed these jobs out just now, so earlier claims of them are over, whether their time
+    /// has passed or not: rows of older claims go with their slots, and are returned.
+    fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>>;
 
     /// The hand-out did not happen: out becomes held again, and the start is uncounted if it is
     /// still the newest. Says whether the row was out under this claim.

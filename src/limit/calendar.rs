@@ -202,124 +202,40 @@ mod tests {
         assert_eq!(Edges::fixed(u64::MAX, minute.ends).ends, Timestamp::NEVER);
     }
 
+    /// A window's unit, zone, a moment in it, and its edges.
+    const WALLS: &str = "
+        day   UTC              2026-11-20T13:00:00Z        2026-11-20T00:00:00Z 2026-11-21T00:00:00Z
+        day   Asia/Kolkata     2026-11-20T18:29:59.999999Z 2026-11-19T18:30:00Z 2026-11-20T18:30:00Z
+        day   Asia/Kolkata     2026-11-20T18:30:00Z        2026-11-20T18:30:00Z 2026-11-21T18:30:00Z
+        23h   Europe/Oslo      2026-03-29T12:00:00Z        2026-03-28T23:00:00Z 2026-03-29T22:00:00Z
+        25h   Europe/Oslo      2026-10-25T12:00:00Z        2026-10-24T22:00:00Z 2026-10-25T23:00:00Z
+        leapt America/Santiago 2026-09-06T12:00:00Z        2026-09-06T04:00:00Z 2026-09-07T03:00:00Z
+        again America/St_Johns 2010-11-07T02:31:30Z        2010-11-07T02:30:00Z 2010-11-08T03:30:00Z
+        again America/St_Johns 2010-11-07T02:45:00Z        2010-11-07T02:30:00Z 2010-11-08T03:30:00Z
+        never Pacific/Apia     2011-12-30T09:59:59Z        2011-12-29T10:00:00Z 2011-12-30T10:00:00Z
+        never Pacific/Apia     2011-12-30T10:00:00Z        2011-12-30T10:00:00Z 2011-12-31T10:00:00Z
+        week  UTC              2026-11-20T13:00:00Z        2026-11-16T00:00:00Z 2026-11-23T00:00:00Z
+        week  UTC              2026-11-16T00:00:00Z        2026-11-16T00:00:00Z 2026-11-23T00:00:00Z
+        month UTC              2028-02-29T23:59:59Z        2028-02-01T00:00:00Z 2028-03-01T00:00:00Z
+        month America/New_York 2026-11-01T04:30:00Z        2026-11-01T04:00:00Z 2026-12-01T05:00:00Z
+        year  UTC              2026-11-20T13:00:00Z        2026-01-01T00:00:00Z 2027-01-01T00:00:00Z";
+
+    /// Days of 23 and 25 hours, one that begins at one o'clock, one whose first minute the wall shows
+    /// twice, and one that never was.
     #[test]
     fn calendar_windows_follow_the_wall() {
-        let table = [
-            (
-                Unit::Day,
-                "UTC",
-                "2026-11-20T13:00:00Z",
-                "2026-11-20T00:00:00Z",
-                "2026-11-21T00:00:00Z",
-            ),
-            (
-                Unit::Day,
-                "Asia/Kolkata",
-                "2026-11-20T18:29:59.999999Z",
-                "2026-11-19T18:30:00Z",
-                "2026-11-20T18:30:00Z",
-            ),
-            (
-                Unit::Day,
-                "Asia/Kolkata",
-                "2026-11-20T18:30:00Z",
-                "2026-11-20T18:30:00Z",
-                "2026-11-21T18:30:00Z",
-            ),
-            // 23 hours, and 25.
-            (
-                Unit::Day,
-                "Europe/Oslo",
-                "2026-03-29T12:00:00Z",
-                "2026-03-28T23:00:00Z",
-                "2026-03-29T22:00:00Z",
-            ),
-            (
-                Unit::Day,
-                "Europe/Oslo",
-                "2026-10-25T12:00:00Z",
-                "2026-10-24T22:00:00Z",
-                "2026-10-25T23:00:00Z",
-            ),
-            // Clocks leap from midnight to one: the day begins at one.
-            (
-                Unit::Day,
-                "America/Santiago",
-                "2026-09-06T12:00:00Z",
-                "2026-09-06T04:00:00Z",
-                "2026-09-07T03:00:00Z",
-            ),
-            // At one minute past midnight the wall goes back to the day before.
-            (
-                Unit::Day,
-                "America/St_Johns",
-                "2010-11-07T02:31:30Z",
-                "2010-11-07T02:30:00Z",
-                "2010-11-08T03:30:00Z",
-            ),
-            (
-                Unit::Day,
-                "America/St_Johns",
-                "2010-11-07T02:45:00Z",
-                "2010-11-07T02:30:00Z",
-                "2010-11-08T03:30:00Z",
-            ),
-            // A day that never was.
-            (
-                Unit::Day,
-                "Pacific/Apia",
-                "2011-12-30T09:59:59Z",
-                "2011-12-29T10:00:00Z",
-                "2011-12-30T10:00:00Z",
-            ),
-            (
-                Unit::Day,
-                "Pacific/Apia",
-                "2011-12-30T10:00:00Z",
-                "2011-12-30T10:00:00Z",
-                "2011-12-31T10:00:00Z",
-            ),
-            (
-                Unit::Week,
-                "UTC",
-                "2026-11-20T13:00:00Z",
-                "2026-11-16T00:00:00Z",
-                "2026-11-23T00:00:00Z",
-            ),
-            (
-                Unit::Week,
-                "UTC",
-                "2026-11-16T00:00:00Z",
-                "2026-11-16T00:00:00Z",
-                "2026-11-23T00:00:00Z",
-            ),
-            (
-                Unit::Month,
-                "UTC",
-                "2028-02-29T23:59:59Z",
-                "2028-02-01T00:00:00Z",
-                "2028-03-01T00:00:00Z",
-            ),
-            (
-                Unit::Month,
-                "America/New_York",
-                "2026-11-01T04:30:00Z",
-                "2026-11-01T04:00:00Z",
-                "2026-12-01T05:00:00Z",
-            ),
-            (
-                Unit::Year,
-                "UTC",
-                "2026-11-20T13:00:00Z",
-                "2026-01-01T00:00:00Z",
-                "2027-01-01T00:00:00Z",
-            ),
-        ];
-        for (unit, zone, now, starts, ends) in table {
+        for line in WALLS.lines().skip(1) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let unit = match words[0] {
+                "week" => Unit::Week,
+                "month" => Unit::Month,
+                "year" => Unit::Year,
+                _ => Unit::Day,
+            };
             assert_eq!(
-                edges(unit, zone, now),
-                (at(starts), at(ends)),
-                "{unit:?} {zone} {now}"
+                edges(unit, words[1], words[2]),
+                (at(words[3]), at(words[4])),
+                "{line}"
             );
         }
     }

@@ -108,6 +108,7 @@ impl Pace {
         Room {
             starts: u32::try_from(starts).unwrap_or(u32::MAX),
             at: more,
+            slot: false,
         }
     }
 
@@ -127,6 +128,7 @@ impl Pace {
         Room {
             starts: u32::try_from(starts).unwrap_or(u32::MAX),
             at: more,
+            slot: false,
         }
     }
 

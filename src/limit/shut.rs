@@ -65,6 +65,7 @@ impl Shut {
             } else {
                 self.until.min(self.next)
             }),
+            slot: false,
         }
     }
 }

@@ -36,13 +36,16 @@ impl KeyState {
     /// The refusal that lets go last.
     pub fn ask(&self, limits: &Limits, now: Timestamp) -> Result<Timestamp, Refusal> {
         let mut worst: Option<Refusal> = None;
+        let mut opens: Option<Timestamp> = None;
         let mut refuse = |strategy, limit, current, at| {
             let refusal = Refusal {
                 strategy,
                 limit,
                 current,
                 at,
+                slot: at.is_none(),
             };
+            opens = opens.max(at);
             if worst.as_ref().is_none_or(|worst| refusal.outlasts(worst)) {
                 worst = Some(refusal);
             }
@@ -67,7 +70,11 @@ impl KeyState {
             let limit = limits.throttle.map_or(0, |throttle| throttle.limit.get());
             refuse(Strategy::Throttle, limit, limit, Some(at));
         }
-        worst.map_or(Ok(at), Err)
+        match worst {
+            // A slot alone does not help a key that is shut as well.
+            Some(worst) => Err(Refusal { at: opens, ..worst }),
+            None => Ok(at),
+        }
     }
 
     /// Takes a slot and counts a start at `at`, the latest time that [`KeyState::ask`] gave for
@@ -149,14 +156,15 @@ impl KeyState {
     pub fn room(&self, limits: &Limits, now: Timestamp) -> Room {
         let mut room = Room::OPEN;
         if let Some(shut) = self.is_shut(now) {
-            let Room { starts, at } = shut.room(now);
+            let Room { starts, at, slot } = shut.room(now);
             let at = at.map(granted_from);
-            room = room.and(Room { starts, at });
+            room = room.and(Room { starts, at, slot });
         }
         if let Some(most) = limits.concurrency {
             room = room.and(Room {
                 starts: most.saturating_sub(self.active),
                 at: None,
+                slot: true,
             });
         }
         for rate in &limits.rates {
@@ -211,6 +219,7 @@ impl KeyState {
             at: window
                 .and_then(|window| window.grows(limit, now))
                 .map(granted_from),
+            slot: false,
         }
     }
 }

@@ -243,8 +243,8 @@ impl Proxy {
             let waited = Instant::now();
             let (prospect, hint) = self.prospect(sections, &mut shut).await;
             let ends = !out.is_empty() || sidecar.draining.is_cancelled() || client.has_gone();
-            let in_time = |at| sidecar.instant_of(at) <= deadline + Duration::from_micros(EARLY);
-            let helps = prospect.slot || prospect.at.is_some_and(in_time);
+            let left = deadline.saturating_duration_since(waited) + Duration::from_micros(EARLY);
+            let helps = prospect.is_by(sidecar.store.now().plus(job::micros(left)));
             if ends || !helps || waited >= deadline {
                 if let Some(line) = &line {
                     sidecar.metrics.waited(line.since.elapsed());

@@ -193,11 +193,7 @@ pub(super) fn queue_rate_limit(limits: &Limits) -> Option<String> {
 
 /// A time as JSON bodies have it.
 pub(super) fn rfc3339(at: Timestamp) -> String {
-    let micros = i64::try_from(at.0).unwrap_or(i64::MAX);
-    match jiff::Timestamp::from_microsecond(micros) {
-        Ok(at) => format!("{at:.3}"),
-        Err(_) => "9999-12-31T23:59:59.999Z".to_owned(),
-    }
+    duration::rfc3339(at.0)
 }
 
 #[cfg(test)]

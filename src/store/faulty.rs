@@ -143,7 +143,7 @@ impl Faulty {
         operation: impl FnOnce() -> Answer<'a, T> + Send + 'a,
     ) -> Answer<'a, T> {
         let fault = self.next();
-        Box::pin(async move {
+        Answer::later(async move {
             pause(fault.delay).await;
             if let Some(error) = fault.before {
                 return Err(error);
@@ -166,8 +166,12 @@ impl Store for Faulty {
         self.inner.now()
     }
 
-    fn take<'a>(&'a self, asks: &'a [Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
+    fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
         self.run(move || self.inner.take(asks, want))
+    }
+
+    fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>> {
+        self.run(move || self.inner.claimed(claims))
     }
 
     fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool> {

@@ -1,14 +1,12 @@
 //! The store of one process: everything under one lock, gone when the process ends.
 //!
 //! Every step takes well under a microsecond and nothing waits inside, so one lock is all it needs;
-//! the futures of the [`Store`] trait are ready when they are made, and what they answer for is
-//! done by then.
+//! the answers of the [`Store`] trait are known when they are made.
 
 mod books;
 mod keys;
 mod slab;
 
-use std::future::ready;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
@@ -81,45 +79,46 @@ impl MemoryStore {
     }
 }
 
-fn answer<'a, T: Send + 'a>(value: T) -> Answer<'a, T> {
-    Box::pin(ready(Ok(value)))
-}
-
 impl Store for MemoryStore {
     fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    fn take<'a>(&'a self, asks: &'a [Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
+    fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
         let (mut books, now) = self.open();
-        answer(books.take(asks, want, now))
+        Answer::now(books.take(asks, want, now))
+    }
+
+    fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>> {
+        let (mut books, now) = self.open();
+        Answer::now(books.claimed(claims, now))
     }
 
     fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool> {
         let (mut books, now) = self.open();
-        answer(books.back(job, generation, now))
+        Answer::now(books.back(job, generation, now))
     }
 
     fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Ended>> {
         let (mut books, now) = self.open();
-        answer(books.end(job, generation, now))
+        Answer::now(books.end(job, generation, now))
     }
 
     fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
         let (mut books, now) = self.open();
-        answer(books.due(max, now))
+        Answer::now(books.due(max, now))
     }
 
     fn set(&self, change: Change) -> Answer<'_, bool> {
         let (mut books, now) = self.open();
         match change {
             Change::Override { space, key, set } => {
-                return answer(self.overrides.put(space, key, set));
+                return Answer::now(self.overrides.put(space, key, set));
             }
             Change::Clear => self.overrides.clear(),
             _ => {}
         }
-        answer(books.set(change, now))
+        Answer::now(books.set(change, now))
     }
 
     fn overrides(&self) -> &Overrides {
@@ -127,12 +126,12 @@ impl Store for MemoryStore {
     }
 
     fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>> {
-        answer(self.books().row(job).cloned())
+        Answer::now(self.books().row(job).cloned())
     }
 
     fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room> {
         let (books, now) = self.open();
-        answer(books.room(limited, now))
+        Answer::now(books.room(limited, now))
     }
 
     fn usage<'a>(
@@ -142,11 +141,11 @@ impl Store for MemoryStore {
         limits: &'a Limits,
     ) -> Answer<'a, Option<Usage>> {
         let (books, now) = self.open();
-        answer(books.usage(space, key, limits, now))
+        Answer::now(books.usage(space, key, limits, now))
     }
 
     fn count(&self, place: Place) -> Answer<'_, usize> {
-        answer(self.books().count(place))
+        Answer::now(self.books().count(place))
     }
 }
 

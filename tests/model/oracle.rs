@@ -119,14 +119,19 @@ impl Oracle {
         for (which, limited) in ask.limited.iter().enumerate() {
             let (allowed, why) = self.ask(limited, now);
             at = at.max(allowed);
-            refusals.extend(why.into_iter().map(|why| (which, why)));
+            // A key's times all count, whichever of its limits is named.
+            let opens = why.iter().filter_map(|why| why.at).max();
+            let lasts = |why: &Refusal| (why.slot, why.at);
+            let last = why.iter().map(lasts).max();
+            let named = why.into_iter().find(|why| Some(lasts(why)) == last);
+            refusals.extend(named.map(|why| (which, Refusal { at: opens, ..why })));
         }
         if !refusals.is_empty() {
-            let never = |why: &Refusal| why.at.unwrap_or(Timestamp::NEVER);
-            let last = refusals.iter().map(|(_, why)| never(why)).max().unwrap();
+            let lasts = |why: &Refusal| (why.slot, why.at);
+            let last = refusals.iter().map(|(_, why)| lasts(why)).max().unwrap();
             let (which, why) = refusals
                 .iter()
-                .find(|(_, why)| never(why) == last)
+                .find(|(_, why)| lasts(why) == last)
                 .cloned()
                 .unwrap();
             let action: OnLimit = refusals
@@ -136,7 +141,7 @@ impl Oracle {
                 .unwrap();
             return Verdict::Refused {
                 which,
-                at: why.at,
+                at: refusals.iter().filter_map(|(_, why)| why.at).max(),
                 why,
                 action,
             };
@@ -186,6 +191,7 @@ impl Oracle {
                 limit,
                 current,
                 at,
+                slot: at.is_none(),
             })
         };
         if let Some(until) = self.shut.get(&(limited.space, limited.key.clone()))

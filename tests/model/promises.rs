@@ -160,8 +160,15 @@ proptest! {
         let before = state.clone();
         let Err(refusal) = state.ask(&asked, now) else { return Ok(()) };
         assert_eq!(state, before);
+        assert_eq!(refusal.slot, asked.concurrency.is_some_and(|most| state.active() >= most));
+        if refusal.slot {
+            prop_assume!(asked.concurrency != Some(0));
+            while state.active() > 0 {
+                state.end();
+            }
+        }
         let Some(at) = refusal.at else {
-            assert!(state.active() >= asked.concurrency.unwrap());
+            assert!(refusal.slot && state.ask(&asked, now).is_ok(), "more than a slot is missing");
             return Ok(());
         };
         assert!(at > now.plus(EARLY));

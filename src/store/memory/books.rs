@@ -46,7 +46,7 @@ impl Books {
     }
 
     /// Asks for the jobs in order until `want` have started.
-    pub(super) fn take(&mut self, asks: &[Claimed], want: usize, now: Timestamp) -> Vec<Verdict> {
+    pub(super) fn take(&mut self, asks: &[&Claimed], want: usize, now: Timestamp) -> Vec<Verdict> {
         let now = self.forward(now);
         let mut started = 0;
         let mut verdicts = Vec::with_capacity(asks.len());
@@ -61,6 +61,17 @@ impl Books {
             self.keys.sweep(SWEPT, now);
         }
         verdicts
+    }
+
+    /// Rows of older claims of these jobs go with their slots.
+    pub(super) fn claimed(&mut self, claims: &[&Claimed], now: Timestamp) -> Vec<Row> {
+        let older = claims.iter().filter_map(|claim| {
+            let known = self.row(&claim.job)?.claimed.generation;
+            (known < claim.generation)
+                .then(|| self.end(&claim.job, None, now))
+                .flatten()
+        });
+        older.map(|ended| ended.row).collect()
     }
 
     /// Out becomes held again, and the start is uncounted where it is still the newest.
@@ -266,14 +277,18 @@ impl Books {
     fn start(&mut self, id: Id, ask: &Claimed, now: Timestamp) -> Verdict {
         let mut at = now;
         let mut refused: Option<(usize, Refusal, OnLimit)> = None;
+        let mut opens = None;
         for (which, limited) in ask.limited.iter().enumerate() {
             match self.keys.ask(limited, now) {
                 Ok(allowed) => at = at.max(allowed),
-                Err(why) => refused = Some(worse(refused, (which, why, limited.on_limit))),
+                Err(why) => {
+                    opens = opens.max(why.at);
+                    refused = Some(worse(refused, (which, why, limited.on_limit)));
+                }
             }
         }
         if let Some((which, why, action)) = refused {
-            let at = why.at;
+            let at = opens;
             return Verdict::Refused {
                 which,
                 why,
