@@ -272,9 +272,16 @@ impl Sidecar {
             })
     }
 
-    /// The number of the next claim.
+    /// The number of the next claim: by the store's clock, so that it is above that of any earlier claim
+    /// of the job, whichever sidecar made it.
     fn next_claim(&self) -> Gen {
-        Gen(self.claims.fetch_add(1, Ordering::Relaxed))
+        let now = self.store.now().0;
+        let above = |last: u64| Some(now.max(last + 1));
+        // Always `Ok`, for there is always a next number.
+        let last = self
+            .claims
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, above);
+        Gen(now.max(last.unwrap_or(0) + 1))
     }
 
     /// Whether a queue was paused through us.

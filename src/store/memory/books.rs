@@ -171,6 +171,12 @@ impl Books {
             } => self.keys.shut(&key, Shut::new(now, until, probe), at_least),
             Change::Open { key, started } => self.keys.open(&key, started, now),
             Change::Adopt { claimed, until } => self.adopt(claimed, until, now),
+            Change::Own {
+                job,
+                generation,
+                next,
+                until,
+            } => self.own(&job, generation, next, until),
             // Kept beside the books.
             Change::Override { .. } => false,
             Change::Clear => {
@@ -262,6 +268,7 @@ impl Books {
             until,
             started: None,
             hidden: false,
+            ours: true,
         };
         self.rows.insert(
             hash,
@@ -333,10 +340,26 @@ impl Books {
             until,
             started: None,
             hidden: false,
+            ours: true,
         };
         self.rows.insert(hash, Entry { row, taken });
         self.due_from = self.due_from.min(until);
         self.out += 1;
+        true
+    }
+
+    /// The held row goes on under another claim number.
+    fn own(&mut self, job: &str, generation: Gen, next: Gen, until: Timestamp) -> bool {
+        let held = self.row_mut(job).filter(|row| {
+            row.place == Place::Held && !row.hidden && row.claimed.generation == generation
+        });
+        let Some(row) = held.filter(|_| next > generation) else {
+            return false;
+        };
+        row.claimed.generation = next;
+        row.until = until;
+        row.ours = true;
+        self.due_from = self.due_from.min(until);
         true
     }
 
