@@ -29,7 +29,7 @@ use tokio::time::Instant;
 
 use crate::limit::Timestamp;
 
-pub use bounds::{Bounds, FileBounds, Given, PerKey, Strategy};
+pub use bounds::{Bounds, FileBounds, Given, PerKey, PushRate, Strategy};
 pub use edge::Edge;
 pub use estimate::{Counts, Held, Mark};
 pub use line::Turn;

@@ -7,7 +7,8 @@ use toml::de::DeValue;
 use super::LONGEST_WAIT;
 use super::reader::Table;
 use crate::policy::numbers;
-use crate::pressure::{Given, Strategy};
+use crate::pressure::bounds::BLOCK_TIMEOUT_MAX;
+use crate::pressure::{Given, PushRate, Strategy};
 
 /// The longest `max_age` and `max_wait`.
 const YEAR: Duration = Duration::from_secs(366 * 86_400);
@@ -32,10 +33,10 @@ pub(super) fn bounds(table: &mut Table<'_>, everything: bool) -> Given {
         strategy: strategy(table, everything),
         warning_threshold: fraction(table, "warning_threshold"),
         resume_threshold: fraction(table, "resume_threshold"),
-        block_timeout_max: time(table, "block_timeout_max", LONGEST_WAIT),
+        block_timeout_max: time(table, "block_timeout_max", BLOCK_TIMEOUT_MAX, LONGEST_WAIT),
         enqueue_rate: enqueue_rate(table),
-        max_age: time(table, "max_age", YEAR),
-        max_wait: time(table, "max_wait", YEAR),
+        max_age: time(table, "max_age", YEAR, YEAR),
+        max_wait: time(table, "max_wait", YEAR, YEAR),
         per_key: None,
     }
 }
@@ -84,12 +85,17 @@ fn fraction(table: &mut Table<'_>, name: &'static str) -> Option<f64> {
     fits
 }
 
-fn time(table: &mut Table<'_>, name: &'static str, most: Duration) -> Option<Duration> {
+fn time(
+    table: &mut Table<'_>,
+    name: &'static str,
+    default: Duration,
+    most: Duration,
+) -> Option<Duration> {
     table.get(name)?;
-    Some(table.duration(name, most, Duration::ZERO..=most))
+    Some(table.duration(name, default, Duration::ZERO..=most))
 }
 
-fn enqueue_rate(table: &mut Table<'_>) -> Option<crate::limit::Rate> {
+fn enqueue_rate(table: &mut Table<'_>) -> Option<PushRate> {
     let example = "enqueue_rate = { limit = 100, period = \"1s\" }";
     let mut rate = table.maybe_table("enqueue_rate", example)?;
     let (limit, period) = (rate.integer("limit"), rate.micros("period"));
@@ -102,6 +108,7 @@ fn enqueue_rate(table: &mut Table<'_>) -> Option<crate::limit::Rate> {
     }
     let found = match (&limit, &period) {
         (Some((limit, at)), Some((period, until))) => numbers::rate(*limit, *period)
+            .map(PushRate::from)
             .map_err(|wrong| {
                 let span = if wrong.member == "period" { until } else { at };
                 let title = format!("`{}.{}` is out of range", rate.path, wrong.member);

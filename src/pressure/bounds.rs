@@ -1,6 +1,7 @@
 //! What bounds a queue: the file's `[[queue]]` entries, and what was set over HTTP laid over them.
 
 use std::collections::HashMap;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,6 +47,24 @@ impl Strategy {
     }
 }
 
+/// How fast producers may enqueue: `limit` jobs in any interval of `period` microseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PushRate {
+    /// The most jobs in one period.
+    pub limit: NonZeroU32,
+    /// The period in microseconds.
+    pub period: NonZeroU64,
+}
+
+impl From<Rate> for PushRate {
+    fn from(rate: Rate) -> PushRate {
+        PushRate {
+            limit: rate.limit,
+            period: rate.period,
+        }
+    }
+}
+
 /// A bound of its own for each key inside a queue, such as each tenant.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PerKey {
@@ -71,7 +90,7 @@ pub struct Given {
     /// The longest that a producer may wait.
     pub block_timeout_max: Option<Duration>,
     /// The most jobs that producers may enqueue in a period.
-    pub enqueue_rate: Option<Rate>,
+    pub enqueue_rate: Option<PushRate>,
     /// Refuse while the oldest available job is older than this.
     pub max_age: Option<Duration>,
     /// Refuse jobs that could not be expected to start within this.
@@ -142,7 +161,7 @@ pub struct Bounds {
     /// The longest that a producer may wait.
     pub block_timeout_max: Duration,
     /// The most jobs that producers may enqueue in a period.
-    pub enqueue_rate: Option<Rate>,
+    pub enqueue_rate: Option<PushRate>,
     /// Refuse while the oldest available job is older than this.
     pub max_age: Option<Duration>,
     /// Refuse jobs that could not be expected to start within this.

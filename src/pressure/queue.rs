@@ -7,13 +7,13 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::Away;
-use super::bounds::{Bounds, Strategy};
+use super::bounds::{Bounds, PushRate, Strategy};
 use super::drain::Drain;
 use super::edge::{Edge, Edges};
 use super::estimate::{Counts, Estimate, Held, Mark, NEAR, Want as Look};
 use super::hidden::Hidden;
 use super::sizes::Sizes;
-use crate::limit::{Rate, Timestamp, Window};
+use crate::limit::{Timestamp, Window};
 
 /// How long a queue of which nothing could be dropped refuses instead.
 const UNDROPPABLE: Duration = Duration::from_secs(1);
@@ -85,7 +85,7 @@ pub struct Full {
     /// Whether this is worth an event: the first since the queue accepted one.
     pub say: bool,
     /// The rate that is used up, where that is what was met.
-    pub rate: Option<Rate>,
+    pub rate: Option<PushRate>,
 }
 
 /// What one queue says to an enqueue.
@@ -343,7 +343,7 @@ impl Queue {
         })
     }
 
-    fn window(&mut self, rate: Rate) -> &mut Window {
+    fn window(&mut self, rate: PushRate) -> &mut Window {
         let period = rate.period.get();
         if self
             .window

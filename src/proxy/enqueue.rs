@@ -8,7 +8,7 @@ use http::request::Parts;
 use super::body::Body;
 use super::outlive::{Client, to_the_end};
 use super::refuse;
-use super::respond::Fault;
+use super::respond::{self, Fault};
 use super::{DEPTH, Proxy, mirror};
 use crate::json::{self, Json, JsonError, Kind, Splice};
 use crate::limit::Space;
@@ -38,7 +38,12 @@ enum Refused {
 
 impl Proxy {
     /// Answers one enqueue of a job, of a batch, or of templates of jobs.
-    pub(super) async fn enqueue(&self, parts: Parts, body: Bytes, sends: Sends) -> Response<Body> {
+    pub(super) async fn enqueue(
+        &self,
+        mut parts: Parts,
+        body: Bytes,
+        sends: Sends,
+    ) -> Response<Body> {
         let sidecar = &self.sidecar;
         let mut places = None;
         if sends != Sends::Templates && sidecar.pressure.any() {
@@ -53,7 +58,7 @@ impl Proxy {
         let matters =
             brings || (limits && (policies.rejects() || json::may_name(&body, VISIBILITY)));
         if !matters && places.is_none() {
-            return self.send_on(&parts, body).await;
+            return self.send_on(&mut parts, body).await;
         }
         let prepared = match matters {
             true => self.prepared(&parts, &body, sends, &policies),
@@ -79,11 +84,11 @@ impl Proxy {
         };
         drop(policies);
         let proxy = self.clone();
-        let call = self.enqueue_call(&parts, body);
         let scope = match &places {
             Some(_) => sidecar.scopes.of(&parts.headers),
             None => 0,
         };
+        let call = self.enqueue_call(&mut parts, body);
         // The job may be stored although its producer hangs up: the call runs to its end, so that what
         // is counted is what is stored.
         let work = async move {
@@ -112,18 +117,18 @@ impl Proxy {
     }
 
     /// Forwards a body that is known, as it is.
-    async fn send_on(&self, parts: &Parts, body: Bytes) -> Response<Body> {
+    async fn send_on(&self, parts: &mut Parts, body: Bytes) -> Response<Body> {
         match self.upstream.call(self.enqueue_call(parts, body)).await {
             Ok(reply) => self.theirs(parts, reply),
             Err(error) => refuse(parts, Fault::backend(&error, true)),
         }
     }
 
-    fn enqueue_call(&self, parts: &Parts, body: Bytes) -> Call {
+    fn enqueue_call(&self, parts: &mut Parts, body: Bytes) -> Call {
         Call {
             method: parts.method.clone(),
             target: self.target(&parts.uri),
-            headers: parts.headers.clone(),
+            headers: respond::take_headers(parts),
             body,
             timeout: self.sidecar.live().settings.upstream_timeout,
         }
