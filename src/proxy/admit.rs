@@ -12,7 +12,7 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::enqueue::Sends;
-use super::respond::Fault;
+use super::respond::{Fault, More};
 use super::{DEPTH, Proxy, Sidecar};
 use crate::events::Value;
 use crate::json::{Json, JsonError};
@@ -189,83 +189,51 @@ impl Sidecar {
         if full.say {
             self.tell_rejected(full, body, sends);
         }
-        let queue = &full.queue;
         let (used, bound) = (full.depth, full.bound);
-        let seconds = self.retry_after(full);
-        let (code, message) = match full.met {
-            Met::Depth => (
-                "QUEUE_FULL",
-                format!("Queue '{queue}' has reached its depth bound ({bound}): {used} jobs wait"),
-            ),
-            Met::Bytes => (
-                "QUEUE_FULL",
-                format!(
-                    "Queue '{queue}' has reached its size bound ({bound} bytes): {used} bytes wait"
-                ),
-            ),
-            Met::Age => (
-                "QUEUE_FULL",
-                format!("Queue '{queue}' has jobs older than its age bound ({bound} s): {used} s"),
-            ),
-            Met::Wait => (
-                "QUEUE_FULL",
-                format!(
-                    "Queue '{queue}' would keep a job waiting beyond its bound ({bound} s): {used} s"
-                ),
-            ),
-            Met::Rate => (
-                "rate_limited",
-                format!(
-                    "Queue '{queue}' has taken the {bound} jobs that may be enqueued in its period"
-                ),
-            ),
+        let (code, unit) = match full.met {
+            Met::Depth => ("QUEUE_FULL", None),
+            Met::Bytes => ("QUEUE_FULL", Some("bytes")),
+            Met::Age | Met::Wait => ("QUEUE_FULL", Some("seconds")),
+            Met::Rate => ("rate_limited", None),
         };
-        let message = match full.ever {
-            true => message,
-            false => format!("{message}; so many jobs at once can never fit"),
-        };
-        let mut fault = Fault::new(StatusCode::TOO_MANY_REQUESTS, code, message)
-            .later(Duration::from_secs(seconds))
-            .with("queue", &**queue)
+        let mut fault = Fault::new(StatusCode::TOO_MANY_REQUESTS, code, message(full))
+            .later(Duration::from_secs(self.retry_after(full)))
+            .with("queue", &*full.queue)
             .with("depth", used)
             .with("bound", bound)
             .with("strategy", full.strategy.as_str());
         fault.retryable = full.ever;
-        let unit = match full.met {
-            Met::Depth | Met::Rate => None,
-            Met::Bytes => Some("bytes"),
-            Met::Age | Met::Wait => Some("seconds"),
-        };
         if let Some(unit) = unit {
             fault = fault.with("unit", unit);
         }
+        let mut more = More::default();
         if full.met == Met::Rate {
-            self.rate_headers(full, &mut fault);
-            return fault;
+            more.headers = self.rate_headers(full);
+        } else {
+            more.headers = depth_headers(used, bound);
+            more.members = fault.details.clone();
         }
-        fault.members = fault.details.clone();
+        fault.more = Some(Box::new(more));
         if let Some(drain) = full.drain {
             fault = fault.with("drain_per_second", (drain * 1e3).round() / 1e3);
         }
-        fault.headers = depth_headers(used, bound);
         fault
     }
 
     /// `X-RateLimit-Limit`, `-Remaining` and `-Reset` (Unix seconds).
-    fn rate_headers(&self, full: &Full, fault: &mut Fault) {
+    fn rate_headers(&self, full: &Full) -> Vec<(HeaderName, HeaderValue)> {
         let after = u64::try_from(full.after.unwrap_or_default().as_micros()).unwrap_or(0);
         let reset = self.store.now().plus(after).0.div_ceil(1_000_000);
+        let remaining = full.bound.saturating_sub(full.depth);
         let headers = [
             ("x-ratelimit-limit", full.bound),
-            (
-                "x-ratelimit-remaining",
-                full.bound.saturating_sub(full.depth),
-            ),
+            ("x-ratelimit-remaining", remaining),
             ("x-ratelimit-reset", reset),
         ];
-        let named =
-            headers.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from(value)));
-        fault.headers.extend(named);
+        let named = headers.into_iter();
+        named
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from(value)))
+            .collect()
     }
 
     /// Whole seconds until it is worth trying again: as the queue empties, and up to a quarter more, so
@@ -362,6 +330,22 @@ impl Sidecar {
             }
         }
         to_drop
+    }
+}
+
+/// Why an enqueue does not fit, for people: some SDKs show nothing else.
+fn message(full: &Full) -> String {
+    let (queue, used, bound) = (&full.queue, full.depth, full.bound);
+    let why = match full.met {
+        Met::Depth => format!("has reached its depth bound ({bound}): {used} jobs wait"),
+        Met::Bytes => format!("has reached its size bound ({bound} bytes): {used} bytes wait"),
+        Met::Age => format!("has jobs older than its age bound ({bound} s): {used} s"),
+        Met::Wait => format!("would keep a job waiting beyond its bound ({bound} s): {used} s"),
+        Met::Rate => format!("has taken the {bound} jobs that may be enqueued in its period"),
+    };
+    match full.ever {
+        true => format!("Queue '{queue}' {why}"),
+        false => format!("Queue '{queue}' {why}; so many jobs at once can never fit"),
     }
 }
 

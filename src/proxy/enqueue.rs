@@ -14,6 +14,7 @@ use crate::json::{self, Json, JsonError, Kind, Splice};
 use crate::limit::Space;
 use crate::metrics::Event;
 use crate::policy::{self, Accept, FieldError, JobView, PolicySet, Sent};
+use crate::pressure::Places;
 use crate::upstream::Call;
 
 /// The option whose value backends do not give back.
@@ -83,14 +84,24 @@ impl Proxy {
             }
         };
         drop(policies);
+        self.send_counted(parts, body, keys, places).await
+    }
+
+    /// Forwards a body whose jobs count: the call runs to its end although the producer hangs up, so that
+    /// what is counted is what is stored.
+    async fn send_counted(
+        &self,
+        mut parts: Parts,
+        body: Bytes,
+        keys: Vec<crate::limit::Limited>,
+        mut places: Option<Places>,
+    ) -> Response<Body> {
         let proxy = self.clone();
         let scope = match &places {
-            Some(_) => sidecar.scopes.of(&parts.headers),
+            Some(_) => self.sidecar.scopes.of(&parts.headers),
             None => 0,
         };
         let call = self.enqueue_call(&mut parts, body);
-        // The job may be stored although its producer hangs up: the call runs to its end, so that what
-        // is counted is what is stored.
         let work = async move {
             if let Some(places) = &mut places {
                 places.sending();
@@ -102,15 +113,12 @@ impl Proxy {
                     proxy.drop_oldest(to_drop, scope).await;
                 }
             }
-            if answer
-                .as_ref()
-                .is_ok_and(|reply| reply.status == http::StatusCode::CREATED)
-            {
+            if (answer.as_ref()).is_ok_and(|reply| reply.status == http::StatusCode::CREATED) {
                 proxy.sidecar.enqueued(keys);
             }
             answer
         };
-        match to_the_end(&sidecar.tasks, Client::default(), work).await {
+        match to_the_end(&self.sidecar.tasks, Client::default(), work).await {
             Ok(reply) => self.theirs(&parts, reply),
             Err(error) => refuse(&parts, Fault::backend(&error, true)),
         }

@@ -32,12 +32,19 @@ pub struct Fault {
     pub retry_after: Option<Duration>,
     /// Facts for programs.
     pub details: Map<String, Value>,
-    /// More members of `error`, where a text wants them there.
-    pub members: Map<String, Value>,
-    /// More headers.
-    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// What else a text wants in the answer.
+    pub more: Option<Box<More>>,
     /// The connection cannot be used after this.
     pub close: bool,
+}
+
+/// What else stands in an answer.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct More {
+    /// Members of `error`.
+    pub members: Map<String, Value>,
+    /// Headers.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 #[derive(Serialize)]
@@ -54,7 +61,7 @@ struct Inner<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<&'a str>,
     #[serde(flatten)]
-    members: &'a Map<String, Value>,
+    members: Option<&'a Map<String, Value>>,
     #[serde(skip_serializing_if = "Map::is_empty")]
     details: &'a Map<String, Value>,
 }
@@ -70,8 +77,7 @@ impl Fault {
             hint: None,
             retry_after: None,
             details: Map::new(),
-            members: Map::new(),
-            headers: Vec::new(),
+            more: None,
             close: false,
         }
     }
@@ -169,7 +175,7 @@ impl Fault {
                     .and_then(|id| id.to_str().ok())
                     .unwrap_or_default(),
                 hint: self.hint,
-                members: &self.members,
+                members: self.more.as_ref().map(|more| &more.members),
                 details: &self.details,
             },
         });
@@ -185,7 +191,9 @@ impl Fault {
         if let Some(after) = self.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(retry_seconds(after)));
         }
-        headers.extend(self.headers.iter().cloned());
+        if let Some(more) = &self.more {
+            headers.extend(more.headers.iter().cloned());
+        }
         if self.close {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
