@@ -42,6 +42,9 @@ use queue::{Asked, Queue};
 /// More queues than this have no state: those that were not used for longest are forgotten.
 const MOST: usize = 10_000;
 
+/// More queues without bounds than this are not warned of one by one.
+const MOST_WARNED: usize = 1_000;
+
 /// Why the backend could not be asked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Away {
@@ -60,6 +63,8 @@ pub struct Pressure {
     table: ArcSwap<Table>,
     marks: AtomicU64,
     state: Mutex<State>,
+    /// Queues without bounds that were warned of.
+    unbounded: Mutex<HashSet<Box<str>>>,
     /// The backend was seen to tell how many jobs are scheduled, and how many are to be tried again.
     tells: (AtomicBool, AtomicBool),
 }
@@ -184,6 +189,7 @@ impl Pressure {
             table: ArcSwap::from_pointee(Table::new(file, HashMap::new())),
             marks: AtomicU64::new(1),
             state: Mutex::default(),
+            unbounded: Mutex::default(),
             tells: Default::default(),
         })
     }
@@ -200,6 +206,15 @@ impl Pressure {
     /// The bounds of a queue.
     pub fn bounds(&self, queue: &str) -> Option<Arc<Bounds>> {
         self.table.load().of(queue).cloned()
+    }
+
+    /// Whether a queue without bounds is seen for the first time.
+    pub fn first_unbounded(&self, queue: &str) -> bool {
+        let mut known = self
+            .unbounded
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        !known.contains(queue) && known.len() < MOST_WARNED && known.insert(queue.into())
     }
 
     /// What is said of a queue's bounds, by the file and over HTTP; `None`: nothing.

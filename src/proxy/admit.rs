@@ -163,7 +163,15 @@ impl Sidecar {
     /// What one job wants.
     fn want(&self, queue: Option<&str>, job: Json<'_>) -> Option<Want> {
         let queue = queue.unwrap_or("default");
-        let bounds = self.pressure.bounds(queue)?;
+        let Some(bounds) = self.pressure.bounds(queue) else {
+            if self.pressure.first_unbounded(queue) {
+                tracing::warn!(
+                    queue,
+                    "the queue has no bound: it can grow until the backend fails"
+                );
+            }
+            return None;
+        };
         let pace = bounds.max_wait.and_then(|_| self.pace(queue));
         Some(Want {
             queue: Arc::from(queue),

@@ -18,6 +18,8 @@ use crate::upstream::{Reply, UpstreamError};
 
 /// How long a look waits for enqueues that are on their way.
 const SETTLE: Duration = Duration::from_millis(250);
+/// The most queues that one line names.
+const NAMED: usize = 20;
 /// How long the backend may take to say how deep a queue is.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -272,6 +274,36 @@ impl Proxy {
             .sidecar
             .tasks
             .spawn(async move { proxy.look(&queue, scope).await });
+    }
+
+    /// Says once which of the backend's queues have no bound: they can grow until it fails (backpressure
+    /// text, 6.3).
+    pub(super) async fn warn_of_unbounded(&self) {
+        let call = super::get(self, 0, "/ojs/v1/queues".to_owned());
+        let Ok(reply) = super::call(self, "queues", call).await else {
+            return;
+        };
+        let Ok(whole) = Json::parse(&reply.body, DEPTH) else {
+            return;
+        };
+        let lists = ["queues", "items"].into_iter();
+        let each = lists
+            .filter_map(|name| whole.get_exact(name))
+            .flat_map(|list| list.items());
+        let pressure = &self.sidecar.pressure;
+        let names: Vec<String> = each
+            .filter_map(|queue| Some(queue.get_exact("name")?.text()?.into_owned()))
+            .filter(|name| pressure.bounds(name).is_none() && pressure.first_unbounded(name))
+            .collect();
+        if !names.is_empty() {
+            let shown: Vec<&str> = names.iter().take(NAMED).map(String::as_str).collect();
+            let more = if names.len() > NAMED { ", …" } else { "" };
+            tracing::warn!(
+                queues = format!("{}{more}", shown.join(", ")),
+                "{} queues have no bound: they can grow until the backend fails",
+                names.len()
+            );
+        }
     }
 
     /// Queues near their bound are looked at although nobody enqueues, so that it is known when they are
