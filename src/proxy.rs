@@ -52,6 +52,7 @@ mod service;
 mod settle;
 mod shape;
 mod start;
+mod stream;
 mod sweep;
 mod tell;
 mod wait;
