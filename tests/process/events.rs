@@ -18,7 +18,25 @@ struct Subscriber(BufReader<TcpStream>);
 impl Subscriber {
     /// Opens a stream; the head of the reply beside it.
     fn open(to: SocketAddr, query: &str, more: &str) -> (Subscriber, String) {
-        let mut stream = TcpStream::connect(to).unwrap();
+        Subscriber::on(TcpStream::connect(to).unwrap(), query, more)
+    }
+
+    /// One whose side of the connection has room for hardly anything.
+    fn narrow(to: SocketAddr) -> Subscriber {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let stream = runtime.block_on(async {
+            let socket = tokio::net::TcpSocket::new_v4().unwrap();
+            socket.set_recv_buffer_size(4096).unwrap();
+            socket.connect(to).await.unwrap().into_std().unwrap()
+        });
+        stream.set_nonblocking(false).unwrap();
+        Subscriber::on(stream, "", "").0
+    }
+
+    fn on(mut stream: TcpStream, query: &str, more: &str) -> (Subscriber, String) {
         stream.set_read_timeout(Some(LONG)).unwrap();
         let request = format!(
             "GET /ojs/v1/events/stream{query} HTTP/1.1\r\nHost: ojs\r\nAccept: text/event-stream\r\n{more}\r\n"
@@ -59,7 +77,10 @@ impl Subscriber {
     /// The id and the data of the next event with this name.
     fn event(&mut self, name: &str) -> (Option<String>, Value) {
         let mut id = None;
+        let begun = Instant::now();
         loop {
+            // Signs of life alone would keep it here for ever.
+            assert!(begun.elapsed() < LONG, "no {name}");
             let line = self.line().expect(name);
             if let Some(value) = line.strip_prefix("id: ") {
                 id = Some(value.to_owned());
@@ -119,7 +140,7 @@ impl Scripted {
                 for text in scene.says {
                     drop(stream.write_all(text.as_bytes()));
                     // Told to go on, or forgotten.
-                    drop(scene.go.recv());
+                    let _ = scene.go.recv();
                 }
             }
         });
@@ -139,7 +160,7 @@ const STREAM: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charse
 fn the_backends_stream_is_relayed_and_taken_up_again() {
     let frame = "id: b1\r\nevent: job.enqueued\r\ndata: {\"id\":\"j\",\"meta\":{\"a\":1,\"ojs.rate_limit.mirror\":{\"policy\":{\"key\":\"k\"},\"at\":\"options\"}}}\r\n\r\nid: b2\nda";
     let (go_on, first) = scene(&[STREAM, frame]);
-    let (_stay, second) = scene(&[STREAM, "id: b3\ndata: {\"type\":\"job.completed\"}\n\n"]);
+    let (stay, second) = scene(&[STREAM, "id: b3\ndata: {\"type\":\"job.completed\"}\n\n"]);
     let backend = Scripted::run(vec![first, second]);
     let sidecar = backend.sidecar();
     let credentials =
@@ -177,7 +198,7 @@ fn the_backends_stream_is_relayed_and_taken_up_again() {
         asked.to_ascii_lowercase().contains("last-event-id: b1\r\n"),
         "{asked}"
     );
-    drop(_stay);
+    drop(stay);
     assert_eq!(client.after("id: "), "b3", "half a frame is no frame");
     assert_eq!(client.after("data: "), "{\"type\":\"job.completed\"}");
 }
@@ -244,12 +265,16 @@ fn ours_and_theirs_in_one_stream() {
     let (mut later, head) = Subscriber::open(sidecar.data, "?channel=queue:q", "");
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     backend.come();
-    until("the backend's stream is taken up again", || {
-        let job = enqueue(sidecar.data, "q", json!({}));
+    let heard = std::thread::spawn(move || {
         let (_, data) = later.event("job.state_changed");
-        (data["job_id"] == *job || data["queue"] == "q").then_some(())
+        assert_eq!(data["queue"], "q");
     });
-    drop((both, ours, later));
+    until("the backend's stream is taken up again", || {
+        enqueue(sidecar.data, "q", json!({}));
+        heard.is_finished().then_some(())
+    });
+    heard.join().unwrap();
+    drop((both, ours));
     until("nobody listens", || {
         (sidecar.metric("ojs_throttle_event_subscribers") == 0.0).then_some(())
     });
@@ -295,14 +320,12 @@ fn churn(sidecar: &Sidecar, count: usize) -> Duration {
 /// as before, who reads has heard everything, and the end is not held up.
 #[test]
 fn who_does_not_read_costs_bounded_memory_and_no_throughput() {
-    const JOBS: usize = 3000;
+    const JOBS: usize = 400;
     let backend = Backend::start(Lax::spec());
     let mut sidecar = Sidecar::run(&config(backend.addr, "", ""));
     let warm = churn(&sidecar, JOBS);
     let alone = churn(&sidecar, JOBS).min(warm);
-    let asleep: Vec<_> = (0..20)
-        .map(|_| Subscriber::open(sidecar.data, "", "").0)
-        .collect();
+    let asleep: Vec<_> = (0..20).map(|_| Subscriber::narrow(sidecar.data)).collect();
     let (reader, _) = Subscriber::open(sidecar.data, "?types=rate_limit.*", "");
     let (give, heard) = mpsc::channel();
     std::thread::spawn(move || {
@@ -312,7 +335,7 @@ fn who_does_not_read_costs_bounded_memory_and_no_throughput() {
             released += usize::from(line == "event: rate_limit.released");
             assert_ne!(line, "event: system.events_dropped");
         }
-        drop(give.send(released));
+        let _ = give.send(released);
     });
     // Until every buffer on the way to those who sleep is full.
     churn(&sidecar, JOBS);
@@ -327,7 +350,6 @@ fn who_does_not_read_costs_bounded_memory_and_no_throughput() {
         with < alone * 2,
         "{alone:?} alone, {with:?} beside 20 who do not read"
     );
-    let sent = sidecar.metric("ojs_throttle_events_sent_total");
     sidecar.signal("TERM");
     let begun = Instant::now();
     assert!(sidecar.ended().success());
@@ -337,11 +359,7 @@ fn who_does_not_read_costs_bounded_memory_and_no_throughput() {
         begun.elapsed()
     );
     let released = heard.recv_timeout(LONG).unwrap();
-    assert!(
-        released >= 3 * JOBS - 3,
-        "{released} of {}; {sent} sent",
-        3 * JOBS
-    );
+    assert!(released >= 3 * JOBS - 3, "{released} of {}", 3 * JOBS);
     drop(asleep);
 }
 
@@ -355,7 +373,10 @@ fn a_stream_ends_with_the_drain() {
         "q",
         json!({"rate_limit": {"key": "k", "concurrency": 1}}),
     );
-    assert_eq!(fetch(sidecar.data, "q", 1, "w").jobs(), [job.clone()]);
+    assert_eq!(
+        fetch(sidecar.data, "q", 1, "w").jobs(),
+        std::slice::from_ref(&job)
+    );
     let (mut stream, _) = Subscriber::open(sidecar.data, "", "");
     assert_eq!(stream.after("retry: "), "3000");
     sidecar.signal("TERM");

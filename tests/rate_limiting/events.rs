@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, sleep};
 
 use crate::client::{Client, ids};
@@ -298,6 +299,58 @@ async fn signs_of_life_and_a_last_word() {
     assert_eq!((&*last.event, last.id), ("server.shutdown", None));
     assert_eq!(last.data["data"]["reason"], "shutdown");
     assert_eq!(stream.frame().await, None);
+    pair.stop().await;
+}
+
+/// Real-time text, 5.4: who does not read loses the oldest events and is told how many; the newest are
+/// there when it reads on. Nobody waits for it.
+#[tokio::test(start_paused = true)]
+async fn who_does_not_read_loses_events_and_is_told() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let mut asleep = client
+        .net
+        .connect("127.0.0.1", client.addr.port())
+        .await
+        .unwrap();
+    let request = format!("GET {STREAM} HTTP/1.1\r\nHost: sidecar\r\n\r\n");
+    asleep.write_all(request.as_bytes()).await.unwrap();
+    sleep(Duration::from_millis(10)).await;
+    let began = Instant::now();
+    let mut last = String::new();
+    for _ in 0..800 {
+        last = client
+            .enqueue(job(
+                json!({"key": "k", "concurrency": 1, "rate": {"limit": 1, "period": "PT0.01S"}}),
+            ))
+            .await;
+        while client.fetch("q", 1).await.is_empty() {
+            sleep(Duration::from_millis(5)).await;
+        }
+        client.ack(&last).await;
+    }
+    assert!(
+        began.elapsed() < Duration::from_secs(50),
+        "under the time in which it is given up"
+    );
+    let mut text = Vec::new();
+    let needle = format!("\"rate_limit.released\",\"queue\":\"q\",\"job_id\":\"{last}\"");
+    let whole = async {
+        while !String::from_utf8_lossy(&text).contains(&needle) {
+            assert_ne!(asleep.read_buf(&mut text).await.unwrap(), 0);
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), whole)
+        .await
+        .expect("the newest events");
+    let text = String::from_utf8_lossy(&text);
+    assert!(text.contains(":events-dropped "), "{}", text.len());
+    let (_, told) = text
+        .split_once("event: system.events_dropped\ndata: ")
+        .unwrap();
+    let told: Value = serde_json::from_str(told.lines().next().unwrap()).unwrap();
+    let lost = told["data"]["dropped_count"].as_u64().unwrap();
+    let came = text.matches("event: rate_limit.").count() as u64;
+    assert_eq!(lost + came, 2 * 799, "all are accounted for");
     pair.stop().await;
 }
 
