@@ -273,9 +273,16 @@ impl Sidecar {
             })
     }
 
-    /// The number of the next claim.
+    /// The number of the next claim: by the store's clock, so that it is above that of any earlier claim
+    /// of the job, whichever sidecar made it.
     fn next_claim(&self) -> Gen {
-        Gen(self.claims.fetch_add(1, Ordering::Relaxed))
+        let now = self.store.now().0;
+        let above = |last: u64| Some(now.max(last + 1));
+        // Always `Ok`, for there is always a next number.
+        let last = self
+            .claims
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, above);
+        Gen(now.max(last.unwrap_or(0) + 1))
     }
 
     /// Whether a queue was paused through us.
@@ -379,7 +386,7 @@ async fn call(proxy: &Proxy, op: &'static str, call: Call) -> Result<Reply, Upst
 fn post(proxy: &Proxy, scope: u64, target: &str, body: impl Into<Bytes>) -> Call {
     Call {
         method: http::Method::POST,
-        target: target.to_owned(),
+        target: target.into(),
         headers: proxy.sidecar.own_headers(scope, true),
         body: body.into(),
         timeout: proxy.sidecar.live().settings.upstream_timeout,
@@ -390,7 +397,7 @@ fn post(proxy: &Proxy, scope: u64, target: &str, body: impl Into<Bytes>) -> Call
 fn get(proxy: &Proxy, scope: u64, target: String) -> Call {
     Call {
         method: http::Method::GET,
-        target,
+        target: target.into(),
         headers: proxy.sidecar.own_headers(scope, false),
         body: Bytes::new(),
         timeout: proxy

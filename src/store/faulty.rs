@@ -8,8 +8,8 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::{
-    Answer, Change, Claimed, Ended, Gen, Overrides, Place, Room, Row, Store, StoreError, Usage,
-    Verdict,
+    Answer, Change, Claimed, Ended, Gen, Number, Overrides, Place, Room, Row, Step, Store,
+    StoreError, Usage, Verdict, Wake,
 };
 use crate::limit::{Key, Limited, Limits, Space, Timestamp};
 
@@ -214,6 +214,26 @@ impl Store for Faulty {
     fn count(&self, place: Place) -> Answer<'_, usize> {
         self.run(move || self.inner.count(place))
     }
+
+    fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number> {
+        self.run(move || self.inner.number(name, step))
+    }
+
+    fn siblings(&self) -> usize {
+        self.inner.siblings()
+    }
+
+    fn offered<'a>(&'a self, scope: u64, queue: &'a str, max: usize) -> Answer<'a, Vec<Row>> {
+        self.run(move || self.inner.offered(scope, queue, max))
+    }
+
+    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
+        self.run(move || self.inner.announce(rows))
+    }
+
+    fn wake(&self) -> std::pin::Pin<Box<dyn Future<Output = Wake> + Send + '_>> {
+        self.inner.wake()
+    }
 }
 
 #[cfg(test)]
@@ -225,6 +245,8 @@ mod tests {
         Change::Shut {
             key: Key::new("k").unwrap(),
             until: Timestamp(until),
+            at_least: false,
+            probe: None,
         }
     }
 

@@ -9,11 +9,12 @@ mod slab;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tokio::time::Instant;
-
 use self::books::Books;
+use super::clock::Clock;
+use super::fleet::Numbers;
 use super::{
-    Answer, Change, Claimed, Ended, Gen, Overrides, Place, Room, Row, Store, Usage, Verdict,
+    Answer, Change, Claimed, Ended, Gen, Number, Overrides, Place, Room, Row, Step, Store, Usage,
+    Verdict,
 };
 use crate::limit::{Key, Limited, Limits, Space, Timestamp};
 
@@ -23,40 +24,22 @@ pub struct MemoryStore {
     clock: Clock,
     books: Mutex<Books>,
     overrides: Overrides,
-}
-
-/// Wall time that runs on tokio's monotonic clock: it does not jump, and stands still with paused
-/// time.
-#[derive(Clone, Copy, Debug)]
-pub struct Clock {
-    base: Instant,
-    unix_base: Timestamp,
-}
-
-impl Clock {
-    /// A clock on which it is `unix_micros` microseconds since the Unix epoch now.
-    pub fn new(unix_micros: u64) -> Clock {
-        Clock {
-            base: Instant::now(),
-            unix_base: Timestamp(unix_micros),
-        }
-    }
-
-    /// The time.
-    pub fn now(&self) -> Timestamp {
-        let since = self.base.elapsed();
-        self.unix_base
-            .plus(since.as_secs() * 1_000_000 + u64::from(since.subsec_micros()))
-    }
+    numbers: Mutex<Numbers>,
 }
 
 impl MemoryStore {
     /// An empty store, on whose clock it is `unix_micros` microseconds since the Unix epoch now.
     pub fn new(unix_micros: u64) -> MemoryStore {
+        MemoryStore::on(Clock::new(unix_micros))
+    }
+
+    /// An empty store that goes by this clock.
+    pub fn on(clock: Clock) -> MemoryStore {
         MemoryStore {
-            clock: Clock::new(unix_micros),
+            clock,
             books: Mutex::new(Books::new()),
             overrides: Overrides::default(),
+            numbers: Mutex::default(),
         }
     }
 
@@ -69,6 +52,10 @@ impl MemoryStore {
     /// worst, so they are used on.
     fn books(&self) -> MutexGuard<'_, Books> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn numbers(&self) -> MutexGuard<'_, Numbers> {
+        self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The books and the time. The clock is read under the lock, so that times are in the order of
@@ -90,7 +77,8 @@ impl Store for MemoryStore {
     }
 
     fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>> {
-        Answer::now(self.books().claimed(claims))
+        let (mut books, now) = self.open();
+        Answer::now(books.claimed(claims, now))
     }
 
     fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool> {
@@ -99,7 +87,8 @@ impl Store for MemoryStore {
     }
 
     fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Ended>> {
-        Answer::now(self.books().end(job, generation))
+        let (mut books, now) = self.open();
+        Answer::now(books.end(job, generation, now))
     }
 
     fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
@@ -113,7 +102,10 @@ impl Store for MemoryStore {
             Change::Override { space, key, set } => {
                 return Answer::now(self.overrides.put(space, key, set));
             }
-            Change::Clear => self.overrides.clear(),
+            Change::Clear => {
+                self.overrides.clear();
+                self.numbers().clear();
+            }
             _ => {}
         }
         Answer::now(books.set(change, now))
@@ -144,6 +136,11 @@ impl Store for MemoryStore {
 
     fn count(&self, place: Place) -> Answer<'_, usize> {
         Answer::now(self.books().count(place))
+    }
+
+    fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number> {
+        let mut numbers = self.numbers();
+        Answer::now(numbers.step(name, step, self.clock.now()))
     }
 }
 
