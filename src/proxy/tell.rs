@@ -15,7 +15,7 @@ use crate::store::Claimed;
 impl Sidecar {
     /// A held job was refused for the first time since it waits: it is counted, and told.
     pub(super) fn exceeded(&self, held: &Held, by: &Limited, why: &Refusal) {
-        self.metrics.exceeded(by.key.as_str(), why.strategy);
+        self.metrics.exceeded(by, why.strategy);
         let Some(about) = self.about(held, by.space, &by.key) else {
             return;
         };

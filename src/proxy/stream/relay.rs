@@ -15,7 +15,7 @@ use crate::events::frames::{data, field, with_data};
 use crate::events::{Channel, Filter, Frames};
 use crate::json::Json;
 use crate::ojs;
-use crate::upstream::ReplyBody;
+use crate::upstream::{Path, ReplyBody};
 
 /// How long the backend may take to begin a stream. The client's own begins meanwhile at the latest.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -48,7 +48,7 @@ pub(super) enum Relayed {
 
 /// Where a backend may have its events.
 struct Source {
-    target: String,
+    target: Path,
     /// Whether a clean end is the end: those of one job end with the job.
     ends: bool,
 }
@@ -119,11 +119,11 @@ impl Relay {
         // Where real backends have theirs today.
         match &filter.channel {
             Channel::Job(id) => sources.push(Source {
-                target: format!("/ojs/v1/jobs/{}/events{query}", ojs::encoded(id)),
+                target: format!("/ojs/v1/jobs/{}/events{query}", ojs::encoded(id)).into(),
                 ends: true,
             }),
             Channel::Queue(name) => sources.push(Source {
-                target: format!("/ojs/v1/queues/{}/events{query}", ojs::encoded(name)),
+                target: format!("/ojs/v1/queues/{}/events{query}", ojs::encoded(name)).into(),
                 ends: false,
             }),
             Channel::All | Channel::Other(_) => {}
@@ -216,7 +216,7 @@ impl Relay {
             Some(Ok(last)) => request.headers_mut().insert("last-event-id", last),
             _ => request.headers_mut().remove("last-event-id"),
         };
-        let Ok(target) = source.target.parse() else {
+        let Ok(target) = source.target.clone().into_uri() else {
             self.state = State::Off;
             return;
         };
