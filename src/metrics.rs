@@ -655,7 +655,7 @@ mod tests {
         // Two policies with one key take one slot of it.
         let all = [limited("mail"), limited("mail"), queue.clone()];
         metrics.started(&all, Duration::from_secs(1), true);
-        metrics.started(&[queue.clone()], Duration::ZERO, false);
+        metrics.started(std::slice::from_ref(&queue), Duration::ZERO, false);
         metrics.exceeded(&queue, Strategy::Rate);
         metrics.hold(1, 1, 1, &|space, _| match space {
             Space::Job => 3,
