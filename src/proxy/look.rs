@@ -141,6 +141,7 @@ impl Sidecar {
                 several => several.iter().find(|queue| ***queue == *shown),
             };
             let queue = real.map_or_else(|| Arc::from(shown), Arc::clone);
+            self.gone(&queue, job);
             *counts.entry(queue).or_default() += 1;
         }
         for (queue, jobs) in counts {
@@ -190,7 +191,34 @@ impl Sidecar {
         let queue = job.get_exact("queue").and_then(|queue| queue.text());
         if let (false, Some(queue)) = (started, queue) {
             self.pressure.left(&queue, 1, sent, true, self.now());
+            self.gone(&queue, job);
         }
+    }
+
+    /// This job waits no longer, which matters where a queue tells its jobs apart.
+    fn gone(&self, queue: &str, job: Json<'_>) {
+        if self.pressure.is_keyed(queue)
+            && let Some(id) = job.get_exact("id").and_then(|id| id.text())
+        {
+            self.pressure.gone(queue, &id, self.now());
+        }
+    }
+
+    /// The ids of the jobs in the reply to an enqueue, each with its queue.
+    pub(super) fn stored_ids(reply: &Reply) -> Vec<(Arc<str>, Box<str>)> {
+        let Ok(whole) = Json::parse(&reply.body, DEPTH) else {
+            return Vec::new();
+        };
+        let jobs = whole.get_exact("jobs").into_iter().flat_map(|j| j.items());
+        let each = jobs.chain(whole.get_exact("job")).filter_map(|job| {
+            let queue = job.get_exact("queue").and_then(|queue| queue.text());
+            let id = job.get_exact("id")?.text()?;
+            Some((
+                Arc::from(queue.as_deref().unwrap_or("default")),
+                Box::from(&*id),
+            ))
+        });
+        each.collect()
     }
 
     /// Jobs were stored: those that wait for a time are noted, for backends that do not tell of them.
@@ -314,7 +342,7 @@ impl Proxy {
             return;
         }
         for (queue, scope) in pressure.pressed(Instant::now()) {
-            if pressure.begin_look(&queue, false) {
+            if pressure.begin_look(&queue, true) {
                 self.look_soon(queue, scope);
             }
         }
