@@ -37,8 +37,9 @@ impl Proxy {
 
     /// Answers one request.
     pub async fn handle(&self, request: Request<Incoming>) -> Response<Body> {
-        let path = request.uri().path().to_owned();
-        let operation = match Operation::of(request.method(), &path) {
+        // A reference to the same bytes: the operation's names are parts of them.
+        let uri = request.uri().clone();
+        let operation = match Operation::of(request.method(), uri.path()) {
             Ok(operation) => operation,
             Err(bad) => return Fault::from(bad).reply(respond::request_id(request.headers())),
         };
