@@ -161,15 +161,27 @@ impl Upstream {
     ///
     /// # Errors
     /// See [`UpstreamError`]: each variant says what the backend may have done.
-    pub async fn call(&self, call: Call) -> Result<Reply, UpstreamError> {
-        let answer = self.call_whole(call).await;
-        self.note(answer.as_ref().err());
-        answer
+    pub fn call(
+        &self,
+        call: Call,
+    ) -> impl Future<Output = Result<Reply, UpstreamError>> + Send + '_ {
+        let time = call.timeout;
+        let request = self.request(call);
+        async move {
+            let answer = match request {
+                Ok(request) => self.call_whole(request, time).await,
+                Err(error) => Err(error),
+            };
+            self.note(answer.as_ref().err());
+            answer
+        }
     }
 
-    async fn call_whole(&self, call: Call) -> Result<Reply, UpstreamError> {
-        let time = call.timeout;
-        let mut request = self.request(call)?;
+    async fn call_whole(
+        &self,
+        mut request: Box<Request<RequestBody>>,
+        time: Duration,
+    ) -> Result<Reply, UpstreamError> {
         let mut since = Instant::now();
         let mut idle = self.pop(since);
         loop {
@@ -186,8 +198,11 @@ impl Upstream {
                 progress: None,
             };
             match link.exchange(request, patience).await {
-                Ok(head) => return self.read(head, link, since, time).await,
-                Err(Failure::Unwritten(again, _)) if !fresh => request = *again,
+                Ok(head) => {
+                    let (parts, body) = self.streamed(head, link);
+                    return self.read(parts, body, since, time).await;
+                }
+                Err(Failure::Unwritten(again, _)) if !fresh => request = again,
                 Err(Failure::Late) => return Err(UpstreamError::Timeout(time)),
                 Err(failure) => return Err(failed(failure)),
             }
@@ -200,22 +215,25 @@ impl Upstream {
     ///
     /// # Errors
     /// The backend gave no head of a reply, or the client's body broke off or stalled.
-    pub async fn send(
+    pub fn send(
         &self,
         request: Request<RequestBody>,
-    ) -> Result<Response<ReplyBody>, SendError> {
-        let answer = self.stream(request).await;
-        match &answer {
-            Ok(_) => self.note(None),
-            Err(SendError::Backend(error)) => self.note(Some(error)),
-            Err(SendError::Broken | SendError::Stalled(_)) => {}
+    ) -> impl Future<Output = Result<Response<ReplyBody>, SendError>> + Send + '_ {
+        let request = Box::new(request);
+        async move {
+            let answer = self.stream(request).await;
+            match &answer {
+                Ok(_) => self.note(None),
+                Err(SendError::Backend(error)) => self.note(Some(error)),
+                Err(SendError::Broken | SendError::Stalled(_)) => {}
+            }
+            answer
         }
-        answer
     }
 
     async fn stream(
         &self,
-        mut request: Request<RequestBody>,
+        mut request: Box<Request<RequestBody>>,
     ) -> Result<Response<ReplyBody>, SendError> {
         let seen = Seen::of(request.headers());
         let websocket = seen.upgrade && wants_websocket(request.headers());
@@ -247,7 +265,7 @@ impl Upstream {
                     let (parts, body) = self.streamed(head, link);
                     return Ok(Response::from_parts(parts, body));
                 }
-                Err(Failure::Unwritten(again, _)) if !fresh => request = *again,
+                Err(Failure::Unwritten(again, _)) if !fresh => request = again,
                 Err(Failure::Broken(Some(error))) if error.is_user() => {
                     return Err(SendError::Broken);
                 }
@@ -277,10 +295,10 @@ impl Upstream {
     }
 
     /// A call as a request.
-    fn request(&self, call: Call) -> Result<Request<RequestBody>, UpstreamError> {
+    fn request(&self, call: Call) -> Result<Box<Request<RequestBody>>, UpstreamError> {
         let target = call.target.into_uri().map_err(unsendable)?;
         let length = call.body.len();
-        let mut request = Request::new(RequestBody::from(call.body));
+        let mut request = Box::new(Request::new(RequestBody::from(call.body)));
         *request.method_mut() = call.method;
         *request.uri_mut() = target;
         *request.headers_mut() = call.headers;
@@ -391,21 +409,20 @@ impl Upstream {
         (parts, body)
     }
 
-    /// A reply read whole, of a call begun at `since` that may take `time`.
+    /// A reply read whole, by the end of a call begun at `since` that may take `time`.
     async fn read(
         &self,
-        head: Response<hyper::body::Incoming>,
-        link: Box<Link>,
+        mut parts: Parts,
+        body: ReplyBody,
         since: Instant,
         time: Duration,
     ) -> Result<Reply, UpstreamError> {
         let cap = self.0.limits.reply;
-        if head.status() == StatusCode::SWITCHING_PROTOCOLS {
+        if parts.status == StatusCode::SWITCHING_PROTOCOLS {
             return Err(UpstreamError::Lost(
                 "it switched protocols unasked".to_owned(),
             ));
         }
-        let (mut parts, body) = self.streamed(head, link);
         parts.headers.remove(header::CONTENT_LENGTH);
         let mut whole = pin!(collect(body, cap));
         // Most bodies have come with their heads, and need no timer.

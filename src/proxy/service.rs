@@ -139,12 +139,12 @@ impl Proxy {
     }
 
     /// Streams a request and its reply.
-    async fn pass(&self, request: Request<Incoming>) -> Response<Body> {
+    fn pass(&self, request: Request<Incoming>) -> impl Future<Output = Response<Body>> + Send + '_ {
         let how = Passing {
             relabel: self.sidecar.live().settings.media_type,
             stores: request.method() == Method::POST,
         };
-        pass::pass(&self.upstream, request, how).await
+        pass::pass(&self.upstream, request, how)
     }
 
     /// The target to send upstream: the raw path and query, over-encoded queue names made plain.

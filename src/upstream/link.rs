@@ -1,7 +1,7 @@
 //! One connection to the backend, and the stack of those that are idle.
 
 use std::collections::VecDeque;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -91,11 +91,14 @@ impl Link {
     }
 
     /// Sends a request and waits for the head of its reply as long as told.
-    pub(super) async fn exchange(
+    ///
+    /// Futures grow with every layer that awaits them, and are copied each time that one is begun. So
+    /// what is large in this one is in boxes.
+    pub(super) fn exchange(
         &mut self,
-        request: Request<RequestBody>,
+        request: Box<Request<RequestBody>>,
         patience: Patience,
-    ) -> Result<Response<Incoming>, Failure> {
+    ) -> impl Future<Output = Result<Response<Incoming>, Failure>> + Send + '_ {
         let Link {
             sender,
             connection,
@@ -105,8 +108,8 @@ impl Link {
         } = self;
         *since = patience.since;
         let mut waiting = Waiting::begin(patience, timer.as_mut());
-        let mut head = pin!(sender.try_send_request(request));
-        std::future::poll_fn(|cx| {
+        let mut head = Box::pin(sender.try_send_request(*request));
+        std::future::poll_fn(move |cx| {
             if !*over && Pin::new(&mut *connection).poll(cx).is_ready() {
                 *over = true;
             }
@@ -121,7 +124,6 @@ impl Link {
                 Poll::Pending => waiting.poll(timer.as_mut(), cx).map(Err),
             }
         })
-        .await
     }
 
     /// The stream itself and what was read past the head, after a reply that switched protocols.
