@@ -131,9 +131,11 @@ impl<'a> Operation<'a> {
                 Ok(Operation::Other)
             };
         }
-        let segments = path.strip_prefix('/').unwrap_or(path).split('/');
+        let segments = path.strip_prefix('/').unwrap_or(path);
+        // Names are short: to look at each letter costs less than to begin a search for each name.
+        let segments = segments.split(['/']);
         let mut count = 0;
-        if !path.contains('%') {
+        if !path.as_bytes().contains(&b'%') {
             // Nearly all are written plainly.
             let mut names = [""; SEGMENTS];
             for segment in segments {

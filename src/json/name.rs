@@ -117,6 +117,7 @@ fn rank(byte: u8) -> u8 {
 }
 
 /// The place of each byte in [`RARE_FIRST`].
+#[expect(clippy::indexing_slicing, reason = "when this is compiled")]
 const RANKS: [u8; 256] = {
     let mut ranks = [u8::MAX; 256];
     let mut place = 0;
