@@ -251,6 +251,11 @@ impl World {
         )
     }
 
+    /// The way to the sidecar, for clients that are not the harness's.
+    pub fn road(&self) -> (Net, Address) {
+        (self.net.clone(), self.address.clone())
+    }
+
     /// A worker by hand.
     pub fn hands(&self, name: &str) -> Hands {
         Hands::new(name.into(), self.client(), self.ledger.clone())
