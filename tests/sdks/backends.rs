@@ -9,11 +9,13 @@ pub const BACKENDS: u64 = 36;
 pub fn backend(nth: u64) -> (Lax, &'static str) {
     let index = usize::try_from(nth - 1).expect("a small number");
     let (name, lax) = all().swap_remove(index);
-    match name {
-        // Which is known of the lite backend by its name, and cannot be seen.
-        "liveness start" => (lax, "[upstream]\nheartbeat = \"from_start\""),
-        _ => (lax, ""),
-    }
+    // What is known of lite and amqp by their names, and cannot be seen.
+    let settings = match name {
+        "liveness start" => "[upstream]\nheartbeat = \"from_start\"",
+        "liveness worker" => "[upstream]\nliveness = \"worker\"",
+        _ => "",
+    };
+    (lax, settings)
 }
 
 fn all() -> Vec<(&'static str, Lax)> {
