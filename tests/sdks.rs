@@ -22,6 +22,8 @@ mod harness;
 mod javascript;
 #[path = "sdks/python.rs"]
 mod python;
+#[path = "sdks/recorded.rs"]
+mod recorded;
 #[path = "sdks/rust.rs"]
 mod rust;
 #[path = "sdks/sdk.rs"]
