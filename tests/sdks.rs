@@ -22,6 +22,8 @@ mod harness;
 mod javascript;
 #[path = "sdks/python.rs"]
 mod python;
+#[path = "sdks/reactions.rs"]
+mod reactions;
 #[path = "sdks/recorded.rs"]
 mod recorded;
 #[path = "sdks/rust.rs"]
