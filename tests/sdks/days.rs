@@ -461,6 +461,43 @@ async fn trouble(ctx: Ctx, sdk: &'static Sdk) -> Judge {
     judge
 }
 
+/// The sidecar is killed with jobs at work, and another one starts. No worker dies of it, and a job runs
+/// again only where its SDK gave up on the ACK.
+async fn restart(ctx: Ctx, sdk: &'static Sdk) -> Judge {
+    let office = Office::open(ctx, sdk, LIMITS, "").await;
+    let job = |n| {
+        let job = NewJob::new("pay.slow", "billing", n).meta("{\"tenant\":\"a\"}");
+        (job, "tenant:a")
+    };
+    office.enqueue_all(8, job).await;
+    let workers = vec![office.worker(1), office.worker(2)];
+    office.world.pass(4_000 + ctx.seed * 130 % 2_900).await;
+    office.world.kill_sidecar();
+    office.world.pass(300).await;
+    office.world.start_sidecar().await;
+    let mut judge = office.close(300, workers).await;
+    let mut due: HashMap<&str, usize> = HashMap::new();
+    for settle in judge.records.settles.iter().filter(|s| s.status != 200) {
+        *due.entry(&settle.job).or_default() += 1;
+    }
+    let given_up = due.values().sum::<usize>();
+    let mut wrong = Vec::new();
+    for produced in &judge.records.produced {
+        let runs = judge.records.deliveries.iter();
+        let runs = runs.filter(|d| d.job == produced.id).count();
+        let most = 1 + due.get(produced.id.as_str()).copied().unwrap_or(0);
+        if runs == 0 || runs > most {
+            wrong.push(format!("{} ran {runs} times, at most {most}", produced.id));
+        }
+    }
+    wrong.into_iter().for_each(|problem| judge.wrong(problem));
+    let patient = sdk.settles > 1;
+    judge.that(!patient || given_up == 0, format!("{given_up} ACKs failed"));
+    judge.concurrency("tenant:a", 2);
+    judge.no_claim_lost();
+    judge
+}
+
 /// One job, longer than its visibility, without any limits, in a queue that was paused before.
 async fn alone(ctx: Ctx, sdk: &'static Sdk, settings: &str) -> Judge {
     let office = Office::open(ctx, sdk, "", settings).await;
@@ -495,7 +532,7 @@ async fn unrepaired(ctx: Ctx, sdk: &'static Sdk, expected: &[&str]) -> Judge {
 
 /// The scenarios of one SDK, by their names.
 macro_rules! days_of {
-    ($sdk:expr; $day:ident $sigterm:ident $sigint:ident $trouble:ident $unrepaired:ident: $seen:expr) => {
+    ($sdk:expr; $day:ident $sigterm:ident $sigint:ident $trouble:ident $restart:ident $unrepaired:ident: $seen:expr) => {
         pub async fn $day(ctx: Ctx) -> Judge {
             day(ctx, &$sdk, "").await
         }
@@ -512,6 +549,10 @@ macro_rules! days_of {
             trouble(ctx, &$sdk).await
         }
 
+        pub async fn $restart(ctx: Ctx) -> Judge {
+            restart(ctx, &$sdk).await
+        }
+
         pub async fn $unrepaired(ctx: Ctx) -> Judge {
             unrepaired(ctx, &$sdk, &$seen).await
         }
@@ -519,10 +560,10 @@ macro_rules! days_of {
 }
 
 days_of!(JAVASCRIPT; javascript_day javascript_sigterm javascript_sigint javascript_trouble
-    javascript_unrepaired: ["heartbeats: ", "runs: "]);
+    javascript_restart javascript_unrepaired: ["heartbeats: ", "runs: "]);
 days_of!(PYTHON; python_day python_sigterm python_sigint python_trouble
-    python_unrepaired: ["enqueues: "]);
+    python_restart python_unrepaired: ["enqueues: "]);
 days_of!(GO; go_day go_sigterm go_sigint go_trouble
-    go_unrepaired: ["heartbeats: ", "runs: "]);
+    go_restart go_unrepaired: ["heartbeats: ", "runs: "]);
 days_of!(RUST; rust_day rust_sigterm rust_sigint rust_trouble
-    rust_unrepaired: ["paths: no /ojs/v1/queues/free-for.all/pause reached"]);
+    rust_restart rust_unrepaired: ["paths: no /ojs/v1/queues/free-for.all/pause reached"]);
