@@ -5,6 +5,15 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Span, SpanRelativeTo};
 
+/// A time in microseconds since the Unix epoch as JSON bodies have it: UTC, to the millisecond.
+pub fn rfc3339(unix_micros: u64) -> String {
+    let micros = i64::try_from(unix_micros).unwrap_or(i64::MAX);
+    match jiff::Timestamp::from_microsecond(micros) {
+        Ok(at) => format!("{at:.3}"),
+        Err(_) => "9999-12-31T23:59:59.999Z".to_owned(),
+    }
+}
+
 /// Why a text is no duration; says what would be right.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BadDuration {

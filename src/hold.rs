@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::limit::Timestamp;
+use crate::limit::{Key, Space, Strategy, Timestamp};
 use crate::policy::{Gate, JobLimits, JobPolicy};
 use crate::store::{Claimed, Gen};
 
@@ -65,8 +65,20 @@ pub struct Held {
     pub granted: Duration,
     /// When it came into the hold.
     pub since: Instant,
-    /// Whether a refusal of it was counted in this wait.
-    pub refused: bool,
+    /// What it was refused by first, if it was: it is limited from then until it starts, and that is
+    /// counted and told once.
+    pub refused: Option<Episode>,
+}
+
+/// What limits a job, from the first refusal until it starts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Episode {
+    /// Whose counters.
+    pub space: Space,
+    /// Which counters.
+    pub key: Key,
+    /// Which of their limits.
+    pub strategy: Strategy,
 }
 
 impl Held {
@@ -104,8 +116,8 @@ pub fn deadline(since: Instant, visibility: Duration) -> Instant {
 pub struct Prospect {
     /// When the soonest of what waits for a time could start.
     pub at: Option<Timestamp>,
-    /// Whether something waits for a slot to end, which may be at any moment.
-    pub slot: bool,
+    /// From when the end of a slot, which may come at any moment, could let something start.
+    pub slot: Option<Timestamp>,
 }
 
 impl Prospect {
@@ -113,16 +125,26 @@ impl Prospect {
     pub fn at(at: Timestamp) -> Prospect {
         Prospect {
             at: Some(at),
-            slot: false,
+            slot: None,
+        }
+    }
+
+    /// Something could start when a slot ends, from this time on.
+    pub fn slot_from(at: Timestamp) -> Prospect {
+        Prospect {
+            at: None,
+            slot: Some(at),
         }
     }
 
     /// Something could start when a slot ends.
     pub fn slot() -> Prospect {
-        Prospect {
-            at: None,
-            slot: true,
-        }
+        Prospect::slot_from(Timestamp(0))
+    }
+
+    /// Whether waiting until `end` may help.
+    pub fn is_by(self, end: Timestamp) -> bool {
+        self.at.into_iter().chain(self.slot).any(|at| at <= end)
     }
 
     /// Whether there is nothing to wait for.
@@ -132,12 +154,10 @@ impl Prospect {
 
     /// What both bring.
     pub fn or(self, other: Prospect) -> Prospect {
+        let sooner = |a: Option<Timestamp>, b: Option<Timestamp>| a.into_iter().chain(b).min();
         Prospect {
-            at: match (self.at, other.at) {
-                (Some(a), Some(b)) => Some(a.min(b)),
-                (a, b) => a.or(b),
-            },
-            slot: self.slot || other.slot,
+            at: sooner(self.at, other.at),
+            slot: sooner(self.slot, other.slot),
         }
     }
 }
@@ -286,7 +306,7 @@ impl Hold {
 
     /// Puts a job in hand back at the head of its group; `refused` says why and until when, if it was
     /// asked. A job that was replaced or forgotten meanwhile is not put back.
-    pub fn put_back(&self, mut held: Held, refused: Option<Refusal>) {
+    pub fn put_back(&self, held: Held, refused: Option<Refusal>) {
         let mut state = self.state();
         let Some(known) = state.jobs.get_mut(&held.claimed.job) else {
             return;
@@ -294,7 +314,6 @@ impl Hold {
         if !known.in_hand(&held) {
             return;
         }
-        held.refused |= refused.is_some();
         if known.hide {
             known.whereabouts = Whereabouts::Hidden(Box::new(held));
             return;
@@ -312,7 +331,7 @@ impl Hold {
             group.rescheduled = refusal.rescheduled;
             group.next = match refusal.refused {
                 Refused::Until(at) => Next::At(at),
-                Refused::ForSlot => Next::Slot,
+                Refused::ForSlot(from) => Next::Slot(from),
                 Refused::Paused => Next::Never,
             };
         }
@@ -420,7 +439,7 @@ impl Hold {
             let with = prospect.or(match group.next {
                 Next::Ask => Prospect::at(Timestamp(0)),
                 Next::At(at) => Prospect::at(at),
-                Next::Slot => Prospect::slot(),
+                Next::Slot(from) => Prospect::slot_from(from),
                 Next::Never => Prospect::default(),
             });
             if with == prospect && policy.is_some() {
@@ -563,8 +582,8 @@ pub struct Refusal {
 pub enum Refused {
     /// Its limits say no until then.
     Until(Timestamp),
-    /// A slot must end first.
-    ForSlot,
+    /// A slot must end first, and this time must have come.
+    ForSlot(Timestamp),
     /// A key has no slots at all.
     Paused,
 }

@@ -18,6 +18,7 @@
 //! | [`policy`] | which limits apply to a job, and which can apply to a queue |
 //! | [`limit`] | the limiter: all limits of a key are asked, then all are taken; pure |
 //! | [`upstream`] | the way to the backend, and whether a call may be made again |
+//! | [`events`] | what is told to those who listen: one ring, encoded once, nobody waits |
 //! | [`metrics`] | every series, declared once |
 //! | [`ojs`] | which operation a path names; the words of headers |
 //! | [`json`] | JSON as byte ranges, so that what is not changed keeps its bytes |
@@ -56,9 +57,10 @@
 //! cli      -> config
 //! admin    -> metrics proxy server
 //! server   -> net proxy::body proxy::respond upstream
-//! proxy    -> duration hold json limit metrics ojs policy store upstream
+//! proxy    -> duration events hold json limit metrics ojs policy store upstream
 //! config   -> duration limit policy
 //! hold     -> limit policy store
+//! events   -> duration json limit metrics ojs
 //! metrics  -> limit
 //! store    -> limit
 //! policy   -> duration json limit
@@ -95,6 +97,7 @@ pub mod cli;
 pub mod config;
 pub mod demo;
 pub mod duration;
+pub mod events;
 pub mod hold;
 pub mod json;
 pub mod limit;

@@ -43,6 +43,9 @@ struct Inner {
     slots: Gauge,
     fetch_wait: Histogram,
     claimed: Counter,
+    subscribers: Gauge,
+    events_sent: Counter,
+    events_lost: Counter,
 }
 
 struct KeySeries {
@@ -238,6 +241,15 @@ const DESCRIPTIONS: &[(&str, &str)] = &[
         "ojs_throttle_config_file_matches",
         "1 if what runs is what the config file says, else 0.",
     ),
+    ("ojs_throttle_event_subscribers", "Open event streams."),
+    (
+        "ojs_throttle_events_sent_total",
+        "Events of the sidecar's own put into event streams.",
+    ),
+    (
+        "ojs_throttle_events_lost_total",
+        "Events that went past subscribers which did not keep up.",
+    ),
     ("ojs_throttle_build_info", "1, with the version as a label."),
 ];
 
@@ -266,6 +278,9 @@ impl Metrics {
             slots: gauge(&recorder, "ojs_throttle_slots", vec![]),
             fetch_wait: histogram(&recorder, "ojs_throttle_fetch_wait_seconds", vec![]),
             claimed: counter(&recorder, "ojs_throttle_claimed_jobs_total", vec![]),
+            subscribers: gauge(&recorder, "ojs_throttle_event_subscribers", vec![]),
+            events_sent: counter(&recorder, "ojs_throttle_events_sent_total", vec![]),
+            events_lost: counter(&recorder, "ojs_throttle_events_lost_total", vec![]),
             keys: Mutex::default(),
             policies: Mutex::default(),
             calls: Mutex::default(),
@@ -367,16 +382,14 @@ impl Metrics {
         counter(&self.0.recorder, name, labels).increment(1);
     }
 
-    /// A job could not start; `first`: for the first time since it was claimed.
-    pub fn exceeded(&self, key: &str, strategy: Strategy, first: bool) {
-        if first {
-            let key = self.key(key);
-            let labels = vec![
-                Label::new("key", key.key.to_string()),
-                Label::new("strategy", strategy.as_str()),
-            ];
-            counter(&self.0.recorder, "ojs_rate_limit_exceeded_total", labels).increment(1);
-        }
+    /// A job could not start, for the first time since it waits.
+    pub fn exceeded(&self, key: &str, strategy: Strategy) {
+        let key = self.key(key);
+        let labels = vec![
+            Label::new("key", key.key.to_string()),
+            Label::new("strategy", strategy.as_str()),
+        ];
+        counter(&self.0.recorder, "ojs_rate_limit_exceeded_total", labels).increment(1);
     }
 
     /// How long a FETCH was kept open.
@@ -419,6 +432,21 @@ impl Metrics {
     pub fn config_good_at(&self, micros: u64) {
         let name = "ojs_throttle_config_last_reload_success_timestamp_seconds";
         gauge(&self.0.recorder, name, vec![]).set(micros as f64 / 1e6);
+    }
+
+    /// How many event streams are open.
+    pub fn subscribers(&self, open: usize) {
+        self.0.subscribers.set(open as f64);
+    }
+
+    /// An event was put into a stream.
+    pub fn event_sent(&self) {
+        self.0.events_sent.increment(1);
+    }
+
+    /// Events went past a subscriber that did not keep up.
+    pub fn events_lost(&self, events: u64) {
+        self.0.events_lost.increment(events);
     }
 
     /// How many limits are set over HTTP.
@@ -553,8 +581,8 @@ mod tests {
     fn a_refusal_is_counted_once_per_job() {
         let metrics = Metrics::new(2);
         let policy = Arc::from("p");
-        for first in [true, false] {
-            metrics.exceeded("a", Strategy::Rate, first);
+        metrics.exceeded("a", Strategy::Rate);
+        for _ in 0..2 {
             metrics.refused(&policy, OnLimit::Wait);
         }
         let page = metrics.render();

@@ -269,8 +269,9 @@ fn escaped(text: &[u8]) -> Option<u8> {
     Some(digit(high)? << 4 | digit(low)?)
 }
 
-/// A segment's text; `None` if it is not UTF-8 once decoded. A `%` without two digits is itself.
-fn decoded(segment: &str) -> Option<Cow<'_, str>> {
+/// The text of a path's segment or a query's value; `None` if it is not UTF-8 once decoded. A `%`
+/// without two digits is itself.
+pub fn decoded(segment: &str) -> Option<Cow<'_, str>> {
     if !segment.contains('%') {
         return Some(Cow::Borrowed(segment));
     }

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::events::Events;
 use crate::hold::Hold;
 use crate::limit::{Key, Limited, Limits, Space, Timestamp};
 use crate::metrics::{Event, Metrics};
@@ -52,6 +53,7 @@ mod settle;
 mod shape;
 mod start;
 mod sweep;
+mod tell;
 mod wait;
 
 pub use backend::Backend;
@@ -147,6 +149,7 @@ pub struct Sidecar {
     store: Arc<dyn Store>,
     hold: Hold,
     metrics: Metrics,
+    events: Events,
     backend: Backend,
     scopes: Scopes,
     paused: Mutex<HashMap<Arc<str>, Instant>>,
@@ -191,6 +194,7 @@ impl Sidecar {
             live: ArcSwap::from_pointee(Live::new(settings, policies)),
             store,
             hold: Hold::default(),
+            events: Events::new(name, metrics.clone()),
             metrics,
             backend,
             scopes: Scopes::default(),
@@ -215,6 +219,11 @@ impl Sidecar {
     /// The store, for drain and inspection.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
+    }
+
+    /// Where what happens is told, and heard.
+    pub fn events(&self) -> &Events {
+        &self.events
     }
 
     /// Ends when no task of a request is left.
@@ -263,9 +272,16 @@ impl Sidecar {
             })
     }
 
-    /// The number of the next claim.
+    /// The number of the next claim: by the store's clock, so that it is above that of any earlier claim
+    /// of the job, whichever sidecar made it.
     fn next_claim(&self) -> Gen {
-        Gen(self.claims.fetch_add(1, Ordering::Relaxed))
+        let now = self.store.now().0;
+        let above = |last: u64| Some(now.max(last + 1));
+        // Always `Ok`, for there is always a next number.
+        let last = self
+            .claims
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, above);
+        Gen(now.max(last.unwrap_or(0) + 1))
     }
 
     /// Whether a queue was paused through us.
@@ -310,11 +326,16 @@ impl Sidecar {
     async fn end(&self, job: &str, generation: Option<Gen>) -> Option<Row> {
         self.note_end(job);
         let ended = self.store.end(job, generation).await.ok()??;
-        if ended.row.place == crate::store::Place::Out {
-            self.metrics.ended(&ended.row.claimed.limited);
-        }
-        self.hold.wake(&ended.row.claimed.limited);
+        self.over(&ended.row);
         Some(ended.row)
+    }
+
+    /// Wakes whoever waits for the slots of a row that ended.
+    fn over(&self, row: &Row) {
+        if row.place == crate::store::Place::Out {
+            self.metrics.ended(&row.claimed.limited);
+        }
+        self.hold.wake(&row.claimed.limited);
     }
 
     /// A held job is not ours any more: cancelled, settled, or taken back by the backend.
@@ -364,7 +385,7 @@ async fn call(proxy: &Proxy, op: &'static str, call: Call) -> Result<Reply, Upst
 fn post(proxy: &Proxy, scope: u64, target: &str, body: impl Into<Bytes>) -> Call {
     Call {
         method: http::Method::POST,
-        target: target.to_owned(),
+        target: target.into(),
         headers: proxy.sidecar.own_headers(scope, true),
         body: body.into(),
         timeout: proxy.sidecar.live().settings.upstream_timeout,
@@ -375,7 +396,7 @@ fn post(proxy: &Proxy, scope: u64, target: &str, body: impl Into<Bytes>) -> Call
 fn get(proxy: &Proxy, scope: u64, target: String) -> Call {
     Call {
         method: http::Method::GET,
-        target,
+        target: target.into(),
         headers: proxy.sidecar.own_headers(scope, false),
         body: Bytes::new(),
         timeout: proxy

@@ -1,24 +1,82 @@
 //! Where usage lives, under the key: slots, windows, spacing, and one row per limited job.
 //!
-//! Six operations, each one atomic step. The store's clock decides. Usage knows no limits: every
+//! Each operation is one atomic step. The store's clock decides. Usage knows no limits: every
 //! question brings its own numbers, so that changing a number changes the next decision and
 //! nothing else. Limits that were set over HTTP are kept beside ([`Overrides`]).
+//!
+//! # What a store that many sidecars share must keep
+//!
+//! * **A claim is a token.** A row says under which claim ([`Gen`]) it stands, and every operation names
+//!   one: done twice it is done once, done late it does nothing. Claim numbers are made from the store's
+//!   clock, so that a later claim has a higher one whichever sidecar made it.
+//! * **Deadlines.** An operation that was cut off ([`StoreError::Timeout`]) may still be on its way. It
+//!   carries the time on the store's clock past which the store refuses it, so that [`Store::back`] after
+//!   a [`Store::take`] that nobody heard of leaves nothing behind.
+//! * **Rows end by deed, never by time alone.** A row is its owner's; when it is overdue any sidecar may
+//!   look after it ([`Store::due`]), and a held one goes to whoever has a worker for it
+//!   ([`Store::offered`], [`Change::Own`]).
+//! * **A store that forgot says so** ([`StoreError::Wiped`]), and starts nothing until the sidecar has put
+//!   back what it knows ([`Store::announce`]).
 
+mod clock;
 pub mod faulty;
+mod fleet;
 pub mod memory;
 mod overrides;
 
 pub use crate::limit::Room;
+pub use clock::Clock;
+pub use fleet::{NUMBER_LASTS, Number, Step, Wake};
 pub use overrides::{MAX as MAX_OVERRIDES, Override, Overrides};
 
-use std::future::Future;
+use std::fmt;
+use std::future::{Future, Ready, ready};
+use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use crate::limit::{Key, Limited, OnLimit, Refusal, Space, Timestamp};
 
-/// The answer of a store operation, some time.
-pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+/// The answer of a store operation, some time. A store that knows it at once makes no allocation for it.
+pub struct Answer<'a, T>(When<'a, T>);
+
+enum When<'a, T> {
+    Now(Ready<Result<T, StoreError>>),
+    Later(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>),
+}
+
+impl<'a, T> Answer<'a, T> {
+    /// An answer that is known.
+    pub fn now(value: T) -> Answer<'a, T> {
+        Answer(When::Now(ready(Ok(value))))
+    }
+
+    /// An answer that somebody has to bring.
+    pub fn later(answer: impl Future<Output = Result<T, StoreError>> + Send + 'a) -> Answer<'a, T> {
+        Answer(When::Later(Box::pin(answer)))
+    }
+}
+
+impl<T> Future for Answer<'_, T> {
+    type Output = Result<T, StoreError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.get_mut().0 {
+            When::Now(answer) => Pin::new(answer).poll(cx),
+            When::Later(answer) => answer.as_mut().poll(cx),
+        }
+    }
+}
+
+impl<T> fmt::Debug for Answer<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            When::Now(_) => "Answer, known",
+            When::Later(_) => "Answer, on its way",
+        })
+    }
+}
 
 /// One claim's number: which claim of a job a row speaks of. Higher is newer; an operation that
 /// names an older one does nothing.
@@ -60,15 +118,14 @@ pub enum Verdict {
         at: Timestamp,
     },
     /// At least one key refused; nothing was spent. `which` is the index into `limited` of the
-    /// refusal that lets go last, `at` the earliest time at which all could allow it, `None` when a
-    /// slot must end first.
+    /// refusal that lets go last.
     Refused {
         /// Index into [`Claimed::limited`].
         which: usize,
         /// Why that key refused.
         why: Refusal,
-        /// The time of the start as far as all keys go: granted from 5 ms before it, if nothing
-        /// else starts. `None`: a slot must end first.
+        /// The time of the start as far as time goes, over all keys: granted from 5 ms before it, if
+        /// nothing else starts. Where `why` waits for a slot, that must end too; `None`: that is all.
         at: Option<Timestamp>,
         /// The strongest action of the keys that refused: drop, else reschedule, else wait.
         action: OnLimit,
@@ -97,8 +154,13 @@ pub struct Row {
     pub place: Place,
     /// When its owner must look again: a heartbeat is due (held), the backend must be asked (out).
     pub until: Timestamp,
+    /// When its start counts; `None` while it is held, and where a job was found out with a worker.
+    pub started: Option<Timestamp>,
     /// Not to be handed out: a cancel, a delete or a settle that names it is under way.
     pub hidden: bool,
+    /// Whether it is this sidecar's. Only its owner starts a job, puts it back or hands it out; any
+    /// sidecar may end it or look after it when it is overdue.
+    pub ours: bool,
 }
 
 /// What ended with a row.
@@ -135,6 +197,17 @@ pub enum Change {
         key: Key,
         /// When it opens again.
         until: Timestamp,
+        /// Whether a key that is shut for as long or longer stays as it is.
+        at_least: bool,
+        /// How far apart probing starts are while it is shut, in microseconds.
+        probe: Option<NonZeroU64>,
+    },
+    /// A job of this key that started then has succeeded: if the key was shut before that, it opens.
+    Open {
+        /// The job key.
+        key: Key,
+        /// When the job started.
+        started: Timestamp,
     },
     /// A job that is out with a worker already (found after a restart): it takes its slots whatever
     /// the limits say, and its start is not counted again. Replaces the row of an older claim and a
@@ -153,6 +226,18 @@ pub enum Change {
         key: Key,
         /// The limits.
         set: Option<Override>,
+    },
+    /// The held row becomes ours, under a claim number of our own: its owner has no worker for it, or is
+    /// gone. Only if its claim is still this one.
+    Own {
+        /// The row's job.
+        job: Arc<str>,
+        /// The claim that must still be the row's.
+        generation: Gen,
+        /// The row's claim from now on: higher, so that the former owner's operations do nothing.
+        next: Gen,
+        /// When we must look again.
+        until: Timestamp,
     },
     /// Forget everything (the embedded backend's reset; tests).
     Clear,
@@ -180,6 +265,10 @@ pub enum StoreError {
     /// It took too long; the operation may still have been done.
     #[error("the store did not answer in time")]
     Timeout,
+    /// It lost what it knew, or was away for so long that it may have: nothing starts before
+    /// [`Store::announce`].
+    #[error("the store was emptied or replaced")]
+    Wiped,
 }
 
 /// The contract that every store keeps.
@@ -190,7 +279,11 @@ pub trait Store: std::fmt::Debug + Send + Sync {
     /// Asks for the jobs in order until `want` have started: all limits of a job, or none. A job
     /// without a row gets one (held, due at `until`); a row of an older claim of the same job is
     /// replaced and its slots end. Verdicts are in the order of `asks`.
-    fn take<'a>(&'a self, asks: &'a [Claimed], want: usize) -> Answer<'a, Vec<Verdict>>;
+    fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>>;
+
+    /// The backend handed these jobs out just now, so earlier claims of them are over, whether their time
+    /// has passed or not: rows of older claims go with their slots, and are returned.
+    fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>>;
 
     /// The hand-out did not happen: out becomes held again, and the start is uncounted if it is
     /// still the newest. Says whether the row was out under this claim.
@@ -200,7 +293,9 @@ pub trait Store: std::fmt::Debug + Send + Sync {
     /// ends any claim. Ending twice is ending once.
     fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Ended>>;
 
-    /// The rows whose `until` has passed, oldest first, at most `max`.
+    /// The rows whose `until` has passed, oldest first, at most `max`: ours, and those out with workers of
+    /// siblings that have not looked in time (no other sidecar is handed such a row for a while then).
+    /// Called once a second or so it also tells the others that we live.
     fn due(&self, max: usize) -> Answer<'_, Vec<Row>>;
 
     /// Changes a setting or a row; says whether there was anything to change.
@@ -224,6 +319,33 @@ pub trait Store: std::fmt::Debug + Send + Sync {
         limits: &'a crate::limit::Limits,
     ) -> Answer<'a, Option<Usage>>;
 
-    /// Rows by place, for drain and inspection.
+    /// Our rows by place, for drain and inspection.
     fn count(&self, place: Place) -> Answer<'_, usize>;
+
+    /// One step on a number that all sidecars share; it is 0 where nobody set it.
+    fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number>;
+
+    /// How many other sidecars live, as far as is known here.
+    fn siblings(&self) -> usize {
+        0
+    }
+
+    /// Held rows of siblings in a lane that are overdue or were offered (`until` in the past), and not
+    /// hidden; [`Change::Own`] takes one over.
+    fn offered<'a>(&'a self, scope: u64, queue: &'a str, max: usize) -> Answer<'a, Vec<Row>> {
+        let _nobody_else = (scope, queue, max);
+        Answer::now(Vec::new())
+    }
+
+    /// Puts our rows back as they are, those out with their slots, and from then on goes by what the
+    /// store knows. Done at the start (with no rows), after [`StoreError::Wiped`] and after an outage.
+    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
+        let _known = rows;
+        Answer::now(())
+    }
+
+    /// The next thing a sibling did that matters here. One caller at a time; dropping it loses nothing.
+    fn wake(&self) -> Pin<Box<dyn Future<Output = Wake> + Send + '_>> {
+        Box::pin(std::future::pending())
+    }
 }

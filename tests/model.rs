@@ -6,6 +6,8 @@ mod oracle;
 mod promises;
 #[path = "model/samples.rs"]
 mod samples;
+#[path = "model/worst.rs"]
+mod worst;
 
 use std::time::Duration;
 
@@ -63,6 +65,10 @@ struct Both {
     named: Option<Timestamp>,
 }
 
+fn each(asks: &[Claimed]) -> Vec<&Claimed> {
+    asks.iter().collect()
+}
+
 impl Both {
     fn claimed(&self, job: u8, limited: &[Limited]) -> Claimed {
         samples::claimed(
@@ -79,7 +85,7 @@ impl Both {
             asks.push(self.claimed(*job, limited));
         }
         let now = self.store.now();
-        let verdicts = self.store.take(&asks, want).await.unwrap();
+        let verdicts = self.store.take(&each(&asks), want).await.unwrap();
         assert_eq!(verdicts, self.model.take(&asks, want, now));
         for verdict in &verdicts {
             if let Verdict::Refused { at: Some(at), .. } = verdict {
@@ -106,7 +112,7 @@ impl Both {
                 let generation = (!any).then(|| Gen(self.claims[usize::from(*job)]));
                 let name = format!("job-{job}");
                 let ended = self.store.end(&name, generation).await.unwrap();
-                let expected = self.model.end(&name, generation);
+                let expected = self.model.end(&name, generation, now);
                 assert_eq!(ended.map(|e| e.row.place), expected.map(|row| row.place));
                 assert!(
                     self.store.end(&name, generation).await.unwrap().is_none(),
@@ -132,7 +138,7 @@ impl Both {
             }
             Step::Adopt(job, limited) => {
                 let claimed = self.claimed(*job, limited);
-                let expected = self.model.adopt(&claimed, now.plus(1_000));
+                let expected = self.model.adopt(&claimed, now.plus(1_000), now);
                 assert_eq!(
                     self.set(Change::Adopt {
                         claimed,
@@ -147,6 +153,8 @@ impl Both {
                 self.set(Change::Shut {
                     key: key(*which),
                     until,
+                    at_least: false,
+                    probe: None,
                 })
                 .await;
                 self.model.shut.insert((Space::Job, key(*which)), until);
@@ -209,14 +217,10 @@ impl Both {
             let usage = usage.unwrap_or_default();
             assert_eq!(usage.active, self.model.active(limited.space, &limited.key));
             for ((count, leaves), rate) in usage.windows.iter().zip(&limited.limits.rates) {
-                let window = self
-                    .model
-                    .window(limited.space, &limited.key, rate.period.get(), now);
+                let window = self.model.window(limited.space, &limited.key, rate, now);
                 assert_eq!(*count as usize, window.len());
-                assert_eq!(
-                    *leaves,
-                    window.first().map(|at| at.plus(rate.period.get() + EARLY))
-                );
+                let expected = self.model.leaves(limited.space, &limited.key, rate, now);
+                assert_eq!(*leaves, expected);
             }
             let room = self
                 .store
@@ -264,12 +268,12 @@ proptest! {
                     samples::claimed(&format!("other-{n}"), 1, &moved)
                 }).collect();
                 if *first {
-                    mixed.take(&others, 9).await.unwrap();
+                    mixed.take(&each(&others), 9).await.unwrap();
                 }
-                let expected = alone.take(&mine, 9).await.unwrap();
-                assert_eq!(mixed.take(&mine, 9).await.unwrap(), expected);
+                let expected = alone.take(&each(&mine), 9).await.unwrap();
+                assert_eq!(mixed.take(&each(&mine), 9).await.unwrap(), expected);
                 if !*first {
-                    mixed.take(&others, 9).await.unwrap();
+                    mixed.take(&each(&others), 9).await.unwrap();
                     mixed.back(&format!("other-{n}"), Gen(1)).await.unwrap();
                 }
                 if n % 3 == 0 {
@@ -295,12 +299,12 @@ proptest! {
                     jobs.iter_mut().flatten().for_each(|one| one.limits.throttle = asked.limits.throttle);
                 }
                 let asks: Vec<Claimed> = jobs.iter().map(|l| samples::claimed(&format!("warm-{n}"), 1, l)).collect();
-                store.take(&asks, 9).await.unwrap();
+                store.take(&each(&asks), 9).await.unwrap();
                 samples::advance(*wait).await;
             }
             let asked = [asked];
             let room = store.room(&asked).await.unwrap();
-            if let Some(more) = room.at {
+            if let Some(more) = room.at.filter(|_| !room.slot) {
                 let wait = more.0 - EARLY - store.now().0;
                 samples::advance(wait - 1).await;
                 assert_eq!(store.room(&asked).await.unwrap().starts, room.starts, "grew too soon");
@@ -310,7 +314,7 @@ proptest! {
             let room = store.room(&asked).await.unwrap();
             prop_assume!(room.starts < 200);
             let asks: Vec<Claimed> = (0..=room.starts).map(|n| samples::claimed(&format!("ask-{n}"), 1, &asked)).collect();
-            let verdicts = store.take(&asks, usize::MAX).await.unwrap();
+            let verdicts = store.take(&each(&asks), usize::MAX).await.unwrap();
             let started = verdicts.iter().filter(|v| matches!(v, Verdict::Started { .. })).count();
             assert!(started >= room.starts as usize);
             assert!(!agree || started == room.starts as usize);
@@ -325,11 +329,11 @@ proptest! {
             let (once, twice) = (MemoryStore::new(T.0), MemoryStore::new(T.0));
             for (n, (jobs, wait)) in warm.iter().enumerate() {
                 let asks: Vec<Claimed> = jobs.iter().map(|l| samples::claimed(&format!("warm-{n}"), 1, l)).collect();
-                assert_eq!(once.take(&asks, 9).await.unwrap(), twice.take(&asks, 9).await.unwrap());
+                assert_eq!(once.take(&each(&asks), 9).await.unwrap(), twice.take(&each(&asks), 9).await.unwrap());
                 samples::advance(*wait).await;
             }
             let asks: Vec<Claimed> = asked.iter().map(|l| samples::claimed("asked", 1, l)).collect();
-            let first = twice.take(&asks, 9).await.unwrap();
+            let first = twice.take(&each(&asks), 9).await.unwrap();
             let out = first.iter().any(|verdict| matches!(verdict, Verdict::Started { .. }));
             assert_eq!(twice.back("asked", Gen(1)).await.unwrap(), out);
             assert!(!twice.back("asked", Gen(1)).await.unwrap(), "back twice");
@@ -337,7 +341,7 @@ proptest! {
                 let probe = std::slice::from_ref(&probe);
                 assert_eq!(once.room(probe).await.unwrap(), twice.room(probe).await.unwrap());
             }
-            assert_eq!(twice.take(&asks, 9).await.unwrap(), first);
+            assert_eq!(twice.take(&each(&asks), 9).await.unwrap(), first);
         });
     }
 }
@@ -350,7 +354,7 @@ async fn idle_keys_are_forgotten_and_busy_ones_are_not() {
     let one = |n: u32| [samples::limited(&format!("key-{n}"), limits.clone())];
     for n in 0..2_000 {
         store
-            .take(&[samples::claimed(&format!("job-{n}"), 1, &one(n))], 1)
+            .take(&[&samples::claimed(&format!("job-{n}"), 1, &one(n))], 1)
             .await
             .unwrap();
         if n >= 10 {
@@ -369,7 +373,7 @@ async fn idle_keys_are_forgotten_and_busy_ones_are_not() {
     assert_eq!(usage(3).await.map(|usage| usage.active), Some(1));
     for n in 0..2_000 {
         store
-            .take(&[samples::claimed("asker", n + 2, &one(0))], 0)
+            .take(&[&samples::claimed("asker", n + 2, &one(0))], 0)
             .await
             .unwrap();
     }

@@ -18,8 +18,8 @@ pub(super) enum Next {
     Ask,
     /// At this time at the earliest.
     At(Timestamp),
-    /// When a slot ends.
-    Slot,
+    /// When a slot ends, and not before this time.
+    Slot(Timestamp),
     /// Not by itself: the key is paused.
     Never,
 }
@@ -59,7 +59,7 @@ impl Group {
         match self.next {
             Next::Ask => true,
             Next::At(at) => at <= now.plus(EARLY),
-            Next::Slot | Next::Never => false,
+            Next::Slot(_) | Next::Never => false,
         }
     }
 
@@ -71,7 +71,7 @@ impl Group {
         match self.next {
             Next::Ask => None,
             Next::At(at) => (!self.may_ask(now)).then_some(at),
-            Next::Slot | Next::Never => {
+            Next::Slot(_) | Next::Never => {
                 let visibility = visibility.max(1);
                 let times = now.since(since) / visibility + 1;
                 Some(since.plus(visibility.saturating_mul(times)))

@@ -54,7 +54,7 @@ fn job(id: &str, priority: i32, keys: &[&str]) -> Held {
         proven: now,
         granted: visibility,
         since: now,
-        refused: false,
+        refused: None,
     }
 }
 
@@ -126,7 +126,7 @@ async fn a_refused_group_is_asked_again_only_in_time_or_when_a_slot_ends() {
     let policy = || Arc::from("a");
     for held in hold.pick(&lane(1), 1, NOW).into_iter().rev() {
         let refused = if &*held.claimed.job == "a1" {
-            Refused::ForSlot
+            Refused::ForSlot(Timestamp(0))
         } else {
             Refused::Until(NOW.plus(50_000))
         };
@@ -135,7 +135,10 @@ async fn a_refused_group_is_asked_again_only_in_time_or_when_a_slot_ends() {
     assert!(hold.pick(&lane(1), 1, NOW.plus(44_999)).is_empty());
     let prospect = hold.prospect(&lane(1)).0;
     assert_eq!(prospect.at, Some(NOW.plus(50_000)));
-    assert!(prospect.slot, "the far time does not hide the slot");
+    assert!(
+        prospect.slot.is_some(),
+        "the far time does not hide the slot"
+    );
     let early = hold.pick(&lane(1), 1, NOW.plus(45_000));
     assert_eq!(ids(&early), ["b1"]);
     put_all_back(&hold, early);
@@ -271,7 +274,13 @@ fn a_prospect_keeps_the_soonest_time_and_the_slot() {
     let at = |t| Prospect::at(Timestamp(t));
     assert_eq!(at(2).or(at(1)), at(1));
     let both = Prospect::slot().or(at(9));
-    assert_eq!((both.at, both.slot), (Some(Timestamp(9)), true));
+    assert_eq!(
+        (both.at, both.slot),
+        (Some(Timestamp(9)), Some(Timestamp(0)))
+    );
+    let later = Prospect::slot_from(Timestamp(8));
+    assert!(later.is_by(Timestamp(8)) && !later.is_by(Timestamp(7)));
+    assert!(!Prospect::default().is_by(Timestamp::NEVER));
     assert_eq!(Prospect::default().or(Prospect::slot()), Prospect::slot());
     assert!(Prospect::default().or(Prospect::default()).is_none());
 }
@@ -300,7 +309,10 @@ async fn other_limits_apply_at_once_and_in_order() {
     hold.add(jobs);
     // Both keys are shut.
     for held in hold.pick(&lane(1), 1, NOW) {
-        hold.put_back(held, Some(refusal(Refused::ForSlot, Arc::from("p"))));
+        hold.put_back(
+            held,
+            Some(refusal(Refused::ForSlot(Timestamp(0)), Arc::from("p"))),
+        );
     }
     assert!(hold.pick(&lane(1), 1, NOW).is_empty());
     under(&hold, 1, |_| &["c"]);
@@ -409,7 +421,7 @@ async fn a_rescheduled_job_is_scheduled_until_it_may_start() {
     assert_eq!(at(&timed, second(6)), Some(second(7)));
     assert_eq!(at(&timed, second(7)), None, "its time has come");
     // One visibility (30 s) from the refusal, and one more when that has passed.
-    let slot = refuse(Refused::ForSlot, Some(NOW));
+    let slot = refuse(Refused::ForSlot(Timestamp(0)), Some(NOW));
     assert_eq!(at(&slot, second(29)), Some(second(30)));
     assert_eq!(at(&slot, second(30)), Some(second(60)));
     slot.wake(&limits(&["k"]).limited);

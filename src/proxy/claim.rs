@@ -9,19 +9,19 @@ use tokio::time::Instant;
 
 use super::job::Origin;
 use super::{DEPTH, Proxy, job, mirror};
-use crate::hold::{Lane, Lookahead, Prospect};
+use crate::hold::{Held, Lane, Lookahead, Prospect};
 use crate::json::{Json, Splice, quote};
 use crate::metrics::Event;
 use crate::policy::Gate;
 use crate::store::{Claimed, Place};
-use crate::upstream::{Call, Reply, UpstreamError};
+use crate::upstream::{Call, Path, Reply, UpstreamError};
 
 /// What a worker asked for.
 #[derive(Debug)]
 pub(super) struct Wanted {
     /// The FETCH as it came.
     pub(super) body: Bytes,
-    pub(super) target: String,
+    pub(super) target: Path,
     pub(super) headers: HeaderMap,
     /// How long the backend may take.
     pub(super) timeout: Duration,
@@ -115,7 +115,13 @@ impl Proxy {
             jobs = jobs.min((room.starts as usize).saturating_sub(promised));
             let paused = limited.iter().any(|l| l.limits.concurrency == Some(0));
             if jobs == 0 && !paused && sidecar.hold.more(lane) {
-                prospect = room.at.map_or_else(Prospect::slot, Prospect::at);
+                prospect = match room.slot {
+                    true => Prospect::slot_from(room.at.unwrap_or_default()),
+                    false => Prospect {
+                        at: room.at,
+                        slot: None,
+                    },
+                };
             }
         }
         if gate.keyed || limited.is_empty() {
@@ -219,9 +225,7 @@ impl Proxy {
         sidecar.metrics.claimed(held.len());
         held.iter()
             .for_each(|held| sidecar.noted(&held.claimed.limited));
-        for held in &held {
-            self.end_earlier(&held.claimed).await;
-        }
+        self.end_earlier(&held).await;
         let mut queues: Vec<Arc<str>> =
             held.iter().map(|held| held.claimed.queue.clone()).collect();
         queues.dedup();
@@ -238,15 +242,14 @@ impl Proxy {
     /// The backend hands the job out again, so an earlier hand-out of it is over, whether its time has
     /// passed here or not. Where claims do not count, the attempt would not show it: the job would wait
     /// in the hold for its own slot.
-    async fn end_earlier(&self, claimed: &Claimed) {
-        let row = self.sidecar.store.row(&claimed.job).await.ok().flatten();
-        if let Some(row) = row
-            && row.place == Place::Out
-            && row.claimed.generation < claimed.generation
-        {
-            let earlier = Some(row.claimed.generation);
-            self.sidecar.end(&claimed.job, earlier).await;
-            self.sidecar.metrics.count(Event::SlotReclaimed);
+    async fn end_earlier(&self, held: &[Held]) {
+        let sidecar = &self.sidecar;
+        let claims: Vec<&Claimed> = held.iter().map(|held| &held.claimed).collect();
+        // While the store is away nothing can start, and the question of a start ends them too.
+        let earlier = sidecar.store.claimed(&claims).await.unwrap_or_default();
+        for row in earlier.iter().filter(|row| row.place == Place::Out) {
+            sidecar.over(row);
+            sidecar.metrics.count(Event::SlotReclaimed);
         }
     }
 }

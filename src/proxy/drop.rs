@@ -57,6 +57,7 @@ impl Proxy {
                 if let Some(by) = acting(held, usize::MAX, OnLimit::Drop) {
                     tracing::debug!(%job, policy = %by.policy, key = %by.key, "dropped: over its limit");
                     sidecar.metrics.dropped(&by.policy);
+                    sidecar.tell_dropped(held, by);
                 }
             }
         }

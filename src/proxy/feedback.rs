@@ -5,7 +5,7 @@ use super::{DEPTH, Proxy};
 use crate::json::Json;
 use crate::limit::{Key, Limits, Space, Timestamp};
 use crate::policy::Pause;
-use crate::store::{Change, Row};
+use crate::store::{Change, Claimed, Row};
 
 impl Proxy {
     /// The backend has accepted this nack of a job that was out under `row`. Before its slots end: what
@@ -28,13 +28,13 @@ impl Proxy {
             done.push(&limited.key);
             let asked = policies.pause(&claimed.limited, &limited.key, error, now, &claimed.job);
             if let Some((pause, policy)) = asked {
-                self.shut(&limited.key, pause, policy, now).await;
+                self.shut(claimed, &limited.key, pause, policy, now).await;
             }
         }
     }
 
     /// Shuts a key; one that is shut for longer stays so.
-    async fn shut(&self, key: &Key, pause: Pause, policy: &str, now: Timestamp) {
+    async fn shut(&self, by: &Claimed, key: &Key, pause: Pause, policy: &str, now: Timestamp) {
         let sidecar = &self.sidecar;
         sidecar.metrics.shut(policy);
         let no_limits = Limits::default();
@@ -46,9 +46,15 @@ impl Proxy {
         let change = Change::Shut {
             key: key.clone(),
             until: pause.until,
+            at_least: true,
+            probe: None,
         };
         let seconds = pause.until.since(now) as f64 / 1e6;
-        match (sidecar.store.set(change).await, before) {
+        let set = sidecar.store.set(change).await;
+        if set.is_ok() {
+            sidecar.tell_adjusted(by, key, pause);
+        }
+        match (set, before) {
             (Err(error), _) => tracing::warn!(%key, policy, %error, "a key could not be shut"),
             (Ok(_), None) => {
                 tracing::info!(%key, policy, seconds, reason = pause.reason, "the service behind this key limits us: no starts until then");

@@ -19,7 +19,7 @@ use super::job::{self, Origin};
 use super::live::Live;
 use super::outlive::{Client, to_the_end};
 use super::refuse;
-use super::respond::Fault;
+use super::respond::{self, Fault};
 use super::start::Started;
 use super::wait::{ASK_AGAIN, Standing};
 use super::{DEPTH, Proxy, mirror};
@@ -50,7 +50,7 @@ enum Whole {
 
 impl Proxy {
     /// Answers one FETCH.
-    pub(super) async fn fetch(&self, parts: Parts, body: Bytes) -> Response<Body> {
+    pub(super) async fn fetch(&self, mut parts: Parts, body: Bytes) -> Response<Body> {
         let sidecar = &self.sidecar;
         if sidecar.draining.is_cancelled() {
             return HandOut::new(self.clone()).respond(&parts, Hint::default());
@@ -65,7 +65,7 @@ impl Proxy {
         let mut wanted = Wanted {
             body,
             target: self.target(&parts.uri),
-            headers: parts.headers.clone(),
+            headers: respond::take_headers(&mut parts),
             timeout: sidecar.live().settings.upstream_timeout,
             scope,
             count: 1,
@@ -243,8 +243,8 @@ impl Proxy {
             let waited = Instant::now();
             let (prospect, hint) = self.prospect(sections, &mut shut).await;
             let ends = !out.is_empty() || sidecar.draining.is_cancelled() || client.has_gone();
-            let in_time = |at| sidecar.instant_of(at) <= deadline + Duration::from_micros(EARLY);
-            let helps = prospect.slot || prospect.at.is_some_and(in_time);
+            let left = deadline.saturating_duration_since(waited) + Duration::from_micros(EARLY);
+            let helps = prospect.is_by(sidecar.store.now().plus(job::micros(left)));
             if ends || !helps || waited >= deadline {
                 if let Some(line) = &line {
                     sidecar.metrics.waited(line.since.elapsed());

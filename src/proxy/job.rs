@@ -111,7 +111,7 @@ impl Sidecar {
             proven: origin.sent,
             granted: visibility,
             since: Instant::now(),
-            refused: false,
+            refused: None,
         })
     }
 

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::job::micros;
 use super::{DEPTH, PROOF, Proxy};
-use crate::hold::{self, Held, Lane, Refused};
+use crate::hold::{self, Episode, Held, Lane, Refused};
 use crate::json::{Json, quote};
 use crate::limit::{Limited, OnLimit, Refusal, Strategy, Timestamp};
 use crate::store::{Claimed, Verdict};
@@ -79,8 +79,9 @@ impl Proxy {
             // Asked under the limits of now, whenever it was claimed.
             let mut ours: Vec<Held> = ours.into_iter().map(|held| sidecar.renewed(held)).collect();
             sidecar.bring_up_to_date(&mut ours);
-            let asks: Vec<Claimed> = ours.iter().map(|held| held.claimed.clone()).collect();
-            let Ok(verdicts) = sidecar.store.take(&asks, want - out.len()).await else {
+            let asks: Vec<&Claimed> = ours.iter().map(|held| &held.claimed).collect();
+            let verdicts = sidecar.store.take(&asks, want - out.len()).await;
+            let Ok(verdicts) = verdicts else {
                 ours.into_iter()
                     .rev()
                     .for_each(|held| sidecar.hold.put_back(held, None));
@@ -93,8 +94,11 @@ impl Proxy {
                 match verdict {
                     Verdict::Started { at } => started.push(Started { held, at }),
                     Verdict::Refused {
-                        which, why, action, ..
-                    } => dropped.extend(self.refused(held, which, &why, action)),
+                        which,
+                        why,
+                        at,
+                        action,
+                    } => dropped.extend(self.refused(held, which, &why, at, action)),
                     Verdict::Unasked => sidecar.hold.put_back(held, None),
                     Verdict::Lost => {
                         sidecar.hold.forget(&held.claimed.job);
@@ -112,15 +116,18 @@ impl Proxy {
         out
     }
 
-    async fn leave_hold(&self, start: Started, out: &mut Vec<Started>) {
+    async fn leave_hold(&self, mut start: Started, out: &mut Vec<Started>) {
         let sidecar = &self.sidecar;
         let claimed = &start.held.claimed;
         if sidecar.hold.started(&start.held) {
             sidecar.metrics.started(
                 &claimed.limited,
                 start.held.since.elapsed(),
-                start.held.refused,
+                start.held.refused.is_some(),
             );
+            if let Some(episode) = start.held.refused.take() {
+                sidecar.tell_released(&start.held, &episode);
+            }
             out.push(start);
         } else if let Ok(true) = sidecar.store.back(&claimed.job, claimed.generation).await {
             sidecar.hold.wake(&claimed.limited);
@@ -130,15 +137,28 @@ impl Proxy {
 
     /// Does with a refused job what the strongest action of its refusals says; it is returned if it is
     /// to be dropped.
-    fn refused(&self, held: Held, which: usize, why: &Refusal, action: OnLimit) -> Option<Held> {
+    fn refused(
+        &self,
+        mut held: Held,
+        which: usize,
+        why: &Refusal,
+        at: Option<Timestamp>,
+        action: OnLimit,
+    ) -> Option<Held> {
         let sidecar = &self.sidecar;
-        let Some(limited) = held.claimed.limited.get(which) else {
+        let all = held.claimed.limited.clone();
+        let Some(limited) = all.get(which) else {
             sidecar.hold.put_back(held, None);
             return None;
         };
-        sidecar
-            .metrics
-            .exceeded(limited.key.as_str(), why.strategy, !held.refused);
+        if held.refused.is_none() {
+            sidecar.exceeded(&held, limited, why);
+            held.refused = Some(Episode {
+                space: limited.space,
+                key: limited.key.clone(),
+                strategy: why.strategy,
+            });
+        }
         let by = acting(&held, which, action).unwrap_or(limited);
         sidecar.metrics.refused(&by.policy, action);
         if action == OnLimit::Drop {
@@ -146,10 +166,10 @@ impl Proxy {
         }
         let paused = why.strategy == Strategy::Concurrency && why.limit == 0;
         let refusal = hold::Refusal {
-            refused: match why.at {
-                Some(at) => Refused::Until(at),
-                None if paused => Refused::Paused,
-                None => Refused::ForSlot,
+            refused: match at.unwrap_or_default() {
+                _ if paused => Refused::Paused,
+                at if why.slot => Refused::ForSlot(at),
+                at => Refused::Until(at),
             },
             policy: limited.policy.clone(),
             rescheduled: (action == OnLimit::Reschedule).then(|| sidecar.store.now()),

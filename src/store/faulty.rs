@@ -8,8 +8,8 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::{
-    Answer, Change, Claimed, Ended, Gen, Overrides, Place, Room, Row, Store, StoreError, Usage,
-    Verdict,
+    Answer, Change, Claimed, Ended, Gen, Number, Overrides, Place, Room, Row, Step, Store,
+    StoreError, Usage, Verdict, Wake,
 };
 use crate::limit::{Key, Limited, Limits, Space, Timestamp};
 
@@ -143,7 +143,7 @@ impl Faulty {
         operation: impl FnOnce() -> Answer<'a, T> + Send + 'a,
     ) -> Answer<'a, T> {
         let fault = self.next();
-        Box::pin(async move {
+        Answer::later(async move {
             pause(fault.delay).await;
             if let Some(error) = fault.before {
                 return Err(error);
@@ -166,8 +166,12 @@ impl Store for Faulty {
         self.inner.now()
     }
 
-    fn take<'a>(&'a self, asks: &'a [Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
+    fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
         self.run(move || self.inner.take(asks, want))
+    }
+
+    fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>> {
+        self.run(move || self.inner.claimed(claims))
     }
 
     fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool> {
@@ -210,6 +214,26 @@ impl Store for Faulty {
     fn count(&self, place: Place) -> Answer<'_, usize> {
         self.run(move || self.inner.count(place))
     }
+
+    fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number> {
+        self.run(move || self.inner.number(name, step))
+    }
+
+    fn siblings(&self) -> usize {
+        self.inner.siblings()
+    }
+
+    fn offered<'a>(&'a self, scope: u64, queue: &'a str, max: usize) -> Answer<'a, Vec<Row>> {
+        self.run(move || self.inner.offered(scope, queue, max))
+    }
+
+    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
+        self.run(move || self.inner.announce(rows))
+    }
+
+    fn wake(&self) -> std::pin::Pin<Box<dyn Future<Output = Wake> + Send + '_>> {
+        self.inner.wake()
+    }
 }
 
 #[cfg(test)]
@@ -221,6 +245,8 @@ mod tests {
         Change::Shut {
             key: Key::new("k").unwrap(),
             until: Timestamp(until),
+            at_least: false,
+            probe: None,
         }
     }
 

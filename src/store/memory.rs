@@ -1,21 +1,20 @@
 //! The store of one process: everything under one lock, gone when the process ends.
 //!
 //! Every step takes well under a microsecond and nothing waits inside, so one lock is all it needs;
-//! the futures of the [`Store`] trait are ready when they are made, and what they answer for is
-//! done by then.
+//! the answers of the [`Store`] trait are known when they are made.
 
 mod books;
 mod keys;
 mod slab;
 
-use std::future::ready;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tokio::time::Instant;
-
 use self::books::Books;
+use super::clock::Clock;
+use super::fleet::Numbers;
 use super::{
-    Answer, Change, Claimed, Ended, Gen, Overrides, Place, Room, Row, Store, Usage, Verdict,
+    Answer, Change, Claimed, Ended, Gen, Number, Overrides, Place, Room, Row, Step, Store, Usage,
+    Verdict,
 };
 use crate::limit::{Key, Limited, Limits, Space, Timestamp};
 
@@ -25,40 +24,22 @@ pub struct MemoryStore {
     clock: Clock,
     books: Mutex<Books>,
     overrides: Overrides,
-}
-
-/// Wall time that runs on tokio's monotonic clock: it does not jump, and stands still with paused
-/// time.
-#[derive(Clone, Copy, Debug)]
-pub struct Clock {
-    base: Instant,
-    unix_base: Timestamp,
-}
-
-impl Clock {
-    /// A clock on which it is `unix_micros` microseconds since the Unix epoch now.
-    pub fn new(unix_micros: u64) -> Clock {
-        Clock {
-            base: Instant::now(),
-            unix_base: Timestamp(unix_micros),
-        }
-    }
-
-    /// The time.
-    pub fn now(&self) -> Timestamp {
-        let since = self.base.elapsed();
-        self.unix_base
-            .plus(since.as_secs() * 1_000_000 + u64::from(since.subsec_micros()))
-    }
+    numbers: Mutex<Numbers>,
 }
 
 impl MemoryStore {
     /// An empty store, on whose clock it is `unix_micros` microseconds since the Unix epoch now.
     pub fn new(unix_micros: u64) -> MemoryStore {
+        MemoryStore::on(Clock::new(unix_micros))
+    }
+
+    /// An empty store that goes by this clock.
+    pub fn on(clock: Clock) -> MemoryStore {
         MemoryStore {
-            clock: Clock::new(unix_micros),
+            clock,
             books: Mutex::new(Books::new()),
             overrides: Overrides::default(),
+            numbers: Mutex::default(),
         }
     }
 
@@ -73,6 +54,10 @@ impl MemoryStore {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn numbers(&self) -> MutexGuard<'_, Numbers> {
+        self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The books and the time. The clock is read under the lock, so that times are in the order of
     /// the steps.
     fn open(&self) -> (MutexGuard<'_, Books>, Timestamp) {
@@ -81,44 +66,49 @@ impl MemoryStore {
     }
 }
 
-fn answer<'a, T: Send + 'a>(value: T) -> Answer<'a, T> {
-    Box::pin(ready(Ok(value)))
-}
-
 impl Store for MemoryStore {
     fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    fn take<'a>(&'a self, asks: &'a [Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
+    fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
         let (mut books, now) = self.open();
-        answer(books.take(asks, want, now))
+        Answer::now(books.take(asks, want, now))
+    }
+
+    fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>> {
+        let (mut books, now) = self.open();
+        Answer::now(books.claimed(claims, now))
     }
 
     fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool> {
         let (mut books, now) = self.open();
-        answer(books.back(job, generation, now))
+        Answer::now(books.back(job, generation, now))
     }
 
     fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Ended>> {
-        answer(self.books().end(job, generation))
+        let (mut books, now) = self.open();
+        Answer::now(books.end(job, generation, now))
     }
 
     fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
         let (mut books, now) = self.open();
-        answer(books.due(max, now))
+        Answer::now(books.due(max, now))
     }
 
     fn set(&self, change: Change) -> Answer<'_, bool> {
         let (mut books, now) = self.open();
         match change {
             Change::Override { space, key, set } => {
-                return answer(self.overrides.put(space, key, set));
+                return Answer::now(self.overrides.put(space, key, set));
             }
-            Change::Clear => self.overrides.clear(),
+            Change::Clear => {
+                self.overrides.clear();
+                self.numbers().clear();
+            }
             _ => {}
         }
-        answer(books.set(change, now))
+        Answer::now(books.set(change, now))
     }
 
     fn overrides(&self) -> &Overrides {
@@ -126,12 +116,12 @@ impl Store for MemoryStore {
     }
 
     fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>> {
-        answer(self.books().row(job).cloned())
+        Answer::now(self.books().row(job).cloned())
     }
 
     fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room> {
         let (books, now) = self.open();
-        answer(books.room(limited, now))
+        Answer::now(books.room(limited, now))
     }
 
     fn usage<'a>(
@@ -141,11 +131,16 @@ impl Store for MemoryStore {
         limits: &'a Limits,
     ) -> Answer<'a, Option<Usage>> {
         let (books, now) = self.open();
-        answer(books.usage(space, key, limits, now))
+        Answer::now(books.usage(space, key, limits, now))
     }
 
     fn count(&self, place: Place) -> Answer<'_, usize> {
-        answer(self.books().count(place))
+        Answer::now(self.books().count(place))
+    }
+
+    fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number> {
+        let mut numbers = self.numbers();
+        Answer::now(numbers.step(name, step, self.clock.now()))
     }
 }
 

@@ -74,11 +74,13 @@ fn limits() -> Limits {
         rates: vec![Rate {
             limit: number(1_000_000),
             period: NonZeroU64::new(60_000_000).unwrap(),
+            window: Default::default(),
         }],
         throttle: Some(Throttle {
             limit: number(1_000_000),
             period: NonZeroU64::new(1_000_000).unwrap(),
             burst: number(100_000),
+            measure: Default::default(),
         }),
     }
 }
@@ -195,7 +197,7 @@ fn take_and_end(keys: usize) -> (f64, f64) {
     let taken = best(50, JOBS, || {
         let begun = Instant::now();
         for ask in &asks {
-            black_box(now(store.take(std::slice::from_ref(ask), 1))).unwrap();
+            black_box(now(store.take(&[ask], 1))).unwrap();
         }
         let took = begun.elapsed();
         let begun = Instant::now();
@@ -222,7 +224,8 @@ fn ten_at_once(keys: usize) -> f64 {
     best(50, JOBS, || {
         let begun = Instant::now();
         for ten in asks.chunks(10) {
-            black_box(now(store.take(ten, 10))).unwrap();
+            let ten: Vec<&Claimed> = ten.iter().collect();
+            black_box(now(store.take(&ten, 10))).unwrap();
         }
         let took = begun.elapsed();
         for ask in &asks {
@@ -242,7 +245,7 @@ fn refused(keys: usize) -> f64 {
     best(50, keys, || {
         let begun = Instant::now();
         for ask in &asks {
-            let verdicts = now(store.take(std::slice::from_ref(ask), 1)).unwrap();
+            let verdicts = now(store.take(&[ask], 1)).unwrap();
             assert!(matches!(verdicts.first(), Some(Verdict::Refused { .. })));
         }
         begun.elapsed()
@@ -253,7 +256,7 @@ fn room(keys: usize) -> f64 {
     let store = MemoryStore::new(NOW.0);
     let limits = limits();
     let asks: Vec<Claimed> = (0..keys).map(|n| claimed(n, limited(n, &limits))).collect();
-    now(store.take(&asks, keys)).unwrap();
+    now(store.take(&asks.iter().collect::<Vec<_>>(), keys)).unwrap();
     best(50, keys, || {
         let begun = Instant::now();
         for ask in &asks {
@@ -270,7 +273,7 @@ fn weigh(keys: usize) -> f64 {
     limits.rates[0].period = NonZeroU64::new(86_400_000_000).unwrap();
     for n in 0..keys {
         let ask = claimed(n, limited(n, &limits));
-        now(store.take(std::slice::from_ref(&ask), 1)).unwrap();
+        now(store.take(&[&ask], 1)).unwrap();
         now(store.end(&ask.job, None)).unwrap();
     }
     assert_eq!(store.keys(), keys);

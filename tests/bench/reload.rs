@@ -115,7 +115,7 @@ fn held(nth: usize, key: &str) -> Held {
         proven: now,
         granted: Duration::from_secs(30),
         since: now,
-        refused: false,
+        refused: None,
     }
 }
 

@@ -300,7 +300,9 @@ pub async fn never_given_back_where_it_burns(ctx: Ctx) -> Judge {
 pub async fn waits_only_with_reason(ctx: Ctx) -> Judge {
     let limits = "[[policy]]\nname = 'p'\nmatch = { type = 'email.*' }\nkey = 'k:{meta.tenant}'\nconcurrency = 1\n\
         [[policy]]\nname = 'rare'\nmatch = { type = 'rare.*' }\nkey = 'rare:{meta.tenant}'\nrate = { limit = 1, period = '1h' }\n\
-        [[queue]]\nname = 'one'\nconcurrency = 1";
+        [[policy]]\nname = 'both'\nmatch = { type = 'both.*' }\nkey = 'both:{meta.tenant}'\nconcurrency = 1\nrate = { limit = 1, period = '1h' }\n\
+        [[queue]]\nname = 'one'\nconcurrency = 1\n\
+        [[queue]]\nname = 'two'\nconcurrency = 1\nrate = { limit = 1, period = '1h' }";
     let w = ctx.world().limits(limits).start().await;
     let one = w.hands("one");
     let mut waits = Vec::new();
@@ -321,6 +323,15 @@ pub async fn waits_only_with_reason(ctx: Ctx) -> Judge {
     .await;
     look(&["mail"], "a start", false).await;
     look(&["mail"], "its time is an hour away", false).await;
+    w.enqueue_all(2, |_| {
+        Job::new("both.a").queue("mail").meta("tenant", json!("b"))
+    })
+    .await;
+    look(&["mail"], "a start", false).await;
+    look(&["mail"], "a slot would not be enough", false).await;
+    w.enqueue_all(2, |_| Job::new("a.b").queue("two")).await;
+    look(&["two"], "a start", false).await;
+    look(&["two"], "a slot would not open the queue", false).await;
     w.enqueue_all(2, |_| job()).await;
     look(&["mail"], "a start", false).await;
     look(&["mail"], "only a slot is missing", true).await;

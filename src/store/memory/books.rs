@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::limit::{Key, Limited, Limits, OnLimit, Refusal, Room, Space, Timestamp};
+use crate::limit::{Key, Limited, Limits, OnLimit, Refusal, Room, Shut, Space, Timestamp};
 use crate::store::{Change, Claimed, Ended, Gen, Place, Row, Usage, Verdict};
 
 use super::keys::{Keys, Taken};
@@ -46,7 +46,7 @@ impl Books {
     }
 
     /// Asks for the jobs in order until `want` have started.
-    pub(super) fn take(&mut self, asks: &[Claimed], want: usize, now: Timestamp) -> Vec<Verdict> {
+    pub(super) fn take(&mut self, asks: &[&Claimed], want: usize, now: Timestamp) -> Vec<Verdict> {
         let now = self.forward(now);
         let mut started = 0;
         let mut verdicts = Vec::with_capacity(asks.len());
@@ -63,6 +63,17 @@ impl Books {
         verdicts
     }
 
+    /// Rows of older claims of these jobs go with their slots.
+    pub(super) fn claimed(&mut self, claims: &[&Claimed], now: Timestamp) -> Vec<Row> {
+        let older = claims.iter().filter_map(|claim| {
+            let known = self.row(&claim.job)?.claimed.generation;
+            (known < claim.generation)
+                .then(|| self.end(&claim.job, None, now))
+                .flatten()
+        });
+        older.map(|ended| ended.row).collect()
+    }
+
     /// Out becomes held again, and the start is uncounted where it is still the newest.
     pub(super) fn back(&mut self, job: &str, generation: Gen, now: Timestamp) -> bool {
         let now = self.forward(now);
@@ -74,6 +85,7 @@ impl Books {
         };
         let taken = std::mem::take(&mut entry.taken);
         entry.row.place = Place::Held;
+        entry.row.started = None;
         entry.row.until = look_again(&entry.row.claimed, now);
         self.due_from = self.due_from.min(entry.row.until);
         self.out -= 1;
@@ -82,7 +94,13 @@ impl Books {
     }
 
     /// The row and its slots go, unless the row is of a newer claim than `generation`.
-    pub(super) fn end(&mut self, job: &str, generation: Option<Gen>) -> Option<Ended> {
+    pub(super) fn end(
+        &mut self,
+        job: &str,
+        generation: Option<Gen>,
+        now: Timestamp,
+    ) -> Option<Ended> {
+        let now = self.forward(now);
         let hash = self.rows.hash(job);
         let id = self
             .rows
@@ -93,7 +111,7 @@ impl Books {
         }
         let entry = self.rows.remove(hash, id)?;
         self.out -= usize::from(entry.row.place == Place::Out);
-        self.keys.end(&entry.taken);
+        self.keys.end(&entry.row.claimed.limited, &entry.taken, now);
         Some(Ended { row: entry.row })
     }
 
@@ -145,8 +163,20 @@ impl Books {
                 row.hidden = hidden;
                 true
             }
-            Change::Shut { key, until } => self.keys.shut(&key, until, now),
-            Change::Adopt { claimed, until } => self.adopt(claimed, until),
+            Change::Shut {
+                key,
+                until,
+                at_least,
+                probe,
+            } => self.keys.shut(&key, Shut::new(now, until, probe), at_least),
+            Change::Open { key, started } => self.keys.open(&key, started, now),
+            Change::Adopt { claimed, until } => self.adopt(claimed, until, now),
+            Change::Own {
+                job,
+                generation,
+                next,
+                until,
+            } => self.own(&job, generation, next, until),
             // Kept beside the books.
             Change::Override { .. } => false,
             Change::Clear => {
@@ -187,13 +217,13 @@ impl Books {
             windows: limits
                 .rates
                 .iter()
-                .map(|rate| state.counted(rate.period.get(), now))
+                .map(|rate| state.counted(rate, now))
                 .collect(),
             next_start: limits
                 .throttle
                 .as_ref()
                 .and_then(|throttle| state.next_start(throttle, now)),
-            shut_until: state.shut_until(now),
+            shut_until: state.is_shut(now).map(|shut| shut.until),
         })
     }
 
@@ -221,7 +251,7 @@ impl Books {
         };
         let row = &self.rows.get(id)?.row;
         if row.claimed.generation < ask.generation {
-            self.end(&ask.job, None);
+            self.end(&ask.job, None, now);
             return Some(self.insert(hash, ask, now));
         }
         let ours =
@@ -236,7 +266,9 @@ impl Books {
             claimed: ask.clone(),
             place: Place::Held,
             until,
+            started: None,
             hidden: false,
+            ours: true,
         };
         self.rows.insert(
             hash,
@@ -252,14 +284,18 @@ impl Books {
     fn start(&mut self, id: Id, ask: &Claimed, now: Timestamp) -> Verdict {
         let mut at = now;
         let mut refused: Option<(usize, Refusal, OnLimit)> = None;
+        let mut opens = None;
         for (which, limited) in ask.limited.iter().enumerate() {
             match self.keys.ask(limited, now) {
                 Ok(allowed) => at = at.max(allowed),
-                Err(why) => refused = Some(worse(refused, (which, why, limited.on_limit))),
+                Err(why) => {
+                    opens = opens.max(why.at);
+                    refused = Some(worse(refused, (which, why, limited.on_limit)));
+                }
             }
         }
         if let Some((which, why, action)) = refused {
-            let at = why.at;
+            let at = opens;
             return Verdict::Refused {
                 which,
                 why,
@@ -279,13 +315,14 @@ impl Books {
         }
         row.claimed.visibility = ask.visibility;
         row.place = Place::Out;
+        row.started = Some(at);
         row.until = at.plus(ask.visibility);
         self.due_from = self.due_from.min(row.until);
         self.out += 1;
         Verdict::Started { at }
     }
 
-    fn adopt(&mut self, claimed: Claimed, until: Timestamp) -> bool {
+    fn adopt(&mut self, claimed: Claimed, until: Timestamp, now: Timestamp) -> bool {
         let known = self
             .row(&claimed.job)
             .map(|row| (row.claimed.generation, row.place));
@@ -294,18 +331,35 @@ impl Books {
             Some((generation, Place::Out)) if generation == claimed.generation => return false,
             _ => {}
         }
-        self.end(&claimed.job, None);
+        self.end(&claimed.job, None, now);
         let taken = self.keys.occupy(&claimed.limited);
         let hash = self.rows.hash(&*claimed.job);
         let row = Row {
             claimed,
             place: Place::Out,
             until,
+            started: None,
             hidden: false,
+            ours: true,
         };
         self.rows.insert(hash, Entry { row, taken });
         self.due_from = self.due_from.min(until);
         self.out += 1;
+        true
+    }
+
+    /// The held row goes on under another claim number.
+    fn own(&mut self, job: &str, generation: Gen, next: Gen, until: Timestamp) -> bool {
+        let held = self.row_mut(job).filter(|row| {
+            row.place == Place::Held && !row.hidden && row.claimed.generation == generation
+        });
+        let Some(row) = held.filter(|_| next > generation) else {
+            return false;
+        };
+        row.claimed.generation = next;
+        row.until = until;
+        row.ours = true;
+        self.due_from = self.due_from.min(until);
         true
     }
 
@@ -364,6 +418,8 @@ mod tests {
         let shut = |until| Change::Shut {
             key: key.clone(),
             until,
+            at_least: false,
+            probe: None,
         };
         assert!(books.set(shut(Timestamp(2_000)), Timestamp(1_000)));
         assert!(books.due(1, Timestamp(2_000)).is_empty());

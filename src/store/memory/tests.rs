@@ -19,11 +19,13 @@ fn limited(
     let rates = rate.map(|(limit, period)| Rate {
         limit: number(limit),
         period: NonZeroU64::new(period).unwrap(),
+        window: Default::default(),
     });
     let throttle = spaced.map(|limit| Throttle {
         limit: number(limit),
         period: second,
         burst: NonZeroU32::MIN,
+        measure: Default::default(),
     });
     Limited {
         space: Space::Job,
@@ -54,7 +56,7 @@ fn claimed(job: &str, generation: u64, limited: &[Limited]) -> Claimed {
 }
 
 async fn take(store: &MemoryStore, ask: Claimed) -> Verdict {
-    store.take(&[ask], 1).await.unwrap().remove(0)
+    store.take(&[&ask], 1).await.unwrap().remove(0)
 }
 
 fn started(verdict: &Verdict) -> bool {
@@ -125,11 +127,16 @@ async fn a_refusal_names_the_last_to_let_go_and_the_strongest_action() {
         refused,
         Verdict::Refused {
             which: 0,
-            at: None,
+            at: Some(Timestamp(opens)),
             action: OnLimit::Reschedule,
             ..
-        }
+        } if opens == T + 1_000_000
     ));
+    let Verdict::Refused { why, at, .. } = take(&store, claimed("e", 1, &[full.clone()])).await
+    else {
+        panic!()
+    };
+    assert!(why.slot && at.is_none(), "nothing but a slot is missing");
     // The first of two that wait for a slot.
     let refused = take(&store, claimed("d", 1, &[quick, full.clone(), full])).await;
     assert!(matches!(
@@ -188,7 +195,7 @@ async fn a_newer_claim_takes_the_place_of_an_older_one() {
     assert!(store.end("a", Some(Gen(1))).await.unwrap().is_none());
     assert_eq!(store.count(Place::Out).await.unwrap(), 1);
     // Even one that is not asked ends the slots of the older claim.
-    store.take(&[claimed("a", 3, &one)], 0).await.unwrap();
+    store.take(&[&claimed("a", 3, &one)], 0).await.unwrap();
     assert_eq!(
         (
             store.count(Place::Out).await.unwrap(),
@@ -200,10 +207,28 @@ async fn a_newer_claim_takes_the_place_of_an_older_one() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_new_claim_ends_the_slots_of_an_older_one() {
+    let store = MemoryStore::new(T);
+    let one = [limited("k", Some(1), None, None)];
+    assert!(started(&take(&store, claimed("a", 1, &one)).await));
+    let (again, same) = (claimed("a", 2, &one), claimed("a", 1, &one));
+    assert!(store.claimed(&[&same]).await.unwrap().is_empty());
+    assert_eq!(store.count(Place::Out).await.unwrap(), 1);
+    let other = claimed("b", 3, &one);
+    let over = store.claimed(&[&other, &again]).await.unwrap();
+    assert_eq!(over.len(), 1);
+    assert_eq!(
+        (over[0].place, over[0].claimed.generation),
+        (Place::Out, Gen(1))
+    );
+    assert!(started(&take(&store, other).await), "the slot is free");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_hidden_row_does_not_start_until_shown() {
     let store = MemoryStore::new(T);
     let one = [limited("k", Some(1), None, None)];
-    store.take(&[claimed("a", 1, &one)], 0).await.unwrap();
+    store.take(&[&claimed("a", 1, &one)], 0).await.unwrap();
     let hide = |hidden| Change::Hidden {
         job: "a".into(),
         hidden,
@@ -227,7 +252,7 @@ async fn rows_are_due_in_order_and_again_until_moved() {
     let store = MemoryStore::new(T);
     let one = [limited("k", Some(1), None, None)];
     store
-        .take(&[claimed("out", 1, &one), claimed("held", 1, &one)], 2)
+        .take(&[&claimed("out", 1, &one), &claimed("held", 1, &one)], 2)
         .await
         .unwrap();
     assert!(store.due(9).await.unwrap().is_empty());
@@ -268,7 +293,9 @@ async fn a_shut_key_opens_by_itself_and_queues_are_never_shut() {
         store
             .set(Change::Shut {
                 key: job.key.clone(),
-                until
+                until,
+                at_least: false,
+                probe: None,
             })
             .await
             .unwrap()
@@ -277,7 +304,9 @@ async fn a_shut_key_opens_by_itself_and_queues_are_never_shut() {
         !store
             .set(Change::Shut {
                 key: job.key.clone(),
-                until
+                until,
+                at_least: false,
+                probe: None,
             })
             .await
             .unwrap()

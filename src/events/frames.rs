@@ -1,0 +1,156 @@
+//! The frames of an event stream: cut out of bytes that come in pieces, and read.
+
+use bytes::{Bytes, BytesMut};
+
+/// The largest frame, in bytes.
+const LARGEST: usize = 1 << 20;
+
+/// A frame is larger than we read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("an event of more than {LARGEST} bytes")]
+pub struct TooLong;
+
+/// Cuts a stream into frames. Line ends become `\n`: some readers know no other.
+#[derive(Default, Debug)]
+pub struct Frames {
+    buffer: BytesMut,
+    /// Up to where there is no end of a frame.
+    searched: usize,
+    /// The last byte was a carriage return, whose line feed may follow.
+    returned: bool,
+}
+
+impl Frames {
+    /// Takes the next bytes of the stream.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.buffer.reserve(bytes.len());
+        for byte in bytes {
+            match (byte, std::mem::replace(&mut self.returned, *byte == b'\r')) {
+                (b'\n', true) => {}
+                (b'\r', _) => self.buffer.extend_from_slice(b"\n"),
+                _ => self.buffer.extend_from_slice(&[*byte]),
+            }
+        }
+    }
+
+    /// The next whole frame, with its empty line. What is left at the end of a stream is no frame.
+    ///
+    /// # Errors
+    /// What was taken is longer than a frame may be.
+    #[expect(clippy::should_implement_trait, reason = "more may come after None")]
+    pub fn next(&mut self) -> Result<Option<Bytes>, TooLong> {
+        let from = self.searched.saturating_sub(1);
+        let rest = self.buffer.get(from..).unwrap_or_default();
+        match memchr::memmem::find(rest, b"\n\n") {
+            Some(at) => {
+                self.searched = 0;
+                Ok(Some(self.buffer.split_to(from + at + 2).freeze()))
+            }
+            None if self.buffer.len() > LARGEST => Err(TooLong),
+            None => {
+                self.searched = self.buffer.len();
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// The values of a frame's field, in order.
+pub fn field<'a>(frame: &'a [u8], name: &str) -> impl Iterator<Item = &'a [u8]> {
+    let lines = frame.split(|byte| *byte == b'\n');
+    lines.filter_map(move |line| {
+        let rest = line.strip_prefix(name.as_bytes())?.strip_prefix(b":")?;
+        Some(rest.strip_prefix(b" ").unwrap_or(rest))
+    })
+}
+
+/// The frame's data as one text; `None`: it has none.
+pub fn data(frame: &[u8]) -> Option<Vec<u8>> {
+    let lines: Vec<&[u8]> = field(frame, "data").collect();
+    (!lines.is_empty()).then(|| lines.join(&b'\n'))
+}
+
+/// The frame with other data.
+pub fn with_data(frame: &[u8], data: &[u8]) -> Bytes {
+    let mut out = BytesMut::with_capacity(frame.len() + data.len());
+    for line in frame.split(|byte| *byte == b'\n') {
+        if !line.is_empty() && !line.starts_with(b"data:") {
+            out.extend_from_slice(line);
+            out.extend_from_slice(b"\n");
+        }
+    }
+    for line in data.split(|byte| *byte == b'\n') {
+        out.extend_from_slice(b"data: ");
+        out.extend_from_slice(line);
+        out.extend_from_slice(b"\n");
+    }
+    out.extend_from_slice(b"\n");
+    out.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(pieces: &[&str]) -> Vec<String> {
+        let mut frames = Frames::default();
+        let mut out = Vec::new();
+        for piece in pieces {
+            frames.push(piece.as_bytes());
+            while let Some(frame) = frames.next().unwrap() {
+                out.push(String::from_utf8(frame.to_vec()).unwrap());
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn frames_come_whole_however_they_are_cut() {
+        let text = "retry: 3000\n\nid: 1\nevent: a\ndata: {\"x\":1}\n\n:heartbeat\n\nid: 2\nda";
+        let whole = [
+            "retry: 3000\n\n",
+            "id: 1\nevent: a\ndata: {\"x\":1}\n\n",
+            ":heartbeat\n\n",
+        ];
+        assert_eq!(all(&[text]), whole);
+        for at in 1..text.len() {
+            assert_eq!(all(&[&text[..at], &text[at..]]), whole, "cut at {at}");
+        }
+        let bytes: Vec<String> = text.chars().map(String::from).collect();
+        let bytes: Vec<&str> = bytes.iter().map(String::as_str).collect();
+        assert_eq!(all(&bytes), whole);
+    }
+
+    #[test]
+    fn line_ends_of_all_three_kinds() {
+        assert_eq!(
+            all(&["data: 1\r\n\r\ndata: 2\r\r"]),
+            ["data: 1\n\n", "data: 2\n\n"]
+        );
+        assert_eq!(
+            all(&["data: 1\r\n\r", "\ndata: 2\r", "\n\r\n"]),
+            ["data: 1\n\n", "data: 2\n\n"]
+        );
+    }
+
+    #[test]
+    fn a_frame_without_end_is_given_up() {
+        let mut frames = Frames::default();
+        for _ in 0..LARGEST / 1024 {
+            frames.push(&[b'x'; 1024]);
+            assert_eq!(frames.next(), Ok(None));
+        }
+        frames.push(b"x");
+        assert_eq!(frames.next(), Err(TooLong));
+    }
+
+    #[test]
+    fn fields_and_other_data() {
+        let frame = b"id:7\nevent: e\ndata: a\ndata:b\n\n";
+        assert_eq!(field(frame, "id").collect::<Vec<_>>(), [b"7"]);
+        assert_eq!(data(frame).unwrap(), b"a\nb");
+        assert_eq!(data(b":heartbeat\n\n"), None);
+        let other = with_data(frame, b"{\n}");
+        assert_eq!(&other[..], b"id:7\nevent: e\ndata: {\ndata: }\n\n");
+    }
+}

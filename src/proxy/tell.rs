@@ -1,0 +1,154 @@
+//! What limiting tells those who listen: the events of the rate-limiting text, 11.1, with its data fields
+//! and no others, but for `trace_id`, which the events text (8.3) wants in every event of a job that has
+//! one.
+
+use std::borrow::Cow;
+
+use super::{DEPTH, Sidecar};
+use crate::events::{Event, Value};
+use crate::hold::{Episode, Held};
+use crate::json::Json;
+use crate::limit::{Key, Limited, Refusal, Space};
+use crate::policy::Pause;
+use crate::store::Claimed;
+
+impl Sidecar {
+    /// A held job was refused for the first time since it waits: it is counted, and told.
+    pub(super) fn exceeded(&self, held: &Held, by: &Limited, why: &Refusal) {
+        self.metrics.exceeded(by.key.as_str(), why.strategy);
+        let Some(about) = self.about(held, by.space, &by.key) else {
+            return;
+        };
+        let data = [
+            ("key", Value::Text(&about.key)),
+            ("strategy", Value::Text(why.strategy.as_str())),
+            ("limit", Value::Number(why.limit.into())),
+            ("current", Value::Number(why.current.into())),
+        ];
+        self.tell("rate_limit.exceeded", &about, &data);
+    }
+
+    /// A job that was refused may start now, and does.
+    pub(super) fn tell_released(&self, held: &Held, episode: &Episode) {
+        let Some(about) = self.about(held, episode.space, &episode.key) else {
+            return;
+        };
+        let data = [
+            ("key", Value::Text(&about.key)),
+            ("strategy", Value::Text(episode.strategy.as_str())),
+            ("job_id", Value::Text(&held.claimed.job)),
+        ];
+        self.tell("rate_limit.released", &about, &data);
+    }
+
+    /// A refused job was ended in the backend.
+    pub(super) fn tell_dropped(&self, held: &Held, by: &Limited) {
+        let Some(about) = self.about(held, by.space, &by.key) else {
+            return;
+        };
+        let data = [
+            ("key", Value::Text(&about.key)),
+            ("job_id", Value::Text(&held.claimed.job)),
+            ("job_type", Value::Text(&about.job_type)),
+        ];
+        self.tell("rate_limit.dropped", &about, &data);
+    }
+
+    /// The service behind a key said, through the nack of a job, that the key is to be shut.
+    pub(super) fn tell_adjusted(&self, by: &Claimed, key: &Key, pause: Pause) {
+        let event = Event {
+            kind: "rate_limit.dynamic_adjusted",
+            subject: key.as_str(),
+            queue: Some(&by.queue),
+            job: Some(&by.job),
+            job_type: None,
+            data: &[
+                ("key", Value::Text(key.as_str())),
+                ("until", Value::Time(pause.until)),
+                ("reason", Value::Text(pause.reason)),
+            ],
+        };
+        self.events.tell(self.store.now(), &event);
+    }
+
+    /// What all events of a held job have; `None`: nobody listens, so nothing is read.
+    fn about<'a>(&self, held: &'a Held, space: Space, key: &'a Key) -> Option<About<'a>> {
+        if !self.events.heard() {
+            return None;
+        }
+        let job = Json::parse(&held.body, DEPTH).ok();
+        let [kind, meta] = job.map_or([None; 2], |job| job.pick(["type", "meta"]));
+        Some(About {
+            claimed: &held.claimed,
+            key: space.name_of(key),
+            job_type: kind.and_then(|kind| kind.text()).unwrap_or_default(),
+            trace: meta.and_then(trace_id),
+        })
+    }
+
+    fn tell(&self, kind: &'static str, about: &About<'_>, data: &[(&'static str, Value<'_>)]) {
+        let trace = about.trace.as_deref();
+        let trace = trace.map(|trace| ("trace_id", Value::Text(trace)));
+        let data: Vec<_> = data.iter().copied().chain(trace).collect();
+        let event = Event {
+            kind,
+            subject: &about.claimed.job,
+            queue: Some(&about.claimed.queue),
+            job: Some(&about.claimed.job),
+            job_type: Some(&about.job_type),
+            data: &data,
+        };
+        self.events.tell(self.store.now(), &event);
+    }
+}
+
+/// What is the same in all events of a job and a key.
+struct About<'a> {
+    claimed: &'a Claimed,
+    key: Cow<'a, str>,
+    job_type: Cow<'a, str>,
+    trace: Option<Cow<'a, str>>,
+}
+
+/// The trace that a job belongs to (events text, 8.2): as it says, or as its `traceparent` says.
+fn trace_id(meta: Json<'_>) -> Option<Cow<'_, str>> {
+    let [id, parent] = meta.pick_exact(["trace_id", "traceparent"]);
+    if let Some(id) = id.and_then(|id| id.text()) {
+        return Some(id);
+    }
+    let parent = parent?.text()?;
+    let id = parent.split('-').nth(1)?;
+    let is_one = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_one.then(|| Cow::Owned(id.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_trace_of_a_job() {
+        let id = |meta: &str| {
+            let meta = Json::parse(meta.as_bytes(), DEPTH).unwrap();
+            trace_id(meta).map(Cow::into_owned)
+        };
+        let parent = r#""traceparent":"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01""#;
+        assert_eq!(
+            id(&format!("{{{parent}}}")).as_deref(),
+            Some("4bf92f3577b34da6a3ce929d0e0e4736")
+        );
+        assert_eq!(
+            id(&format!(r#"{{"trace_id":"t1",{parent}}}"#)).as_deref(),
+            Some("t1")
+        );
+        for none in [
+            r#"{}"#,
+            r#"{"traceparent":"00"}"#,
+            r#"{"traceparent":"00-xyz-1-1"}"#,
+            r#"{"trace_id":7}"#,
+            "[]",
+        ] {
+            assert_eq!(id(none), None, "{none}");
+        }
+    }
+}

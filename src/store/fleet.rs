@@ -1,0 +1,174 @@
+//! What sidecars that share a store tell each other through it. With the memory store there is one
+//! sidecar, and nothing to tell.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::limit::{Key, Space, Timestamp};
+
+/// What a sibling did that matters here.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Wake {
+    /// Slots of these keys ended.
+    Freed(Vec<(Space, Key)>),
+    /// A held job of this lane waits for a sidecar that has a worker for it: see
+    /// [`Store::offered`](super::Store::offered).
+    Offered {
+        /// The scope it was claimed in.
+        scope: u64,
+        /// Its queue.
+        queue: Arc<str>,
+    },
+    /// A sibling hid or showed a row of ours, ended it, or took it over: the hold must follow.
+    Row {
+        /// The row's job.
+        job: Arc<str>,
+    },
+    /// Messages may have been missed: look at everything.
+    All,
+}
+
+/// A step on a number that all sidecars share, such as a queue's depth.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Only read it.
+    Read,
+    /// Add to it, which may be less than zero, unless that would bring it above `most`.
+    Add {
+        /// How much.
+        by: i64,
+        /// `None`: whatever comes of it.
+        most: Option<i64>,
+    },
+    /// Replace it, if it is still at this version: nothing was added since it was read.
+    Put {
+        /// The new value.
+        value: i64,
+        /// [`Number::version`] as read; `None`: whatever was done to it since.
+        version: Option<u64>,
+    },
+}
+
+/// A shared number after a step.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Number {
+    /// What it is now; 0 if it was never set.
+    pub value: i64,
+    /// Goes up with every change; 0 if it was never set.
+    pub version: u64,
+    /// When it was last replaced by [`Step::Put`], by the store's clock.
+    pub put_at: Timestamp,
+    /// Whether the step was done. Reading is always done.
+    pub done: bool,
+}
+
+/// Shared numbers are forgotten this many microseconds after the last change: names come from
+/// requests.
+pub const NUMBER_LASTS: u64 = 24 * 3600 * 1_000_000;
+
+/// More numbers than this are not kept in one process.
+const MOST_NUMBERS: usize = 100_000;
+
+impl Number {
+    /// What a step makes of it at `now`.
+    #[must_use]
+    pub fn stepped(self, step: Step, now: Timestamp) -> Number {
+        let version = self.version + 1;
+        match step {
+            Step::Read => Number { done: true, ..self },
+            Step::Add { by, most } => match self.value.checked_add(by) {
+                Some(value) if by <= 0 || most.is_none_or(|most| value <= most) => Number {
+                    value,
+                    version,
+                    done: true,
+                    ..self
+                },
+                _ => Number {
+                    done: false,
+                    ..self
+                },
+            },
+            Step::Put { version: seen, .. } if seen.is_some_and(|seen| seen != self.version) => {
+                Number {
+                    done: false,
+                    ..self
+                }
+            }
+            Step::Put { value, .. } => Number {
+                value,
+                version,
+                put_at: now,
+                done: true,
+            },
+        }
+    }
+}
+
+/// The numbers of one process.
+#[derive(Default, Debug)]
+pub(super) struct Numbers(HashMap<Box<str>, (Number, Timestamp)>);
+
+impl Numbers {
+    pub(super) fn step(&mut self, name: &str, step: Step, now: Timestamp) -> Number {
+        let known = self.0.get(name).filter(|(_, until)| *until > now);
+        let before = known.map(|(number, _)| *number).unwrap_or_default();
+        let after = before.stepped(step, now);
+        if after.version == before.version {
+            return after;
+        }
+        if self.0.len() >= MOST_NUMBERS && !self.0.contains_key(name) {
+            self.0.retain(|_, (_, until)| *until > now);
+        }
+        if self.0.len() < MOST_NUMBERS || self.0.contains_key(name) {
+            self.0.insert(name.into(), (after, now.plus(NUMBER_LASTS)));
+        }
+        after
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T: Timestamp = Timestamp(1_000);
+
+    #[test]
+    fn a_number_stays_at_or_below_its_most() {
+        let mut numbers = Numbers::default();
+        let add = |by| Step::Add { by, most: Some(10) };
+        assert!(numbers.step("n", add(7), T).done);
+        let refused = numbers.step("n", add(4), T);
+        assert_eq!((refused.done, refused.value), (false, 7));
+        assert_eq!(numbers.step("n", add(3), T).value, 10);
+        // A bound that was lowered keeps nothing from getting less.
+        let lower = Step::Add {
+            by: -1,
+            most: Some(2),
+        };
+        assert_eq!(numbers.step("n", lower, T).value, 9);
+    }
+
+    #[test]
+    fn a_correction_gives_way_to_what_was_added_meanwhile() {
+        let mut numbers = Numbers::default();
+        let read = numbers.step("n", Step::Read, T);
+        let put = |version| Step::Put { value: 5, version };
+        numbers.step("n", Step::Add { by: 1, most: None }, T);
+        assert!(!numbers.step("n", put(Some(read.version)), T).done);
+        assert!(numbers.step("n", put(None), T).done);
+        let number = numbers.step("n", Step::Read, T);
+        assert_eq!((number.value, number.put_at, number.done), (5, T, true));
+    }
+
+    #[test]
+    fn numbers_are_forgotten_after_a_day() {
+        let mut numbers = Numbers::default();
+        numbers.step("n", Step::Add { by: 1, most: None }, T);
+        let later = T.plus(NUMBER_LASTS);
+        assert_eq!(numbers.step("n", Step::Read, later).value, 0);
+    }
+}

@@ -1,0 +1,14 @@
+//! One contract, one list of checks, every store.
+//!
+//! Each check gets a rig: it opens stores (one for each sidecar) on the same data, and owns the clock.
+
+#[path = "stores/contract.rs"]
+mod contract;
+#[path = "stores/fleet.rs"]
+mod fleet;
+#[path = "stores/memory.rs"]
+mod memory;
+#[path = "stores/rig.rs"]
+mod rig;
+#[path = "stores/sequences.rs"]
+mod sequences;

@@ -1,0 +1,469 @@
+//! What holds for any store, one rule at a time.
+
+use std::sync::Arc;
+
+use ojs_throttle::limit::{EARLY, Key, Limited, Limits, OnLimit, Space, Strategy, Timestamp};
+use ojs_throttle::store::{Change, Gen, Override, Place, Row, Step, Store, Verdict};
+
+use crate::rig::{Rig, SECOND, T, advance, claimed, limited, now, number, started, take};
+
+pub use crate::sequences::random_sequences_are_answered_as_by_the_core;
+
+async fn usage(store: &dyn Store, of: &Limited) -> Option<ojs_throttle::store::Usage> {
+    store.usage(of.space, &of.key, &of.limits).await.unwrap()
+}
+
+async fn end(store: &dyn Store, job: &str) {
+    assert!(store.end(job, None).await.unwrap().is_some(), "{job}");
+}
+
+pub async fn a_key_named_twice_is_checked_twice_and_taken_from_once(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    let both = [
+        limited("k", Some(5), Some((3, SECOND)), Some(2)),
+        limited("k", Some(9), Some((2, SECOND)), Some(10)),
+    ];
+    assert!(started(&take(&*store, claimed("a", 1, &both)).await));
+    let used = usage(&*store, &both[0]).await.unwrap();
+    assert_eq!((used.active, used.windows[0].0), (1, 1));
+    // The slower of the two spacings.
+    assert_eq!(used.next_start, Some(Timestamp(T + 500_000)));
+    advance(rig, 500_000);
+    assert!(started(&take(&*store, claimed("b", 1, &both)).await));
+    advance(rig, 500_000);
+    // The second one's window of two is full, the first one's of three is not.
+    let Verdict::Refused { which: 1, why, .. } = take(&*store, claimed("c", 1, &both)).await else {
+        panic!()
+    };
+    let told = (why.strategy, why.limit, why.current);
+    assert_eq!(told, (Strategy::Rate, 2, 2));
+    end(&*store, "a").await;
+    end(&*store, "b").await;
+    assert_eq!(usage(&*store, &both[0]).await.unwrap().active, 0);
+}
+
+pub async fn a_refusal_names_the_last_to_let_go_and_the_strongest_action(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    let slow = limited("slow", None, None, Some(1));
+    let mut quick = limited("quick", None, None, Some(10));
+    quick.on_limit = OnLimit::Drop;
+    let mut full = limited("full", Some(0), None, None);
+    full.on_limit = OnLimit::Reschedule;
+    assert!(started(
+        &take(&*store, claimed("a", 1, &[slow.clone(), quick.clone()])).await
+    ));
+    let refused = take(&*store, claimed("b", 1, &[quick.clone(), slow.clone()])).await;
+    let Verdict::Refused {
+        which: 1,
+        at,
+        action: OnLimit::Drop,
+        ..
+    } = refused
+    else {
+        panic!("{refused:?}")
+    };
+    assert_eq!(at, Some(Timestamp(T + SECOND)));
+    let refused = take(&*store, claimed("c", 1, &[full.clone(), slow])).await;
+    let Verdict::Refused {
+        which: 0,
+        action: OnLimit::Reschedule,
+        ..
+    } = refused
+    else {
+        panic!("{refused:?}")
+    };
+    // The first of two that wait for a slot.
+    let refused = take(&*store, claimed("d", 1, &[quick, full.clone(), full])).await;
+    let Verdict::Refused {
+        which: 1,
+        action: OnLimit::Drop,
+        ..
+    } = refused
+    else {
+        panic!("{refused:?}")
+    };
+}
+
+pub async fn a_refusal_spends_nothing_in_any_key(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    let first = limited("first", Some(1), Some((1, SECOND)), Some(1));
+    let second = limited("second", None, None, Some(1));
+    let one = claimed("a", 1, std::slice::from_ref(&second));
+    assert!(started(&take(&*store, one).await));
+    let two = claimed("b", 1, &[first.clone(), second]);
+    assert!(!started(&take(&*store, two).await));
+    assert_eq!(usage(&*store, &first).await, None);
+    assert!(started(&take(&*store, claimed("c", 1, &[first])).await));
+}
+
+pub async fn enough_is_enough(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    let free = [limited("k", Some(9), None, None)];
+    let none: [Limited; 0] = [];
+    let asks = [
+        claimed("a", 1, &free),
+        claimed("b", 1, &none),
+        claimed("c", 1, &free),
+    ];
+    let verdicts = store.take(&asks.each_ref(), 2).await.unwrap();
+    assert!(started(&verdicts[0]) && started(&verdicts[1]));
+    assert_eq!(verdicts[2], Verdict::Unasked);
+    assert_eq!(store.count(Place::Out).await.unwrap(), 2);
+    assert_eq!(store.count(Place::Held).await.unwrap(), 1);
+    assert!(store.take(&[], 2).await.unwrap().is_empty());
+}
+
+pub async fn a_newer_claim_takes_the_place_of_an_older_one(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    let one = [limited("k", Some(1), None, None)];
+    assert!(started(&take(&*store, claimed("a", 1, &one)).await));
+    let again = take(&*store, claimed("a", 1, &one)).await;
+    assert_eq!(again, Verdict::Lost, "out already");
+    let newer = take(&*store, claimed("a", 2, &one)).await;
+    assert!(started(&newer), "its own old slot has ended");
+    let older = take(&*store, claimed("a", 1, &one)).await;
+    assert_eq!(older, Verdict::Lost);
+    assert!(!store.back("a", Gen(1)).await.unwrap());
+    assert!(store.end("a", Some(Gen(1))).await.unwrap().is_none());
+    assert_eq!(store.count(Place::Out).await.unwrap(), 1);
+    // Even one that is not asked ends the slots of the older claim.
+    store.take(&[&claimed("a", 3, &one)], 0).await.unwrap();
+    assert_eq!(store.count(Place::Out).await.unwrap(), 0);
+    assert_eq!(store.count(Place::Held).await.unwrap(), 1);
+    assert!(started(&take(&*store, claimed("b", 1, &one)).await));
+}
+
+pub async fn a_start_that_did_not_happen_is_uncounted(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    let all = [limited("k", Some(1), Some((1, SECOND)), Some(1))];
+    for _ in 0..3 {
+        assert!(started(&take(&*store, claimed("a", 1, &all)).await));
+        assert!(store.back("a", Gen(1)).await.unwrap());
+        assert!(!store.back("a", Gen(1)).await.unwrap(), "held already");
+    }
+    assert_eq!(usage(&*store, &all[0]).await, None);
+    assert_eq!(store.count(Place::Held).await.unwrap(), 1);
+    // It is not the newest any more: its slot ends, its start stays counted.
+    let wide = [limited("w", Some(2), Some((2, SECOND)), None)];
+    assert!(started(&take(&*store, claimed("b", 1, &wide)).await));
+    advance(rig, 1_000);
+    assert!(started(&take(&*store, claimed("c", 1, &wide)).await));
+    assert!(store.back("b", Gen(1)).await.unwrap());
+    let used = usage(&*store, &wide[0]).await.unwrap();
+    assert_eq!((used.active, used.windows[0].0), (1, 2));
+}
+
+pub async fn ending_twice_is_ending_once(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    let two = [limited("k", Some(2), None, None)];
+    assert!(started(&take(&*store, claimed("a", 1, &two)).await));
+    assert!(started(&take(&*store, claimed("b", 1, &two)).await));
+    let ended = store.end("a", Some(Gen(1))).await.unwrap().unwrap();
+    assert_eq!(
+        (&*ended.row.claimed.job, ended.row.place),
+        ("a", Place::Out)
+    );
+    assert!(store.end("a", Some(Gen(1))).await.unwrap().is_none());
+    assert!(store.end("a", None).await.unwrap().is_none());
+    assert_eq!(usage(&*store, &two[0]).await.unwrap().active, 1);
+}
+
+pub async fn a_hidden_row_does_not_start_until_shown(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    let one = [limited("k", Some(1), None, None)];
+    store.take(&[&claimed("a", 1, &one)], 0).await.unwrap();
+    let hide = |hidden| Change::Hidden {
+        job: "a".into(),
+        hidden,
+    };
+    assert!(store.set(hide(true)).await.unwrap());
+    assert!(!store.set(hide(true)).await.unwrap(), "hidden already");
+    assert_eq!(take(&*store, claimed("a", 1, &one)).await, Verdict::Lost);
+    assert!(store.row("a").await.unwrap().unwrap().hidden);
+    assert!(store.set(hide(false)).await.unwrap());
+    assert!(started(&take(&*store, claimed("a", 1, &one)).await));
+    let out = store.set(hide(true)).await.unwrap();
+    assert!(!out, "nothing to hide");
+}
+
+pub async fn rows_are_due_in_order_and_again_until_moved(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    let one = [limited("k", Some(1), None, None)];
+    let asks = [claimed("out", 1, &one), claimed("held", 1, &one)];
+    store.take(&asks.each_ref(), 2).await.unwrap();
+    assert!(store.due(9).await.unwrap().is_empty());
+    let due = |rows: Vec<Row>| {
+        let names = rows.into_iter().map(|row| row.claimed.job.to_string());
+        names.collect::<Vec<_>>()
+    };
+    advance(rig, 10 * SECOND);
+    assert_eq!(due(store.due(9).await.unwrap()), ["held"]);
+    advance(rig, 20 * SECOND);
+    assert_eq!(due(store.due(9).await.unwrap()), ["held", "out"]);
+    assert_eq!(due(store.due(1).await.unwrap()), ["held"]);
+    let until = now(rig).plus(1);
+    let move_on = |generation| Change::Until {
+        job: "held".into(),
+        generation: Gen(generation),
+        until,
+        visibility: 7,
+    };
+    assert!(!store.set(move_on(2)).await.unwrap(), "another claim");
+    assert!(store.set(move_on(1)).await.unwrap());
+    assert_eq!(due(store.due(9).await.unwrap()), ["out"]);
+    let row = store.row("held").await.unwrap().unwrap();
+    assert_eq!((row.until, row.claimed.visibility), (until, 7));
+    end(&*store, "out").await;
+    advance(rig, 1);
+    assert_eq!(due(store.due(9).await.unwrap()), ["held"]);
+}
+
+pub async fn a_shut_key_opens_by_itself_and_queues_are_never_shut(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    let job = limited("k", None, None, None);
+    let queue = Limited {
+        space: Space::Queue,
+        ..job.clone()
+    };
+    let until = Timestamp(T + SECOND);
+    let shut = |until| Change::Shut {
+        key: job.key.clone(),
+        until,
+        at_least: false,
+        probe: None,
+    };
+    assert!(store.set(shut(until)).await.unwrap());
+    assert!(!store.set(shut(until)).await.unwrap(), "shut already");
+    assert!(started(&take(&*store, claimed("q", 1, &[queue])).await));
+    let refused = take(&*store, claimed("a", 1, std::slice::from_ref(&job))).await;
+    let Verdict::Refused { why, .. } = refused else {
+        panic!("{refused:?}")
+    };
+    let told = (why.strategy, why.at);
+    assert_eq!(told, (Strategy::Shut, Some(until.plus(EARLY))));
+    let used = usage(&*store, &job).await.unwrap();
+    assert_eq!(used.shut_until, Some(until));
+    advance(rig, SECOND - 1);
+    let ask = claimed("a", 1, std::slice::from_ref(&job));
+    assert!(!started(&take(&*store, ask.clone()).await));
+    advance(rig, 1);
+    assert!(started(&take(&*store, ask).await));
+    assert!(store.set(shut(now(rig).plus(5))).await.unwrap());
+    assert!(store.set(shut(now(rig))).await.unwrap(), "open again");
+    assert!(!store.set(shut(now(rig))).await.unwrap(), "open already");
+}
+
+pub async fn an_adopted_job_has_its_slots_and_counts_no_start(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    let one = [limited("k", Some(1), Some((1, SECOND)), None)];
+    let adopt = |generation| Change::Adopt {
+        claimed: claimed("a", generation, &one),
+        until: Timestamp(T + 5),
+    };
+    assert!(store.set(adopt(2)).await.unwrap());
+    assert!(!store.set(adopt(2)).await.unwrap());
+    assert!(!store.set(adopt(1)).await.unwrap());
+    let used = usage(&*store, &one[0]).await.unwrap();
+    assert_eq!((used.active, used.windows[0].0), (1, 0));
+    assert!(store.back("a", Gen(2)).await.unwrap());
+    assert!(started(&take(&*store, claimed("a", 2, &one)).await));
+}
+
+pub async fn a_row_tells_all_that_was_claimed(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    let mut of_queue = limited("email", None, None, None);
+    of_queue.space = Space::Queue;
+    of_queue.on_limit = OnLimit::Drop;
+    of_queue.policy = Arc::from("policy \"of\" the ümlaut");
+    let mut claim = claimed(
+        "jöb 1",
+        7,
+        &[
+            limited("k", Some(2), Some((3, 77 * SECOND)), Some(4)),
+            of_queue,
+        ],
+    );
+    claim.claim_id = Arc::from("wörker\n1");
+    claim.scope = u64::MAX - 1;
+    claim.queue = Arc::from("email");
+    claim.priority = -3;
+    claim.attempt = 4;
+    claim.claimed_at = Timestamp(T - 5);
+    assert!(started(&take(&*store, claim.clone()).await));
+    let row = store.row("jöb 1").await.unwrap().unwrap();
+    assert_eq!((row.place, row.hidden, row.ours), (Place::Out, false, true));
+    assert_eq!(row.until, now(rig).plus(claim.visibility));
+    assert_eq!(format!("{:?}", row.claimed), format!("{claim:?}"));
+    assert!(store.row("other").await.unwrap().is_none());
+}
+
+pub async fn a_row_goes_on_under_another_claim(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    let one = [limited("k", Some(1), None, None)];
+    store.take(&[&claimed("a", 5, &one)], 0).await.unwrap();
+    let own = |generation, next| Change::Own {
+        job: "a".into(),
+        generation: Gen(generation),
+        next: Gen(next),
+        until: Timestamp(T + 9),
+    };
+    assert!(!store.set(own(4, 8)).await.unwrap(), "another claim");
+    assert!(!store.set(own(5, 5)).await.unwrap(), "no newer one");
+    assert!(store.set(own(5, 8)).await.unwrap());
+    let row = store.row("a").await.unwrap().unwrap();
+    assert_eq!(
+        (row.claimed.generation, row.until),
+        (Gen(8), Timestamp(T + 9))
+    );
+    assert_eq!(take(&*store, claimed("a", 5, &one)).await, Verdict::Lost);
+    assert!(started(&take(&*store, claimed("a", 8, &one)).await));
+    assert!(!store.set(own(8, 9)).await.unwrap(), "it is out");
+}
+
+pub async fn many_starts_in_a_window_are_never_too_many(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    let most = [limited("k", None, Some((300, SECOND)), None)];
+    let mut named = None;
+    for n in 0..301 {
+        match take(&*store, claimed(&format!("{n}"), 1, &most)).await {
+            Verdict::Started { .. } => assert!(n < 300),
+            Verdict::Refused { at, .. } => named = at,
+            other => panic!("{other:?}"),
+        }
+        advance(rig, 1_000);
+    }
+    // The first of them was at T; above 128 a start is kept up to 1 % longer.
+    let named = named.expect("the last one was refused").0;
+    assert!(
+        (T + SECOND..=T + SECOND + 20_000).contains(&named),
+        "{named}"
+    );
+    advance(rig, named - EARLY - now(rig).0 - 1);
+    assert!(!started(&take(&*store, claimed("x", 1, &most)).await));
+    advance(rig, 1);
+    assert!(started(&take(&*store, claimed("x", 1, &most)).await));
+}
+
+pub async fn a_queue_and_a_job_key_of_one_name_are_two(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    let job = limited("k", Some(1), None, None);
+    let queue = Limited {
+        space: Space::Queue,
+        ..job.clone()
+    };
+    assert!(started(
+        &take(&*store, claimed("a", 1, std::slice::from_ref(&job))).await
+    ));
+    assert!(started(
+        &take(&*store, claimed("b", 1, std::slice::from_ref(&queue))).await
+    ));
+    assert!(!started(&take(&*store, claimed("c", 1, &[job])).await));
+    assert!(!started(&take(&*store, claimed("d", 1, &[queue])).await));
+}
+
+pub async fn room_and_usage_say_what_a_take_would(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    let limits = [
+        limited("k", Some(3), Some((2, SECOND)), None),
+        limited("l", None, None, None),
+    ];
+    assert_eq!(store.room(&limits).await.unwrap().starts, 2);
+    assert_eq!(usage(&*store, &limits[0]).await, None);
+    for job in ["a", "b"] {
+        assert!(started(&take(&*store, claimed(job, 1, &limits)).await));
+    }
+    let room = store.room(&limits).await.unwrap();
+    assert_eq!(room.starts, 0);
+    let refused = take(&*store, claimed("c", 1, &limits)).await;
+    let Verdict::Refused { at, .. } = refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!(room.at, at);
+    let used = usage(&*store, &limits[0]).await.unwrap();
+    assert_eq!((used.active, used.windows[0].0), (2, 2));
+    assert_eq!(used.windows[0].1, Some(Timestamp(T + SECOND + EARLY)));
+    let of_others = limited("l", None, None, None);
+    assert_eq!(usage(&*store, &of_others).await.unwrap().active, 2);
+}
+
+pub async fn overrides_are_kept_and_taken_away(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    let key = Key::new("k").unwrap();
+    let set = Override {
+        limits: Limits {
+            concurrency: Some(number(3).get()),
+            ..limited("k", None, Some((5, SECOND)), Some(2)).limits
+        },
+        expires_at: Some(Timestamp(T + SECOND)),
+        reason: Some(Arc::from("because \"it\" is")),
+        by: Some(Arc::from("ops")),
+    };
+    let put = |space, set| Change::Override {
+        space,
+        key: key.clone(),
+        set,
+    };
+    assert!(store.set(put(Space::Job, Some(set.clone()))).await.unwrap());
+    let kept = store.overrides().get(Space::Job, &key, now(rig)).unwrap();
+    assert_eq!(*kept, set);
+    assert!(
+        store
+            .overrides()
+            .get(Space::Queue, &key, now(rig))
+            .is_none()
+    );
+    let passed = store
+        .overrides()
+        .get(Space::Job, &key, Timestamp(T + SECOND));
+    assert!(passed.is_none());
+    assert!(store.set(put(Space::Job, None)).await.unwrap());
+    assert!(!store.set(put(Space::Job, None)).await.unwrap());
+    assert!(store.overrides().is_empty());
+}
+
+pub async fn numbers_are_added_to_up_to_their_most(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    let add = |by| Step::Add { by, most: Some(10) };
+    let step = async |step| store.number("depth:email", step).await.unwrap();
+    assert_eq!(step(Step::Read).await.value, 0);
+    assert_eq!(step(add(7)).await.value, 7);
+    let refused = step(add(4)).await;
+    assert_eq!((refused.done, refused.value), (false, 7));
+    let full = step(add(3)).await;
+    assert_eq!((full.done, full.value), (true, 10));
+    let least = Step::Add {
+        by: -12,
+        most: Some(0),
+    };
+    assert_eq!(step(least).await.value, -2);
+    assert_eq!(store.number("other", Step::Read).await.unwrap().value, 0);
+}
+
+pub async fn numbers_that_were_changed_are_not_replaced_by_mistake(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    let step = async |step| store.number("n", step).await.unwrap();
+    let put = |version| Step::Put { value: 5, version };
+    let read = step(Step::Read).await;
+    step(Step::Add { by: 1, most: None }).await;
+    let late = step(put(Some(read.version))).await;
+    assert_eq!((late.done, late.value), (false, 1));
+    advance(rig, 7);
+    let done = step(put(Some(late.version))).await;
+    assert_eq!((done.done, done.value, done.put_at), (true, 5, now(rig)));
+    assert!(step(put(None)).await.done);
+}
+
+pub async fn forgetting_everything_leaves_nothing(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    let all = [limited("k", Some(1), Some((1, SECOND)), Some(1))];
+    assert!(started(&take(&*store, claimed("a", 1, &all)).await));
+    store
+        .number("n", Step::Add { by: 1, most: None })
+        .await
+        .unwrap();
+    assert!(store.set(Change::Clear).await.unwrap());
+    assert!(!store.set(Change::Clear).await.unwrap());
+    assert!(store.row("a").await.unwrap().is_none());
+    assert_eq!(store.number("n", Step::Read).await.unwrap().value, 0);
+    assert!(started(&take(&*store, claimed("b", 1, &all)).await));
+}

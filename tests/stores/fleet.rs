@@ -1,0 +1,1 @@
+//! What holds where sidecars share a store.

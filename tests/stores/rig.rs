@@ -1,0 +1,159 @@
+//! What a check is given, and what it asks with.
+
+use std::future::Future;
+use std::num::{NonZeroU32, NonZeroU64};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ojs_throttle::limit::{Key, Limited, Limits, OnLimit, Rate, Space, Throttle, Timestamp};
+use ojs_throttle::store::{Claimed, Clock, Gen, Store, Verdict};
+
+pub const T: u64 = 1_800_000_000_000_000;
+pub const SECOND: u64 = 1_000_000;
+
+pub type Opened<'a> = Pin<Box<dyn Future<Output = Arc<dyn Store>> + 'a>>;
+
+/// One store's data and its clock.
+pub trait Rig {
+    /// The store as the sidecar of this name sees it.
+    fn open<'a>(&'a self, owner: &'a str) -> Opened<'a>;
+
+    /// What all of them go by.
+    fn clock(&self) -> &Arc<AtomicU64>;
+}
+
+/// Moves the clock on.
+pub fn advance(rig: &dyn Rig, micros: u64) {
+    rig.clock().fetch_add(micros, Ordering::AcqRel);
+}
+
+pub fn now(rig: &dyn Rig) -> Timestamp {
+    Timestamp(rig.clock().load(Ordering::Acquire))
+}
+
+pub fn clock() -> (Arc<AtomicU64>, Clock) {
+    let micros = Arc::new(AtomicU64::new(T));
+    (Arc::clone(&micros), Clock::given(micros))
+}
+
+/// Runs one check on a runtime of its own.
+pub fn run<R: Rig>(rig: impl Future<Output = R>, check: impl AsyncFnOnce(&dyn Rig)) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let rig = rig.await;
+        check(&rig).await;
+    });
+}
+
+/// A test for each named check, on the rig that the expression makes.
+#[macro_export]
+macro_rules! stamp {
+    ($module:ident, $rig:expr, [$($check:ident),* $(,)?]) => {
+        $(
+            #[test]
+            fn $check() {
+                $crate::rig::run($rig, $crate::$module::$check);
+            }
+        )*
+    };
+}
+
+/// The checks that hold for any store.
+#[macro_export]
+macro_rules! stamp_contract {
+    ($rig:expr) => {
+        $crate::stamp!(
+            contract,
+            $rig,
+            [
+                a_key_named_twice_is_checked_twice_and_taken_from_once,
+                a_refusal_names_the_last_to_let_go_and_the_strongest_action,
+                a_refusal_spends_nothing_in_any_key,
+                enough_is_enough,
+                a_newer_claim_takes_the_place_of_an_older_one,
+                a_start_that_did_not_happen_is_uncounted,
+                ending_twice_is_ending_once,
+                a_hidden_row_does_not_start_until_shown,
+                rows_are_due_in_order_and_again_until_moved,
+                a_shut_key_opens_by_itself_and_queues_are_never_shut,
+                an_adopted_job_has_its_slots_and_counts_no_start,
+                a_row_tells_all_that_was_claimed,
+                a_row_goes_on_under_another_claim,
+                many_starts_in_a_window_are_never_too_many,
+                a_queue_and_a_job_key_of_one_name_are_two,
+                room_and_usage_say_what_a_take_would,
+                overrides_are_kept_and_taken_away,
+                numbers_are_added_to_up_to_their_most,
+                numbers_that_were_changed_are_not_replaced_by_mistake,
+                forgetting_everything_leaves_nothing,
+                random_sequences_are_answered_as_by_the_core,
+            ]
+        );
+    };
+}
+
+pub fn number(n: u32) -> NonZeroU32 {
+    NonZeroU32::new(n).unwrap()
+}
+
+pub fn period(micros: u64) -> NonZeroU64 {
+    NonZeroU64::new(micros).unwrap()
+}
+
+pub fn limited(
+    key: &str,
+    concurrency: Option<u32>,
+    rate: Option<(u32, u64)>,
+    spaced: Option<u32>,
+) -> Limited {
+    Limited {
+        space: Space::Job,
+        key: Key::new(key).unwrap(),
+        limits: Limits {
+            concurrency,
+            rates: rate
+                .map(|(limit, micros)| Rate {
+                    limit: number(limit),
+                    period: period(micros),
+                    window: Default::default(),
+                })
+                .into_iter()
+                .collect(),
+            throttle: spaced.map(|limit| Throttle {
+                limit: number(limit),
+                period: period(SECOND),
+                burst: NonZeroU32::MIN,
+                measure: Default::default(),
+            }),
+        },
+        on_limit: OnLimit::Wait,
+        policy: Arc::from("test"),
+    }
+}
+
+pub fn claimed(job: &str, generation: u64, limited: &[Limited]) -> Claimed {
+    Claimed {
+        job: Arc::from(job),
+        generation: Gen(generation),
+        claim_id: Arc::from("claim"),
+        scope: 0,
+        queue: Arc::from("queue"),
+        priority: 0,
+        attempt: 0,
+        claimed_at: Timestamp(0),
+        visibility: 30 * SECOND,
+        limited: Arc::from(limited),
+    }
+}
+
+pub async fn take(store: &dyn Store, ask: Claimed) -> Verdict {
+    store.take(&[&ask], 1).await.unwrap().remove(0)
+}
+
+pub fn started(verdict: &Verdict) -> bool {
+    matches!(verdict, Verdict::Started { .. })
+}

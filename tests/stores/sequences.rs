@@ -1,0 +1,257 @@
+//! Random sequences, through a store and through the core side by side: every answer is compared.
+
+use ojs_throttle::limit::{EARLY, Limited, OnLimit, Space, Timestamp};
+use ojs_throttle::store::memory::MemoryStore;
+use ojs_throttle::store::{Change, Claimed, Clock, Gen, Place, Store, Verdict};
+use rand::rngs::SmallRng;
+use rand::{Rng as _, SeedableRng};
+
+use crate::rig::{Rig, advance, claimed, limited, now, number};
+
+const SEQUENCES: u64 = 6;
+const STEPS: usize = 500;
+const JOBS: u64 = 40;
+const KEYS: u64 = 4;
+
+struct Dice(SmallRng);
+
+impl Dice {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0.random_range(0..n)
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    fn of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len() as u64) as usize]
+    }
+
+    fn limited(&mut self) -> Limited {
+        let key = format!("k{}", self.below(KEYS));
+        let slots = self.one_in(3).then(|| self.of(&[0, 1, 3, 20]));
+        let rate = self.one_in(2).then(|| {
+            let limit = self.of(&[1, 2, 5, 140, 200]);
+            (
+                limit,
+                self.of(&[50_000, 1_000_000, 60_000_000, 3_600_000_000]),
+            )
+        });
+        let spaced = self.one_in(3).then(|| self.of(&[1, 3, 7, 1_000, 30_000]));
+        let mut one = limited(&key, slots, rate, spaced);
+        if let Some(throttle) = &mut one.limits.throttle {
+            throttle.burst = number(self.of(&[1, 1, 2, 10]));
+        }
+        if self.one_in(4)
+            && let Some(first) = one.limits.rates.first().cloned()
+        {
+            let mut second = first;
+            second.limit = number(self.of(&[3, 130]));
+            second.period = std::num::NonZeroU64::new(self.of(&[1_000_000, 90_000_000])).unwrap();
+            one.limits.rates.push(second);
+        }
+        one.on_limit = self.of(&[OnLimit::Wait, OnLimit::Reschedule, OnLimit::Drop]);
+        if self.one_in(5) {
+            one.space = Space::Queue;
+        }
+        one
+    }
+
+    fn limits(&mut self) -> Vec<Limited> {
+        (0..self.below(4)).map(|_| self.limited()).collect()
+    }
+}
+
+/// A store, the core, and what is known of both.
+struct Both<'a> {
+    rig: &'a dyn Rig,
+    store: &'a dyn Store,
+    core: &'a MemoryStore,
+    dice: Dice,
+    claims: Vec<u64>,
+    named: Option<Timestamp>,
+}
+
+impl Both<'_> {
+    fn job(&mut self) -> usize {
+        self.dice.below(JOBS) as usize
+    }
+
+    fn claimed(&mut self, job: usize) -> Claimed {
+        let limits = self.dice.limits();
+        let mut claim = claimed(&format!("job-{job}"), self.claims[job], &limits);
+        claim.visibility = self.dice.of(&[3_000, 30_000_000]);
+        claim
+    }
+
+    async fn take(&mut self) {
+        let mut asks = Vec::new();
+        for _ in 0..=self.dice.below(4) {
+            let job = self.job();
+            self.claims[job] += u64::from(!self.dice.one_in(3));
+            asks.push(self.claimed(job));
+        }
+        let asks: Vec<&Claimed> = asks.iter().collect();
+        let want = self.dice.below(5) as usize;
+        let verdicts = self.store.take(&asks, want).await.unwrap();
+        let expected = self.core.take(&asks, want).await.unwrap();
+        assert_eq!(verdicts, expected, "{asks:#?} want {want}");
+        for verdict in &verdicts {
+            if let Verdict::Refused { at: Some(at), .. } = verdict {
+                self.named = Some(*at);
+            }
+        }
+    }
+
+    async fn set(&self, change: Change) {
+        let expected = self.core.set(change.clone()).await.unwrap();
+        let done = self.store.set(change.clone()).await.unwrap();
+        assert_eq!(done, expected, "{change:?}");
+    }
+
+    async fn change(&mut self) {
+        let job = self.job();
+        let generation = Gen(self.claims[job].saturating_sub(self.dice.below(2)));
+        let name: std::sync::Arc<str> = format!("job-{job}").into();
+        let until = now(self.rig).plus(self.dice.below(100_000));
+        let change = match self.dice.below(5) {
+            0 => Change::Until {
+                job: name,
+                generation,
+                until,
+                visibility: 9_000,
+            },
+            1 => Change::Hidden {
+                job: name,
+                hidden: self.dice.one_in(2),
+            },
+            2 => Change::Shut {
+                key: limited(&format!("k{}", self.dice.below(KEYS)), None, None, None).key,
+                until: Timestamp(until.0 - 10_000),
+                at_least: false,
+                probe: None,
+            },
+            3 => Change::Adopt {
+                claimed: self.claimed(job),
+                until,
+            },
+            _ => {
+                self.claims[job] += 1;
+                Change::Own {
+                    job: name,
+                    generation,
+                    next: Gen(self.claims[job]),
+                    until,
+                }
+            }
+        };
+        self.set(change).await;
+    }
+
+    async fn end(&mut self) {
+        let job = self.job();
+        let name = format!("job-{job}");
+        let generation = (!self.dice.one_in(3)).then_some(Gen(self.claims[job]));
+        let ended = self.store.end(&name, generation).await.unwrap();
+        let expected = self.core.end(&name, generation).await.unwrap();
+        assert_eq!(format!("{ended:?}"), format!("{expected:?}"));
+    }
+
+    async fn reclaim(&mut self) {
+        let job = self.job();
+        self.claims[job] += u64::from(self.dice.one_in(2));
+        let claim = self.claimed(job);
+        let ended = self.store.claimed(&[&claim]).await.unwrap();
+        let expected = self.core.claimed(&[&claim]).await.unwrap();
+        assert_eq!(format!("{ended:?}"), format!("{expected:?}"));
+    }
+
+    async fn back(&mut self) {
+        let job = self.job();
+        let (name, generation) = (format!("job-{job}"), Gen(self.claims[job]));
+        let back = self.store.back(&name, generation).await.unwrap();
+        assert_eq!(back, self.core.back(&name, generation).await.unwrap());
+    }
+
+    async fn look(&mut self) {
+        let limits = self.dice.limits();
+        let room = self.store.room(&limits).await.unwrap();
+        assert_eq!(room, self.core.room(&limits).await.unwrap(), "{limits:?}");
+        for one in &limits {
+            let used = self.store.usage(one.space, &one.key, &one.limits);
+            let expected = self.core.usage(one.space, &one.key, &one.limits);
+            assert_eq!(used.await.unwrap(), expected.await.unwrap(), "{one:?}");
+        }
+        for place in [Place::Out, Place::Held] {
+            let count = self.store.count(place).await.unwrap();
+            assert_eq!(count, self.core.count(place).await.unwrap());
+        }
+        let name = format!("job-{}", self.job());
+        let row = self.store.row(&name).await.unwrap();
+        let expected = self.core.row(&name).await.unwrap();
+        assert_eq!(format!("{row:?}"), format!("{expected:?}"));
+        let due = self.store.due(5).await.unwrap();
+        let expected = self.core.due(5).await.unwrap();
+        assert_eq!(format!("{due:?}"), format!("{expected:?}"));
+    }
+
+    async fn wait(&mut self) {
+        let now = now(self.rig).0;
+        let micros = match (self.named.take(), self.dice.below(6)) {
+            // To the moment from which the last refusal said that it is granted, or just before.
+            (Some(named), 0..=2) => {
+                (named.0.saturating_sub(EARLY + self.dice.below(2))).saturating_sub(now)
+            }
+            (_, 0..=3) => self.dice.below(2_000),
+            (_, 4) => self.dice.below(1_000_000),
+            _ => self.dice.below(200_000_000),
+        };
+        // A shut key may be shut for ever, as far as this is concerned.
+        advance(self.rig, micros.min(10_000_000_000));
+    }
+
+    async fn step(&mut self) {
+        match self.dice.below(20) {
+            0..8 => self.take().await,
+            8..10 => self.back().await,
+            10..12 => self.end().await,
+            12..14 => self.change().await,
+            14 => self.look().await,
+            15 => self.reclaim().await,
+            _ => self.wait().await,
+        }
+    }
+}
+
+pub async fn random_sequences_are_answered_as_by_the_core(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    for seed in 0..SEQUENCES {
+        store.set(Change::Clear).await.unwrap();
+        let core = MemoryStore::on(Clock::given(rig.clock().clone()));
+        let mut both = Both {
+            rig,
+            store: &*store,
+            core: &core,
+            dice: Dice(SmallRng::seed_from_u64(seed)),
+            claims: vec![1; JOBS as usize],
+            named: None,
+        };
+        for step in 0..STEPS {
+            let told = format!("seed {seed}, step {step}");
+            let _told = Told(&told);
+            both.step().await;
+        }
+    }
+}
+
+/// Says where it was when a check fails.
+struct Told<'a>(&'a str);
+
+impl Drop for Told<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("at {}", self.0);
+        }
+    }
+}
