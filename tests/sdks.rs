@@ -57,13 +57,13 @@ scenarios! {
     days::python_trouble: 5 limit;
     days::go_trouble: 5 limit;
     days::rust_trouble: 5 limit;
-    days::javascript_restart: 36 limit;
+    days::javascript_restart: 10 limit;
     days::javascript_unrepaired: 1;
-    days::python_restart: 36 limit;
+    days::python_restart: 10 limit;
     days::python_unrepaired: 1;
-    days::go_restart: 36 limit;
+    days::go_restart: 10 limit;
     days::go_unrepaired: 1;
-    days::rust_restart: 36 limit;
+    days::rust_restart: 10 limit;
     days::rust_unrepaired: 1;
 }
 

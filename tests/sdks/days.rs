@@ -63,7 +63,7 @@ impl Office {
         let setup = ctx.world().lax(lax).limits(limits).settings(&settings);
         let world = setup.start().await;
         let client = Client::new(sdk, world.road(), ctx.seed);
-        let long = if ctx.real { 8_000 } else { 70_000 };
+        let long = if ctx.real { 8_000 } else { 36_000 };
         Office {
             sdk,
             world,
@@ -507,7 +507,7 @@ async fn alone(ctx: Ctx, sdk: &'static Sdk, settings: &str) -> Judge {
         .await;
     let _resumed = office.client.pause_queue(FREE, false).await;
     let worker = office.worker(1);
-    office.world.pass(80_000).await;
+    office.world.pass(46_000).await;
     let mut judge = office.close(100, vec![worker]).await;
     all_stored(&mut judge);
     paths_are_plain(&mut judge);
