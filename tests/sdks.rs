@@ -20,6 +20,8 @@ mod go;
 mod harness;
 #[path = "sdks/javascript.rs"]
 mod javascript;
+#[path = "sdks/office.rs"]
+mod office;
 #[path = "sdks/python.rs"]
 mod python;
 #[path = "sdks/reactions.rs"]
@@ -30,6 +32,8 @@ mod recorded;
 mod rust;
 #[path = "sdks/sdk.rs"]
 mod sdk;
+#[path = "sdks/stage.rs"]
+mod stage;
 #[path = "traffic/wire.rs"]
 mod wire;
 #[path = "sdks/worker.rs"]
@@ -58,6 +62,7 @@ scenarios! {
     days::go_trouble: 5 limit;
     days::rust_trouble: 5 limit;
     days::javascript_restart: 10 limit;
+    days::python_half_an_ack: 5;
     days::javascript_unrepaired: 1;
     days::python_restart: 10 limit;
     days::python_unrepaired: 1;

@@ -120,11 +120,7 @@ impl Client {
     /// One request on an idle connection or a new one; dropping it hangs up.
     async fn exchange(&self, method: &str, path: &str, body: Option<&str>) -> Option<Message> {
         let mut link = self.link().await?;
-        let mut bytes = format!("{method} {path} HTTP/1.1\r\n");
-        for (name, value) in self.head(&link.to.to_string(), method, body) {
-            bytes += &format!("{name}: {value}\r\n");
-        }
-        bytes += "\r\n";
+        let mut bytes = self.head_bytes(&link, method, path, body);
         bytes += body.unwrap_or_default();
         link.stream.write_all(bytes.as_bytes()).await.ok()?;
         let reply = read(&mut link.stream, &mut link.buffer).await?;
@@ -134,13 +130,23 @@ impl Client {
         Some(reply)
     }
 
-    /// The headers of a request.
-    pub fn head(
-        &self,
-        host: &str,
-        method: &str,
-        body: Option<&str>,
-    ) -> Vec<(&'static str, String)> {
+    /// Sends the head of a POST that promises a body, and hangs up.
+    pub async fn only_the_head(&self, path: &str, body: &str) {
+        let mut link = self.link().await.expect("a connection");
+        let bytes = self.head_bytes(&link, "POST", path, Some(body));
+        let sent = link.stream.write_all(bytes.as_bytes()).await;
+        sent.expect("the sidecar listens");
+    }
+
+    fn head_bytes(&self, link: &Link, method: &str, path: &str, body: Option<&str>) -> String {
+        let mut bytes = format!("{method} {path} HTTP/1.1\r\n");
+        for (name, value) in self.head(&link.to.to_string(), method, body) {
+            bytes += &format!("{name}: {value}\r\n");
+        }
+        bytes + "\r\n"
+    }
+
+    fn head(&self, host: &str, method: &str, body: Option<&str>) -> Vec<(&'static str, String)> {
         let number = self.random(0..u64::MAX);
         let id = format!(
             "40b4554e-9503-416a-{:04x}-{:012x}",

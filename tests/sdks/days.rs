@@ -1,214 +1,23 @@
 //! Days at work of each SDK: what its producers and workers go through, judged from ledgers.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ojs_throttle::backend::EventKind;
-use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::backends::backend;
-use crate::client::{Client, Failed};
+use crate::client::Failed;
 use crate::go::GO;
-use crate::harness::ledger::Produced;
-use crate::harness::{Ctx, Fault, Judge, Op, World};
+use crate::harness::{Ctx, Fault, Judge, Op};
 use crate::javascript::JAVASCRIPT;
+use crate::office::{FREE, LIMITS, Office};
 use crate::python::PYTHON;
 use crate::rust::RUST;
-use crate::sdk::{NewJob, OnSignal, Reads, Sdk, Thrown};
-use crate::worker::{Handler, Process, Signal, Worker};
+use crate::sdk::{NewJob, OnSignal, Reads, Sdk};
+use crate::worker::Signal;
 
-/// Two at once of each tenant, ten mails a second, and one call of the vendor at a time.
-const LIMITS: &str = "
-[[policy]]
-name = 'tenant'
-match = { queue = 'billing' }
-key = 'tenant:{meta.tenant}'
-concurrency = 2
-
-[[policy]]
-name = 'mail'
-match = { queue = 'mail' }
-throttle = { limit = 10, period = '1s' }
-
-[[policy]]
-name = 'vendor'
-match = { queue = 'vendor' }
-concurrency = 1
-[policy.feedback]
-codes = ['RateLimitError', '*429 Too Many Requests*']
-default_pause = '5s'
-jitter = 0.0
-";
-
-/// A queue without limits, whose name Rust writes otherwise in paths.
-const FREE: &str = "free-for.all";
-const QUEUES: [&str; 4] = ["billing", "vendor", "mail", FREE];
-
-/// One SDK in a world.
-struct Office {
-    sdk: &'static Sdk,
-    world: World,
-    client: Client,
-    /// How long jobs run by their type, in milliseconds, and what has failed once.
-    handler: Handler,
-}
-
-impl Office {
-    /// The backend is that of the seed.
-    async fn open(ctx: Ctx, sdk: &'static Sdk, limits: &str, settings: &str) -> Office {
-        let (lax, needed) = backend(ctx.seed);
-        let settings = format!("{needed}\n{settings}");
-        let setup = ctx.world().lax(lax).limits(limits).settings(&settings);
-        let world = setup.start().await;
-        let client = Client::new(sdk, world.road(), ctx.seed);
-        let long = if ctx.real { 8_000 } else { 36_000 };
-        Office {
-            sdk,
-            world,
-            client,
-            handler: handler(sdk, long),
-        }
-    }
-
-    /// Starts a worker process; over real sockets it asks for a visibility that is soon over, where it
-    /// can.
-    fn worker(&self, nth: u64) -> Process {
-        let ctx = self.world.ctx;
-        let worker = Worker {
-            client: Client::new(self.sdk, self.world.road(), ctx.seed * 100 + nth),
-            name: (self.sdk.worker_id)(nth),
-            queues: QUEUES.map(str::to_owned).to_vec(),
-            concurrency: 6,
-            visibility: (ctx.real && self.sdk.visibility.is_some()).then_some(7_000),
-            handler: self.handler.clone(),
-            ledger: self.world.ledger.clone(),
-        };
-        worker.start()
-    }
-
-    /// Enqueues a job with a retry policy; `label` is the key that limits it.
-    async fn enqueue(&self, job: NewJob, label: Option<&str>) -> Result<String, Failed> {
-        let retry = "{\"max_attempts\":5,\"initial_interval\":\"PT0.5S\"}";
-        let job = job.option("retry", retry);
-        let stored = self.client.enqueue(&job).await;
-        self.produced(&job, label, stored.as_deref().unwrap_or_default());
-        stored
-    }
-
-    async fn enqueue_all(&self, n: usize, job: impl Fn(usize) -> (NewJob, &'static str)) {
-        for nth in 0..n {
-            let (job, label) = job(nth);
-            // What is not stored is told when the day is judged.
-            let _told = self.enqueue(job, Some(label)).await;
-        }
-    }
-
-    fn produced(&self, job: &NewJob, label: Option<&str>, id: &str) {
-        self.world.ledger.open().produced.push(Produced {
-            id: id.to_owned(),
-            queue: job.options[0].1.trim_matches('"').to_owned(),
-            labels: label.into_iter().map(str::to_owned).collect(),
-            answered: Instant::now(),
-            status: if id.is_empty() { 0 } else { 201 },
-        });
-    }
-
-    /// Of three jobs of a tenant, the one that waits while the other two are at work.
-    async fn one_that_waits(&self) -> String {
-        let mut ids = Vec::new();
-        for n in 0..3 {
-            let job = NewJob::new("pay.slow", "billing", n).meta("{\"tenant\":\"c\"}");
-            let stored = self.enqueue(job, Some("tenant:c")).await;
-            ids.push(stored.unwrap_or_default());
-        }
-        let waiting = || {
-            let records = self.world.ledger.open();
-            let got = |id: &&String| records.deliveries.iter().any(|d| d.job == **id);
-            ids.iter()
-                .filter(|id| !got(id))
-                .cloned()
-                .collect::<Vec<String>>()
-        };
-        self.world.until(20, async || waiting().len() <= 1).await;
-        waiting().pop().unwrap_or_default()
-    }
-
-    /// Waits until all is done, ends these processes in order, and collects the ledgers.
-    async fn close(self, secs: u64, workers: Vec<Process>) -> Judge {
-        self.world.until_done(secs).await;
-        for worker in &workers {
-            worker.signal(Signal::Int);
-        }
-        let over = self
-            .world
-            .until(60, async || workers.iter().all(Process::is_over));
-        let over = over.await;
-        let mut judge = self.world.judge().await;
-        judge.that(over, "a worker does not end");
-        let died = workers.iter().any(Process::has_died);
-        judge.that(!died, "a worker died of a failed nack");
-        judge
-    }
-}
-
-/// Handlers by the type of the job.
-fn handler(sdk: &'static Sdk, long: u64) -> Handler {
-    let failed: Mutex<HashSet<String>> = Mutex::default();
-    Arc::new(move |job: &Value| {
-        let id = job["id"].as_str().unwrap_or_default().to_owned();
-        let kind = job["type"].as_str().unwrap_or_default();
-        let first = || {
-            failed
-                .lock()
-                .expect("no panic")
-                .insert(kind.to_owned() + &id)
-        };
-        let any_first = |name: &str| failed.lock().expect("no panic").insert(name.to_owned());
-        let (time, outcome) = match kind {
-            "pay.charge" => (300, Ok(Some("{\"paid\":true}".to_owned()))),
-            "pay.slow" => (3_000, Ok(None)),
-            "pay.long" | "free.long" => (long, Ok(Some("{\"done\":1}".to_owned()))),
-            "pay.flaky" if first() => (100, Err(thrown(sdk, "Error", "flaky boom"))),
-            // The vendor limits whoever calls first, whichever job that is.
-            "vendor.call" if any_first("vendor") => (50, Err(limited(sdk))),
-            _ => (20, Ok(None)),
-        };
-        (Duration::from_millis(time), outcome)
-    })
-}
-
-/// A handler's error as the SDK tells of it: JavaScript and Python with a trace, which names the class;
-/// Go and Rust in a message only.
-fn thrown(sdk: &'static Sdk, class: &str, message: &str) -> Thrown {
-    let trace = match sdk.reads {
-        Reads::Json => Some(format!(
-            "{class}: {message}\n    at send (file:///app/worker.mjs:12:11)\n    at process.processTicksAndRejections (node:internal/process/task_queues:105:5)"
-        )),
-        Reads::OnlyApplicationJson => Some(format!(
-            "Traceback (most recent call last):\n  File \"/app/worker.py\", line 12, in send\n    raise {class}(\"{message}\")\nvendor.{class}: {message}\n"
-        )),
-        Reads::Whatever | Reads::Typed => None,
-    };
-    Thrown {
-        trace,
-        ..Thrown::new(message)
-    }
-}
-
-/// What a handler reports when its vendor answered 429.
-fn limited(sdk: &'static Sdk) -> Thrown {
-    match sdk.reads {
-        Reads::Json | Reads::OnlyApplicationJson => thrown(sdk, "RateLimitError", "slow down"),
-        Reads::Whatever | Reads::Typed => thrown(sdk, "", "vendor: 429 Too Many Requests"),
-    }
-}
-
-/// A whole day: single jobs and a batch, jobs that are cancelled while they wait or are scheduled, a
-/// paused queue, failures that are tried again, jobs that run longer than their visibility.
-async fn day(ctx: Ctx, sdk: &'static Sdk, settings: &str) -> Judge {
-    let office = Office::open(ctx, sdk, LIMITS, settings).await;
+/// What is enqueued one by one in the morning, each with the key that limits it.
+async fn morning(office: &Office) {
     let meta = |tenant: &str| format!("{{\"tenant\":\"{tenant}\"}}");
     let billing = |kind, tenant, n| NewJob::new(kind, "billing", n).meta(&meta(tenant));
     office
@@ -226,6 +35,24 @@ async fn day(ctx: Ctx, sdk: &'static Sdk, settings: &str) -> Judge {
     office
         .enqueue_all(3, |n| (NewJob::new("vendor.call", "vendor", n), "vendor"))
         .await;
+}
+
+/// What producers saw of a day.
+struct Seen {
+    /// How many of a batch of 30 were stored.
+    stored: usize,
+    /// The jobs that were cancelled, one scheduled and one waiting, and what the SDK said of it.
+    cancelled: [(String, Result<String, Failed>); 2],
+    /// When the paused queue went on, and what the SDK said of pausing and resuming.
+    resumed_at: Instant,
+    paused: [Result<(), Failed>; 2],
+}
+
+/// A whole day: single jobs and a batch, jobs that are cancelled while they wait or are scheduled, a
+/// paused queue, failures that are tried again, jobs that run longer than their visibility.
+async fn day(ctx: Ctx, sdk: &'static Sdk) -> Judge {
+    let office = Office::open(ctx, sdk, LIMITS, "").await;
+    morning(&office).await;
     let mails: Vec<NewJob> = (0..30)
         .map(|n| NewJob::new("mail.send", "mail", n))
         .collect();
@@ -248,49 +75,53 @@ async fn day(ctx: Ctx, sdk: &'static Sdk, settings: &str) -> Judge {
     office.world.pass(2_500).await;
     let resumed_at = Instant::now();
     let resumed = office.client.pause_queue(FREE, false).await;
-    let mut judge = office.close(300, workers).await;
-
-    all_stored(&mut judge);
-    judge.that(
-        stored.len() == mails.len(),
-        format!("{} of the batch were stored", stored.len()),
-    );
-    judge.that(
-        paused.is_ok() && resumed.is_ok(),
-        format!("pause {paused:?}, resume {resumed:?}"),
-    );
-    paths_are_plain(&mut judge);
-    // Rust looks for the bare job in the reply, and finds none although the job is cancelled.
-    let expected = match sdk.reads {
-        Reads::Typed => Err(Failed::Unread),
-        _ => Ok("cancelled".to_owned()),
+    let seen = Seen {
+        stored: stored.len(),
+        cancelled: [(scheduled, cancelled), (waiting, cancelled_waiting)],
+        resumed_at,
+        paused: [paused, resumed],
     };
-    judge.that(
-        cancelled == expected,
-        format!("the scheduled one: {cancelled:?}"),
-    );
-    judge.that(
-        cancelled_waiting == expected,
-        format!("the waiting one: {cancelled_waiting:?}"),
-    );
-    let early = (judge.records.deliveries.iter())
-        .filter(|d| d.queue == FREE && d.at < resumed_at)
-        .count();
-    judge.that(
-        early == 0,
-        format!("{early} jobs of a paused queue were delivered"),
-    );
+    let mut judge = office.close(300, workers).await;
+    as_producers_expect(&mut judge, sdk, &seen);
     for tenant in ["tenant:a", "tenant:b", "tenant:c", "tenant:long"] {
         judge.concurrency(tenant, 2);
     }
     judge.spacing("mail", Duration::from_millis(100), 1);
     shut_after_the_429(&mut judge);
-    let never = HashSet::from([scheduled, waiting]);
+    let never = seen.cancelled.map(|(job, _)| job).into();
     ran_as_often_as_they_failed(&mut judge, &never);
     heartbeats_accepted(&mut judge);
     judge.all_settles_ok(false);
     judge.settled();
     judge
+}
+
+/// What producers asked for was done, and they were told so as far as their SDK can read it.
+fn as_producers_expect(judge: &mut Judge, sdk: &'static Sdk, seen: &Seen) {
+    all_stored(judge);
+    let stored = seen.stored;
+    judge.that(stored == 30, format!("{stored} of the batch were stored"));
+    let paused = seen.paused;
+    judge.that(
+        paused == [Ok(()), Ok(())],
+        format!("pause and resume: {paused:?}"),
+    );
+    paths_are_plain(judge);
+    // Rust looks for the bare job in the reply, and finds none although the job is cancelled.
+    let expected = match sdk.reads {
+        Reads::Typed => Err(Failed::Unread),
+        _ => Ok("cancelled".to_owned()),
+    };
+    for (job, said) in &seen.cancelled {
+        judge.that(*said == expected, format!("cancel of {job}: {said:?}"));
+    }
+    let early = (judge.records.deliveries.iter())
+        .filter(|d| d.queue == FREE && d.at < seen.resumed_at)
+        .count();
+    judge.that(
+        early == 0,
+        format!("{early} jobs of a paused queue were delivered"),
+    );
 }
 
 /// Every enqueue succeeded, as the SDK sees it.
@@ -498,6 +329,40 @@ async fn restart(ctx: Ctx, sdk: &'static Sdk) -> Judge {
     judge
 }
 
+/// Of Python's ACK at the end of its process only the head was sent: it is no ACK, and the job runs again.
+pub async fn python_half_an_ack(ctx: Ctx) -> Judge {
+    let office = Office::open(ctx, &PYTHON, LIMITS, "").await;
+    let job = NewJob::new("pay.charge", "billing", 1).meta("{\"tenant\":\"a\"}");
+    let job = office.enqueue(job, Some("tenant:a")).await;
+    let fetch =
+        "{\"queues\":[\"billing\"],\"count\":1,\"visibility_timeout_ms\":7000,\"worker_id\":\"w\"}";
+    let path = "/ojs/v1/workers/fetch";
+    let got = office
+        .client
+        .request("POST", path, Some(fetch.to_owned()))
+        .await;
+    let got = got.unwrap_or_default()["jobs"][0]["id"].clone();
+    let ack = (PYTHON.ack)(got.as_str().unwrap_or_default(), Some("{\"paid\":true}"));
+    office
+        .client
+        .only_the_head("/ojs/v1/workers/ack", &ack)
+        .await;
+    let worker = office.worker(1);
+    let mut judge = office.close(60, vec![worker]).await;
+    judge.that(job.is_ok_and(|job| got == job), "the job was not fetched");
+    let acks = judge.seen.iter().filter(|sent| sent.path.ends_with("/ack"));
+    let acks = acks.count();
+    judge.that(acks == 1, format!("{acks} ACKs reached the backend"));
+    let ran = judge.records.deliveries.len();
+    judge.that(ran == 1, format!("the worker got it {ran} times"));
+    // The first delivery was not written down.
+    judge
+        .problems
+        .retain(|problem| !problem.contains("a job was delivered that nobody"));
+    judge.settled();
+    judge
+}
+
 /// One job, longer than its visibility, without any limits, in a queue that was paused before.
 async fn alone(ctx: Ctx, sdk: &'static Sdk, settings: &str) -> Judge {
     let office = Office::open(ctx, sdk, "", settings).await;
@@ -534,7 +399,7 @@ async fn unrepaired(ctx: Ctx, sdk: &'static Sdk, expected: &[&str]) -> Judge {
 macro_rules! days_of {
     ($sdk:expr; $day:ident $sigterm:ident $sigint:ident $trouble:ident $restart:ident $unrepaired:ident: $seen:expr) => {
         pub async fn $day(ctx: Ctx) -> Judge {
-            day(ctx, &$sdk, "").await
+            day(ctx, &$sdk).await
         }
 
         pub async fn $sigterm(ctx: Ctx) -> Judge {

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use crate::sdk::{Beat, Call, Fetch, MEDIA, NewJob, OnSignal, Reads, Sdk, Thrown, list, quoted};
+use crate::sdk::{self, Beat, Call, Fetch, MEDIA, NewJob, OnSignal, Reads, Sdk, Thrown, list};
 
 pub const GO: Sdk = Sdk {
     name: "go",
     head,
     enqueue,
-    batch: |jobs| crate::sdk::jobs(jobs, enqueue),
+    batch: |jobs| sdk::jobs(jobs, enqueue),
     fetch,
-    ack,
+    ack: sdk::ack,
     nack,
     heartbeat,
     worker_id: |n| format!("worker_host_13914_{}", 1_795_165_088_673_080_217 + n),
@@ -65,13 +65,7 @@ const OPTIONS: [&str; 8] = [
 ];
 
 fn enqueue(job: &NewJob) -> String {
-    format!(
-        "{{\"type\":\"{}\",\"args\":{}{}{}}}",
-        job.kind,
-        job.args,
-        job.meta_member(),
-        job.options_member(&OPTIONS)
-    )
+    sdk::type_first(job, &OPTIONS)
 }
 
 fn fetch(fetch: &Fetch) -> String {
@@ -83,17 +77,10 @@ fn fetch(fetch: &Fetch) -> String {
     )
 }
 
-fn ack(job: &str, result: Option<&str>) -> String {
-    let result = result.map_or(String::new(), |result| format!(",\"result\":{result}"));
-    format!("{{\"job_id\":\"{job}\"{result}}}")
-}
-
 fn nack(job: &str, thrown: &Thrown) -> String {
     format!(
-        "{{\"job_id\":\"{job}\",\"error\":{{\"code\":\"{}\",\"message\":{},\"retryable\":{}}}}}",
-        thrown.code,
-        quoted(&thrown.message),
-        thrown.retryable
+        "{{\"job_id\":\"{job}\",\"error\":{}}}",
+        sdk::error(thrown, "")
     )
 }
 

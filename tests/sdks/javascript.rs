@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use crate::sdk::{Beat, Call, Fetch, MEDIA, NewJob, OnSignal, Reads, Sdk, Thrown, list, quoted};
+use crate::sdk::{self, Beat, Call, Fetch, MEDIA, NewJob, OnSignal, Reads, Sdk, Thrown, list};
 
 pub const JAVASCRIPT: Sdk = Sdk {
     name: "javascript",
     head,
     enqueue,
     batch: |jobs| {
-        crate::sdk::jobs(jobs, |job| {
+        sdk::jobs(jobs, |job| {
             enqueue(&NewJob {
                 meta: None,
                 ..job.clone()
@@ -17,7 +17,7 @@ pub const JAVASCRIPT: Sdk = Sdk {
         })
     },
     fetch,
-    ack,
+    ack: sdk::ack,
     nack,
     heartbeat,
     worker_id: |n| format!("worker_391c7d61-9ce8-4efe-8768-{n:012x}"),
@@ -71,13 +71,7 @@ const OPTIONS: [&str; 8] = [
 ];
 
 fn enqueue(job: &NewJob) -> String {
-    format!(
-        "{{\"type\":\"{}\",\"args\":{}{}{}}}",
-        job.kind,
-        job.args,
-        job.meta_member(),
-        job.options_member(&OPTIONS)
-    )
+    sdk::type_first(job, &OPTIONS)
 }
 
 fn fetch(fetch: &Fetch) -> String {
@@ -90,20 +84,10 @@ fn fetch(fetch: &Fetch) -> String {
     )
 }
 
-fn ack(job: &str, result: Option<&str>) -> String {
-    let result = result.map_or(String::new(), |result| format!(",\"result\":{result}"));
-    format!("{{\"job_id\":\"{job}\"{result}}}")
-}
-
 fn nack(job: &str, thrown: &Thrown) -> String {
-    let details = thrown.trace.as_ref().map_or(String::new(), |stack| {
-        format!(",\"details\":{{\"stack\":{}}}", quoted(stack))
-    });
     format!(
-        "{{\"job_id\":\"{job}\",\"error\":{{\"code\":\"{}\",\"message\":{},\"retryable\":{}{details}}}}}",
-        thrown.code,
-        quoted(&thrown.message),
-        thrown.retryable
+        "{{\"job_id\":\"{job}\",\"error\":{}}}",
+        sdk::error(thrown, "stack")
     )
 }
 

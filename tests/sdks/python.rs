@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use crate::sdk::{Beat, Call, Fetch, MEDIA, NewJob, OnSignal, Reads, Sdk, Thrown, list, quoted};
+use crate::sdk::{self, Beat, Call, Fetch, MEDIA, NewJob, OnSignal, Reads, Sdk, Thrown, list};
 
 pub const PYTHON: Sdk = Sdk {
     name: "python",
     head,
     enqueue,
-    batch: |jobs| crate::sdk::jobs(jobs, enqueue),
+    batch: |jobs| sdk::jobs(jobs, enqueue),
     fetch,
-    ack,
+    ack: sdk::ack,
     nack,
     heartbeat,
     worker_id: |n| format!("worker_{n:016x}"),
@@ -64,13 +64,7 @@ const OPTIONS: [&str; 7] = [
 ];
 
 fn enqueue(job: &NewJob) -> String {
-    format!(
-        "{{\"type\":\"{}\",\"args\":{}{}{}}}",
-        job.kind,
-        job.args,
-        job.meta_member(),
-        job.options_member(&OPTIONS)
-    )
+    sdk::type_first(job, &OPTIONS)
 }
 
 fn fetch(fetch: &Fetch) -> String {
@@ -83,20 +77,10 @@ fn fetch(fetch: &Fetch) -> String {
     )
 }
 
-fn ack(job: &str, result: Option<&str>) -> String {
-    let result = result.map_or(String::new(), |result| format!(",\"result\":{result}"));
-    format!("{{\"job_id\":\"{job}\"{result}}}")
-}
-
 fn nack(job: &str, thrown: &Thrown) -> String {
-    let details = thrown.trace.as_ref().map_or(String::new(), |trace| {
-        format!(",\"details\":{{\"traceback\":{}}}", quoted(trace))
-    });
     format!(
-        "{{\"job_id\":\"{job}\",\"error\":{{\"code\":\"{}\",\"message\":{},\"retryable\":{}{details}}}}}",
-        thrown.code,
-        quoted(&thrown.message),
-        thrown.retryable
+        "{{\"job_id\":\"{job}\",\"error\":{}}}",
+        sdk::error(thrown, "traceback")
     )
 }
 

@@ -1,171 +1,21 @@
 //! That these clients react as the official SDKs were seen to react: each meets answers by a script, and
 //! what it sends, and when, is what was observed.
 
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ojs_throttle::net::Net;
-use ojs_throttle::net::sim::Network;
-use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt;
-use tokio::time::{Instant, sleep};
+use serde_json::Value;
+use tokio::time::sleep;
 
-use crate::client::Client;
 use crate::go::GO;
-use crate::harness::ledger::Ledger;
 use crate::javascript::JAVASCRIPT;
 use crate::python::PYTHON;
 use crate::rust::RUST;
 use crate::sdk::{NewJob, Sdk};
-use crate::wire::{Message, framed, read};
-use crate::worker::{Process, Signal, Worker};
-
-/// What the stage answers.
-#[derive(Clone, Copy)]
-enum Answer {
-    /// A status, seconds of `Retry-After` if not 0, and a body.
-    Says(u16, u32, &'static str),
-    /// A FETCH with this many jobs, which run for 6 s.
-    Jobs(usize),
-    /// The same after this many seconds.
-    JobsAfter(u64, usize),
-    /// The connection is closed.
-    Closes,
-}
-
-use Answer::{Closes, Jobs, JobsAfter, Says};
+use crate::stage::Answer::{Closes, Jobs, JobsAfter, Says};
+use crate::stage::{NOTHING, Script, Stage};
+use crate::worker::Signal;
 
 const REFUSED: &str = r#"{"error":{"code":"QUEUE_FULL","message":"full","retryable":true}}"#;
-const NOTHING: Answer = Says(200, 0, r#"{"jobs":[],"state":"active"}"#);
-
-/// A request that came: seconds since the beginning, and what it was.
-#[derive(Clone, Debug)]
-struct Heard {
-    at: f64,
-    operation: String,
-    body: Value,
-}
-
-/// A backend that answers by a script and writes down what it hears.
-struct Stage {
-    sdk: &'static Sdk,
-    net: Net,
-    addr: SocketAddr,
-    heard: Arc<Mutex<Vec<Heard>>>,
-}
-
-/// What to answer to the nth request, from 0 on, of an operation: `jobs`, `fetch`, `ack` and so on.
-type Script = fn(&str, usize) -> Answer;
-
-impl Stage {
-    async fn set(sdk: &'static Sdk, script: Script) -> Stage {
-        let net = Net::Sim(Network::default());
-        let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut listener = net.bind(any).await.unwrap();
-        let addr = listener.local_addr().unwrap();
-        let heard: Arc<Mutex<Vec<Heard>>> = Arc::default();
-        let begun = Instant::now();
-        let written = heard.clone();
-        tokio::spawn(async move {
-            while let Ok((mut stream, _)) = listener.accept().await {
-                let heard = written.clone();
-                tokio::spawn(async move {
-                    let mut buffer = Vec::new();
-                    while let Some(request) = read(&mut stream, &mut buffer).await {
-                        let path = request.start.split(' ').nth(1).unwrap();
-                        let operation = path.rsplit('/').next().unwrap().to_owned();
-                        let nth = {
-                            let mut heard = heard.lock().unwrap();
-                            let before = heard.iter().filter(|h| h.operation == operation).count();
-                            heard.push(Heard {
-                                at: begun.elapsed().as_secs_f64(),
-                                operation: operation.clone(),
-                                body: serde_json::from_slice(&request.body).unwrap_or_default(),
-                            });
-                            before
-                        };
-                        let Some(reply) = reply(script(&operation, nth)).await else {
-                            return;
-                        };
-                        if stream.write_all(&framed(&reply)).await.is_err() {
-                            return;
-                        }
-                    }
-                });
-            }
-        });
-        Stage {
-            sdk,
-            net,
-            addr,
-            heard,
-        }
-    }
-
-    fn client(&self) -> Client {
-        Client::new(
-            self.sdk,
-            (self.net.clone(), Arc::new(Mutex::new(self.addr))),
-            7,
-        )
-    }
-
-    fn worker(&self) -> Process {
-        let worker = Worker {
-            client: self.client(),
-            name: (self.sdk.worker_id)(1),
-            queues: vec!["q".into()],
-            concurrency: 10,
-            visibility: None,
-            handler: Arc::new(|_| (Duration::from_secs(6), Ok(None))),
-            ledger: Ledger::default(),
-        };
-        worker.start()
-    }
-
-    fn heard(&self, operation: &str) -> Vec<Heard> {
-        let heard = self.heard.lock().unwrap();
-        heard
-            .iter()
-            .filter(|h| h.operation == operation)
-            .cloned()
-            .collect()
-    }
-
-    /// When requests of an operation came.
-    fn times(&self, operation: &str) -> Vec<f64> {
-        self.heard(operation).iter().map(|h| h.at).collect()
-    }
-}
-
-async fn reply(answer: Answer) -> Option<Message> {
-    let jobs = |n: usize| {
-        let job = |n| json!({ "id": format!("j{n}"), "type": "t", "queue": "q", "attempt": 1, "state": "active" });
-        json!({ "jobs": (0..n).map(job).collect::<Vec<Value>>() }).to_string()
-    };
-    let (status, after, body) = match answer {
-        Says(status, after, body) => (status, after, body.to_owned()),
-        Jobs(n) => (200, 0, jobs(n)),
-        JobsAfter(seconds, n) => {
-            sleep(Duration::from_secs(seconds)).await;
-            (200, 0, jobs(n))
-        }
-        Closes => return None,
-    };
-    let mut headers = vec![
-        ("Content-Type".to_owned(), "application/json".to_owned()),
-        ("Content-Length".to_owned(), body.len().to_string()),
-    ];
-    if after > 0 {
-        headers.push(("Retry-After".to_owned(), after.to_string()));
-    }
-    Some(Message {
-        start: format!("HTTP/1.1 {status} Whatever"),
-        headers,
-        body: body.into_bytes(),
-    })
-}
 
 /// Whether times are these, within a hundredth.
 #[track_caller]

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use crate::sdk::{Beat, Call, Fetch, MEDIA, NewJob, OnSignal, Reads, Sdk, Thrown, list, quoted};
+use crate::sdk::{self, Beat, Call, Fetch, MEDIA, NewJob, OnSignal, Reads, Sdk, Thrown, list};
 
 pub const RUST: Sdk = Sdk {
     name: "rust",
     head,
     enqueue,
-    batch: |jobs| crate::sdk::jobs(jobs, enqueue),
+    batch: |jobs| sdk::jobs(jobs, enqueue),
     fetch,
-    ack,
+    ack: sdk::ack,
     nack,
     heartbeat,
     worker_id: |n| format!("worker_01a1f82d-bb3c-72a1-b1a1-{n:012x}"),
@@ -86,17 +86,10 @@ fn fetch(fetch: &Fetch) -> String {
     )
 }
 
-fn ack(job: &str, result: Option<&str>) -> String {
-    let result = result.map_or(String::new(), |result| format!(",\"result\":{result}"));
-    format!("{{\"job_id\":\"{job}\"{result}}}")
-}
-
 fn nack(job: &str, thrown: &Thrown) -> String {
     format!(
-        "{{\"error\":{{\"code\":\"{}\",\"message\":{},\"retryable\":{}}},\"job_id\":\"{job}\"}}",
-        thrown.code,
-        quoted(&thrown.message),
-        thrown.retryable
+        "{{\"error\":{},\"job_id\":\"{job}\"}}",
+        sdk::error(thrown, "")
     )
 }
 

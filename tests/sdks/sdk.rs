@@ -211,6 +211,34 @@ pub fn jobs(jobs: &[NewJob], one: impl Fn(&NewJob) -> String) -> String {
     format!("{{\"jobs\":[{}]}}", jobs.join(","))
 }
 
+/// A job as three of the four SDKs write it, with `options` in this order.
+pub fn type_first(job: &NewJob, options: &[&str]) -> String {
+    let (meta, options) = (job.meta_member(), job.options_member(options));
+    format!(
+        "{{\"type\":\"{}\",\"args\":{}{meta}{options}}}",
+        job.kind, job.args
+    )
+}
+
+/// An ACK as all four write it.
+pub fn ack(job: &str, result: Option<&str>) -> String {
+    let result = result.map_or(String::new(), |result| format!(",\"result\":{result}"));
+    format!("{{\"job_id\":\"{job}\"{result}}}")
+}
+
+/// The `error` of a nack, with the trace in `details` under this name.
+pub fn error(thrown: &Thrown, trace: &str) -> String {
+    let details = thrown.trace.as_ref().map_or(String::new(), |text| {
+        format!(",\"details\":{{\"{trace}\":{}}}", quoted(text))
+    });
+    format!(
+        "{{\"code\":\"{}\",\"message\":{},\"retryable\":{}{details}}}",
+        thrown.code,
+        quoted(&thrown.message),
+        thrown.retryable
+    )
+}
+
 /// The media type of everything that is sent.
 pub const MEDIA: &str = "application/openjobspec+json";
 
