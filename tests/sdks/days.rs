@@ -425,7 +425,7 @@ macro_rules! days_of {
 }
 
 days_of!(JAVASCRIPT; javascript_day javascript_sigterm javascript_sigint javascript_trouble
-    javascript_restart javascript_unrepaired: ["heartbeats: ", "runs: "]);
+    javascript_restart javascript_unrepaired: ["heartbeats: ", "a worker died of a failed nack"]);
 days_of!(PYTHON; python_day python_sigterm python_sigint python_trouble
     python_restart python_unrepaired: ["enqueues: "]);
 days_of!(GO; go_day go_sigterm go_sigint go_trouble
