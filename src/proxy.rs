@@ -23,10 +23,12 @@ use crate::limit::{Key, Limited, Limits, Space, Timestamp};
 use crate::metrics::{Event, Metrics};
 use crate::ojs;
 use crate::policy::PolicySet;
+use crate::pressure::{FileBounds, Held, Pressure};
 use crate::store::{Gen, Row, Store};
 use crate::upstream::{Call, Reply, UpstreamError};
 
 mod about;
+mod admit;
 mod adopt;
 mod backend;
 pub mod body;
@@ -40,9 +42,11 @@ mod heartbeat;
 mod job;
 mod limits;
 mod live;
+mod look;
 mod mirror;
 mod outlive;
 mod outside;
+mod overflow;
 mod overrides;
 pub mod pass;
 mod queue_config;
@@ -115,6 +119,10 @@ pub struct Settings {
     pub media_type: Relabel,
     /// Whether `POST /ojs/v1/admin/reset` clears the sidecar too (`dev` only).
     pub reset: bool,
+    /// What bounds queues.
+    pub bounds: Arc<FileBounds>,
+    /// The most enqueues that may wait for room at once.
+    pub max_blocked: usize,
 }
 
 impl Default for Settings {
@@ -138,6 +146,8 @@ impl Default for Settings {
             repair_paths: true,
             media_type: Relabel::Auto,
             reset: false,
+            bounds: Arc::default(),
+            max_blocked: 256,
         }
     }
 }
@@ -147,7 +157,10 @@ impl Default for Settings {
 pub struct Sidecar {
     live: ArcSwap<Live>,
     store: Arc<dyn Store>,
-    hold: Hold,
+    hold: Arc<Hold>,
+    pressure: Arc<Pressure>,
+    stats: look::Stats,
+    refusals: AtomicU64,
     metrics: Metrics,
     events: Events,
     backend: Backend,
@@ -190,10 +203,22 @@ impl Sidecar {
         metrics: Metrics,
         name: &str,
     ) -> Arc<Sidecar> {
+        let hold = Arc::<Hold>::default();
+        let holds = Arc::clone(&hold);
+        let pressure = Pressure::new(Arc::clone(&settings.bounds), move |queue| {
+            let (jobs, asked) = holds.of_queue(queue);
+            Held {
+                jobs: jobs as u64,
+                asked: asked as u64,
+            }
+        });
         Arc::new(Sidecar {
             live: ArcSwap::from_pointee(Live::new(settings, policies)),
             store,
-            hold: Hold::default(),
+            hold,
+            pressure,
+            stats: look::Stats::default(),
+            refusals: AtomicU64::new(0),
             events: Events::new(name, metrics.clone()),
             metrics,
             backend,
@@ -258,6 +283,7 @@ impl Sidecar {
             &waiting,
         );
         self.metrics.overrides(self.store.overrides().len());
+        self.measure_pressure();
     }
 
     /// The most jobs that may be held.
@@ -348,6 +374,7 @@ impl Sidecar {
     /// Forgets everything (`dev`'s reset).
     async fn clear(&self) {
         self.hold.clear();
+        self.pressure.clear();
         self.paused
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
