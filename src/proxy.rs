@@ -154,6 +154,7 @@ pub struct Sidecar {
     scopes: Scopes,
     paused: Mutex<HashMap<Arc<str>, Instant>>,
     settled: settle::Undelivered,
+    refusals: feedback::Refusals,
     named: limits::Named,
     /// The worker id under which limited queues are claimed.
     name: Arc<str>,
@@ -200,6 +201,7 @@ impl Sidecar {
             scopes: Scopes::default(),
             paused: Mutex::default(),
             settled: settle::Undelivered::default(),
+            refusals: feedback::Refusals::default(),
             named: limits::Named::default(),
             name: Arc::from(name),
             claims: AtomicU64::new(1),
