@@ -22,7 +22,7 @@ use crate::limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};
 pub use feedback::{Backoff, Feedback, Pause};
 pub use job::{MIRROR, Sent, own_policies, sent_policies, slower};
 pub use matcher::{Match, Pattern};
-pub use set::{QueueConfig, SetLimits};
+pub use set::{NextStart, QueueConfig, SetLimits};
 pub use template::{Rendered, Template};
 
 /// What a policy may look at in a job.

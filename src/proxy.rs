@@ -54,6 +54,7 @@ mod shape;
 mod start;
 mod sweep;
 mod tell;
+mod verbs;
 mod wait;
 
 pub use backend::Backend;
@@ -101,6 +102,8 @@ pub struct Settings {
     /// Whether the listener can be reached from this machine only, so that whoever reaches it may change
     /// limits.
     pub loopback: bool,
+    /// Whether the admin listener can be reached from this machine only.
+    pub admin_loopback: bool,
     /// The token with which limits may be changed on any listener.
     pub control_token: Option<http::HeaderValue>,
     /// Whether `X-OJS-Tenant` may be believed in key templates.
@@ -131,6 +134,7 @@ impl Default for Settings {
             upstream_timeout: Duration::from_secs(30),
             token: None,
             loopback: true,
+            admin_loopback: true,
             control_token: None,
             trust_tenant_header: false,
             repair_heartbeat: true,

@@ -370,7 +370,7 @@ impl At<'_> {
         }
     }
 
-    fn period(self, object: Json<'_>, name: &str) -> Result<Option<u64>, FieldError> {
+    pub(super) fn period(self, object: Json<'_>, name: &str) -> Result<Option<u64>, FieldError> {
         let Some(found) = present(object, name) else {
             return Ok(None);
         };

@@ -77,13 +77,10 @@ impl Refusals {
         self.keys.load(Ordering::Relaxed) == 0
     }
 
-    /// Forgets one key, or all.
-    pub(super) fn forget(&self, key: Option<&Key>) {
+    /// Forgets one key.
+    pub(super) fn forget(&self, key: &Key) {
         let mut keys = self.lock();
-        match key {
-            Some(key) => drop(keys.remove(key)),
-            None => keys.clear(),
-        }
+        keys.remove(key);
         self.keys.store(keys.len(), Ordering::Relaxed);
     }
 
@@ -218,7 +215,7 @@ mod tests {
         assert_eq!(refuse(50, 51), 1);
         assert_eq!(refuse(52, 53), 2);
         assert_eq!(refuse(200, 201), 1, "long ago");
-        refusals.forget(Some(&key));
+        refusals.forget(&key);
         assert_eq!(refuse(202, 203), 1);
         assert_eq!(
             refusals.times(&key, None, at(204)),
