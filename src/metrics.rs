@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, Unit};
 use metrics_exporter_prometheus::{
     Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
@@ -22,6 +22,8 @@ const WAITS: &[f64] = &[
 ];
 /// Seconds a call to the backend or a held FETCH takes.
 const CALLS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0];
+/// Bounded queues that have series of their own.
+const QUEUES: usize = 1_000;
 /// The series of every key past the cap.
 const OTHER: &str = "_other";
 
@@ -35,6 +37,7 @@ struct Inner {
     keys: Mutex<HashMap<Arc<str>, Arc<KeySeries>>>,
     policies: Mutex<HashMap<Arc<str>, PolicySeries>>,
     calls: Mutex<HashMap<(&'static str, u16), Histogram>>,
+    queues: Mutex<HashSet<Box<str>>>,
     top_keys: usize,
     overrides: Gauge,
     held: Gauge,
@@ -150,6 +153,22 @@ const DESCRIPTIONS: &[(&str, &str)] = &[
     (
         "ojs_throttle_downstream_rate_limited_total",
         "Nacks that shut a key because the service behind it limits us.",
+    ),
+    (
+        "ojs_backpressure_rejected_total",
+        "Enqueues refused because they would have gone over a bound of the queue.",
+    ),
+    (
+        "ojs_backpressure_dropped_total",
+        "Jobs dropped to make room for others (strategy = \"drop_oldest\").",
+    ),
+    (
+        "ojs_backpressure_pressure",
+        "The part of the queue's nearest bound that is used, 0 to 1.",
+    ),
+    (
+        "ojs_throttle_blocked_enqueues",
+        "Enqueues that wait for room.",
     ),
     ("ojs_throttle_starts_total", "Starts under the policy."),
     (
@@ -284,6 +303,7 @@ impl Metrics {
             keys: Mutex::default(),
             policies: Mutex::default(),
             calls: Mutex::default(),
+            queues: Mutex::default(),
             top_keys,
             recorder,
         };
@@ -370,6 +390,46 @@ impl Metrics {
     /// A refused job was ended in the backend.
     pub fn dropped(&self, policy: &str) {
         self.of_policy("ojs_rate_limit_dropped_total", policy);
+    }
+
+    /// An enqueue was refused by a bound of the queue.
+    pub fn rejected(&self, queue: &str) {
+        self.of_queue("ojs_backpressure_rejected_total", queue, 1);
+    }
+
+    /// Jobs of the queue were dropped to make room.
+    pub fn dropped_oldest(&self, queue: &str, jobs: u64) {
+        self.of_queue("ojs_backpressure_dropped_total", queue, jobs);
+    }
+
+    /// The part of the queue's nearest bound that is used.
+    pub fn pressure(&self, queue: &str, part: f64) {
+        let labels = vec![Label::new("queue", self.queue_label(queue))];
+        gauge(&self.0.recorder, "ojs_backpressure_pressure", labels).set(part);
+    }
+
+    /// How many enqueues wait for room.
+    pub fn blocked(&self, enqueues: usize) {
+        let name = "ojs_throttle_blocked_enqueues";
+        gauge(&self.0.recorder, name, vec![]).set(enqueues as f64);
+    }
+
+    fn of_queue(&self, name: &'static str, queue: &str, n: u64) {
+        let labels = vec![Label::new("queue", self.queue_label(queue))];
+        counter(&self.0.recorder, name, labels).increment(n);
+    }
+
+    /// The label of a queue: names come from requests, so only so many have series of their own.
+    fn queue_label(&self, queue: &str) -> String {
+        let mut queues = self.0.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        if queues.contains(queue) {
+            return queue.to_owned();
+        }
+        if queues.len() >= QUEUES {
+            return OTHER.to_owned();
+        }
+        queues.insert(queue.into());
+        queue.to_owned()
     }
 
     /// A nack said that the service behind a key limits us, and shut the key.

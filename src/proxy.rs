@@ -23,10 +23,12 @@ use crate::limit::{Key, Limited, Limits, Space, Timestamp};
 use crate::metrics::{Event, Metrics};
 use crate::ojs;
 use crate::policy::PolicySet;
+use crate::pressure::{FileBounds, Held, Pressure};
 use crate::store::{Gen, Row, Store};
 use crate::upstream::{Call, Reply, UpstreamError};
 
 mod about;
+mod admit;
 mod adopt;
 mod backend;
 pub mod body;
@@ -40,9 +42,11 @@ mod heartbeat;
 mod job;
 mod limits;
 mod live;
+mod look;
 mod mirror;
 mod outlive;
 mod outside;
+mod overflow;
 mod overrides;
 pub mod pass;
 mod queue_config;
@@ -118,6 +122,10 @@ pub struct Settings {
     pub media_type: Relabel,
     /// Whether `POST /ojs/v1/admin/reset` clears the sidecar too (`dev` only).
     pub reset: bool,
+    /// What bounds queues.
+    pub bounds: Arc<FileBounds>,
+    /// The most enqueues that may wait for room at once.
+    pub max_blocked: usize,
 }
 
 impl Default for Settings {
@@ -142,6 +150,8 @@ impl Default for Settings {
             repair_paths: true,
             media_type: Relabel::Auto,
             reset: false,
+            bounds: Arc::default(),
+            max_blocked: 256,
         }
     }
 }
@@ -151,14 +161,17 @@ impl Default for Settings {
 pub struct Sidecar {
     live: ArcSwap<Live>,
     store: Arc<dyn Store>,
-    hold: Hold,
+    hold: Arc<Hold>,
+    pressure: Arc<Pressure>,
+    stats: look::Stats,
+    refusals: AtomicU64,
     metrics: Metrics,
     events: Events,
     backend: Backend,
     scopes: Scopes,
     paused: Mutex<HashMap<Arc<str>, Instant>>,
     settled: settle::Undelivered,
-    refusals: feedback::Refusals,
+    vendors: feedback::Refusals,
     named: limits::Named,
     /// The worker id under which limited queues are claimed.
     name: Arc<str>,
@@ -195,17 +208,29 @@ impl Sidecar {
         metrics: Metrics,
         name: &str,
     ) -> Arc<Sidecar> {
+        let hold = Arc::<Hold>::default();
+        let holds = Arc::clone(&hold);
+        let pressure = Pressure::new(Arc::clone(&settings.bounds), move |queue| {
+            let (jobs, asked) = holds.of_queue(queue);
+            Held {
+                jobs: jobs as u64,
+                asked: asked as u64,
+            }
+        });
         Arc::new(Sidecar {
             live: ArcSwap::from_pointee(Live::new(settings, policies)),
             store,
-            hold: Hold::default(),
+            hold,
+            pressure,
+            stats: look::Stats::default(),
+            refusals: AtomicU64::new(0),
             events: Events::new(name, metrics.clone()),
             metrics,
             backend,
             scopes: Scopes::default(),
             paused: Mutex::default(),
             settled: settle::Undelivered::default(),
-            refusals: feedback::Refusals::default(),
+            vendors: feedback::Refusals::default(),
             named: limits::Named::default(),
             name: Arc::from(name),
             claims: AtomicU64::new(1),
@@ -264,6 +289,7 @@ impl Sidecar {
             &waiting,
         );
         self.metrics.overrides(self.store.overrides().len());
+        self.measure_pressure();
     }
 
     /// The most jobs that may be held.
@@ -354,6 +380,7 @@ impl Sidecar {
     /// Forgets everything (`dev`'s reset).
     async fn clear(&self) {
         self.hold.clear();
+        self.pressure.clear();
         self.paused
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -361,6 +361,9 @@ fn proxy_settings(settings: &Settings, reset: bool) -> anyhow::Result<proxy::Set
             MediaType::Off => Relabel::Never,
         },
         reset,
+        bounds: Arc::clone(&settings.bounds),
+        // Those that wait must not keep ACKs out.
+        max_blocked: settings.server.max_in_flight / 4,
     })
 }
 

@@ -104,12 +104,12 @@ impl Proxy {
         let policies = Arc::clone(&sidecar.live().policies);
         let (claimed, now) = (&row.claimed, sidecar.store.now());
         for key in job_keys(&claimed.limited) {
-            let times = sidecar.refusals.times(key, row.started, now);
+            let times = sidecar.vendors.times(key, row.started, now);
             let job = (&*claimed.job, times);
             let asked = policies.pause(&claimed.limited, key, error, now, job);
             if let Some((pause, policy)) = asked {
                 if let Some(until) = pause.counts_until {
-                    sidecar.refusals.refused(key, times, now, until);
+                    sidecar.vendors.refused(key, times, now, until);
                 }
                 self.shut(claimed, key, pause, policy, now).await;
             }
@@ -121,12 +121,12 @@ impl Proxy {
         let Some(started) = row.started else { return };
         let sidecar = &self.sidecar;
         let policies = Arc::clone(&sidecar.live().policies);
-        if sidecar.refusals.is_empty() && !policies.probing() {
+        if sidecar.vendors.is_empty() && !policies.probing() {
             return;
         }
         let limited = &row.claimed.limited;
         for key in job_keys(limited) {
-            sidecar.refusals.succeeded(key, started);
+            sidecar.vendors.succeeded(key, started);
             if !policies.probes(limited, key) {
                 continue;
             }

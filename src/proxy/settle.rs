@@ -205,6 +205,10 @@ impl Proxy {
         }
         let body = call.body.clone();
         let answer = self.insist(call, scope, verb, &job, row.as_ref()).await;
+        if let (Verb::Nack, Ok(reply)) = (verb, &answer) {
+            let queue = row.as_ref().map(|row| &*row.claimed.queue);
+            sidecar.nacked(reply, queue);
+        }
         if let (Some(row), Ok(reply)) = (&row, &answer)
             && reply.status.is_success()
         {

@@ -94,7 +94,7 @@ impl Sidecar {
             .set(change)
             .await
             .map_err(|error| store_failed(&error))?;
-        self.refusals.forget(&key);
+        self.vendors.forget(&key);
         tracing::info!(%key, "its usage was cleared on the admin port");
         let text = format!(r#"{{"key":{},"cleared":true}}"#, quote(key.as_str()));
         self.changed(Space::Job, key);
