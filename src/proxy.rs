@@ -56,6 +56,7 @@ mod service;
 mod settle;
 mod shape;
 mod start;
+mod stream;
 mod sweep;
 mod tell;
 mod verbs;
@@ -79,6 +80,9 @@ pub(crate) const PROOF: Duration = Duration::from_secs(1);
 
 /// More paused queues than this are not remembered: names come from requests.
 const MAX_PAUSED: usize = 10_000;
+
+/// Keys without series of their own that are asked about at each scrape.
+const MAX_ASKED: usize = 1_000;
 
 /// What the proxy is told by the config.
 #[derive(Clone, Debug)]
@@ -271,17 +275,33 @@ impl Sidecar {
         if let Ok(out) = self.store.count(crate::store::Place::Out).await {
             self.metrics.slots(out);
         }
-        for name in self.metrics.keys() {
-            let Ok(key) = Key::new(&name) else { continue };
-            let mut active = 0;
-            for space in [Space::Job, Space::Queue] {
-                if let Ok(Some(usage)) = self.store.usage(space, &key, &Limits::default()).await {
-                    active += usage.active;
-                }
-            }
-            self.metrics.active(&name, active);
+        let (own, shared) = self.metrics.named();
+        for (space, key) in &own {
+            let active = self.active(*space, key).await.unwrap_or(0);
+            self.metrics.active(*space, key, active);
         }
-        let waiting = |key: &str| self.hold.waiting(|limited| limited.key.as_str() == key);
+        if shared {
+            let own: HashSet<&(Space, Key)> = own.iter().collect();
+            let is_own = |space, key: &Key| own.contains(&(space, key.clone()));
+            let all = self.named.keys();
+            let mut others = all.iter().filter(|key| !is_own(Space::Job, key));
+            let mut active = Some(0);
+            // More than that are not asked for at every scrape: then it is as it was counted.
+            for key in others.by_ref().take(MAX_ASKED) {
+                active = active
+                    .zip(self.active(Space::Job, key).await)
+                    .map(|(a, b)| a + b);
+            }
+            let all_asked = others.next().is_none();
+            let waiting = self
+                .hold
+                .waiting(|limited| !is_own(limited.space, &limited.key));
+            self.metrics.others(active.filter(|_| all_asked), waiting);
+        }
+        let waiting = |space, key: &Key| {
+            self.hold
+                .waiting(|limited| limited.space == space && limited.key == *key)
+        };
         self.metrics.hold(
             self.hold.len(),
             self.hold.bytes(),
@@ -290,6 +310,12 @@ impl Sidecar {
         );
         self.metrics.overrides(self.store.overrides().len());
         self.measure_pressure();
+    }
+
+    /// How many jobs of a key are out; `None`: the store does not say.
+    async fn active(&self, space: Space, key: &Key) -> Option<u32> {
+        let usage = self.store.usage(space, key, &Limits::default()).await;
+        Some(usage.ok()?.map_or(0, |usage| usage.active))
     }
 
     /// The most jobs that may be held.

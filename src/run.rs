@@ -247,6 +247,7 @@ impl Running {
         }
         say_what_is_left(proxy.sidecar()).await;
         sweeping.cancel();
+        proxy.sidecar().events().close();
         self.closing.cancel();
         let ended = async {
             while tasks.join_next().await.is_some() {}
