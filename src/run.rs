@@ -247,6 +247,7 @@ impl Running {
         }
         say_what_is_left(proxy.sidecar()).await;
         sweeping.cancel();
+        proxy.sidecar().events().close();
         self.closing.cancel();
         let ended = async {
             while tasks.join_next().await.is_some() {}
@@ -342,6 +343,12 @@ fn proxy_settings(settings: &Settings, reset: bool) -> anyhow::Result<proxy::Set
             .transpose()
             .context("upstream.token cannot stand in a header")?,
         loopback: settings.server.listen.ip().to_canonical().is_loopback(),
+        admin_loopback: settings
+            .server
+            .admin_listen
+            .ip()
+            .to_canonical()
+            .is_loopback(),
         control_token: control_token
             .transpose()
             .context("server.control_token cannot stand in a header")?,
