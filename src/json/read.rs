@@ -23,8 +23,8 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// The text is not UTF-8.
     pub fn new(text: &'a [u8], depth: usize) -> Result<Reader<'a>, JsonError> {
-        let text = std::str::from_utf8(text)
-            .map_err(|error| JsonError::Malformed(error.valid_up_to()))?;
+        let text =
+            std::str::from_utf8(text).map_err(|error| JsonError::Malformed(error.valid_up_to()))?;
         Ok(Reader {
             text,
             pos: scan::blank(text.as_bytes(), 0),

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use tokio::time::Instant;
 
-use super::job::Origin;
+use super::job::{Came, Origin, Shown};
 use super::{DEPTH, Proxy, job, mirror};
 use crate::hold::{Held, Lane, Lookahead, Prospect};
 use crate::json::{Json, Splice, quote};
@@ -203,8 +203,7 @@ impl Proxy {
         if reply.status != http::StatusCode::OK {
             return None;
         }
-        let jobs = Json::parse(&reply.body, DEPTH).ok().and_then(jobs_of);
-        let Some(jobs) = jobs else {
+        let Some(jobs) = Shown::all(&reply.body) else {
             sidecar.metrics.count(Event::Nonsense);
             return None;
         };
@@ -215,8 +214,12 @@ impl Proxy {
         {
             // The policies of now, not of when the backend was asked.
             let live = sidecar.live();
-            for job in jobs {
-                match sidecar.read_job(job, origin, &live, bring) {
+            let came = Came {
+                at: Instant::now(),
+                stored_at: sidecar.store.now(),
+            };
+            for job in &jobs {
+                match sidecar.read_job(job, origin, came, &live, bring) {
                     Some(job) => held.push(job),
                     None => sidecar.metrics.count(Event::Nonsense),
                 }
@@ -264,20 +267,5 @@ impl Wanted {
             body,
             timeout: self.timeout,
         }
-    }
-}
-
-/// The jobs of a FETCH reply: `jobs`, or a lone `job`, or none of an empty object.
-fn jobs_of(reply: Json<'_>) -> Option<Vec<Json<'_>>> {
-    use crate::json::Kind;
-    if reply.kind() != Kind::Object {
-        return None;
-    }
-    let [jobs, job] = reply.pick_exact(["jobs", "job"]);
-    match (jobs, job) {
-        (Some(jobs), _) if jobs.kind() == Kind::Array => Some(jobs.items().collect()),
-        (Some(jobs), None) if !jobs.is_null() => None,
-        (_, Some(job)) if job.kind() == Kind::Object => Some(vec![job]),
-        _ => Some(Vec::new()),
     }
 }
