@@ -439,20 +439,38 @@ fn find(text: &[u8], mut pos: usize, mut marks: impl FnMut(u64) -> u64) -> usize
     }
 }
 
-/// [`find`] for what may be long: behind the first bytes it goes by blocks, in which nothing is marked that
-/// is neither special nor control.
+/// [`find`] for what may be long: behind its first bytes it goes by blocks, of which those are passed over
+/// that have nothing special and no control character.
 #[inline]
-fn find_far(text: &[u8], pos: usize, marks: impl FnMut(u64) -> u64) -> usize {
+fn find_far(text: &[u8], pos: usize, marks: impl Fn(u64) -> u64) -> usize {
     let mut far = pos;
-    while let Some(block) = text.get(far..).and_then(|rest| rest.first_chunk::<FAR>()) {
-        // Without an early end this becomes vector instructions.
-        let stop = |byte: u8| byte == b'"' || byte == b'\\' || byte < b' ';
-        if block.iter().fold(false, |any, byte| any | stop(*byte)) {
+    // Most strings end in here.
+    for _ in 0..2 {
+        let Some(word) = text.get(far..).and_then(|rest| rest.first_chunk::<8>()) else {
             break;
+        };
+        let marked = marks(u64::from_le_bytes(*word));
+        if marked != 0 {
+            return far + (marked.trailing_zeros() / 8) as usize;
         }
+        far += 8;
+    }
+    while let Some(block) = text.get(far..).and_then(|rest| rest.first_chunk::<FAR>())
+        && !stops(block)
+    {
         far += FAR;
     }
     find(text, far, marks)
+}
+
+/// Whether a string may end in the block, or be malformed. Without an early end this becomes vector
+/// instructions.
+#[inline]
+fn stops(block: &[u8; FAR]) -> bool {
+    let stop = |byte: u8| {
+        u8::from(byte == b'"') | u8::from(byte == b'\\') | u8::from(byte < b' ')
+    };
+    block.iter().fold(0, |any, byte| any | stop(*byte)) != 0
 }
 
 /// How many bytes of a long string are looked at together.
