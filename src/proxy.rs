@@ -28,6 +28,7 @@ use crate::upstream::{Call, Reply, UpstreamError};
 
 mod about;
 mod adopt;
+mod asked;
 mod backend;
 pub mod body;
 mod claim;

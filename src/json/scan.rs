@@ -467,9 +467,7 @@ fn find_far(text: &[u8], pos: usize, marks: impl Fn(u64) -> u64) -> usize {
 /// instructions.
 #[inline]
 fn stops(block: &[u8; FAR]) -> bool {
-    let stop = |byte: u8| {
-        u8::from(byte == b'"') | u8::from(byte == b'\\') | u8::from(byte < b' ')
-    };
+    let stop = |byte: u8| u8::from(byte == b'"') | u8::from(byte == b'\\') | u8::from(byte < b' ');
     block.iter().fold(0, |any, byte| any | stop(*byte)) != 0
 }
 
