@@ -2,6 +2,7 @@
 //! shown at once, each under its line. `config.example.toml` documents every field.
 
 mod base_url;
+mod bounds;
 mod check;
 mod diff;
 mod feedback;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::policy::PolicySet;
+use crate::pressure::FileBounds;
 
 pub use base_url::BaseUrl;
 pub use check::{Checked, check};
@@ -57,6 +59,8 @@ pub struct Settings {
     pub metrics: Metrics,
     /// `[[policy]]`, `[[queue]]` and `[job_policies]`.
     pub policies: Arc<PolicySet>,
+    /// The bounds of `[[queue]]`.
+    pub bounds: Arc<FileBounds>,
     /// What is doubtful in the file but no reason to stop.
     pub warnings: Report,
 }
@@ -333,6 +337,7 @@ impl Settings {
             repairs: Repairs::default(),
             metrics: Metrics::default(),
             policies: Arc::default(),
+            bounds: Arc::default(),
             warnings: Report::new("", "", Vec::new()),
         }
     }

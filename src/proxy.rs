@@ -23,10 +23,12 @@ use crate::limit::{Key, Limited, Limits, Space, Timestamp};
 use crate::metrics::{Event, Metrics};
 use crate::ojs;
 use crate::policy::PolicySet;
+use crate::pressure::{FileBounds, Held, Pressure};
 use crate::store::{Gen, Row, Store};
 use crate::upstream::{Call, Reply, UpstreamError};
 
 mod about;
+mod admit;
 mod adopt;
 mod asked;
 mod backend;
@@ -41,9 +43,11 @@ mod heartbeat;
 mod job;
 mod limits;
 mod live;
+mod look;
 mod mirror;
 mod outlive;
 mod outside;
+mod overflow;
 mod overrides;
 pub mod pass;
 mod queue_config;
@@ -53,6 +57,7 @@ mod service;
 mod settle;
 mod shape;
 mod start;
+mod stream;
 mod sweep;
 mod tell;
 mod wait;
@@ -75,6 +80,9 @@ pub(crate) const PROOF: Duration = Duration::from_secs(1);
 
 /// More paused queues than this are not remembered: names come from requests.
 const MAX_PAUSED: usize = 10_000;
+
+/// Keys without series of their own that are asked about at each scrape.
+const MAX_ASKED: usize = 1_000;
 
 /// What the proxy is told by the config.
 #[derive(Clone, Debug)]
@@ -116,6 +124,10 @@ pub struct Settings {
     pub media_type: Relabel,
     /// Whether `POST /ojs/v1/admin/reset` clears the sidecar too (`dev` only).
     pub reset: bool,
+    /// What bounds queues.
+    pub bounds: Arc<FileBounds>,
+    /// The most enqueues that may wait for room at once.
+    pub max_blocked: usize,
 }
 
 impl Default for Settings {
@@ -139,6 +151,8 @@ impl Default for Settings {
             repair_paths: true,
             media_type: Relabel::Auto,
             reset: false,
+            bounds: Arc::default(),
+            max_blocked: 256,
         }
     }
 }
@@ -148,7 +162,10 @@ impl Default for Settings {
 pub struct Sidecar {
     live: ArcSwap<Live>,
     store: Arc<dyn Store>,
-    hold: Hold,
+    hold: Arc<Hold>,
+    pressure: Arc<Pressure>,
+    stats: look::Stats,
+    refusals: AtomicU64,
     metrics: Metrics,
     events: Events,
     backend: Backend,
@@ -191,10 +208,22 @@ impl Sidecar {
         metrics: Metrics,
         name: &str,
     ) -> Arc<Sidecar> {
+        let hold = Arc::<Hold>::default();
+        let holds = Arc::clone(&hold);
+        let pressure = Pressure::new(Arc::clone(&settings.bounds), move |queue| {
+            let (jobs, asked) = holds.of_queue(queue);
+            Held {
+                jobs: jobs as u64,
+                asked: asked as u64,
+            }
+        });
         Arc::new(Sidecar {
             live: ArcSwap::from_pointee(Live::new(settings, policies)),
             store,
-            hold: Hold::default(),
+            hold,
+            pressure,
+            stats: look::Stats::default(),
+            refusals: AtomicU64::new(0),
             events: Events::new(name, metrics.clone()),
             metrics,
             backend,
@@ -241,17 +270,33 @@ impl Sidecar {
         if let Ok(out) = self.store.count(crate::store::Place::Out).await {
             self.metrics.slots(out);
         }
-        for name in self.metrics.keys() {
-            let Ok(key) = Key::new(&name) else { continue };
-            let mut active = 0;
-            for space in [Space::Job, Space::Queue] {
-                if let Ok(Some(usage)) = self.store.usage(space, &key, &Limits::default()).await {
-                    active += usage.active;
-                }
-            }
-            self.metrics.active(&name, active);
+        let (own, shared) = self.metrics.named();
+        for (space, key) in &own {
+            let active = self.active(*space, key).await.unwrap_or(0);
+            self.metrics.active(*space, key, active);
         }
-        let waiting = |key: &str| self.hold.waiting(|limited| limited.key.as_str() == key);
+        if shared {
+            let own: HashSet<&(Space, Key)> = own.iter().collect();
+            let is_own = |space, key: &Key| own.contains(&(space, key.clone()));
+            let all = self.named.keys();
+            let mut others = all.iter().filter(|key| !is_own(Space::Job, key));
+            let mut active = Some(0);
+            // More than that are not asked for at every scrape: then it is as it was counted.
+            for key in others.by_ref().take(MAX_ASKED) {
+                active = active
+                    .zip(self.active(Space::Job, key).await)
+                    .map(|(a, b)| a + b);
+            }
+            let all_asked = others.next().is_none();
+            let waiting = self
+                .hold
+                .waiting(|limited| !is_own(limited.space, &limited.key));
+            self.metrics.others(active.filter(|_| all_asked), waiting);
+        }
+        let waiting = |space, key: &Key| {
+            self.hold
+                .waiting(|limited| limited.space == space && limited.key == *key)
+        };
         self.metrics.hold(
             self.hold.len(),
             self.hold.bytes(),
@@ -259,6 +304,13 @@ impl Sidecar {
             &waiting,
         );
         self.metrics.overrides(self.store.overrides().len());
+        self.measure_pressure();
+    }
+
+    /// How many jobs of a key are out; `None`: the store does not say.
+    async fn active(&self, space: Space, key: &Key) -> Option<u32> {
+        let usage = self.store.usage(space, key, &Limits::default()).await;
+        Some(usage.ok()?.map_or(0, |usage| usage.active))
     }
 
     /// The most jobs that may be held.
@@ -348,6 +400,7 @@ impl Sidecar {
     /// Forgets everything (`dev`'s reset).
     async fn clear(&self) {
         self.hold.clear();
+        self.pressure.clear();
         self.paused
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

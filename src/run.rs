@@ -247,6 +247,7 @@ impl Running {
         }
         say_what_is_left(proxy.sidecar()).await;
         sweeping.cancel();
+        proxy.sidecar().events().close();
         self.closing.cancel();
         let ended = async {
             while tasks.join_next().await.is_some() {}
@@ -355,6 +356,9 @@ fn proxy_settings(settings: &Settings, reset: bool) -> anyhow::Result<proxy::Set
             MediaType::Off => Relabel::Never,
         },
         reset,
+        bounds: Arc::clone(&settings.bounds),
+        // Those that wait must not keep ACKs out.
+        max_blocked: settings.server.max_in_flight / 4,
     })
 }
 

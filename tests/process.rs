@@ -32,5 +32,8 @@ mod dev;
 #[path = "process/rude.rs"]
 mod rude;
 
+#[path = "process/events.rs"]
+mod events;
+
 #[path = "process/reload.rs"]
 mod reload;

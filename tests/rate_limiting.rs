@@ -3,6 +3,8 @@
 
 #[path = "sidecar/client.rs"]
 mod client;
+#[path = "sidecar/listen.rs"]
+mod listen;
 #[path = "sidecar/pair.rs"]
 mod pair;
 #[path = "sidecar/mod.rs"]
@@ -12,6 +14,8 @@ mod sidecar;
 mod actions;
 #[path = "rate_limiting/enqueue.rs"]
 mod enqueue;
+#[path = "rate_limiting/events.rs"]
+mod events;
 #[path = "rate_limiting/limits.rs"]
 mod limits;
 #[path = "rate_limiting/overrides.rs"]

@@ -143,6 +143,7 @@ impl Proxy {
         let said = (section.gate.is_some() || asked.worker_id.is_some()).then_some(&*claim_id);
         let body = asked.rewritten(&wanted.body, &section.lanes, n, said);
         let sent = Instant::now();
+        let mark = sidecar.pressure.mark();
         sidecar.hold.asking(first, n, sent);
         let answer = super::call(self, "fetch", wanted.call(body.into())).await;
         let origin = Origin {
@@ -156,6 +157,7 @@ impl Proxy {
             claim_id: &claim_id,
             visibility: asked.visibility,
             sent,
+            mark,
         };
         let kept = match &answer {
             Ok(reply) => self.keep(reply, &origin).await,
@@ -210,7 +212,9 @@ impl Proxy {
         for queue in &queues {
             sidecar.unpause(queue, origin.sent);
         }
+        let claimed = sidecar.by_queue(&held);
         sidecar.hold.add(held);
+        sidecar.fetched(&claimed, origin.mark, false);
         Some(Kept {
             jobs: jobs_came,
             queues,

@@ -59,6 +59,12 @@ impl Proxy {
                 reply.body = body.into();
             }
         }
+        if let Some(queue) = queue
+            && reply.status == StatusCode::OK
+            && let Some(body) = self.sidecar.with_depth(&reply.body, queue)
+        {
+            reply.body = body.into();
+        }
         self.theirs(&parts, reply)
     }
 
@@ -70,6 +76,7 @@ impl Proxy {
         let call = self.plain_call(&parts, body);
         let name = job.to_owned();
         let task = sidecar.tasks.spawn(async move {
+            let mark = proxy.sidecar.pressure.mark();
             let mut answer = super::call(&proxy, "cancel", call).await;
             if let Ok(reply) = &mut answer
                 && hidden
@@ -81,6 +88,10 @@ impl Proxy {
                 Ok(reply) if reply.status.is_success() => {
                     proxy.sidecar.hold.forget(&name);
                     proxy.sidecar.end(&name, None).await;
+                    if !hidden {
+                        proxy.sidecar.cancelled(reply, mark);
+                    }
+                    proxy.sidecar.made_room();
                 }
                 // Gone or in another state: the next proof tells, if it is still ours.
                 _ if hidden => proxy.sidecar.hold.show(&name),

@@ -79,6 +79,7 @@ impl Proxy {
             }
             Operation::Manifest => Box::pin(self.manifest(request.into_parts().0)).await,
             Operation::Health => Box::pin(self.health(request.into_parts().0)).await,
+            Operation::EventStream => Box::pin(self.event_stream(request.into_parts().0)).await,
             _ => self.pass(request).await,
         }
     }

@@ -222,6 +222,10 @@ impl Proxy {
         }
         let body = call.body.clone();
         let answer = self.insist(call, scope, verb, &job, row.as_ref()).await;
+        if let (Verb::Nack, Ok(reply)) = (verb, &answer) {
+            let queue = row.as_ref().map(|row| &*row.claimed.queue);
+            sidecar.nacked(reply, queue);
+        }
         if let (Verb::Nack, Some(row), Ok(reply)) = (verb, &row, &answer)
             && reply.status.is_success()
         {

@@ -147,6 +147,8 @@ impl Proxy {
             if let Some(episode) = start.held.refused.take() {
                 sidecar.tell_released(&start.held, &episode);
             }
+            let queue = &start.held.claimed.queue;
+            sidecar.pressure.started(queue, sidecar.now());
         }
     }
 

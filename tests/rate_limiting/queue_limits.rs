@@ -236,16 +236,16 @@ async fn a_queue_s_config_sets_limits_too() {
 async fn the_backend_s_config_goes_on_to_the_backend() {
     let (said, sidecar, client) = answering(
         200,
-        r#"{"max_size": 1.0, "concurrency": 1}"#,
+        r#"{"retention": 1.0, "concurrency": 1}"#,
         "control_token = \"s3cret\"\n",
     )
     .await;
-    let body = r#"{"concurrency": 5,  "max_size": 1.0}"#;
+    let body = r#"{"concurrency": 5,  "retention": 1.0}"#;
     let headers = [("authorization", "Bearer s3cret")];
     let reply = client.send(Method::PUT, CONFIG, &headers, body).await;
     assert_eq!(
         (reply.status, reply.text().as_str()),
-        (200, r#"{"max_size": 1.0, "concurrency": 5}"#)
+        (200, r#"{"retention": 1.0, "concurrency": 5}"#)
     );
     let heard = said.requests();
     let (head, sent) = heard
@@ -256,7 +256,7 @@ async fn the_backend_s_config_goes_on_to_the_backend() {
     assert_eq!(head.headers.get("authorization"), None);
     assert_eq!(
         client.get(CONFIG).await.text(),
-        r#"{"max_size": 1.0, "concurrency": 5}"#
+        r#"{"retention": 1.0, "concurrency": 5}"#
     );
     sidecar.stop().await;
 
