@@ -60,6 +60,7 @@ mod start;
 mod stream;
 mod sweep;
 mod tell;
+mod verbs;
 mod wait;
 
 pub use backend::Backend;
@@ -110,6 +111,8 @@ pub struct Settings {
     /// Whether the listener can be reached from this machine only, so that whoever reaches it may change
     /// limits.
     pub loopback: bool,
+    /// Whether the admin listener can be reached from this machine only.
+    pub admin_loopback: bool,
     /// The token with which limits may be changed on any listener.
     pub control_token: Option<http::HeaderValue>,
     /// Whether `X-OJS-Tenant` may be believed in key templates.
@@ -144,6 +147,7 @@ impl Default for Settings {
             upstream_timeout: Duration::from_secs(30),
             token: None,
             loopback: true,
+            admin_loopback: true,
             control_token: None,
             trust_tenant_header: false,
             repair_heartbeat: true,
@@ -172,6 +176,7 @@ pub struct Sidecar {
     scopes: Scopes,
     paused: Mutex<HashMap<Arc<str>, Instant>>,
     settled: settle::Undelivered,
+    vendors: feedback::Refusals,
     named: limits::Named,
     /// The worker id under which limited queues are claimed.
     name: Arc<str>,
@@ -230,6 +235,7 @@ impl Sidecar {
             scopes: Scopes::default(),
             paused: Mutex::default(),
             settled: settle::Undelivered::default(),
+            vendors: feedback::Refusals::default(),
             named: limits::Named::default(),
             name: Arc::from(name),
             claims: AtomicU64::new(1),

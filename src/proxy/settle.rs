@@ -226,10 +226,13 @@ impl Proxy {
             let queue = row.as_ref().map(|row| &*row.claimed.queue);
             sidecar.nacked(reply, queue);
         }
-        if let (Verb::Nack, Some(row), Ok(reply)) = (verb, &row, &answer)
+        if let (Some(row), Ok(reply)) = (&row, &answer)
             && reply.status.is_success()
         {
-            self.heed(row, &body).await;
+            match verb {
+                Verb::Ack => self.succeeded(row).await,
+                Verb::Nack => self.heed(row, &body).await,
+            }
         }
         let over = match &answer {
             Ok(reply) if reply.status.is_success() => true,
