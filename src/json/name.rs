@@ -28,6 +28,12 @@ impl<'a> Name<'a> {
         Name { inside, disguised }
     }
 
+    /// The same where it is known already whether it is disguised.
+    #[inline]
+    pub(super) fn known(inside: &'a str, disguised: bool) -> Name<'a> {
+        Name { inside, disguised }
+    }
+
     /// Whether Go's decoder takes it for its field `name`.
     #[inline]
     pub(super) fn folds_to(self, name: &str) -> bool {
