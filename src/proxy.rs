@@ -30,6 +30,7 @@ use crate::upstream::{Call, Reply, UpstreamError};
 mod about;
 mod admit;
 mod adopt;
+mod asked;
 mod backend;
 pub mod body;
 mod claim;
@@ -59,6 +60,7 @@ mod start;
 mod stream;
 mod sweep;
 mod tell;
+mod verbs;
 mod wait;
 
 pub use backend::Backend;
@@ -109,6 +111,8 @@ pub struct Settings {
     /// Whether the listener can be reached from this machine only, so that whoever reaches it may change
     /// limits.
     pub loopback: bool,
+    /// Whether the admin listener can be reached from this machine only.
+    pub admin_loopback: bool,
     /// The token with which limits may be changed on any listener.
     pub control_token: Option<http::HeaderValue>,
     /// Whether `X-OJS-Tenant` may be believed in key templates.
@@ -143,6 +147,7 @@ impl Default for Settings {
             upstream_timeout: Duration::from_secs(30),
             token: None,
             loopback: true,
+            admin_loopback: true,
             control_token: None,
             trust_tenant_header: false,
             repair_heartbeat: true,
@@ -171,6 +176,7 @@ pub struct Sidecar {
     scopes: Scopes,
     paused: Mutex<HashMap<Arc<str>, Instant>>,
     settled: settle::Undelivered,
+    vendors: feedback::Refusals,
     named: limits::Named,
     /// The worker id under which limited queues are claimed.
     name: Arc<str>,
@@ -229,6 +235,7 @@ impl Sidecar {
             scopes: Scopes::default(),
             paused: Mutex::default(),
             settled: settle::Undelivered::default(),
+            vendors: feedback::Refusals::default(),
             named: limits::Named::default(),
             name: Arc::from(name),
             claims: AtomicU64::new(1),
@@ -338,10 +345,9 @@ impl Sidecar {
 
     /// Whether a queue was paused through us.
     fn paused(&self, queue: &str) -> bool {
-        self.paused
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains_key(queue)
+        let all = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
+        // Hardly any is, and then nothing is hashed.
+        !all.is_empty() && all.contains_key(queue)
     }
 
     /// Notes that a queue is paused as of now, or is not.
@@ -358,7 +364,7 @@ impl Sidecar {
     /// a pause from before that is over.
     fn unpause(&self, queue: &str, asked: Instant) {
         let mut all = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.get(queue).is_some_and(|since| *since < asked) {
+        if !all.is_empty() && all.get(queue).is_some_and(|since| *since < asked) {
             all.remove(queue);
         }
     }

@@ -343,6 +343,12 @@ fn proxy_settings(settings: &Settings, reset: bool) -> anyhow::Result<proxy::Set
             .transpose()
             .context("upstream.token cannot stand in a header")?,
         loopback: settings.server.listen.ip().to_canonical().is_loopback(),
+        admin_loopback: settings
+            .server
+            .admin_listen
+            .ip()
+            .to_canonical()
+            .is_loopback(),
         control_token: control_token
             .transpose()
             .context("server.control_token cannot stand in a header")?,

@@ -30,6 +30,8 @@ mod surface;
 mod templates;
 #[path = "rate_limiting/upstream.rs"]
 mod upstream;
+#[path = "rate_limiting/workglow.rs"]
+mod workglow;
 
 use ojs_throttle::backend::Lax;
 use ojs_throttle::net::{Net, sim};

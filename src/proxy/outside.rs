@@ -15,7 +15,7 @@ use super::shape::rfc3339;
 use super::{DEPTH, Proxy, mirror};
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Timestamp;
-use crate::upstream::{Call, Reply};
+use crate::upstream::{Call, Reply, UpstreamError};
 
 impl Proxy {
     /// `GET` of one job or a list of jobs.
@@ -36,14 +36,20 @@ impl Proxy {
 
     /// `GET` of one queue's numbers or of all.
     pub(super) async fn show_queues(&self, parts: Parts, queue: Option<&str>) -> Response<Body> {
-        let mut reply = match self
-            .upstream
-            .call(self.plain_call(&parts, Bytes::new()))
-            .await
-        {
-            Ok(reply) => reply,
-            Err(error) => return refuse(&parts, Fault::backend(&error, false)),
-        };
+        match self.queues(&parts, queue).await {
+            Ok(reply) => self.theirs(&parts, reply),
+            Err(error) => refuse(&parts, Fault::backend(&error, false)),
+        }
+    }
+
+    /// The backend's reply with its counts put right.
+    pub(super) async fn queues(
+        &self,
+        parts: &Parts,
+        queue: Option<&str>,
+    ) -> Result<Reply, UpstreamError> {
+        let call = self.plain_call(parts, Bytes::new());
+        let mut reply = self.upstream.call(call).await?;
         let counts = self.sidecar.hold.counts();
         if !counts.is_empty() && reply.status == StatusCode::OK {
             let later = self.sidecar.hold.rescheduled(self.sidecar.store.now());
@@ -65,7 +71,7 @@ impl Proxy {
         {
             reply.body = body.into();
         }
-        self.theirs(&parts, reply)
+        Ok(reply)
     }
 
     /// Cancel or delete of a job: a held one is hidden first, then the call goes on.

@@ -62,7 +62,10 @@ impl Sidecar {
     /// Brings jobs that are about to be asked for up to date.
     pub(super) fn bring_up_to_date(&self, jobs: &mut [Held]) {
         for held in jobs {
-            held.claimed.limited = self.limits_now(&held.claimed.queue, &held.limits.limited);
+            let limited = self.limits_now(&held.claimed.queue, &held.limits.limited);
+            if !Arc::ptr_eq(&limited, &held.claimed.limited) {
+                held.claimed.limited = limited;
+            }
         }
     }
 
@@ -88,7 +91,7 @@ impl Sidecar {
     }
 
     /// The limits of a key are others now: what waits for it is asked again.
-    fn changed(&self, space: Space, key: Key) {
+    pub(super) fn changed(&self, space: Space, key: Key) {
         self.hold.wake(&[Limited {
             space,
             key,

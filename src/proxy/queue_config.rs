@@ -147,6 +147,22 @@ impl Proxy {
         self.theirs(parts, reply)
     }
 
+    /// `GET …/admin/queues/{name}`: what was set here is in its `configuration`, beside the backend's.
+    pub(super) async fn show_queue(&self, parts: Parts, queue: &str) -> Response<Body> {
+        match self.queues(&parts, Some(queue)).await {
+            Ok(mut reply) => {
+                let ours = self.members(queue);
+                if reply.status == StatusCode::OK
+                    && let Some(body) = configured(&reply.body, &ours)
+                {
+                    reply.body = body.into();
+                }
+                self.theirs(&parts, reply)
+            }
+            Err(error) => refuse(&parts, Fault::backend(&error, false)),
+        }
+    }
+
     /// The whole answer, where the backend has none.
     fn alone(&self, parts: &Parts, queue: &str) -> Response<Body> {
         let mut text = format!(r#"{{"queue":{}"#, quote(queue));
@@ -174,10 +190,74 @@ impl Proxy {
     }
 }
 
+/// A queue's view with these members in its `configuration`; `None`: there is nothing to add.
+fn configured(body: &[u8], ours: &[(&'static str, String)]) -> Option<Vec<u8>> {
+    let whole = Json::parse(body, DEPTH).ok()?;
+    if ours.is_empty() || whole.kind() != Kind::Object {
+        return None;
+    }
+    let mut splice = Splice::new();
+    let config = whole.get_exact("configuration");
+    match config.filter(|config| config.kind() == Kind::Object) {
+        Some(config) => {
+            for (name, value) in ours {
+                match config.get_exact(name) {
+                    Some(theirs) => splice.replace(theirs.range(), value.as_str()),
+                    None => splice.add_member(config, name, value.as_bytes()),
+                }
+            }
+        }
+        None => {
+            let members: Vec<String> = ours
+                .iter()
+                .map(|(name, value)| format!("\"{name}\":{value}"))
+                .collect();
+            let members = format!("{{{}}}", members.join(","));
+            match config {
+                Some(theirs) => splice.replace(theirs.range(), members),
+                None => splice.add_member(whole, "configuration", members.as_bytes()),
+            }
+        }
+    }
+    Some(splice.apply(body))
+}
+
 /// What backends without the route answer.
 fn has_no_route(status: StatusCode) -> bool {
     matches!(
         status,
         StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_here_stands_in_the_configuration() {
+        let ours = [
+            ("concurrency", "5".to_owned()),
+            ("rate_limit", r#"{"limit":9}"#.to_owned()),
+        ];
+        let table = [
+            (
+                r#"{"name":"q","paused":false}"#,
+                r#"{"name":"q","paused":false,"configuration":{"concurrency":5,"rate_limit":{"limit":9}}}"#,
+            ),
+            (
+                r#"{"configuration":{"concurrency":0,"retention":{"days":3}}}"#,
+                r#"{"configuration":{"concurrency":5,"retention":{"days":3},"rate_limit":{"limit":9}}}"#,
+            ),
+            (
+                r#"{"configuration":null,"n":1}"#,
+                r#"{"configuration":{"concurrency":5,"rate_limit":{"limit":9}},"n":1}"#,
+            ),
+        ];
+        for (theirs, expected) in table {
+            let merged = configured(theirs.as_bytes(), &ours).unwrap();
+            assert_eq!(String::from_utf8(merged).unwrap(), expected);
+        }
+        assert!(configured(b"{}", &[]).is_none() && configured(b"[]", &ours).is_none());
+    }
 }

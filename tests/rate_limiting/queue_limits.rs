@@ -269,3 +269,21 @@ async fn the_backend_s_config_goes_on_to_the_backend() {
     assert_eq!(client.get(LIMIT).await.status, 404);
     sidecar.stop().await;
 }
+
+/// The admin API's view of one queue has what was set here in its `configuration`, and the rest of
+/// the backend's as it was.
+#[tokio::test(start_paused = true)]
+async fn the_view_of_a_queue_has_its_configuration() {
+    let theirs = r#"{"name": "q", "configuration": {"retention": 3}}"#;
+    let (_, sidecar, client) = answering(200, theirs, "").await;
+    let view = "/ojs/v1/admin/queues/q";
+    assert_eq!(client.get(view).await.text(), theirs);
+    let limits =
+        json!({"concurrency": 5, "rate": {"limit": 9, "period": "P1M", "window": "calendar"}});
+    assert_eq!(put(&client, LIMIT, limits).await.status, 200);
+    let shown = client.get(view).await.json();
+    let expected = json!({"retention": 3, "concurrency": 5,
+        "rate_limit": {"limit": 9, "period": "P1M", "window": "calendar", "tz": "UTC"}});
+    assert_eq!(shown, json!({"name": "q", "configuration": expected}));
+    sidecar.stop().await;
+}
