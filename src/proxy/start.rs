@@ -147,8 +147,10 @@ impl Proxy {
             if let Some(episode) = start.held.refused.take() {
                 sidecar.tell_released(&start.held, &episode);
             }
-            let queue = &start.held.claimed.queue;
-            sidecar.pressure.started(queue, sidecar.now());
+            if sidecar.pressure.any() {
+                let of = &start.held.claimed;
+                (sidecar.pressure).started(&of.queue, &of.job, sidecar.now());
+            }
         }
     }
 
