@@ -22,7 +22,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use clap::Parser;
 use ojs_throttle::backend::{Backend, Lax};
-use ojs_throttle::cli::{Cli, Command, Demo, Dev, Run};
+use ojs_throttle::cli::{Cli, Command, Demo, Dev, Run, Scene};
 use ojs_throttle::config::{self, LogFormat, Overrides, Settings};
 use ojs_throttle::demo::picture::Style;
 use ojs_throttle::demo::{self, Options};
@@ -147,7 +147,16 @@ fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
         seed: seed(),
         reset: false,
     };
-    let held = runtime()?.block_on(demo::run(&options, env, &mut std::io::stdout()))?;
+    let out = &mut std::io::stdout();
+    let held = match args.scene {
+        Scene::Limits => runtime()?.block_on(demo::run(&options, env, out))?,
+        Scene::Backpressure => runtime()?.block_on(demo::backpressure::run(
+            options.broken,
+            options.traffic,
+            env,
+            out,
+        ))?,
+    };
     Ok(if held {
         ExitCode::SUCCESS
     } else {
