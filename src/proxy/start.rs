@@ -120,11 +120,11 @@ impl Proxy {
         let sidecar = &self.sidecar;
         let claimed = &start.held.claimed;
         if sidecar.hold.started(&start.held) {
-            sidecar.metrics.started(
-                &claimed.limited,
-                start.held.since.elapsed(),
-                start.held.refused.is_some(),
-            );
+            let episode = start.held.refused.as_ref();
+            let since = episode.map_or(start.held.since, |episode| episode.since);
+            sidecar
+                .metrics
+                .started(&claimed.limited, since.elapsed(), episode.is_some());
             if let Some(episode) = start.held.refused.take() {
                 sidecar.tell_released(&start.held, &episode);
             }
@@ -160,6 +160,7 @@ impl Proxy {
                 space: limited.space,
                 key: limited.key.clone(),
                 strategy: why.strategy,
+                since: held.since,
             });
         }
         let by = acting(&held, which, action).unwrap_or(limited);
