@@ -2,16 +2,21 @@
 //! takes from any. Pure: time is a number that is passed in, nothing here waits, locks or does I/O.
 //!
 //! The words are those of the OJS rate-limiting text: a **start** is the moment a job goes to a
-//! worker, a **slot** is a start that has not ended, `rate` is a sliding window, `throttle` is even
-//! spacing (GCRA, by `governor`).
+//! worker, a **slot** is a start that has not ended, `rate` is a window, `throttle` is even spacing
+//! (GCRA, by `governor`).
 
+mod block;
+mod calendar;
 mod pace;
 mod ring;
+mod shut;
 mod state;
 mod window;
 mod windows;
 
+pub use calendar::{Edges, Unit, UnknownZone, Zone};
 pub use pace::Pace;
+pub use shut::Shut;
 pub use state::{KeyState, Undo};
 pub use window::Window;
 
@@ -123,13 +128,62 @@ impl Space {
     }
 }
 
-/// A sliding window: at most `limit` starts in any interval of `period` microseconds.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+/// At most `limit` starts in a window. Usage lies under (key, period, kind of window); the limit is
+/// not part of that, so a changed one finds the starts that were.
+///
+/// In a store: a sliding window is its starts (see [`Window`]). A fixed or calendar one is `ends` (the
+/// window's, in microseconds), `count` and `next`, which are all 0 at first. To ask or take at `now`:
+///
+/// 1. At `now >= ends`, the window of `now` ([`WindowKind::edges`]) takes its place: its `count` is
+///    `next` if it begins at the old `ends`, else 0; its `next` is 0.
+/// 2. A start is refused when `count >= limit`. The time to come back is `ends`, or the end of the
+///    window after that if `next >= limit`.
+/// 3. A start adds 1 to `count`, and to `next` too when `now + EARLY >= ends`.
+/// 4. One that is undone takes from both what it added, if that window is still there.
+///
+/// A store with a clock of its own is given the edges of the windows around the time that its caller
+/// expects: that one, the one before, and two after.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Rate {
-    /// The most starts in one period.
+    /// The most starts in one window.
     pub limit: NonZeroU32,
-    /// The window's length in microseconds.
+    /// The window's length in microseconds; the longest that it can have, for a calendar window.
     pub period: NonZeroU64,
+    /// Where windows begin and end.
+    pub window: WindowKind,
+}
+
+/// Where windows begin and end.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub enum WindowKind {
+    /// Every interval of the period's length is one. The default, and the only one that is kept across
+    /// all edges.
+    #[default]
+    Sliding,
+    /// One after the other, at multiples of the period since 1970 (UTC).
+    Fixed,
+    /// Those of a calendar on the wall.
+    Calendar(Unit, Zone),
+}
+
+impl WindowKind {
+    /// The window of `period` microseconds around `now`; `None` for a sliding one.
+    pub fn edges(&self, period: u64, now: Timestamp) -> Option<Edges> {
+        match self {
+            WindowKind::Sliding => None,
+            WindowKind::Fixed => Some(Edges::fixed(period, now)),
+            WindowKind::Calendar(unit, zone) => Some(Edges::calendar(*unit, zone, now)),
+        }
+    }
+
+    /// Its name in settings and bodies.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            WindowKind::Sliding => "sliding",
+            WindowKind::Fixed => "fixed",
+            WindowKind::Calendar(..) => "calendar",
+        }
+    }
 }
 
 /// Even spacing: `limit` starts in `period` microseconds, `period / limit` apart; `burst` of them
@@ -142,6 +196,21 @@ pub struct Throttle {
     pub period: NonZeroU64,
     /// Starts that may come at once after a pause.
     pub burst: NonZeroU32,
+    /// Whether the time in which a job runs counts towards the wait for the next start.
+    pub measure: Measure,
+}
+
+/// What the spacing of a throttle is measured by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Measure {
+    /// From start to start. The default.
+    #[default]
+    Start,
+    /// When a job ends, what is left of the wait for the next start is shortened by as long as the job
+    /// has run: a job that took 0.3 s of an interval of 1 s leaves 0.7 s from start to start. Any n + 1
+    /// consecutive starts then span at least n intervals less the running times of the jobs that ended
+    /// meanwhile.
+    Completion,
 }
 
 impl Throttle {

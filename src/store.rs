@@ -31,6 +31,7 @@ pub use overrides::{MAX as MAX_OVERRIDES, Override, Overrides};
 
 use std::fmt;
 use std::future::{Future, Ready, ready};
+use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -153,6 +154,8 @@ pub struct Row {
     pub place: Place,
     /// When its owner must look again: a heartbeat is due (held), the backend must be asked (out).
     pub until: Timestamp,
+    /// When its start counts; `None` while it is held, and where a job was found out with a worker.
+    pub started: Option<Timestamp>,
     /// Not to be handed out: a cancel, a delete or a settle that names it is under way.
     pub hidden: bool,
     /// Whether it is this sidecar's. Only its owner starts a job, puts it back or hands it out; any
@@ -194,6 +197,17 @@ pub enum Change {
         key: Key,
         /// When it opens again.
         until: Timestamp,
+        /// Whether a key that is shut for as long or longer stays as it is.
+        at_least: bool,
+        /// How far apart probing starts are while it is shut, in microseconds.
+        probe: Option<NonZeroU64>,
+    },
+    /// A job of this key that started then has succeeded: if the key was shut before that, it opens.
+    Open {
+        /// The job key.
+        key: Key,
+        /// When the job started.
+        started: Timestamp,
     },
     /// A job that is out with a worker already (found after a restart): it takes its slots whatever
     /// the limits say, and its start is not counted again. Replaces the row of an older claim and a

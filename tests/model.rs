@@ -110,7 +110,7 @@ impl Both {
                 let generation = (!any).then(|| Gen(self.claims[usize::from(*job)]));
                 let name = format!("job-{job}");
                 let ended = self.store.end(&name, generation).await.unwrap();
-                let expected = self.model.end(&name, generation);
+                let expected = self.model.end(&name, generation, now);
                 assert_eq!(ended.map(|e| e.row.place), expected.map(|row| row.place));
                 assert!(
                     self.store.end(&name, generation).await.unwrap().is_none(),
@@ -136,7 +136,7 @@ impl Both {
             }
             Step::Adopt(job, limited) => {
                 let claimed = self.claimed(*job, limited);
-                let expected = self.model.adopt(&claimed, now.plus(1_000));
+                let expected = self.model.adopt(&claimed, now.plus(1_000), now);
                 assert_eq!(
                     self.set(Change::Adopt {
                         claimed,
@@ -151,6 +151,8 @@ impl Both {
                 self.set(Change::Shut {
                     key: key(*which),
                     until,
+                    at_least: false,
+                    probe: None,
                 })
                 .await;
                 self.model.shut.insert((Space::Job, key(*which)), until);
@@ -213,14 +215,10 @@ impl Both {
             let usage = usage.unwrap_or_default();
             assert_eq!(usage.active, self.model.active(limited.space, &limited.key));
             for ((count, leaves), rate) in usage.windows.iter().zip(&limited.limits.rates) {
-                let window = self
-                    .model
-                    .window(limited.space, &limited.key, rate.period.get(), now);
+                let window = self.model.window(limited.space, &limited.key, rate, now);
                 assert_eq!(*count as usize, window.len());
-                assert_eq!(
-                    *leaves,
-                    window.first().map(|at| at.plus(rate.period.get() + EARLY))
-                );
+                let expected = self.model.leaves(limited.space, &limited.key, rate, now);
+                assert_eq!(*leaves, expected);
             }
             let room = self
                 .store

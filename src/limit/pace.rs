@@ -75,6 +75,16 @@ impl Pace {
         }
     }
 
+    /// This pace when a job has ended that ran for `took` microseconds, where that counts towards the
+    /// wait for the next start.
+    #[must_use]
+    pub fn ended(&self, took: u64) -> Pace {
+        Pace {
+            earned: self.earned.saturating_sub(took.saturating_mul(1000)),
+            last: self.last,
+        }
+    }
+
     /// Whether nothing is left to be earned back.
     pub fn idle(&self, now: Timestamp) -> bool {
         self.earned <= nanos(now)
@@ -226,6 +236,7 @@ mod tests {
             limit: NonZeroU32::new(limit).unwrap(),
             period: NonZeroU64::new(period).unwrap(),
             burst: NonZeroU32::new(burst).unwrap(),
+            measure: Default::default(),
         }
     }
 

@@ -1,7 +1,9 @@
 //! Everything that is known of one key, and the two steps of a start: ask, then take.
 
 use super::windows::Windows;
-use super::{EARLY, Limits, Pace, Rate, Refusal, Room, Strategy, Throttle, Timestamp};
+use super::{
+    EARLY, Limits, Measure, Pace, Rate, Refusal, Room, Shut, Strategy, Throttle, Timestamp,
+};
 
 /// The usage of one key. Limits are not part of it; every question brings them.
 ///
@@ -10,7 +12,8 @@ use super::{EARLY, Limits, Pace, Rate, Refusal, Room, Strategy, Throttle, Timest
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct KeyState {
     pace: Pace,
-    shut: Timestamp,
+    /// Kept until something else is done with it; few keys are ever shut.
+    shut: Option<Box<Shut>>,
     windows: Windows,
     active: u32,
 }
@@ -19,6 +22,8 @@ pub struct KeyState {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Undo {
     at: Timestamp,
+    /// When it was decided.
+    then: Timestamp,
     before: Pace,
     after: Pace,
 }
@@ -45,23 +50,16 @@ impl KeyState {
                 worst = Some(refusal);
             }
         };
-        if self.shut > now {
-            refuse(Strategy::Shut, 0, 0, Some(granted_from(self.shut)));
+        if let Some(opens) = self.shut.as_ref().and_then(|shut| shut.opens(now)) {
+            refuse(Strategy::Shut, 0, 0, Some(granted_from(opens)));
         }
         if let Some(most) = limits.concurrency.filter(|most| self.active >= *most) {
             refuse(Strategy::Concurrency, most, self.active, None);
         }
         for rate in &limits.rates {
-            let window = self.windows.get(rate.period.get());
-            if let Some((window, opens)) =
-                window.and_then(|w| Some((w, w.opens(rate.limit.get(), now)?)))
-            {
-                refuse(
-                    Strategy::Rate,
-                    rate.limit.get(),
-                    window.count(now),
-                    Some(granted_from(opens)),
-                );
+            if let Some((count, opens)) = self.windows.opens(rate, now) {
+                let limit = rate.limit.get();
+                refuse(Strategy::Rate, limit, count, Some(granted_from(opens)));
             }
         }
         let at = limits
@@ -93,11 +91,15 @@ impl KeyState {
         for throttle in limits.clone().filter_map(|limits| limits.throttle.as_ref()) {
             self.pace = self.pace.and(before.after(throttle, at));
         }
-        for period in periods(limits) {
-            self.windows.add(period, at, now);
+        for rate in windows(limits) {
+            self.windows.add(rate, at, now);
+        }
+        if let Some(shut) = &mut self.shut {
+            shut.started(at);
         }
         Undo {
             at,
+            then: now,
             before,
             after: self.pace,
         }
@@ -115,10 +117,11 @@ impl KeyState {
         if self.pace == undo.after {
             self.pace = undo.before;
         }
-        for period in periods(limits) {
-            if let Some(window) = self.windows.get_mut(period) {
-                window.remove(undo.at);
-            }
+        for rate in windows(limits) {
+            self.windows.remove(rate, undo.at, undo.then);
+        }
+        if let Some(shut) = &mut self.shut {
+            shut.back(undo.at);
         }
     }
 
@@ -127,20 +130,35 @@ impl KeyState {
         self.active = self.active.saturating_sub(1);
     }
 
-    /// Allows no start before `until`; an earlier time than now opens the key.
-    pub fn shut(&mut self, until: Timestamp) {
-        self.shut = until;
+    /// A slot ends that was taken with `limits` by a counted start: its running time counts towards
+    /// the next start's wait if every spacing among them measures so.
+    pub fn completed<'a>(
+        &mut self,
+        limits: impl Iterator<Item = &'a Limits>,
+        undo: &Undo,
+        now: Timestamp,
+    ) {
+        self.end();
+        let mut measures = limits.filter_map(|limits| Some(limits.throttle?.measure));
+        if measures.next() == Some(Measure::Completion)
+            && measures.all(|measure| measure == Measure::Completion)
+        {
+            self.pace = self.pace.ended(now.since(undo.at));
+        }
+    }
+
+    /// Allows no start before a time, or opens the key (`None`).
+    pub fn shut(&mut self, shut: Option<Shut>) {
+        self.shut = shut.map(Box::new);
     }
 
     /// How many starts the limits allow at `now`.
     pub fn room(&self, limits: &Limits, now: Timestamp) -> Room {
         let mut room = Room::OPEN;
-        if self.shut > now {
-            room = room.and(Room {
-                starts: 0,
-                at: Some(granted_from(self.shut)),
-                slot: false,
-            });
+        if let Some(shut) = self.is_shut(now) {
+            let Room { starts, at, slot } = shut.room(now);
+            let at = at.map(granted_from);
+            room = room.and(Room { starts, at, slot });
         }
         if let Some(most) = limits.concurrency {
             room = room.and(Room {
@@ -163,12 +181,10 @@ impl KeyState {
         self.active
     }
 
-    /// How many starts of the last `period` microseconds count, and when the oldest leaves.
-    pub fn counted(&self, period: u64, now: Timestamp) -> (u32, Option<Timestamp>) {
-        let window = self.windows.get(period);
-        window.map_or((0, None), |window| {
-            (window.count(now), window.leaves(0, now))
-        })
+    /// How many starts count in the window of `rate`, and when the oldest leaves.
+    pub fn counted(&self, rate: &Rate, now: Timestamp) -> (u32, Option<Timestamp>) {
+        let window = self.windows.get(rate);
+        window.map_or((0, None), |window| (window.count(now), window.leaves(now)))
     }
 
     /// The next start's time under `throttle`, if it is in the future.
@@ -176,38 +192,33 @@ impl KeyState {
         Some(self.pace.next(throttle, now)).filter(|at| *at > now)
     }
 
-    /// Until when the key is shut, if it is.
-    pub fn shut_until(&self, now: Timestamp) -> Option<Timestamp> {
-        Some(self.shut).filter(|until| *until > now)
+    /// How the key is shut, if it is.
+    pub fn is_shut(&self, now: Timestamp) -> Option<&Shut> {
+        self.shut.as_deref().filter(|shut| shut.until > now)
     }
 
     /// Whether nothing is used, so that forgetting the key would change no decision.
     pub fn idle(&self, now: Timestamp) -> bool {
         self.active == 0
-            && self.shut <= now
+            && self.is_shut(now).is_none()
             && self.pace.idle(now)
             && self.windows.iter().all(|window| window.count(now) == 0)
     }
 
     /// The memory it takes, in bytes.
     pub fn bytes(&self) -> usize {
-        size_of::<KeyState>() + self.windows.heap()
+        let shut = self.shut.as_ref().map_or(0, |_| size_of::<Shut>());
+        size_of::<KeyState>() + self.windows.heap() + shut
     }
 
     fn rate_room(&self, rate: &Rate, now: Timestamp) -> Room {
         let limit = rate.limit.get();
-        let Some(window) = self.windows.get(rate.period.get()) else {
-            return Room {
-                starts: limit,
-                at: None,
-                slot: false,
-            };
-        };
-        let count = window.count(now);
-        let more = window.leaves(count.saturating_sub(limit), now);
+        let window = self.windows.get(rate);
         Room {
-            starts: limit.saturating_sub(count),
-            at: more.map(granted_from),
+            starts: limit.saturating_sub(window.map_or(0, |window| window.count(now))),
+            at: window
+                .and_then(|window| window.grows(limit, now))
+                .map(granted_from),
             slot: false,
         }
     }
@@ -219,13 +230,12 @@ fn granted_from(first: Timestamp) -> Timestamp {
     first.plus(EARLY)
 }
 
-/// Each period once.
-fn periods<'a>(limits: impl Iterator<Item = &'a Limits> + Clone) -> impl Iterator<Item = u64> {
-    let all = limits
-        .flat_map(|limits| limits.rates.iter())
-        .map(|rate| rate.period.get());
+/// Each window once.
+fn windows<'a>(limits: impl Iterator<Item = &'a Limits> + Clone) -> impl Iterator<Item = &'a Rate> {
+    let all = limits.flat_map(|limits| limits.rates.iter());
     let earlier = all.clone();
+    let same = |one: &Rate, other: &Rate| one.period == other.period && one.window == other.window;
     all.enumerate()
-        .filter(move |(n, period)| !earlier.clone().take(*n).any(|other| other == *period))
-        .map(|(_, period)| period)
+        .filter(move |(n, rate)| !earlier.clone().take(*n).any(|other| same(other, rate)))
+        .map(|(_, rate)| rate)
 }

@@ -1,23 +1,102 @@
-//! The windows of one key, one for each period that its jobs name.
+//! The windows of one key, one for each period and kind that its jobs name.
 
-use super::{Timestamp, Window};
+use super::block::Block;
+use super::{Rate, Timestamp, Window, WindowKind};
 
-/// Windows of one key that are kept for their own sake. Beyond this, a new period takes the place
-/// of an idle window; windows that still count starts all stay, however many there are.
-const PERIODS: usize = 8;
+/// Windows of one key that are kept for their own sake. Beyond this, a new one takes the place of an
+/// idle window; windows that still count starts all stay, however many there are.
+const KEPT: usize = 8;
 
-/// Most keys have one period, and their window then lies in the key's own memory: one look-up less,
-/// and one block less for each of a million keys.
+/// Most keys have one window, which then lies in the key's own memory: one look-up less, and one block
+/// less for each of a million keys.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) enum Windows {
     #[default]
     None,
-    One(Window),
-    More(Vec<Window>),
+    One(Counted),
+    More(Vec<Counted>),
+}
+
+/// The starts of one window, as its kind counts them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Counted {
+    Sliding(Window),
+    Edged(Box<Block>),
+}
+
+impl Counted {
+    fn new(rate: &Rate, now: Timestamp) -> Counted {
+        match rate.window {
+            WindowKind::Sliding => Counted::Sliding(Window::new(rate.period.get())),
+            _ => Counted::Edged(Box::new(Block::new(rate, now))),
+        }
+    }
+
+    fn is_of(&self, rate: &Rate) -> bool {
+        match self {
+            Counted::Sliding(window) => {
+                window.period() == rate.period.get() && rate.window == WindowKind::Sliding
+            }
+            Counted::Edged(block) => block.is_of(rate),
+        }
+    }
+
+    /// How many starts count at `now`.
+    pub(super) fn count(&self, now: Timestamp) -> u32 {
+        match self {
+            Counted::Sliding(window) => window.count(now),
+            Counted::Edged(block) => block.count(now),
+        }
+    }
+
+    /// When the first of those that count leaves.
+    pub(super) fn leaves(&self, now: Timestamp) -> Option<Timestamp> {
+        match self {
+            Counted::Sliding(window) => window.leaves(0, now),
+            Counted::Edged(block) => block.leaves(now),
+        }
+    }
+
+    /// When more may start than the `limit` allows at `now`.
+    pub(super) fn grows(&self, limit: u32, now: Timestamp) -> Option<Timestamp> {
+        match self {
+            Counted::Sliding(window) => window.leaves(window.count(now).saturating_sub(limit), now),
+            Counted::Edged(block) => block.grows(limit, now),
+        }
+    }
+
+    fn opens(&self, limit: u32, now: Timestamp) -> Option<Timestamp> {
+        match self {
+            Counted::Sliding(window) => window.opens(limit, now),
+            Counted::Edged(block) => block.opens(limit, now),
+        }
+    }
+
+    fn add(&mut self, at: Timestamp, now: Timestamp) {
+        match self {
+            Counted::Sliding(window) => window.add(at, now),
+            Counted::Edged(block) => block.add(now),
+        }
+    }
+
+    /// The last start that is known, or a time after it.
+    fn newest(&self) -> Timestamp {
+        match self {
+            Counted::Sliding(window) => window.newest(),
+            Counted::Edged(block) => block.ends(),
+        }
+    }
+
+    fn heap(&self) -> usize {
+        match self {
+            Counted::Sliding(window) => window.heap(),
+            Counted::Edged(_) => size_of::<Block>(),
+        }
+    }
 }
 
 impl Windows {
-    pub(super) fn iter(&self) -> std::slice::Iter<'_, Window> {
+    pub(super) fn iter(&self) -> std::slice::Iter<'_, Counted> {
         match self {
             Windows::None => [].iter(),
             Windows::One(window) => std::slice::from_ref(window).iter(),
@@ -25,25 +104,32 @@ impl Windows {
         }
     }
 
-    pub(super) fn get(&self, period: u64) -> Option<&Window> {
-        self.iter().find(|window| window.period() == period)
+    pub(super) fn get(&self, rate: &Rate) -> Option<&Counted> {
+        self.iter().find(|window| window.is_of(rate))
     }
 
-    pub(super) fn get_mut(&mut self, period: u64) -> Option<&mut Window> {
+    fn get_mut(&mut self, rate: &Rate) -> Option<&mut Counted> {
         let windows = match self {
             Windows::None => &mut [],
             Windows::One(window) => std::slice::from_mut(window),
             Windows::More(windows) => windows.as_mut_slice(),
         };
-        windows.iter_mut().find(|window| window.period() == period)
+        windows.iter_mut().find(|window| window.is_of(rate))
     }
 
-    /// Counts a start at `at` in the window of `period`, which is made if need be.
-    pub(super) fn add(&mut self, period: u64, at: Timestamp, now: Timestamp) {
-        if let Some(window) = self.get_mut(period) {
+    /// The time from which `rate` allows a start, if it allows none at `now`, and how many count.
+    pub(super) fn opens(&self, rate: &Rate, now: Timestamp) -> Option<(u32, Timestamp)> {
+        let window = self.get(rate)?;
+        let opens = window.opens(rate.limit.get(), now)?;
+        Some((window.count(now), opens))
+    }
+
+    /// Counts a start at `at` in the window of `rate`, which is made if need be.
+    pub(super) fn add(&mut self, rate: &Rate, at: Timestamp, now: Timestamp) {
+        if let Some(window) = self.get_mut(rate) {
             return window.add(at, now);
         }
-        let mut window = Window::new(period);
+        let mut window = Counted::new(rate, now);
         window.add(at, now);
         *self = match std::mem::take(self) {
             Windows::None => Windows::One(window),
@@ -56,19 +142,29 @@ impl Windows {
         };
     }
 
+    /// Uncounts the start at `at`, decided at `then`, in the window of `rate`: in a sliding one if it
+    /// is the newest.
+    pub(super) fn remove(&mut self, rate: &Rate, at: Timestamp, then: Timestamp) {
+        match self.get_mut(rate) {
+            Some(Counted::Sliding(window)) => window.remove(at),
+            Some(Counted::Edged(block)) => block.remove(then),
+            None => {}
+        }
+    }
+
     /// The memory taken besides this itself, in bytes.
     pub(super) fn heap(&self) -> usize {
         let list = match self {
-            Windows::More(windows) => windows.capacity() * size_of::<Window>(),
+            Windows::More(windows) => windows.capacity() * size_of::<Counted>(),
             _ => 0,
         };
-        list + self.iter().map(Window::heap).sum::<usize>()
+        list + self.iter().map(Counted::heap).sum::<usize>()
     }
 }
 
 /// Drops the longest idle window if there are enough.
-fn make_place(windows: &mut Vec<Window>, now: Timestamp) {
-    if windows.len() < PERIODS {
+fn make_place(windows: &mut Vec<Counted>, now: Timestamp) {
+    if windows.len() < KEPT {
         return;
     }
     let idle = windows

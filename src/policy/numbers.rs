@@ -3,7 +3,7 @@
 use std::num::{NonZeroU32, NonZeroU64};
 
 use crate::duration;
-use crate::limit::{Rate, Throttle};
+use crate::limit::{Measure, Rate, Throttle, WindowKind};
 
 /// The largest `limit`, `burst` and `concurrency`.
 pub const MOST: i64 = 1_000_000_000;
@@ -50,6 +50,7 @@ pub fn rate(limit: i64, period: u64) -> Result<Rate, Wrong> {
     Ok(Rate {
         limit: count("limit", limit)?,
         period: checked_period("period", period)?,
+        window: WindowKind::Sliding,
     })
 }
 
@@ -62,6 +63,7 @@ pub fn throttle(limit: i64, period: u64, burst: i64) -> Result<Throttle, Wrong> 
         limit: count("limit", limit)?,
         period: checked_period("period", period)?,
         burst: count("burst", burst)?,
+        measure: Measure::Start,
     };
     spaced(throttle, "limit")
 }
@@ -85,6 +87,7 @@ pub fn interval(interval: u64, burst: i64) -> Result<Throttle, Wrong> {
             limit: NonZeroU32::MIN,
             period,
             burst: count("burst", burst)?,
+            measure: Measure::Start,
         },
         "interval",
     )

@@ -46,6 +46,8 @@ impl Proxy {
         let change = Change::Shut {
             key: key.clone(),
             until: pause.until,
+            at_least: true,
+            probe: None,
         };
         let seconds = pause.until.since(now) as f64 / 1e6;
         let set = sidecar.store.set(change).await;

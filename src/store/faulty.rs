@@ -245,6 +245,8 @@ mod tests {
         Change::Shut {
             key: Key::new("k").unwrap(),
             until: Timestamp(until),
+            at_least: false,
+            probe: None,
         }
     }
 

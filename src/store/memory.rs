@@ -77,7 +77,8 @@ impl Store for MemoryStore {
     }
 
     fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>> {
-        Answer::now(self.books().claimed(claims))
+        let (mut books, now) = self.open();
+        Answer::now(books.claimed(claims, now))
     }
 
     fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool> {
@@ -86,7 +87,8 @@ impl Store for MemoryStore {
     }
 
     fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Ended>> {
-        Answer::now(self.books().end(job, generation))
+        let (mut books, now) = self.open();
+        Answer::now(books.end(job, generation, now))
     }
 
     fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {

@@ -217,15 +217,17 @@ mod tests {
         let rate = Rate {
             limit: one,
             period: second,
+            window: Default::default(),
         };
         let throttle = Throttle {
             limit: one,
             period: second,
             burst: one,
+            measure: Default::default(),
         };
         let brought = Limits {
             concurrency: Some(5),
-            rates: vec![rate, rate],
+            rates: vec![rate.clone(), rate.clone()],
             throttle: Some(throttle),
         };
         let nothing = Override::default();
@@ -239,13 +241,16 @@ mod tests {
         );
         let given = Override {
             limits: Limits {
-                rates: vec![rate],
+                rates: vec![rate.clone()],
                 ..Limits::default()
             },
             ..Override::default()
         };
-        assert_eq!(given.over(&brought).rates, [rate]);
-        assert_eq!(given.over(&Limits::default()).rates, [rate]);
+        assert_eq!(given.over(&brought).rates, std::slice::from_ref(&rate));
+        assert_eq!(
+            given.over(&Limits::default()).rates,
+            std::slice::from_ref(&rate)
+        );
     }
 
     #[test]

@@ -74,11 +74,13 @@ fn limits() -> Limits {
         rates: vec![Rate {
             limit: number(1_000_000),
             period: NonZeroU64::new(60_000_000).unwrap(),
+            window: Default::default(),
         }],
         throttle: Some(Throttle {
             limit: number(1_000_000),
             period: NonZeroU64::new(1_000_000).unwrap(),
             burst: number(100_000),
+            measure: Default::default(),
         }),
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use ojs_throttle::limit::{
-    EARLY, Key, Limited, OnLimit, Refusal, Space, Strategy, Throttle, Timestamp,
+    EARLY, Key, Limited, Measure, OnLimit, Rate, Refusal, Space, Strategy, Throttle, Timestamp,
+    WindowKind,
 };
 use ojs_throttle::store::{Claimed, Gen, Place, Verdict};
 
@@ -13,10 +14,44 @@ pub struct Start {
     pub space: Space,
     pub key: Key,
     pub at: Timestamp,
+    /// When it was decided.
+    pub then: Timestamp,
     /// The windows in which it counts.
-    pub periods: Vec<u64>,
+    pub windows: Vec<Rate>,
     /// What it took spacing with.
     pub throttles: Vec<Throttle>,
+    /// Not a start but an end, that gives back this much spacing.
+    pub took: u64,
+}
+
+impl Start {
+    /// Whether it changed the spacing.
+    fn spaces(&self) -> bool {
+        self.took > 0 || !self.throttles.is_empty()
+    }
+}
+
+/// Whether two rates count in the same windows.
+fn same_window(one: &Rate, other: &Rate) -> bool {
+    one.period == other.period && one.window == other.window
+}
+
+/// The fixed or calendar window of a time: its number or date, and when the next one begins.
+fn window_of(rate: &Rate, at: Timestamp) -> (String, Timestamp) {
+    match &rate.window {
+        WindowKind::Sliding => unreachable!("has no edges"),
+        WindowKind::Fixed => {
+            let (number, period) = (at.0 / rate.period.get(), rate.period.get());
+            (number.to_string(), Timestamp((number + 1) * period))
+        }
+        WindowKind::Calendar(_, zone) => {
+            let at = jiff::Timestamp::from_microsecond(at.0 as i64).unwrap();
+            let wall = at.in_tz(zone.name()).unwrap();
+            let next = wall.tomorrow().unwrap().start_of_day().unwrap();
+            let next = Timestamp(next.timestamp().as_microsecond() as u64);
+            (wall.date().to_string(), next)
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -73,6 +108,7 @@ impl Oracle {
             starts: Vec::new(),
             slots: Vec::new(),
         };
+        self.end(&ask.job, None, now);
         self.rows.insert(ask.job.to_string(), row);
         true
     }
@@ -119,21 +155,22 @@ impl Oracle {
                 .filter(|l| l.space == *space && l.key == *key)
                 .map(|l| &l.limits)
                 .collect();
-            let mut periods: Vec<u64> = limits
-                .iter()
-                .flat_map(|l| &l.rates)
-                .map(|rate| rate.period.get())
-                .collect();
-            periods.sort_unstable();
-            periods.dedup();
+            let mut windows: Vec<Rate> = Vec::new();
+            for rate in limits.iter().flat_map(|l| &l.rates) {
+                if !windows.iter().any(|known| same_window(known, rate)) {
+                    windows.push(rate.clone());
+                }
+            }
             let throttles = limits.iter().filter_map(|l| l.throttle).collect();
             numbers.push(self.starts.len());
             self.starts.push(Start {
                 space: *space,
                 key: key.clone(),
                 at,
-                periods,
+                then: now,
+                windows,
                 throttles,
+                took: 0,
             });
         }
         let row = self.rows.get_mut(&*ask.job).unwrap();
@@ -169,10 +206,10 @@ impl Oracle {
             refuse(Strategy::Concurrency, most, active, None);
         }
         for rate in &limited.limits.rates {
-            let window = self.window(limited.space, &limited.key, rate.period.get(), now);
+            let window = self.window(limited.space, &limited.key, rate, now);
             let (count, limit) = (window.len(), rate.limit.get() as usize);
             if count >= limit {
-                let opens = window[count - limit].plus(rate.period.get() + EARLY);
+                let opens = self.opens(limited.space, &limited.key, rate, now);
                 refuse(
                     Strategy::Rate,
                     rate.limit.get(),
@@ -205,16 +242,50 @@ impl Oracle {
         self.rows.values().filter(has).count() as u32
     }
 
+    /// When a full window has a place again.
+    fn opens(&self, space: Space, key: &Key, rate: &Rate, now: Timestamp) -> Timestamp {
+        let window = self.window(space, key, rate, now);
+        if rate.window == WindowKind::Sliding {
+            return window[window.len() - rate.limit.get() as usize]
+                .plus(rate.period.get() + EARLY);
+        }
+        let end = window_of(rate, now).1;
+        match self.window(space, key, rate, end).len() < rate.limit.get() as usize {
+            true => end,
+            false => window_of(rate, end).1,
+        }
+    }
+
+    /// When the first of those that count leaves.
+    pub fn leaves(
+        &self,
+        space: Space,
+        key: &Key,
+        rate: &Rate,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let first = self.window(space, key, rate, now).first().copied()?;
+        Some(match rate.window {
+            WindowKind::Sliding => first.plus(rate.period.get() + EARLY),
+            _ => window_of(rate, now).1,
+        })
+    }
+
     /// The times of the starts that count, oldest first.
-    pub fn window(&self, space: Space, key: &Key, period: u64, now: Timestamp) -> Vec<Timestamp> {
-        let of_key = self
-            .starts
-            .iter()
-            .filter(|s| s.space == space && s.key == *key && s.periods.contains(&period));
-        let mut times: Vec<_> = of_key
-            .map(|start| start.at)
-            .filter(|at| at.0 + period + EARLY > now.0)
-            .collect();
+    pub fn window(&self, space: Space, key: &Key, rate: &Rate, now: Timestamp) -> Vec<Timestamp> {
+        let counts = |start: &&Start| match rate.window {
+            WindowKind::Sliding => start.at.0 + rate.period.get() + EARLY > now.0,
+            // From its decision on, for 5 ms, it may be handed out: in one window or in two.
+            _ => {
+                let window = |at| window_of(rate, at).0;
+                let now = window(now);
+                window(start.then) == now || window(start.then.plus(EARLY)) == now
+            }
+        };
+        let of_key = |s: &&Start| s.space == space && s.key == *key;
+        let of_window = |s: &&Start| s.windows.iter().any(|known| same_window(known, rate));
+        let starts = self.starts.iter().filter(of_key).filter(of_window);
+        let mut times: Vec<_> = starts.filter(counts).map(|start| start.at).collect();
         times.sort_unstable();
         times
     }
@@ -228,8 +299,12 @@ impl Oracle {
         for start in self
             .starts
             .iter()
-            .filter(|s| s.space == space && s.key == *key && !s.throttles.is_empty())
+            .filter(|s| s.space == space && s.key == *key && s.spaces())
         {
+            if start.took > 0 {
+                earned = earned.saturating_sub(u128::from(start.took) * 1000);
+                continue;
+            }
             let at = u128::from(start.at.0) * 1000;
             let after = |t: &Throttle| earned.min(last + whole(t)).max(at) + step(t);
             earned = start.throttles.iter().map(after).max().unwrap().max(earned);
@@ -259,38 +334,52 @@ impl Oracle {
 
     /// Takes a start out of the list wherever it is still the newest.
     fn uncount(&mut self, number: usize) {
+        let self_starts = self.starts.clone();
         let start = self.starts[number].clone();
         let same = |s: &Start| s.space == start.space && s.key == start.key;
-        let newest = self
-            .starts
-            .iter()
-            .rposition(|s| same(s) && !s.throttles.is_empty());
+        let newest = self.starts.iter().rposition(|s| same(s) && s.spaces());
         if newest == Some(number) {
             self.starts[number].throttles.clear();
         }
-        for period in &start.periods {
-            let in_window = |s: &&Start| same(s) && s.periods.contains(period);
-            if self.starts.iter().filter(in_window).map(|s| s.at).max() == Some(start.at) {
-                self.starts[number].periods.retain(|p| p != period);
+        self.starts[number].windows.retain(|rate| {
+            let mut times = Vec::new();
+            for other in self_starts.iter().filter(|s| same(s)) {
+                if other.windows.iter().any(|known| same_window(known, rate)) {
+                    times.push(other.at);
+                }
             }
-        }
+            rate.window == WindowKind::Sliding && times.iter().max() != Some(&start.at)
+        });
     }
 
-    pub fn end(&mut self, job: &str, generation: Option<Gen>) -> Option<ModelRow> {
+    pub fn end(&mut self, job: &str, generation: Option<Gen>, now: Timestamp) -> Option<ModelRow> {
         let row = self.rows.get(job)?;
         if generation.is_some_and(|generation| generation < row.generation) {
             return None;
         }
+        for number in row.starts.clone() {
+            let start = self.starts[number].clone();
+            let measured = |t: &Throttle| t.measure == Measure::Completion;
+            if !start.throttles.is_empty() && start.throttles.iter().all(measured) {
+                self.starts.push(Start {
+                    took: now.since(start.at),
+                    windows: Vec::new(),
+                    throttles: Vec::new(),
+                    ..start
+                });
+            }
+        }
         self.rows.remove(job)
     }
 
-    pub fn adopt(&mut self, claimed: &Claimed, until: Timestamp) -> bool {
+    pub fn adopt(&mut self, claimed: &Claimed, until: Timestamp, now: Timestamp) -> bool {
         if let Some(row) = self.rows.get(&*claimed.job)
             && (row.generation > claimed.generation
                 || (row.generation == claimed.generation && row.place == Place::Out))
         {
             return false;
         }
+        self.end(&claimed.job, None, now);
         let row = ModelRow {
             generation: claimed.generation,
             place: Place::Out,

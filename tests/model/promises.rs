@@ -1,14 +1,17 @@
 //! P1 to P4 on one key, judged from a plain record of what was granted.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use governor::clock::{Clock, FakeRelativeClock};
 use governor::{Quota, RateLimiter};
-use ojs_throttle::limit::{EARLY, KeyState, Limits, Pace, Timestamp, Undo, Window};
+use ojs_throttle::limit::{
+    EARLY, KeyState, Limits, Measure, Pace, Rate, Shut, Timestamp, Undo, Window, WindowKind,
+};
 use proptest::prelude::*;
 
-use super::samples::{T, any_limits, config, limits, throttle, wait};
+use super::samples::{T, any_limits, config, limits, rate, throttle, wait};
 
 /// A granted start: when it was granted, and the time at which it counts.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +36,10 @@ fn check(record: &[Granted], limits: &Limits) {
     at.sort_unstable();
     for rate in &limits.rates {
         let limit = rate.limit.get() as usize;
+        if rate.window != WindowKind::Sliding {
+            check_edged(record, rate);
+            continue;
+        }
         for (first, later) in at.iter().zip(at.iter().skip(limit)) {
             assert!(
                 later.since(*first) >= rate.period.get(),
@@ -47,7 +54,11 @@ fn check(record: &[Granted], limits: &Limits) {
             );
         }
     }
-    if let Some(spaced) = &limits.throttle {
+    if let Some(spaced) = limits
+        .throttle
+        .as_ref()
+        .filter(|t| t.measure == Measure::Start)
+    {
         let (limit, burst) = (u64::from(spaced.limit.get()), spaced.burst.get() as usize);
         for n in burst..record.len() {
             let least = ((n + 1 - burst) as u64 * spaced.period.get()).div_ceil(limit);
@@ -62,6 +73,31 @@ fn check(record: &[Granted], limits: &Limits) {
                 );
             }
         }
+    }
+}
+
+/// Breaks of what a window with edges promises, whether hand-outs come at once or 5 ms late.
+fn check_edged(record: &[Granted], rate: &Rate) {
+    let limit = rate.limit.get() as usize;
+    let window = |at| rate.window.edges(rate.period.get(), at).unwrap().starts;
+    let mut seen = BTreeMap::new();
+    for granted in record {
+        let (soonest, latest) = (window(granted.real), window(granted.real.plus(EARLY)));
+        *seen.entry(soonest).or_insert(0) += 1;
+        if latest != soonest {
+            *seen.entry(latest).or_insert(0) += 1;
+        }
+    }
+    assert!(
+        seen.values().all(|count| *count <= limit),
+        "{rate:?} {seen:?}"
+    );
+    for (first, later) in record.iter().zip(record.iter().skip(2 * limit)) {
+        let apart = later.real.since(first.real);
+        assert!(
+            apart >= rate.period.get(),
+            "more than twice in a period: {rate:?}"
+        );
     }
 }
 
@@ -119,7 +155,7 @@ proptest! {
             now = now.plus(*wait);
         }
         if let Some(time) = shut {
-            state.shut(now.plus(time));
+            state.shut(Some(Shut::new(now, now.plus(time), None)));
         }
         let before = state.clone();
         let Err(refusal) = state.ask(&asked, now) else { return Ok(()) };
@@ -190,11 +226,13 @@ proptest! {
         }
         check(&old, &first);
         check(&new, &second);
-        let kept = |limits: &Limits, period| limits.rates.iter().any(|rate| rate.period == period);
+        let same = |one: &Rate, other: &Rate| one.period == other.period && one.window == other.window;
+        let kept = |limits: &Limits, one: &Rate| limits.rates.iter().any(|rate| same(rate, one));
         let both: Vec<Granted> = old.into_iter().chain(new).collect();
-        for one in second.rates.iter().filter(|one| kept(&first, one.period)) {
-            let most = first.rates.iter().chain([one]).filter(|r| r.period == one.period).map(|r| r.limit).max().unwrap();
-            check(&both, &limits(None, &[(most.get(), one.period.get())], None));
+        for one in second.rates.iter().filter(|one| kept(&first, one)) {
+            let most = first.rates.iter().chain([one]).filter(|r| same(r, one)).map(|r| r.limit).max().unwrap();
+            let most = Rate { limit: most, ..one.clone() };
+            check(&both, &Limits { rates: vec![most], ..Limits::default() });
         }
     }
 
@@ -308,5 +346,6 @@ fn no_live_window_is_forgotten() {
     }
     let each = size_of::<Window>() + size_of::<Timestamp>();
     assert!(state.bytes() <= size_of::<KeyState>() + 32 * each);
-    assert!(state.counted(20_000_001, later).0 == 1 && state.counted(1_000_001, later).0 == 1);
+    let counted = |period| state.counted(&rate(1, period), later).0;
+    assert!(counted(20_000_001) == 1 && counted(1_000_001) == 1);
 }

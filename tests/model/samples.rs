@@ -5,13 +5,19 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ojs_throttle::limit::{EARLY, Key, Limited, Limits, OnLimit, Rate, Space, Throttle, Timestamp};
+use ojs_throttle::limit::{
+    EARLY, Key, Limited, Limits, Measure, OnLimit, Rate, Space, Throttle, Timestamp, Unit,
+    WindowKind, Zone,
+};
 use ojs_throttle::store::{Claimed, Gen};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 
 /// When every history begins.
 pub const T: Timestamp = Timestamp(1_800_000_000_000_000);
+
+/// In microseconds.
+pub const DAY: u64 = 86_400_000_000;
 
 pub fn config(cases: u32) -> ProptestConfig {
     let seeds = FileFailurePersistence::Direct("tests/model.proptest-regressions");
@@ -44,6 +50,24 @@ pub fn rate(limit: u32, period: u64) -> Rate {
     Rate {
         limit: NonZeroU32::new(limit).unwrap(),
         period: NonZeroU64::new(period).unwrap(),
+        window: WindowKind::Sliding,
+    }
+}
+
+/// Windows with edges at multiples of `period`.
+pub fn fixed(limit: u32, period: u64) -> Rate {
+    Rate {
+        window: WindowKind::Fixed,
+        ..rate(limit, period)
+    }
+}
+
+/// The calendar's days where one begins at [`T`].
+pub fn daily(limit: u32) -> Rate {
+    let zone = Zone::new("America/Los_Angeles").unwrap();
+    Rate {
+        window: WindowKind::Calendar(Unit::Day, zone),
+        ..rate(limit, DAY)
     }
 }
 
@@ -53,6 +77,7 @@ pub fn throttle(limit: u32, period: u64, burst: u32) -> Throttle {
         limit: number(limit),
         period: NonZeroU64::new(period).unwrap(),
         burst: number(burst),
+        measure: Measure::Start,
     }
 }
 
@@ -98,24 +123,43 @@ pub fn claimed(job: &str, generation: u64, limited: &[Limited]) -> Claimed {
 
 /// Limits as policies have them: few periods, few numbers.
 pub fn any_limits() -> impl Strategy<Value = Limits> {
-    let rates = prop::collection::vec(
-        (
-            1..5_u32,
-            prop::sample::select(vec![50_000_u64, 200_000, 1_000_000]),
-        ),
-        0..3,
-    );
+    let kinds = vec![
+        rate(1, 50_000),
+        rate(1, 200_000),
+        rate(1, 1_000_000),
+        fixed(1, 200_000),
+        fixed(1, 1_000_000),
+        daily(1),
+    ];
+    let one = (1..5_u32, prop::sample::select(kinds)).prop_map(|(limit, kind)| Rate {
+        limit: NonZeroU32::new(limit).unwrap(),
+        ..kind
+    });
+    let rates = prop::collection::vec(one, 0..3);
     let spaced = (
         prop::sample::select(vec![1_u32, 3, 10, 700, 1_000]),
         prop::sample::select(vec![100_000_u64, 1_000_000]),
         1..4_u32,
+        prop::bool::weighted(0.3),
     );
+    let spaced = spaced.prop_map(|(limit, period, burst, completion)| Throttle {
+        measure: if completion {
+            Measure::Completion
+        } else {
+            Measure::Start
+        },
+        ..throttle(limit, period, burst)
+    });
     (
         prop::option::weighted(0.5, 0..4_u32),
         rates,
         prop::option::weighted(0.5, spaced),
     )
-        .prop_map(|(concurrency, rates, spaced)| limits(concurrency, &rates, spaced))
+        .prop_map(|(concurrency, rates, throttle)| Limits {
+            concurrency,
+            rates,
+            throttle,
+        })
 }
 
 /// One of `keys` keys, in either space, with any numbers.
@@ -155,6 +199,12 @@ pub fn wait() -> impl Strategy<Value = u64> {
         ]),
         0..2_000_u64,
         0..400_000_u64,
+        // Now and then to where the calendar's day ends.
+        (0..12_u32, 0..20_000_u64).prop_map(|(seldom, less)| if seldom == 0 {
+            DAY - less
+        } else {
+            less
+        }),
     ]
 }
 
@@ -163,11 +213,17 @@ pub fn probes() -> Vec<Limited> {
     let each = |which: u8, space| Limited {
         space,
         key: key(which),
-        limits: limits(
-            Some(2),
-            &[(3, 50_000), (3, 200_000), (3, 1_000_000)],
-            Some((10, 1_000_000, 2)),
-        ),
+        limits: Limits {
+            rates: vec![
+                rate(3, 50_000),
+                rate(3, 200_000),
+                rate(3, 1_000_000),
+                fixed(3, 200_000),
+                fixed(3, 1_000_000),
+                daily(3),
+            ],
+            ..limits(Some(2), &[], Some((10, 1_000_000, 2)))
+        },
         on_limit: OnLimit::Wait,
         policy: Arc::from("test"),
     };

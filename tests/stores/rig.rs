@@ -119,6 +119,7 @@ pub fn limited(
                 .map(|(limit, micros)| Rate {
                     limit: number(limit),
                     period: period(micros),
+                    window: Default::default(),
                 })
                 .into_iter()
                 .collect(),
@@ -126,6 +127,7 @@ pub fn limited(
                 limit: number(limit),
                 period: period(SECOND),
                 burst: NonZeroU32::MIN,
+                measure: Default::default(),
             }),
         },
         on_limit: OnLimit::Wait,

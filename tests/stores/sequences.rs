@@ -44,7 +44,7 @@ impl Dice {
             throttle.burst = number(self.of(&[1, 1, 2, 10]));
         }
         if self.one_in(4)
-            && let Some(first) = one.limits.rates.first().copied()
+            && let Some(first) = one.limits.rates.first().cloned()
         {
             let mut second = first;
             second.limit = number(self.of(&[3, 130]));
@@ -129,6 +129,8 @@ impl Both<'_> {
             2 => Change::Shut {
                 key: limited(&format!("k{}", self.dice.below(KEYS)), None, None, None).key,
                 until: Timestamp(until.0 - 10_000),
+                at_least: false,
+                probe: None,
             },
             3 => Change::Adopt {
                 claimed: self.claimed(job),

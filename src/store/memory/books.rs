@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::limit::{Key, Limited, Limits, OnLimit, Refusal, Room, Space, Timestamp};
+use crate::limit::{Key, Limited, Limits, OnLimit, Refusal, Room, Shut, Space, Timestamp};
 use crate::store::{Change, Claimed, Ended, Gen, Place, Row, Usage, Verdict};
 
 use super::keys::{Keys, Taken};
@@ -64,11 +64,11 @@ impl Books {
     }
 
     /// Rows of older claims of these jobs go with their slots.
-    pub(super) fn claimed(&mut self, claims: &[&Claimed]) -> Vec<Row> {
+    pub(super) fn claimed(&mut self, claims: &[&Claimed], now: Timestamp) -> Vec<Row> {
         let older = claims.iter().filter_map(|claim| {
             let known = self.row(&claim.job)?.claimed.generation;
             (known < claim.generation)
-                .then(|| self.end(&claim.job, None))
+                .then(|| self.end(&claim.job, None, now))
                 .flatten()
         });
         older.map(|ended| ended.row).collect()
@@ -85,6 +85,7 @@ impl Books {
         };
         let taken = std::mem::take(&mut entry.taken);
         entry.row.place = Place::Held;
+        entry.row.started = None;
         entry.row.until = look_again(&entry.row.claimed, now);
         self.due_from = self.due_from.min(entry.row.until);
         self.out -= 1;
@@ -93,7 +94,13 @@ impl Books {
     }
 
     /// The row and its slots go, unless the row is of a newer claim than `generation`.
-    pub(super) fn end(&mut self, job: &str, generation: Option<Gen>) -> Option<Ended> {
+    pub(super) fn end(
+        &mut self,
+        job: &str,
+        generation: Option<Gen>,
+        now: Timestamp,
+    ) -> Option<Ended> {
+        let now = self.forward(now);
         let hash = self.rows.hash(job);
         let id = self
             .rows
@@ -104,7 +111,7 @@ impl Books {
         }
         let entry = self.rows.remove(hash, id)?;
         self.out -= usize::from(entry.row.place == Place::Out);
-        self.keys.end(&entry.taken);
+        self.keys.end(&entry.row.claimed.limited, &entry.taken, now);
         Some(Ended { row: entry.row })
     }
 
@@ -156,8 +163,14 @@ impl Books {
                 row.hidden = hidden;
                 true
             }
-            Change::Shut { key, until } => self.keys.shut(&key, until, now),
-            Change::Adopt { claimed, until } => self.adopt(claimed, until),
+            Change::Shut {
+                key,
+                until,
+                at_least,
+                probe,
+            } => self.keys.shut(&key, Shut::new(now, until, probe), at_least),
+            Change::Open { key, started } => self.keys.open(&key, started, now),
+            Change::Adopt { claimed, until } => self.adopt(claimed, until, now),
             Change::Own {
                 job,
                 generation,
@@ -204,13 +217,13 @@ impl Books {
             windows: limits
                 .rates
                 .iter()
-                .map(|rate| state.counted(rate.period.get(), now))
+                .map(|rate| state.counted(rate, now))
                 .collect(),
             next_start: limits
                 .throttle
                 .as_ref()
                 .and_then(|throttle| state.next_start(throttle, now)),
-            shut_until: state.shut_until(now),
+            shut_until: state.is_shut(now).map(|shut| shut.until),
         })
     }
 
@@ -238,7 +251,7 @@ impl Books {
         };
         let row = &self.rows.get(id)?.row;
         if row.claimed.generation < ask.generation {
-            self.end(&ask.job, None);
+            self.end(&ask.job, None, now);
             return Some(self.insert(hash, ask, now));
         }
         let ours =
@@ -253,6 +266,7 @@ impl Books {
             claimed: ask.clone(),
             place: Place::Held,
             until,
+            started: None,
             hidden: false,
             ours: true,
         };
@@ -301,13 +315,14 @@ impl Books {
         }
         row.claimed.visibility = ask.visibility;
         row.place = Place::Out;
+        row.started = Some(at);
         row.until = at.plus(ask.visibility);
         self.due_from = self.due_from.min(row.until);
         self.out += 1;
         Verdict::Started { at }
     }
 
-    fn adopt(&mut self, claimed: Claimed, until: Timestamp) -> bool {
+    fn adopt(&mut self, claimed: Claimed, until: Timestamp, now: Timestamp) -> bool {
         let known = self
             .row(&claimed.job)
             .map(|row| (row.claimed.generation, row.place));
@@ -316,13 +331,14 @@ impl Books {
             Some((generation, Place::Out)) if generation == claimed.generation => return false,
             _ => {}
         }
-        self.end(&claimed.job, None);
+        self.end(&claimed.job, None, now);
         let taken = self.keys.occupy(&claimed.limited);
         let hash = self.rows.hash(&*claimed.job);
         let row = Row {
             claimed,
             place: Place::Out,
             until,
+            started: None,
             hidden: false,
             ours: true,
         };
@@ -402,6 +418,8 @@ mod tests {
         let shut = |until| Change::Shut {
             key: key.clone(),
             until,
+            at_least: false,
+            probe: None,
         };
         assert!(books.set(shut(Timestamp(2_000)), Timestamp(1_000)));
         assert!(books.due(1, Timestamp(2_000)).is_empty());

@@ -1,6 +1,6 @@
 //! The keys that are in use.
 
-use crate::limit::{Key, KeyState, Limited, Limits, Refusal, Space, Timestamp, Undo};
+use crate::limit::{Key, KeyState, Limited, Limits, Refusal, Shut, Space, Timestamp, Undo};
 
 use super::slab::{Id, Slab};
 
@@ -64,11 +64,15 @@ impl Keys {
         })
     }
 
-    /// Ends the slots of a start.
-    pub(super) fn end(&mut self, taken: &[Taken]) {
+    /// Ends the slots of a start that was taken with these limits.
+    pub(super) fn end(&mut self, limited: &[Limited], taken: &[Taken], now: Timestamp) {
         for taken in taken {
-            if let Some(named) = self.slab.get_mut(taken.id) {
-                named.state.end();
+            let Some(named) = self.slab.get_mut(taken.id) else {
+                continue;
+            };
+            match (&taken.undo, limited.get(taken.first)) {
+                (Some(undo), Some(one)) => named.state.completed(same(limited, one), undo, now),
+                _ => named.state.end(),
             }
         }
     }
@@ -86,17 +90,36 @@ impl Keys {
         }
     }
 
-    /// Shuts a job key until a time; says whether that changed anything.
-    pub(super) fn shut(&mut self, key: &Key, until: Timestamp, now: Timestamp) -> bool {
+    /// Shuts a job key, or opens it where the time is over; says whether that changed anything. With
+    /// `at_least`, a key that is shut for as long or longer stays as it is.
+    pub(super) fn shut(&mut self, key: &Key, shut: Shut, at_least: bool) -> bool {
+        let now = shut.since;
         let known = self
             .get(Space::Job, key)
-            .and_then(|state| state.shut_until(now));
-        let wanted = Some(until).filter(|until| *until > now);
-        if known == wanted {
+            .and_then(|state| state.is_shut(now));
+        let (known, wanted) = (
+            known.map(|known| known.until),
+            Some(shut.until).filter(|u| *u > now),
+        );
+        if known == wanted || (at_least && known > wanted) {
             return false;
         }
         if let Some(state) = self.state(Space::Job, key) {
-            state.shut(until);
+            state.shut(wanted.map(|_| shut));
+        }
+        true
+    }
+
+    /// Opens a job key that was shut before `started`; says whether it was.
+    pub(super) fn open(&mut self, key: &Key, started: Timestamp, now: Timestamp) -> bool {
+        let known = self
+            .get(Space::Job, key)
+            .and_then(|state| state.is_shut(now));
+        if known.is_none_or(|known| known.since >= started) {
+            return false;
+        }
+        if let Some(state) = self.state(Space::Job, key) {
+            state.shut(None);
         }
         true
     }

@@ -19,11 +19,13 @@ fn limited(
     let rates = rate.map(|(limit, period)| Rate {
         limit: number(limit),
         period: NonZeroU64::new(period).unwrap(),
+        window: Default::default(),
     });
     let throttle = spaced.map(|limit| Throttle {
         limit: number(limit),
         period: second,
         burst: NonZeroU32::MIN,
+        measure: Default::default(),
     });
     Limited {
         space: Space::Job,
@@ -291,7 +293,9 @@ async fn a_shut_key_opens_by_itself_and_queues_are_never_shut() {
         store
             .set(Change::Shut {
                 key: job.key.clone(),
-                until
+                until,
+                at_least: false,
+                probe: None,
             })
             .await
             .unwrap()
@@ -300,7 +304,9 @@ async fn a_shut_key_opens_by_itself_and_queues_are_never_shut() {
         !store
             .set(Change::Shut {
                 key: job.key.clone(),
-                until
+                until,
+                at_least: false,
+                probe: None,
             })
             .await
             .unwrap()
