@@ -23,6 +23,8 @@ pub mod faulty;
 mod fleet;
 pub mod memory;
 mod overrides;
+mod record;
+pub mod redis;
 
 pub use crate::limit::Room;
 pub use clock::Clock;
@@ -254,6 +256,30 @@ pub struct Usage {
     pub next_start: Option<Timestamp>,
     /// Shut until then, if that is in the future.
     pub shut_until: Option<Timestamp>,
+}
+
+impl Usage {
+    /// What a key's state says under these limits; `None`: nothing is used.
+    pub(crate) fn of(
+        state: &crate::limit::KeyState,
+        limits: &crate::limit::Limits,
+        now: Timestamp,
+    ) -> Option<Usage> {
+        if state.idle(now) {
+            return None;
+        }
+        let throttle = limits.throttle.as_ref();
+        Some(Usage {
+            active: state.active(),
+            windows: limits
+                .rates
+                .iter()
+                .map(|rate| state.counted(rate, now))
+                .collect(),
+            next_start: throttle.and_then(|throttle| state.next_start(throttle, now)),
+            shut_until: state.is_shut(now).map(|shut| shut.until),
+        })
+    }
 }
 
 /// The store could not answer. The memory store never says this.

@@ -8,6 +8,8 @@ mod contract;
 mod fleet;
 #[path = "stores/memory.rs"]
 mod memory;
+#[path = "stores/redis.rs"]
+mod redis;
 #[path = "stores/rig.rs"]
 mod rig;
 #[path = "stores/sequences.rs"]

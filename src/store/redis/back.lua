@@ -9,7 +9,7 @@ for _, undo in ipairs(taken_of(r)) do
   k.changed = true
   freed[#freed + 1] = undo[1]
 end
-r.taken = ''
+r.taken, r.start = '', -1
 r.till = look_again(r)
 move_row(r, r.owner, 'h')
 save_all()

@@ -565,17 +565,18 @@ end
 
 local function row(job)
   local f = redis.call('HMGET', P .. 'r:' .. job, 'gen', 'place', 'till', 'owner', 'hidden', 'lasts',
-    'lane', 'claim', 'limits', 'taken')
+    'lane', 'claim', 'limits', 'taken', 'start')
   if not f[1] then return nil end
   return {
     job = job, gen = tonumber(f[1]), place = f[2], till = tonumber(f[3]), owner = f[4],
-    hidden = f[5] == '1', lasts = tonumber(f[6]), lane = f[7], claim = f[8], limits = f[9], taken = f[10],
+    hidden = f[5] == '1', lasts = tonumber(f[6]), lane = f[7], claim = f[8],
+    limits = f[9], taken = f[10], start = tonumber(f[11]),
   }
 end
 
 -- What a caller is told of a row.
 local function tell(r)
-  return { r.job, r.gen, r.place, r.till, r.owner, r.hidden and 1 or 0, r.lasts, r.claim, r.limits }
+  return { r.job, r.gen, r.place, r.till, r.owner, r.hidden and 1 or 0, r.lasts, r.start or -1, r.claim, r.limits }
 end
 
 local function index(of, place)
@@ -588,7 +589,7 @@ local function put_row(r)
   local name = P .. 'r:' .. r.job
   redis.call('HSET', name, 'gen', r.gen, 'place', r.place, 'till', r.till, 'owner', r.owner,
     'hidden', r.hidden and '1' or '0', 'lasts', r.lasts, 'lane', r.lane, 'claim', r.claim,
-    'limits', r.limits, 'taken', r.taken or '')
+    'limits', r.limits, 'taken', r.taken or '', 'start', r.start or -1)
   redis.call('PEXPIRE', name, WEEK)
   local set = index(r.owner, r.place)
   redis.call('ZADD', set, r.till, r.job)

@@ -81,9 +81,31 @@ local function clear()
   return done
 end
 
-SHUT_VERB
+-- No starts of a key until a time but for probes; or as before, where it is shut for at least as long.
+local function shut()
+  local k, at, at_least, probe = key(arg()), num(), num() == 1, num()
+  local known = k.shut and k.shut.till > now and k.shut.till or -1
+  local wanted = at > now and at or -1
+  if known == wanted or (at_least and known > wanted) then return false end
+  k.shut = nil
+  if wanted > 0 then
+    k.shut = { since = now, till = at, probe = probe, next = probe > 0 and now + probe or NEVER }
+  end
+  k.changed = true
+  return true
+end
 
-local verbs = { till = till, hidden = hidden, adopt = adopt, own = own, override = override, clear = clear, shut = shut }
+-- A job of the key that started then has succeeded: if the key was shut before that, it opens.
+local function open()
+  local k, started = key(arg()), num()
+  if not k.shut or k.shut.till <= now or k.shut.since >= started then return false end
+  k.shut = nil
+  k.changed = true
+  freed[#freed + 1] = k.name
+  return true
+end
+
+local verbs = { till = till, hidden = hidden, adopt = adopt, own = own, override = override, clear = clear, shut = shut, open = open }
 local done = verbs[verb]()
 save_all()
 publish_freed()

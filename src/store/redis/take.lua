@@ -2,7 +2,7 @@
 
 local not_after, want = num(), num()
 if now > not_after then return redis.error_reply('LATE nobody waits for this any more') end
-if meta[2] and now < tonumber(meta[2]) then
+if want > 0 and meta[2] and now < tonumber(meta[2]) then
   return redis.error_reply('SETTLING others have to announce themselves first')
 end
 
@@ -29,7 +29,7 @@ local function start(r, limits, blob, lasts)
   local no, at = refused(limits)
   if no then return no, false end
   r.taken = cmsgpack.pack(each_key(limits, function(k, same) return take(k, same, at) end))
-  r.limits, r.lasts, r.till = blob, lasts, at + lasts
+  r.limits, r.lasts, r.till, r.start = blob, lasts, at + lasts, at
   return { 1, at }, true
 end
 
