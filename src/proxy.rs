@@ -385,7 +385,7 @@ async fn call(proxy: &Proxy, op: &'static str, call: Call) -> Result<Reply, Upst
 fn post(proxy: &Proxy, scope: u64, target: &str, body: impl Into<Bytes>) -> Call {
     Call {
         method: http::Method::POST,
-        target: target.to_owned(),
+        target: target.into(),
         headers: proxy.sidecar.own_headers(scope, true),
         body: body.into(),
         timeout: proxy.sidecar.live().settings.upstream_timeout,
@@ -396,7 +396,7 @@ fn post(proxy: &Proxy, scope: u64, target: &str, body: impl Into<Bytes>) -> Call
 fn get(proxy: &Proxy, scope: u64, target: String) -> Call {
     Call {
         method: http::Method::GET,
-        target,
+        target: target.into(),
         headers: proxy.sidecar.own_headers(scope, false),
         body: Bytes::new(),
         timeout: proxy

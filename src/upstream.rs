@@ -15,13 +15,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
-use http::{Method, Request, Response, StatusCode, Uri, Version};
+use http::{Method, Request, Response, StatusCode, Version};
 use tokio::time::timeout;
 
 pub use body::{BodyError, NotCollected, ReplyBody, RequestBody, collect};
 pub use gate::Gate;
 pub use headers::{named_by_connection, strip_hop_by_hop};
-pub use target::{BadTarget, Target};
+pub use target::{BadTarget, Path, Target};
 
 use crate::net::{Net, Stream};
 use link::{Failure, Idle, Link, Patience};
@@ -31,8 +31,8 @@ use link::{Failure, Idle, Link, Patience};
 pub struct Call {
     /// The method.
     pub method: Method,
-    /// Path and query as the client wrote them, without the upstream's base path.
-    pub target: String,
+    /// Path and query, without the upstream's base path.
+    pub target: Path,
     /// End-to-end headers; framing and hop-by-hop ones are ignored.
     pub headers: HeaderMap,
     /// The whole body.
@@ -254,7 +254,7 @@ impl Upstream {
 
     /// A call as a request.
     fn request(&self, call: Call) -> Result<Request<RequestBody>, UpstreamError> {
-        let target = Uri::try_from(call.target.as_str()).map_err(unsendable)?;
+        let target = call.target.into_uri().map_err(unsendable)?;
         let empty = call.body.is_empty();
         let mut request = Request::new(RequestBody::from(call.body));
         *request.method_mut() = call.method;

@@ -6,6 +6,8 @@ mod oracle;
 mod promises;
 #[path = "model/samples.rs"]
 mod samples;
+#[path = "model/worst.rs"]
+mod worst;
 
 use std::time::Duration;
 

@@ -9,8 +9,8 @@ use toml::de::DeValue;
 use super::feedback;
 use super::reader::{Found, Reading, Table};
 use super::values::Text;
-use crate::limit::{Key, Limits, OnLimit, Rate, Throttle};
-use crate::policy::numbers::{self, Wrong};
+use crate::limit::{Key, Limits, Measure, OnLimit, Rate, Throttle};
+use crate::policy::numbers::{self, Window, Wrong};
 use crate::policy::{Accept, KeyMissing, Match, Pattern, Policy, PolicySet, QueueLimits, Template};
 
 /// A policy with the places that messages point at.
@@ -281,20 +281,65 @@ fn limits(table: &mut Table<'_>) -> Option<Limits> {
 }
 
 fn rate(mut table: Table<'_>) -> Option<Rate> {
-    let (limit, period) = (limit(&mut table), period(&mut table));
-    let limited = match (&limit, &period) {
-        (Some((limit, at)), Some((period, until))) => numbers::rate(*limit, *period)
-            .map_err(|wrong| out_of_range(&table, wrong, [at, until, at]))
-            .ok(),
-        _ => None,
+    let limit = limit(&mut table);
+    let window = table.word("window", Window::Sliding, &Window::WORDS);
+    let unread = table.get("tz").is_some();
+    let tz = table.text("tz");
+    let unread = unread && tz.is_none();
+    let zone = tz.as_ref().map(|tz| tz.text.as_str());
+    let read = match window {
+        Window::Calendar => {
+            let period = period_text(&mut table);
+            limit
+                .as_ref()
+                .zip(period)
+                .map(|((limit, at), Text { text, span })| {
+                    let rate = numbers::calendar(*limit, &text, zone);
+                    rate.map_err(|wrong| (wrong, at.clone(), span))
+                })
+        }
+        Window::Sliding | Window::Fixed => {
+            let period = period(&mut table);
+            let read = if window == Window::Fixed {
+                numbers::fixed
+            } else {
+                numbers::rate
+            };
+            limit
+                .as_ref()
+                .zip(period)
+                .map(|((limit, at), (period, span))| {
+                    let rate = numbers::no_zone(zone).and_then(|()| read(*limit, period));
+                    rate.map_err(|wrong| (wrong, at.clone(), span))
+                })
+        }
+    };
+    let rate = match read {
+        Some(Ok(rate)) => Some(rate).filter(|_| !unread),
+        Some(Err((wrong, at, period))) => {
+            let zone = tz.map_or_else(|| at.clone(), |tz| tz.span);
+            out_of_range(&table, wrong, [&at, &period, &zone]);
+            None
+        }
+        None => None,
     };
     table.finish();
-    limited
+    rate
+}
+
+/// A period that may be a calendar's.
+fn period_text(table: &mut Table<'_>) -> Option<Text> {
+    match table.get("period").map(|found| found.value) {
+        Some(DeValue::String(_)) => table.text("period"),
+        // Says what is wrong with it.
+        _ => period(table).and(None),
+    }
 }
 
 fn throttle(mut table: Table<'_>) -> Option<Throttle> {
     let interval = table.micros("interval");
     let burst = table.integer("burst");
+    let measure = table.word("measure", Measure::Start, &numbers::MEASURES);
     let (burst, burst_span) = burst.map_or((1, table.span.clone()), |(burst, span)| (burst, span));
     let found = match interval {
         Some((micros, span)) => {
@@ -323,7 +368,7 @@ fn throttle(mut table: Table<'_>) -> Option<Throttle> {
         }
     };
     table.finish();
-    found.ok()
+    found.ok().map(|spacing| Throttle { measure, ..spacing })
 }
 
 fn limit(table: &mut Table<'_>) -> Option<(i64, Range<usize>)> {
@@ -348,18 +393,16 @@ fn period(table: &mut Table<'_>) -> Option<(u64, Range<usize>)> {
     table.micros("period")
 }
 
-/// Reports a number at the place of its member: limit (or interval), period, burst.
-fn out_of_range(table: &Table<'_>, wrong: Wrong, [limit, period, burst]: [&Range<usize>; 3]) {
-    let span = match wrong.member {
-        "period" => period,
-        "burst" => burst,
-        _ => limit,
+/// Reports a value at the place of its member: limit (or interval), period, and burst or time zone.
+fn out_of_range(table: &Table<'_>, wrong: Wrong, [limit, period, other]: [&Range<usize>; 3]) {
+    let (span, what) = match wrong.member {
+        "period" => (period, "is out of range"),
+        "burst" => (other, "is out of range"),
+        "tz" => (other, "cannot be this"),
+        _ => (limit, "is out of range"),
     };
-    table.error(
-        span,
-        format!("`{}.{}` is out of range", table.path, wrong.member),
-        wrong.message,
-    );
+    let title = format!("`{}.{}` {what}", table.path, wrong.member);
+    table.error(span, title, wrong.message);
 }
 
 fn queues(reading: &Reading<'_>, root: &mut Table<'_>) -> Vec<QueueLimits> {

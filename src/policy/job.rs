@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::numbers::{self, Wrong};
+use super::numbers::{self, Window, Wrong};
 use super::{FieldError, JobPolicy, template};
 use crate::duration;
 use crate::json::{Json, Kind};
@@ -216,10 +216,27 @@ fn read_rate(
     limit_name: &str,
     at: At<'_>,
 ) -> Result<Rate, FieldError> {
-    let Some(period) = at.period(holder, "period")? else {
+    let (window, tz) = (at.text(holder, "window")?, at.text(holder, "tz")?);
+    let window = Window::read(window.as_deref()).map_err(|wrong| at.wrong(wrong))?;
+    if present(holder, "period").is_none() {
         return Err(at.field("period", "is required, such as \"PT1M\""));
+    }
+    let rate = match window {
+        Window::Calendar => {
+            let period = at.text(holder, "period")?.unwrap_or_default();
+            numbers::calendar(limit, &period, tz.as_deref())
+        }
+        _ => {
+            let period = at.period(holder, "period")?.unwrap_or_default();
+            let read = if window == Window::Fixed {
+                numbers::fixed
+            } else {
+                numbers::rate
+            };
+            numbers::no_zone(tz.as_deref()).and_then(|()| read(limit, period))
+        }
     };
-    numbers::rate(limit, period).map_err(|wrong| {
+    rate.map_err(|wrong| {
         let name = if wrong.member == "limit" {
             limit_name
         } else {
@@ -229,7 +246,7 @@ fn read_rate(
     })
 }
 
-/// `throttle: {limit, period, burst?}` or `throttle: {interval, burst?}`.
+/// `throttle: {limit, period, burst?, measure?}` or `throttle: {interval, burst?, measure?}`.
 pub(super) fn read_throttle(value: Json<'_>, at: At<'_>) -> Result<Option<Throttle>, FieldError> {
     let Some(throttle) = present(value, "throttle") else {
         return Ok(None);
@@ -243,6 +260,8 @@ pub(super) fn read_throttle(value: Json<'_>, at: At<'_>) -> Result<Option<Thrott
         ));
     }
     let burst = at.int(throttle, "burst")?.unwrap_or(1);
+    let measure = at.text(throttle, "measure")?;
+    let measure = numbers::measure(measure.as_deref()).map_err(|wrong| at.wrong(wrong))?;
     let found = (
         at.int(throttle, "limit")?,
         at.period(throttle, "period")?,
@@ -263,8 +282,8 @@ pub(super) fn read_throttle(value: Json<'_>, at: At<'_>) -> Result<Option<Thrott
         }
     };
     spacing
-        .map(Some)
-        .map_err(|wrong| inside.wrong_inside(wrong))
+        .map(|spacing| Some(Throttle { measure, ..spacing }))
+        .map_err(|wrong| at.wrong(wrong))
 }
 
 /// A member that is there and not null.
@@ -290,10 +309,6 @@ impl Path {
             message: wrong.message,
         }
     }
-    /// A member of the object at this path is wrong.
-    fn wrong_inside(&self, wrong: Wrong) -> FieldError {
-        self.at().field(wrong.member, wrong.message)
-    }
 }
 
 impl At<'_> {
@@ -310,6 +325,11 @@ impl At<'_> {
             field: self.member(name).0,
             message: message.into(),
         }
+    }
+
+    /// A member of the object here is wrong.
+    fn wrong(self, wrong: Wrong) -> FieldError {
+        self.field(wrong.member, wrong.message)
     }
 
     pub(super) fn error(self, should: &str, found: Json<'_>) -> FieldError {
@@ -380,6 +400,7 @@ pub(super) fn kind_name(kind: Kind) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limit::{Measure, WindowKind};
 
     fn read(policy: &str) -> Result<Option<JobPolicy>, FieldError> {
         let value = Json::parse(policy.as_bytes(), 16).unwrap();
@@ -394,7 +415,13 @@ mod tests {
             out += &format!(" {slots} slots");
         }
         for rate in &limited.limits.rates {
-            out += &format!(" {}/{}", rate.limit, duration::iso(rate.period.get()));
+            out += &format!(" {}/{}", rate.limit, numbers::period(rate));
+            out += match &rate.window {
+                WindowKind::Sliding => String::new(),
+                WindowKind::Fixed => " fixed".into(),
+                WindowKind::Calendar(_, zone) => format!(" {}", zone.name()),
+            }
+            .as_str();
         }
         if let Some(t) = limited.limits.throttle {
             out += &format!(
@@ -403,6 +430,9 @@ mod tests {
                 duration::iso(t.period.get()),
                 t.burst
             );
+            if t.measure == Measure::Completion {
+                out += " completion";
+            }
         }
         if limited.on_limit != OnLimit::Wait {
             out += &format!(" {:?}", limited.on_limit);
@@ -446,6 +476,23 @@ mod tests {
             (
                 r#"{"key":"a","throttle":{"limit":9,"period":"1s"},"max_per_second":5}"#,
                 "a spaced 5/PT1S/1",
+            ),
+            (
+                r#"{"key":"a","rate":{"limit":5,"period":"PT1M","window":"fixed"}}"#,
+                "a 5/PT1M fixed",
+            ),
+            (
+                r#"{"key":"a","rate":[{"limit":5,"period":"1s","window":"sliding"},
+                    {"limit":9,"period":"month","window":"calendar","tz":"europe/oslo"}]}"#,
+                "a 5/PT1S 9/P1M Europe/Oslo",
+            ),
+            (
+                r#"{"key":"a","limit":9,"period":"P1D","window":"calendar"}"#,
+                "a 9/P1D UTC",
+            ),
+            (
+                r#"{"key":"a","throttle":{"interval":"1s","measure":"completion"}}"#,
+                "a spaced 1/PT1S/1 completion",
             ),
             (r#"{"key":"a"}"#, "a"),
             (

@@ -10,21 +10,31 @@ use crate::limit::{Limits, Timestamp};
 const LONGEST_TEXT: usize = 1_000;
 
 /// The members of a body that sets limits.
-const SET: [&str; 9] = [
+const SET: [&str; 11] = [
     "concurrency",
     "rate",
     "throttle",
     "limit",
     "period",
+    "window",
+    "tz",
     "max_per_second",
     "expires_at",
     "reason",
     "by",
 ];
 /// The members of `rate_limit` in a queue's config.
-const RATE_LIMIT: [&str; 5] = ["limit", "period", "rate", "throttle", "max_per_second"];
-const RATE: [&str; 2] = ["limit", "period"];
-const THROTTLE: [&str; 4] = ["limit", "period", "interval", "burst"];
+const RATE_LIMIT: [&str; 7] = [
+    "limit",
+    "period",
+    "window",
+    "tz",
+    "rate",
+    "throttle",
+    "max_per_second",
+];
+const RATE: [&str; 4] = ["limit", "period", "window", "tz"];
+const THROTTLE: [&str; 5] = ["limit", "period", "interval", "burst", "measure"];
 
 /// A body that sets limits, checked.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -165,8 +175,12 @@ fn read_rate_limit(value: Json<'_>, at: At<'_>) -> Result<Limits, FieldError> {
         return Err(at.field("limit", "says the same as rate: leave one of them out"));
     }
     let number = rate.is_some_and(|rate| rate.kind() == Kind::Number);
-    if present(value, "period").is_some() && !flat && !number {
-        return Err(at.field("period", "needs a limit beside it"));
+    let beside = ["period", "window", "tz"];
+    let lonely = beside
+        .into_iter()
+        .find(|name| present(value, name).is_some());
+    if let Some(name) = lonely.filter(|_| !flat && !number) {
+        return Err(at.field(name, "needs a limit beside it"));
     }
     if let Some(rate) = rate {
         let path = at.member("rate");

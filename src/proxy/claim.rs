@@ -14,14 +14,14 @@ use crate::json::{Json, Splice, quote};
 use crate::metrics::Event;
 use crate::policy::Gate;
 use crate::store::{Claimed, Place};
-use crate::upstream::{Call, Reply, UpstreamError};
+use crate::upstream::{Call, Path, Reply, UpstreamError};
 
 /// What a worker asked for.
 #[derive(Debug)]
 pub(super) struct Wanted {
     /// The FETCH as it came.
     pub(super) body: Bytes,
-    pub(super) target: String,
+    pub(super) target: Path,
     pub(super) headers: HeaderMap,
     /// How long the backend may take.
     pub(super) timeout: Duration,

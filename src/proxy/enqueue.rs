@@ -8,7 +8,7 @@ use http::request::Parts;
 use super::body::Body;
 use super::outlive::{Client, to_the_end};
 use super::refuse;
-use super::respond::Fault;
+use super::respond::{self, Fault};
 use super::{DEPTH, Proxy, mirror};
 use crate::json::{self, Json, JsonError, Kind, Splice};
 use crate::limit::Space;
@@ -38,7 +38,12 @@ enum Refused {
 
 impl Proxy {
     /// Answers one enqueue of a job, of a batch, or of templates of jobs.
-    pub(super) async fn enqueue(&self, parts: Parts, body: Bytes, sends: Sends) -> Response<Body> {
+    pub(super) async fn enqueue(
+        &self,
+        mut parts: Parts,
+        body: Bytes,
+        sends: Sends,
+    ) -> Response<Body> {
         let sidecar = &self.sidecar;
         let policies = std::sync::Arc::clone(&sidecar.live().policies);
         let brings = policies.accept() != Accept::Ignore && json::may_name(&body, mirror::NEEDLE);
@@ -46,7 +51,7 @@ impl Proxy {
         let matters =
             brings || (limits && (policies.rejects() || json::may_name(&body, VISIBILITY)));
         if !matters {
-            return self.send_on(&parts, body).await;
+            return self.send_on(&mut parts, body).await;
         }
         let (body, keys) = match self.prepared(&parts, &body, sends, &policies) {
             // A template is no job that waits.
@@ -68,7 +73,7 @@ impl Proxy {
         };
         drop(policies);
         let proxy = self.clone();
-        let call = self.enqueue_call(&parts, body);
+        let call = self.enqueue_call(&mut parts, body);
         // The job may be stored although its producer hangs up: the call runs to its end, so that what
         // is counted is what is stored.
         let work = async move {
@@ -88,18 +93,18 @@ impl Proxy {
     }
 
     /// Forwards a body that is known, as it is.
-    async fn send_on(&self, parts: &Parts, body: Bytes) -> Response<Body> {
+    async fn send_on(&self, parts: &mut Parts, body: Bytes) -> Response<Body> {
         match self.upstream.call(self.enqueue_call(parts, body)).await {
             Ok(reply) => self.theirs(parts, reply),
             Err(error) => refuse(parts, Fault::backend(&error, true)),
         }
     }
 
-    fn enqueue_call(&self, parts: &Parts, body: Bytes) -> Call {
+    fn enqueue_call(&self, parts: &mut Parts, body: Bytes) -> Call {
         Call {
             method: parts.method.clone(),
             target: self.target(&parts.uri),
-            headers: parts.headers.clone(),
+            headers: respond::take_headers(parts),
             body,
             timeout: self.sidecar.live().settings.upstream_timeout,
         }

@@ -19,7 +19,7 @@ use super::job::{self, Origin};
 use super::live::Live;
 use super::outlive::{Client, to_the_end};
 use super::refuse;
-use super::respond::Fault;
+use super::respond::{self, Fault};
 use super::start::Started;
 use super::wait::{ASK_AGAIN, Standing};
 use super::{DEPTH, Proxy, mirror};
@@ -50,7 +50,7 @@ enum Whole {
 
 impl Proxy {
     /// Answers one FETCH.
-    pub(super) async fn fetch(&self, parts: Parts, body: Bytes) -> Response<Body> {
+    pub(super) async fn fetch(&self, mut parts: Parts, body: Bytes) -> Response<Body> {
         let sidecar = &self.sidecar;
         if sidecar.draining.is_cancelled() {
             return HandOut::new(self.clone()).respond(&parts, Hint::default());
@@ -65,7 +65,7 @@ impl Proxy {
         let mut wanted = Wanted {
             body,
             target: self.target(&parts.uri),
-            headers: parts.headers.clone(),
+            headers: respond::take_headers(&mut parts),
             timeout: sidecar.live().settings.upstream_timeout,
             scope,
             count: 1,

@@ -11,9 +11,9 @@ use http::request::Parts;
 use http::{Response, StatusCode};
 
 use super::body::Body;
-use super::ours;
 use super::start::named;
 use super::{DEFAULT_VISIBILITY, DEPTH, Proxy};
+use super::{ours, respond};
 use crate::json::{Json, Kind, Splice, quote};
 use crate::metrics::Event;
 use crate::store::{Change, Place, Row};
@@ -41,10 +41,10 @@ struct Group {
 
 impl Proxy {
     /// Answers one heartbeat.
-    pub(super) async fn heartbeat(&self, parts: Parts, body: Bytes) -> Response<Body> {
+    pub(super) async fn heartbeat(&self, mut parts: Parts, body: Bytes) -> Response<Body> {
         let scope = self.sidecar.scopes.of(&parts.headers);
         let Some(beat) = read(&body) else {
-            return self.beat_as_it_is(&parts, body).await;
+            return self.beat_as_it_is(&mut parts, body).await;
         };
         if self.sidecar.adopts_from_heartbeats() {
             self.adopt_named(scope, &beat.jobs).await;
@@ -55,7 +55,7 @@ impl Proxy {
             self.sidecar.metrics.count(Event::HeartbeatMended);
         }
         if ours.is_empty() && !mend {
-            let reply = self.beat_as_it_is(&parts, body).await;
+            let reply = self.beat_as_it_is(&mut parts, body).await;
             return reply;
         }
         let own_body = if mend || !ours.is_empty() {
@@ -63,7 +63,7 @@ impl Proxy {
         } else {
             body
         };
-        let reply = self.own_beat(&parts, own_body).await;
+        let reply = self.own_beat(&mut parts, own_body).await;
         if reply.status != StatusCode::OK {
             return self.theirs(&parts, reply);
         }
@@ -167,18 +167,18 @@ impl Proxy {
         Some(reply)
     }
 
-    async fn beat_as_it_is(&self, parts: &Parts, body: Bytes) -> Response<Body> {
+    async fn beat_as_it_is(&self, parts: &mut Parts, body: Bytes) -> Response<Body> {
         let reply = self.own_beat(parts, body).await;
         self.theirs(parts, reply)
     }
 
     /// The worker's own heartbeat. A backend that is lost, fails or is overloaded is answered for: the
     /// worker goes on, and nothing is extended.
-    async fn own_beat(&self, parts: &Parts, body: Bytes) -> Reply {
+    async fn own_beat(&self, parts: &mut Parts, body: Bytes) -> Reply {
         let call = Call {
             method: parts.method.clone(),
             target: self.target(&parts.uri),
-            headers: parts.headers.clone(),
+            headers: respond::take_headers(parts),
             body,
             timeout: self
                 .sidecar

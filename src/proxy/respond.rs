@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
+use http::request::Parts;
 use http::{Response, StatusCode};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -223,6 +224,21 @@ pub fn request_id(headers: &HeaderMap) -> Option<HeaderValue> {
     headers.get(ojs::REQUEST_ID).cloned()
 }
 
+/// Takes the headers of a request to send them on, and leaves what its reply depends on: its id, and
+/// the user agent where that has replies relabelled.
+pub(super) fn take_headers(parts: &mut Parts) -> HeaderMap {
+    let mut left = HeaderMap::new();
+    if let Some(id) = request_id(&parts.headers) {
+        left.insert(ojs::REQUEST_ID, id);
+    }
+    if Relabel::Auto.applies(&parts.headers)
+        && let Some(agent) = parts.headers.get(header::USER_AGENT)
+    {
+        left.insert(header::USER_AGENT, agent.clone());
+    }
+    std::mem::replace(&mut parts.headers, left)
+}
+
 /// An id for a request that has none.
 pub fn fresh_id() -> Option<HeaderValue> {
     HeaderValue::try_from(format!("req_{}", Uuid::now_v7().simple())).ok()
@@ -320,6 +336,26 @@ mod tests {
         assert_eq!(body["error"]["request_id"], id);
         assert_eq!(headers[header::RETRY_AFTER], "1");
         assert_eq!(headers[header::CONTENT_TYPE], "application/json");
+    }
+
+    #[test]
+    fn headers_that_went_on_leave_what_the_reply_needs() {
+        let request = |agent| {
+            let request = http::Request::builder()
+                .header(ojs::REQUEST_ID, "req_7")
+                .header(header::USER_AGENT, agent)
+                .header(header::AUTHORIZATION, "Bearer a");
+            request.body(()).unwrap().into_parts().0
+        };
+        let mut parts = request("python-httpx/0.28.1");
+        let taken = take_headers(&mut parts);
+        assert_eq!(taken, request("python-httpx/0.28.1").headers);
+        assert!(Relabel::Auto.applies(&parts.headers));
+        assert_eq!(request_id(&parts.headers).unwrap(), "req_7");
+        assert!(!parts.headers.contains_key(header::AUTHORIZATION));
+        let mut parts = request("ojs-sdk/1.0");
+        take_headers(&mut parts);
+        assert_eq!(parts.headers.len(), 1);
     }
 
     #[test]

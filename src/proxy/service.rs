@@ -15,7 +15,7 @@ use super::settle::Verb;
 use super::{Sidecar, respond};
 use crate::metrics::Event;
 use crate::ojs::{self, Operation};
-use crate::upstream::Upstream;
+use crate::upstream::{Path, Upstream};
 
 /// The service of one thread: the sidecar, and that thread's connections to the backend.
 #[derive(Clone, Debug)]
@@ -147,19 +147,18 @@ impl Proxy {
     }
 
     /// The target to send upstream: the raw path and query, over-encoded queue names made plain.
-    pub(super) fn target(&self, uri: &Uri) -> String {
-        let raw = uri.path_and_query().map_or("/", |target| target.as_str());
+    pub(super) fn target(&self, uri: &Uri) -> Path {
         if self.sidecar.live().settings.repair_paths
             && uri.path().contains("/queues/")
             && let Some(plain) = ojs::plain_path(uri.path())
         {
             self.sidecar.metrics.count(Event::PathMended);
             return match uri.query() {
-                Some(query) => format!("{plain}?{query}"),
-                None => plain,
+                Some(query) => format!("{plain}?{query}").into(),
+                None => plain.into(),
             };
         }
-        raw.to_owned()
+        Path::Read(uri.clone())
     }
 }
 

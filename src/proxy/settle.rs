@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::body::{Body, Watch};
 use super::outlive::{Client, to_the_end};
 use super::refuse;
-use super::respond::Fault;
+use super::respond::{self, Fault};
 use super::{DEPTH, Proxy, mirror};
 use crate::json::{Json, Splice, quote};
 use crate::metrics::Event;
@@ -133,7 +133,7 @@ enum Seen {
 
 impl Proxy {
     /// Answers one ACK or nack.
-    pub(super) async fn settle(&self, parts: Parts, body: Bytes, verb: Verb) -> Response<Body> {
+    pub(super) async fn settle(&self, mut parts: Parts, body: Bytes, verb: Verb) -> Response<Body> {
         let sidecar = &self.sidecar;
         let scope = sidecar.scopes.of(&parts.headers);
         let key = sidecar.settled.key(verb, scope, &body);
@@ -151,7 +151,7 @@ impl Proxy {
         let call = Call {
             method: parts.method.clone(),
             target: self.target(&parts.uri),
-            headers: parts.headers.clone(),
+            headers: respond::take_headers(&mut parts),
             body,
             timeout: sidecar.live().settings.upstream_timeout,
         };

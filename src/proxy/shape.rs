@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::duration;
 use crate::json::quote;
-use crate::limit::{Limits, Rate, Throttle, Timestamp};
+use crate::limit::{Limits, Measure, Rate, Throttle, Timestamp, WindowKind};
+use crate::policy::numbers;
 use crate::store::{Override, Usage};
 
 /// What is shown of a key or a queue.
@@ -47,9 +48,10 @@ impl State {
         }
         if let Some(throttle) = self.limits.throttle {
             text += &format!(
-                r#","throttle":{{"limit":{},"period":"{}","next_allowed_at":"{}"}}"#,
+                r#","throttle":{{"limit":{},"period":"{}"{},"next_allowed_at":"{}"}}"#,
                 throttle.limit,
                 duration::iso(throttle.period.get()),
+                measure_member(&throttle),
                 rfc3339(self.usage.next_start.unwrap_or(self.now)),
             );
         }
@@ -72,9 +74,8 @@ impl State {
         let counted = self.usage.windows.get(nth).copied();
         let (count, leaves) = counted.unwrap_or((0, None));
         format!(
-            r#"{{"limit":{},"period":"{}","current_count":{count},"window_resets_at":"{}"}}"#,
-            rate.limit,
-            duration::iso(rate.period.get()),
+            r#"{{{},"current_count":{count},"window_resets_at":"{}"}}"#,
+            rate_members(rate),
             rfc3339(leaves.unwrap_or(self.now)),
         )
     }
@@ -139,11 +140,15 @@ fn limits(limits: &Limits) -> Vec<String> {
 }
 
 fn rate_members(rate: &Rate) -> String {
-    format!(
-        r#""limit":{},"period":"{}""#,
-        rate.limit,
-        duration::iso(rate.period.get())
-    )
+    let window = match &rate.window {
+        WindowKind::Sliding => String::new(),
+        WindowKind::Fixed => r#","window":"fixed""#.to_owned(),
+        WindowKind::Calendar(_, zone) => {
+            format!(r#","window":"calendar","tz":{}"#, quote(zone.name()))
+        }
+    };
+    let (limit, period) = (rate.limit, numbers::period(rate));
+    format!(r#""limit":{limit},"period":"{period}"{window}"#)
 }
 
 fn throttle_member(throttle: &Throttle) -> String {
@@ -152,24 +157,32 @@ fn throttle_member(throttle: &Throttle) -> String {
         1 => String::new(),
         burst => format!(r#","burst":{burst}"#),
     };
+    let measure = measure_member(throttle);
     format!(
-        r#""throttle":{{"limit":{},"period":"{period}"{burst}}}"#,
+        r#""throttle":{{"limit":{},"period":"{period}"{burst}{measure}}}"#,
         throttle.limit
     )
+}
+
+fn measure_member(throttle: &Throttle) -> &'static str {
+    match throttle.measure {
+        Measure::Start => "",
+        Measure::Completion => r#","measure":"completion""#,
+    }
 }
 
 /// `limit` and `period` for those who know one limit a key: its first window, else its spacing.
 fn flat(limits: &Limits) -> String {
     let found = match (limits.rates.first(), &limits.throttle) {
-        (Some(rate), _) => Some((rate.limit, rate.period)),
-        (None, Some(throttle)) => Some((throttle.limit, throttle.period)),
+        (Some(rate), _) => Some((rate.limit, numbers::period(rate))),
+        (None, Some(throttle)) => {
+            let period = duration::iso(throttle.period.get());
+            Some((throttle.limit, period.into()))
+        }
         (None, None) => None,
     };
     found.map_or_else(String::new, |(limit, period)| {
-        format!(
-            r#","limit":{limit},"period":"{}""#,
-            duration::iso(period.get())
-        )
+        format!(r#","limit":{limit},"period":"{period}""#)
     })
 }
 

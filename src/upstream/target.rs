@@ -1,6 +1,6 @@
 //! The backend's address.
 
-use std::path::Path;
+use std::path;
 use std::sync::Arc;
 
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
@@ -16,6 +16,37 @@ pub struct Target {
     base: String,
     authority: HeaderValue,
     tls: Option<Tls>,
+}
+
+/// What is asked for: path and query.
+#[derive(Clone, Debug)]
+pub enum Path {
+    /// As a client's request line says it, read already.
+    Read(Uri),
+    /// Put together here; read when it is sent.
+    Text(String),
+}
+
+impl Path {
+    /// As it stands in a request line.
+    pub(super) fn into_uri(self) -> Result<Uri, uri::InvalidUri> {
+        match self {
+            Path::Read(uri) => Ok(uri),
+            Path::Text(text) => Uri::try_from(text),
+        }
+    }
+}
+
+impl From<String> for Path {
+    fn from(text: String) -> Path {
+        Path::Text(text)
+    }
+}
+
+impl From<&str> for Path {
+    fn from(text: &str) -> Path {
+        Path::Text(text.to_owned())
+    }
 }
 
 /// What a TLS connection needs.
@@ -49,7 +80,7 @@ impl Target {
     ///
     /// # Errors
     /// The text is no such URL, has a query or credentials, or the roots cannot be read.
-    pub fn parse(text: &str, ca: Option<&Path>) -> Result<Target, BadTarget> {
+    pub fn parse(text: &str, ca: Option<&path::Path>) -> Result<Target, BadTarget> {
         let bad = |why| BadTarget::Url(text.to_owned(), why);
         let url: Uri = text.parse().map_err(|_| bad("it does not parse"))?;
         let scheme = url
@@ -133,7 +164,7 @@ fn host_header(authority: &Authority) -> Option<HeaderValue> {
 }
 
 impl Tls {
-    fn new(host: &str, ca: Option<&Path>) -> Result<Tls, BadTarget> {
+    fn new(host: &str, ca: Option<&path::Path>) -> Result<Tls, BadTarget> {
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| BadTarget::Url(host.to_owned(), "no name that a certificate can bear"))?;
         let mut roots = rustls::RootCertStore::empty();

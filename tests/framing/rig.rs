@@ -59,7 +59,7 @@ impl Plain {
         let body = body::read(incoming, CAP, self.body_time).await?;
         let call = Call {
             method: parts.method,
-            target: parts.uri.to_string(),
+            target: parts.uri.to_string().into(),
             headers: parts.headers,
             body,
             timeout: Duration::from_secs(1),
