@@ -58,7 +58,7 @@
 //! admin    -> metrics proxy server
 //! server   -> net proxy::body proxy::respond upstream
 //! proxy    -> duration events hold json limit metrics ojs policy store upstream
-//! config   -> duration limit policy
+//! config   -> duration limit policy store
 //! hold     -> limit policy store
 //! events   -> duration json limit metrics ojs
 //! metrics  -> limit

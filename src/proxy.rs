@@ -51,6 +51,7 @@ mod scope;
 mod service;
 mod settle;
 mod shape;
+mod siblings;
 mod start;
 mod sweep;
 mod tell;
@@ -164,6 +165,8 @@ pub struct Sidecar {
     learnt: OnceCell<()>,
     /// Until when heartbeats of unknown jobs are looked up: jobs that ran before this sidecar started.
     adopting: Mutex<Adopting>,
+    /// Where siblings have held jobs for workers of ours.
+    offered: siblings::Offered,
 }
 
 /// Which unknown jobs of heartbeats were looked up already.
@@ -192,12 +195,12 @@ impl Sidecar {
     ) -> Arc<Sidecar> {
         Arc::new(Sidecar {
             live: ArcSwap::from_pointee(Live::new(settings, policies)),
+            scopes: Scopes::new(store.is_shared()),
             store,
             hold: Hold::default(),
             events: Events::new(name, metrics.clone()),
             metrics,
             backend,
-            scopes: Scopes::default(),
             paused: Mutex::default(),
             settled: settle::Undelivered::default(),
             named: limits::Named::default(),
@@ -213,6 +216,7 @@ impl Sidecar {
                 lists: 0,
                 ended: HashSet::new(),
             }),
+            offered: siblings::Offered::default(),
         })
     }
 
@@ -257,6 +261,8 @@ impl Sidecar {
             self.hold_max(),
             &waiting,
         );
+        self.metrics
+            .store(self.store.is_lost(), self.store.siblings());
         self.metrics.overrides(self.store.overrides().len());
     }
 

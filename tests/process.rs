@@ -34,3 +34,9 @@ mod rude;
 
 #[path = "process/reload.rs"]
 mod reload;
+
+#[path = "stores/server.rs"]
+mod server;
+
+#[path = "process/redis_fleet.rs"]
+mod redis_fleet;

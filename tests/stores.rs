@@ -10,7 +10,11 @@ mod fleet;
 mod memory;
 #[path = "stores/redis.rs"]
 mod redis;
+#[path = "stores/redis_faults.rs"]
+mod redis_faults;
 #[path = "stores/rig.rs"]
 mod rig;
 #[path = "stores/sequences.rs"]
 mod sequences;
+#[path = "stores/server.rs"]
+mod server;

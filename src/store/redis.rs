@@ -191,12 +191,12 @@ impl RedisStore {
             && version < (6, 2)
         {
             let (major, minor) = version;
-            return Err(self.unusable(&format!("{name} {major}.{minor} is too old, 6.2 is needed")));
+            return Err(self.failed(&format!("{name} {major}.{minor} is too old, 6.2 is needed")));
         }
         self.announce(&[]).await
     }
 
-    fn unusable(&self, why: &str) -> StoreError {
+    fn failed(&self, why: &str) -> StoreError {
         StoreError::Unavailable(format!("{}: {why}", self.link.place()))
     }
 
@@ -252,16 +252,15 @@ impl RedisStore {
                 }
                 Ok(told)
             }
-            Ok(other) => Err(self.unusable(&format!("it answers {other:?}"))),
+            Ok(other) => Err(self.failed(&format!("it answers {other:?}"))),
             Err(Failed::Store(error)) => Err(error),
             Err(Failed::Said(code, whole)) => Err(match code.as_str() {
                 "WIPED" => StoreError::Wiped,
                 "LATE" => StoreError::Timeout,
-                "NOPERM" | "NOAUTH" | "WRONGPASS" => StoreError::Unavailable(format!(
-                    "{whole}; the user needs the keys {}* and the channel {}wake",
-                    self.prefix, self.prefix
-                )),
-                "FOREIGN" | "WRONGTYPE" => StoreError::Unavailable(format!(
+                "NOPERM" | "NOAUTH" | "WRONGPASS" => {
+                    StoreError::Unusable(format!("{whole}; {}", self.link.needs()))
+                }
+                "FOREIGN" | "WRONGTYPE" => StoreError::Unusable(format!(
                     "{whole}: something else is under {}*; another store.namespace helps",
                     self.prefix
                 )),
@@ -303,7 +302,7 @@ impl RedisStore {
     }
 
     fn strange(&self, told: &[Value]) -> StoreError {
-        self.unusable(&format!("its answer is not understood: {told:?}"))
+        self.failed(&format!("its answer is not understood: {told:?}"))
     }
 
     fn rows(&self, told: &[Value]) -> Result<Vec<Row>, StoreError> {

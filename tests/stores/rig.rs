@@ -6,9 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ojs_throttle::limit::{
-    Key, Limited, Limits, OnLimit, Rate, Space, Throttle, Timestamp, WindowKind,
-};
+use ojs_throttle::limit::{Key, Limited, Limits, OnLimit, Rate, Space, Throttle, Timestamp};
 use ojs_throttle::store::{Claimed, Clock, Gen, Store, Verdict};
 
 pub const T: u64 = 1_800_000_000_000_000;

@@ -8,7 +8,9 @@ use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
-use redis::{AsyncConnectionConfig, Client, Cmd, ProtocolVersion, PushInfo, RedisError, Value};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, ProtocolVersion, PushInfo, RedisError, Value,
+};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
@@ -146,8 +148,9 @@ impl Link {
             return Ok(made);
         }
         let made = tokio::time::timeout(self.timeout, self.connect()).await;
-        let made = made.map_err(|_| format!("{}: no connection in time", self.place()));
-        let made = made.and_then(|made| made.map_err(|error| self.told(&error)));
+        let late = || StoreError::Unavailable(format!("{}: no connection in time", self.place()));
+        let made = made.map_err(|_| late());
+        let made = made.and_then(|made| made.map_err(|error| self.refused(&error)));
         let mut state = self.state();
         match made {
             Ok(connection) => {
@@ -156,12 +159,29 @@ impl Link {
                 state.made = Some(connection.clone());
                 Ok((connection, state.number))
             }
-            Err(why) => {
-                let error = StoreError::Unavailable(why);
+            Err(error) => {
                 state.failed = Some((Instant::now(), error.clone()));
                 Err(error)
             }
         }
+    }
+
+    /// Why no connection could be made: a server that answers and says no says no next time too.
+    fn refused(&self, error: &RedisError) -> StoreError {
+        let rights = ["NOPERM", "NOAUTH", "WRONGPASS"].contains(&error.code().unwrap_or_default());
+        match rights || error.kind() == ErrorKind::AuthenticationFailed {
+            true => StoreError::Unusable(format!("{}; {}", self.told(error), self.needs())),
+            false => StoreError::Unavailable(self.told(error)),
+        }
+    }
+
+    /// What the user must be allowed.
+    pub(super) fn needs(&self) -> String {
+        let keys = self.channel.trim_end_matches("wake");
+        format!(
+            "the user needs the keys {keys}* and the channel {}",
+            self.channel
+        )
     }
 
     /// The connection there is, or why there is none.
