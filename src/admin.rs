@@ -1,5 +1,5 @@
-//! The admin port: is it alive, is it ready, what does it count. Loopback by default; it never
-//! proxies.
+//! The admin port: is it alive, is it ready, what does it count, and the verbs of `/throttle/v1`.
+//! Loopback by default; it never proxies.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -21,6 +21,9 @@ use crate::server;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Pages made at once; more are refused.
 const AT_ONCE: usize = 16;
+
+/// Below this, requests change something.
+const VERBS: &str = "/throttle/v1/";
 
 /// Whether the data port takes work.
 #[derive(Default, Debug)]
@@ -95,7 +98,12 @@ impl server::Service for Admin {
         let pages = tower::service_fn(move |request: Request<Incoming>| {
             let admin = admin.clone();
             let (method, uri) = (request.method().clone(), request.uri().clone());
-            async move { Ok::<_, Infallible>(admin.page(&method, uri.path()).await) }
+            async move {
+                Ok::<_, Infallible>(match uri.path().starts_with(VERBS) {
+                    true => admin.sidecar.verb(request).await,
+                    false => admin.page(&method, uri.path()).await,
+                })
+            }
         });
         let service = ServiceBuilder::new()
             .load_shed()

@@ -2,6 +2,7 @@
 //! shown at once, each under its line. `config.example.toml` documents every field.
 
 mod base_url;
+mod bounds;
 mod check;
 mod diff;
 mod feedback;
@@ -22,6 +23,7 @@ use std::time::Duration;
 pub use crate::store::guard::OnStoreError;
 
 use crate::policy::PolicySet;
+use crate::pressure::FileBounds;
 
 pub use base_url::BaseUrl;
 pub use check::{Checked, check};
@@ -60,6 +62,8 @@ pub struct Settings {
     pub metrics: Metrics,
     /// `[[policy]]`, `[[queue]]` and `[job_policies]`.
     pub policies: Arc<PolicySet>,
+    /// The bounds of `[[queue]]`.
+    pub bounds: Arc<FileBounds>,
     /// What is doubtful in the file but no reason to stop.
     pub warnings: Report,
 }
@@ -365,6 +369,7 @@ impl Settings {
             repairs: Repairs::default(),
             metrics: Metrics::default(),
             policies: Arc::default(),
+            bounds: Arc::default(),
             warnings: Report::new("", "", Vec::new()),
         }
     }

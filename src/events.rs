@@ -130,6 +130,14 @@ impl Events {
         self.0.subscribers.load(Ordering::Relaxed) > 0
     }
 
+    /// The frame of an event for one stream alone. It has no id: a client that comes back says what it had
+    /// before.
+    pub fn notice(&self, at: Timestamp, event: &Event<'_>) -> Bytes {
+        let id = format!("evt_{}", Uuid::now_v7());
+        let text = self.envelope(&id, at, event);
+        format!("event: {}\ndata: {text}\n\n", event.kind).into()
+    }
+
     /// Tells everybody who listens that this happened `at` that time. Never waits.
     pub fn tell(&self, at: Timestamp, event: &Event<'_>) {
         if !self.heard() {

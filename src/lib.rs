@@ -15,6 +15,7 @@
 //! | [`proxy`] | one function for each operation; everything else streams through |
 //! | [`hold`] | claimed jobs that wait for a start, and the FETCHes that wait for them |
 //! | [`store`] | usage under its key: six operations, each one atomic step |
+//! | [`pressure`] | how much waits in bounded queues, and whether an enqueue fits; pure |
 //! | [`policy`] | which limits apply to a job, and which can apply to a queue |
 //! | [`limit`] | the limiter: all limits of a key are asked, then all are taken; pure |
 //! | [`upstream`] | the way to the backend, and whether a call may be made again |
@@ -57,8 +58,9 @@
 //! cli      -> config
 //! admin    -> metrics proxy server
 //! server   -> net proxy::body proxy::respond upstream
-//! proxy    -> duration events hold json limit metrics ojs policy store upstream
-//! config   -> duration limit policy store
+//! proxy    -> duration events hold json limit metrics ojs policy pressure store upstream
+//! config   -> duration limit policy pressure store
+//! pressure -> duration json limit policy
 //! hold     -> limit policy store
 //! events   -> duration json limit metrics ojs
 //! metrics  -> limit
@@ -105,6 +107,7 @@ pub mod metrics;
 pub mod net;
 pub mod ojs;
 pub mod policy;
+pub mod pressure;
 pub mod proxy;
 pub mod run;
 pub mod server;

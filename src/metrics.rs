@@ -5,16 +5,16 @@
 //! first [`Metrics::new`]`(top_keys)` of them get series of their own and the rest share `_other`.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, Unit};
 use metrics_exporter_prometheus::{
     Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
 };
 
-use crate::limit::{Limited, OnLimit, Strategy};
+use crate::limit::{self, Limited, OnLimit, Space, Strategy};
 
 /// Seconds: from a waiting worker's 5 ms to a job that waits all day.
 const WAITS: &[f64] = &[
@@ -22,6 +22,8 @@ const WAITS: &[f64] = &[
 ];
 /// Seconds a call to the backend or a held FETCH takes.
 const CALLS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0];
+/// Bounded queues that have series of their own.
+const QUEUES: usize = 1_000;
 /// The series of every key past the cap.
 const OTHER: &str = "_other";
 
@@ -32,9 +34,10 @@ pub struct Metrics(Arc<Inner>);
 struct Inner {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
-    keys: Mutex<HashMap<Arc<str>, Arc<KeySeries>>>,
+    keys: Mutex<Keys>,
     policies: Mutex<HashMap<Arc<str>, PolicySeries>>,
     calls: Mutex<HashMap<(&'static str, u16), Histogram>>,
+    queues: Mutex<HashSet<Box<str>>>,
     top_keys: usize,
     overrides: Gauge,
     held: Gauge,
@@ -50,8 +53,41 @@ struct Inner {
     events_lost: Counter,
 }
 
+/// The keys with series of their own, apart by space: a job key may have the name of a queue.
+#[derive(Default)]
+struct Keys {
+    job: HashMap<limit::Key, Arc<KeySeries>>,
+    queue: HashMap<limit::Key, Arc<KeySeries>>,
+    /// Everything past the cap.
+    other: Option<Arc<KeySeries>>,
+    /// Queues are among those past the cap, which nobody can list.
+    other_queues: bool,
+}
+
+impl Keys {
+    fn of(&self, space: Space) -> &HashMap<limit::Key, Arc<KeySeries>> {
+        match space {
+            Space::Job => &self.job,
+            Space::Queue => &self.queue,
+        }
+    }
+
+    /// All that have series of their own.
+    fn own(&self) -> impl Iterator<Item = (Space, &limit::Key, &KeySeries)> {
+        [Space::Job, Space::Queue].into_iter().flat_map(|space| {
+            let all = self.of(space).iter();
+            all.map(move |(key, series)| (space, key, &**series))
+        })
+    }
+
+    fn len(&self) -> usize {
+        self.job.len() + self.queue.len()
+    }
+}
+
 struct KeySeries {
-    key: Arc<str>,
+    /// The value of the label.
+    name: Box<str>,
     active: Gauge,
     waiting: Gauge,
     wait: Histogram,
@@ -155,6 +191,22 @@ const DESCRIPTIONS: &[(&str, &str)] = &[
     (
         "ojs_throttle_downstream_rate_limited_total",
         "Nacks that shut a key because the service behind it limits us.",
+    ),
+    (
+        "ojs_backpressure_rejected_total",
+        "Enqueues refused because they would have gone over a bound of the queue.",
+    ),
+    (
+        "ojs_backpressure_dropped_total",
+        "Jobs dropped to make room for others (strategy = \"drop_oldest\").",
+    ),
+    (
+        "ojs_backpressure_pressure",
+        "The part of the queue's nearest bound that is used, 0 to 1.",
+    ),
+    (
+        "ojs_throttle_blocked_enqueues",
+        "Enqueues that wait for room.",
     ),
     ("ojs_throttle_starts_total", "Starts under the policy."),
     (
@@ -303,6 +355,7 @@ impl Metrics {
             keys: Mutex::default(),
             policies: Mutex::default(),
             calls: Mutex::default(),
+            queues: Mutex::default(),
             top_keys,
             recorder,
         };
@@ -336,7 +389,9 @@ impl Metrics {
             let policy = self.policy(&limited.policy);
             policy.starts.increment(1);
             policy.allowed.increment(1);
-            let key = self.key(limited.key.as_str());
+        }
+        for limited in each_key(limited) {
+            let key = self.key(limited.space, &limited.key);
             key.active.increment(1.0);
             if was_refused {
                 key.wait.record(waited.as_secs_f64());
@@ -347,28 +402,48 @@ impl Metrics {
     /// A started job ended, or its start was undone.
     pub fn ended(&self, limited: &[Limited]) {
         self.0.slots.decrement(1.0);
-        for limited in limited {
-            self.key(limited.key.as_str()).active.decrement(1.0);
+        for limited in each_key(limited) {
+            let key = self.key(limited.space, &limited.key);
+            key.active.decrement(1.0);
         }
     }
 
     /// No job is out any more, whatever they were: all usage was forgotten.
     pub fn clear(&self) {
         self.0.slots.set(0.0);
-        let keys = self.0.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        keys.values().for_each(|series| series.active.set(0.0));
+        let keys = self.keys();
+        let all = keys.own().map(|(.., series)| series);
+        all.chain(keys.other.as_deref())
+            .for_each(|series| series.active.set(0.0));
     }
 
-    /// The keys that have series of their own.
-    pub fn keys(&self) -> Vec<Arc<str>> {
-        let keys = self.0.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = keys.keys().filter(|key| &***key != OTHER);
-        own.cloned().collect()
+    /// The keys that have series of their own, and whether others share one.
+    pub fn named(&self) -> (Vec<(Space, limit::Key)>, bool) {
+        let keys = self.keys();
+        let own = keys.own().map(|(space, key, _)| (space, key.clone()));
+        (own.collect(), keys.other.is_some())
     }
 
-    /// How many jobs of a key with a series of its own are out.
-    pub fn active(&self, key: &str, jobs: u32) {
-        self.key(key).active.set(f64::from(jobs));
+    /// How many jobs of a key are out. A key without a series of its own is left out.
+    pub fn active(&self, space: Space, key: &limit::Key, jobs: u32) {
+        if let Some(series) = self.keys().of(space).get(key) {
+            series.active.set(f64::from(jobs));
+        }
+    }
+
+    /// How many jobs are out of all the job keys that share a series, if that is known, and how many wait.
+    pub fn others(&self, active: Option<u32>, waiting: usize) {
+        let keys = self.keys();
+        if let Some(other) = &keys.other {
+            other.waiting.set(waiting as f64);
+            if let Some(active) = active.filter(|_| !keys.other_queues) {
+                other.active.set(f64::from(active));
+            }
+        }
+    }
+
+    fn keys(&self) -> MutexGuard<'_, Keys> {
+        self.0.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many limited jobs are out.
@@ -391,6 +466,46 @@ impl Metrics {
         self.of_policy("ojs_rate_limit_dropped_total", policy);
     }
 
+    /// An enqueue was refused by a bound of the queue.
+    pub fn rejected(&self, queue: &str) {
+        self.of_queue("ojs_backpressure_rejected_total", queue, 1);
+    }
+
+    /// Jobs of the queue were dropped to make room.
+    pub fn dropped_oldest(&self, queue: &str, jobs: u64) {
+        self.of_queue("ojs_backpressure_dropped_total", queue, jobs);
+    }
+
+    /// The part of the queue's nearest bound that is used.
+    pub fn pressure(&self, queue: &str, part: f64) {
+        let labels = vec![Label::new("queue", self.queue_label(queue))];
+        gauge(&self.0.recorder, "ojs_backpressure_pressure", labels).set(part);
+    }
+
+    /// How many enqueues wait for room.
+    pub fn blocked(&self, enqueues: usize) {
+        let name = "ojs_throttle_blocked_enqueues";
+        gauge(&self.0.recorder, name, vec![]).set(enqueues as f64);
+    }
+
+    fn of_queue(&self, name: &'static str, queue: &str, n: u64) {
+        let labels = vec![Label::new("queue", self.queue_label(queue))];
+        counter(&self.0.recorder, name, labels).increment(n);
+    }
+
+    /// The label of a queue: names come from requests, so only so many have series of their own.
+    fn queue_label(&self, queue: &str) -> String {
+        let mut queues = self.0.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        if queues.contains(queue) {
+            return queue.to_owned();
+        }
+        if queues.len() >= QUEUES {
+            return OTHER.to_owned();
+        }
+        queues.insert(queue.into());
+        queue.to_owned()
+    }
+
     /// A nack said that the service behind a key limits us, and shut the key.
     pub fn shut(&self, policy: &str) {
         self.of_policy("ojs_throttle_downstream_rate_limited_total", policy);
@@ -402,10 +517,10 @@ impl Metrics {
     }
 
     /// A job could not start, for the first time since it waits.
-    pub fn exceeded(&self, key: &str, strategy: Strategy) {
-        let key = self.key(key);
+    pub fn exceeded(&self, by: &Limited, strategy: Strategy) {
+        let key = self.key(by.space, &by.key);
         let labels = vec![
-            Label::new("key", key.key.to_string()),
+            Label::new("key", key.name.to_string()),
             Label::new("strategy", strategy.as_str()),
         ];
         counter(&self.0.recorder, "ojs_rate_limit_exceeded_total", labels).increment(1);
@@ -485,14 +600,13 @@ impl Metrics {
         jobs: usize,
         bytes: usize,
         capacity: usize,
-        waiting: &dyn Fn(&str) -> usize,
+        waiting: &dyn Fn(Space, &limit::Key) -> usize,
     ) {
         self.0.held.set(jobs as f64);
         self.0.held_bytes.set(bytes as f64);
         self.0.capacity.set(capacity as f64);
-        let keys = self.0.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        for series in keys.values().filter(|series| &*series.key != OTHER) {
-            series.waiting.set(waiting(&series.key) as f64);
+        for (space, key, series) in self.keys().own() {
+            series.waiting.set(waiting(space, key) as f64);
         }
     }
 
@@ -523,30 +637,44 @@ impl Metrics {
         series
     }
 
-    fn key(&self, key: &str) -> Arc<KeySeries> {
-        let mut keys = self.0.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(series) = keys.get(key) {
+    fn key(&self, space: Space, key: &limit::Key) -> Arc<KeySeries> {
+        let mut keys = self.keys();
+        if let Some(series) = keys.of(space).get(key) {
             return series.clone();
         }
-        let name = if keys.len() < self.0.top_keys {
-            key
-        } else {
-            OTHER
+        if keys.len() >= self.0.top_keys {
+            keys.other_queues |= space == Space::Queue;
+            let other = keys.other.get_or_insert_with(|| self.key_series(OTHER));
+            return other.clone();
+        }
+        let series = self.key_series(&space.name_of(key));
+        let all = match space {
+            Space::Job => &mut keys.job,
+            Space::Queue => &mut keys.queue,
         };
-        if let Some(series) = keys.get(name) {
-            return series.clone();
-        }
+        all.insert(key.clone(), series.clone());
+        series
+    }
+
+    fn key_series(&self, name: &str) -> Arc<KeySeries> {
         let label = || vec![Label::new("key", name.to_owned())];
         let recorder = &self.0.recorder;
-        let series = Arc::new(KeySeries {
-            key: Arc::from(name),
+        Arc::new(KeySeries {
+            name: name.into(),
             active: gauge(recorder, "ojs_rate_limit_active", label()),
             waiting: gauge(recorder, "ojs_rate_limit_waiting", label()),
             wait: histogram(recorder, "ojs_rate_limit_wait_duration_seconds", label()),
-        });
-        keys.insert(series.key.clone(), series.clone());
-        series
+        })
     }
+}
+
+/// Each key of a job once, however many policies name it: it takes one slot of it.
+fn each_key(limited: &[Limited]) -> impl Iterator<Item = &Limited> {
+    limited.iter().enumerate().filter_map(|(nth, one)| {
+        let mut before = limited.iter().take(nth);
+        let known = before.any(|other| other.space == one.space && other.key == one.key);
+        (!known).then_some(one)
+    })
 }
 
 const METADATA: Metadata<'static> = Metadata::new("ojs_throttle", Level::INFO, None);
@@ -603,10 +731,40 @@ mod tests {
     }
 
     #[test]
+    fn a_key_and_a_queue_of_one_name_are_apart() {
+        let metrics = Metrics::new(5);
+        let queue = Limited {
+            space: Space::Queue,
+            ..limited("mail")
+        };
+        // Two policies with one key take one slot of it.
+        let all = [limited("mail"), limited("mail"), queue.clone()];
+        metrics.started(&all, Duration::from_secs(1), true);
+        metrics.started(std::slice::from_ref(&queue), Duration::ZERO, false);
+        metrics.exceeded(&queue, Strategy::Rate);
+        metrics.hold(1, 1, 1, &|space, _| match space {
+            Space::Job => 3,
+            Space::Queue => 4,
+        });
+        let page = metrics.render();
+        for line in [
+            "ojs_rate_limit_active{key=\"mail\"} 1",
+            "ojs_rate_limit_active{key=\"_queue:mail\"} 2",
+            "ojs_rate_limit_waiting{key=\"mail\"} 3",
+            "ojs_rate_limit_waiting{key=\"_queue:mail\"} 4",
+            "ojs_rate_limit_wait_duration_seconds_count{key=\"mail\"} 1",
+            "ojs_rate_limit_wait_duration_seconds_count{key=\"_queue:mail\"} 1",
+            "ojs_rate_limit_exceeded_total{key=\"_queue:mail\",strategy=\"rate\"} 1",
+        ] {
+            assert!(page.contains(line), "{line}: {page}");
+        }
+    }
+
+    #[test]
     fn a_refusal_is_counted_once_per_job() {
         let metrics = Metrics::new(2);
         let policy = Arc::from("p");
-        metrics.exceeded("a", Strategy::Rate);
+        metrics.exceeded(&limited("a"), Strategy::Rate);
         for _ in 0..2 {
             metrics.refused(&policy, OnLimit::Wait);
         }

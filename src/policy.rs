@@ -12,16 +12,17 @@ pub mod numbers;
 pub mod set;
 pub mod template;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::json::Json;
 use crate::limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};
 
-pub use feedback::{Feedback, Pause};
+pub use feedback::{Backoff, Feedback, Pause};
 pub use job::{MIRROR, Sent, own_policies, sent_policies, slower};
 pub use matcher::{Match, Pattern};
-pub use set::{QueueConfig, SetLimits};
+pub use set::{NextStart, QueueConfig, SetLimits};
 pub use template::{Rendered, Template};
 
 /// What a policy may look at in a job.
@@ -168,6 +169,8 @@ pub struct PolicySet {
     policies: Vec<Policy>,
     queues: Vec<QueueLimits>,
     accept: Accept,
+    /// Whether any policy has `feedback.probe`.
+    probing: bool,
     /// The gates of all queues that an entry names without a glob.
     gates: HashMap<Box<str>, Gate>,
 }
@@ -176,6 +179,7 @@ impl PolicySet {
     /// Compiles entries, in the order of the file.
     pub fn new(policies: Vec<Policy>, queues: Vec<QueueLimits>, accept: Accept) -> PolicySet {
         let mut set = PolicySet {
+            probing: policies.iter().any(|policy| policy.feedback.probe),
             policies,
             queues,
             accept,
@@ -360,16 +364,45 @@ impl PolicySet {
     }
 
     /// The latest time before which the `error` of a job's nack wants no start of `key`, and the policy
-    /// that heeds it. `limited` is all that limits the job. Policies of the file decide for their keys;
-    /// a key that only the job brings heeds all that says a time.
+    /// that heeds it. `limited` is all that limits the job, `times` how often in a row the key was
+    /// refused, now included.
     pub fn pause<'a>(
         &self,
         limited: &'a [Limited],
         key: &Key,
         error: Json<'_>,
         now: Timestamp,
-        job: &str,
+        (job, times): (&str, u32),
     ) -> Option<(Pause, &'a Arc<str>)> {
+        let heeded = self.feedback(limited, key).into_iter();
+        heeded
+            .filter_map(|(feedback, policy)| {
+                Some((feedback.pause(error, now, job, times)?, policy))
+            })
+            .max_by_key(|(pause, _)| pause.until)
+    }
+
+    /// Whether any key may be probed while it is shut.
+    pub fn probing(&self) -> bool {
+        self.probing
+    }
+
+    /// Whether a key of the job may be probed while it is shut.
+    pub fn probes(&self, limited: &[Limited], key: &Key) -> bool {
+        self.probing
+            && self
+                .feedback(limited, key)
+                .iter()
+                .any(|(feedback, _)| feedback.probe)
+    }
+
+    /// What is heeded for a key of the job, with the policy that says so. Policies of the file decide
+    /// for their keys; a key that only the job brings heeds all that says a time.
+    fn feedback<'a, 's>(
+        &'s self,
+        limited: &'a [Limited],
+        key: &Key,
+    ) -> Vec<(Cow<'s, Feedback>, &'a Arc<str>)> {
         let of_key = || {
             limited
                 .iter()
@@ -377,17 +410,14 @@ impl PolicySet {
         };
         let named = |name: &str| self.policies.iter().find(|policy| &*policy.name == name);
         let by_file: Vec<_> = of_key()
-            .filter_map(|l| Some((&named(&l.policy)?.feedback, &l.policy)))
+            .filter_map(|l| Some((Cow::Borrowed(&named(&l.policy)?.feedback), &l.policy)))
             .collect();
-        let own = Feedback::default();
-        let heeded = match by_file.as_slice() {
-            [] => of_key().map(|l| (&own, &l.policy)).collect(),
+        match by_file.as_slice() {
+            [] => of_key()
+                .map(|l| (Cow::Owned(Feedback::default()), &l.policy))
+                .collect(),
             _ => by_file,
-        };
-        heeded
-            .into_iter()
-            .filter_map(|(feedback, policy)| Some((feedback.pause(error, now, job)?, policy)))
-            .max_by_key(|(pause, _)| pause.until)
+        }
     }
 
     /// What may be done by limits that come with a job.
@@ -748,7 +778,7 @@ mod tests {
             let limits = set.limits(&job("q", kind), own).unwrap();
             let now = Timestamp(1_000_000);
             let key = Key::new(key).unwrap();
-            let (pause, policy) = set.pause(&limits.limited, &key, error, now, "id")?;
+            let (pause, policy) = set.pause(&limits.limited, &key, error, now, ("id", 1))?;
             Some((pause.until.since(now), policy.to_string()))
         };
         let second = 1_000_000;

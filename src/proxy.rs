@@ -23,10 +23,12 @@ use crate::limit::{Key, Limited, Limits, Space, Timestamp};
 use crate::metrics::{Event, Metrics};
 use crate::ojs;
 use crate::policy::PolicySet;
+use crate::pressure::{FileBounds, Held, Pressure};
 use crate::store::{Gen, Row, Store};
 use crate::upstream::{Call, Reply, UpstreamError};
 
 mod about;
+mod admit;
 mod adopt;
 mod backend;
 pub mod body;
@@ -40,9 +42,11 @@ mod heartbeat;
 mod job;
 mod limits;
 mod live;
+mod look;
 mod mirror;
 mod outlive;
 mod outside;
+mod overflow;
 mod overrides;
 pub mod pass;
 mod queue_config;
@@ -53,8 +57,10 @@ mod settle;
 mod shape;
 mod siblings;
 mod start;
+mod stream;
 mod sweep;
 mod tell;
+mod verbs;
 mod wait;
 
 pub use backend::Backend;
@@ -75,6 +81,9 @@ pub(crate) const PROOF: Duration = Duration::from_secs(1);
 
 /// More paused queues than this are not remembered: names come from requests.
 const MAX_PAUSED: usize = 10_000;
+
+/// Keys without series of their own that are asked about at each scrape.
+const MAX_ASKED: usize = 1_000;
 
 /// What the proxy is told by the config.
 #[derive(Clone, Debug)]
@@ -102,6 +111,8 @@ pub struct Settings {
     /// Whether the listener can be reached from this machine only, so that whoever reaches it may change
     /// limits.
     pub loopback: bool,
+    /// Whether the admin listener can be reached from this machine only.
+    pub admin_loopback: bool,
     /// The token with which limits may be changed on any listener.
     pub control_token: Option<http::HeaderValue>,
     /// Whether `X-OJS-Tenant` may be believed in key templates.
@@ -116,6 +127,10 @@ pub struct Settings {
     pub media_type: Relabel,
     /// Whether `POST /ojs/v1/admin/reset` clears the sidecar too (`dev` only).
     pub reset: bool,
+    /// What bounds queues.
+    pub bounds: Arc<FileBounds>,
+    /// The most enqueues that may wait for room at once.
+    pub max_blocked: usize,
 }
 
 impl Default for Settings {
@@ -132,6 +147,7 @@ impl Default for Settings {
             upstream_timeout: Duration::from_secs(30),
             token: None,
             loopback: true,
+            admin_loopback: true,
             control_token: None,
             trust_tenant_header: false,
             repair_heartbeat: true,
@@ -139,6 +155,8 @@ impl Default for Settings {
             repair_paths: true,
             media_type: Relabel::Auto,
             reset: false,
+            bounds: Arc::default(),
+            max_blocked: 256,
         }
     }
 }
@@ -148,13 +166,17 @@ impl Default for Settings {
 pub struct Sidecar {
     live: ArcSwap<Live>,
     store: Arc<dyn Store>,
-    hold: Hold,
+    hold: Arc<Hold>,
+    pressure: Arc<Pressure>,
+    stats: look::Stats,
+    refusals: AtomicU64,
     metrics: Metrics,
     events: Events,
     backend: Backend,
     scopes: Scopes,
     paused: Mutex<HashMap<Arc<str>, Instant>>,
     settled: settle::Undelivered,
+    vendors: feedback::Refusals,
     named: limits::Named,
     /// The worker id under which limited queues are claimed.
     name: Arc<str>,
@@ -193,16 +215,29 @@ impl Sidecar {
         metrics: Metrics,
         name: &str,
     ) -> Arc<Sidecar> {
+        let hold = Arc::<Hold>::default();
+        let holds = Arc::clone(&hold);
+        let pressure = Pressure::new(Arc::clone(&settings.bounds), move |queue| {
+            let (jobs, asked) = holds.of_queue(queue);
+            Held {
+                jobs: jobs as u64,
+                asked: asked as u64,
+            }
+        });
         Arc::new(Sidecar {
             live: ArcSwap::from_pointee(Live::new(settings, policies)),
             scopes: Scopes::new(store.is_shared()),
             store,
-            hold: Hold::default(),
+            hold,
+            pressure,
+            stats: look::Stats::default(),
+            refusals: AtomicU64::new(0),
             events: Events::new(name, metrics.clone()),
             metrics,
             backend,
             paused: Mutex::default(),
             settled: settle::Undelivered::default(),
+            vendors: feedback::Refusals::default(),
             named: limits::Named::default(),
             name: Arc::from(name),
             claims: AtomicU64::new(1),
@@ -244,17 +279,33 @@ impl Sidecar {
         if let Ok(out) = self.store.count(crate::store::Place::Out).await {
             self.metrics.slots(out);
         }
-        for name in self.metrics.keys() {
-            let Ok(key) = Key::new(&name) else { continue };
-            let mut active = 0;
-            for space in [Space::Job, Space::Queue] {
-                if let Ok(Some(usage)) = self.store.usage(space, &key, &Limits::default()).await {
-                    active += usage.active;
-                }
-            }
-            self.metrics.active(&name, active);
+        let (own, shared) = self.metrics.named();
+        for (space, key) in &own {
+            let active = self.active(*space, key).await.unwrap_or(0);
+            self.metrics.active(*space, key, active);
         }
-        let waiting = |key: &str| self.hold.waiting(|limited| limited.key.as_str() == key);
+        if shared {
+            let own: HashSet<&(Space, Key)> = own.iter().collect();
+            let is_own = |space, key: &Key| own.contains(&(space, key.clone()));
+            let all = self.named.keys();
+            let mut others = all.iter().filter(|key| !is_own(Space::Job, key));
+            let mut active = Some(0);
+            // More than that are not asked for at every scrape: then it is as it was counted.
+            for key in others.by_ref().take(MAX_ASKED) {
+                active = active
+                    .zip(self.active(Space::Job, key).await)
+                    .map(|(a, b)| a + b);
+            }
+            let all_asked = others.next().is_none();
+            let waiting = self
+                .hold
+                .waiting(|limited| !is_own(limited.space, &limited.key));
+            self.metrics.others(active.filter(|_| all_asked), waiting);
+        }
+        let waiting = |space, key: &Key| {
+            self.hold
+                .waiting(|limited| limited.space == space && limited.key == *key)
+        };
         self.metrics.hold(
             self.hold.len(),
             self.hold.bytes(),
@@ -264,6 +315,13 @@ impl Sidecar {
         self.metrics
             .store(self.store.is_lost(), self.store.siblings());
         self.metrics.overrides(self.store.overrides().len());
+        self.measure_pressure();
+    }
+
+    /// How many jobs of a key are out; `None`: the store does not say.
+    async fn active(&self, space: Space, key: &Key) -> Option<u32> {
+        let usage = self.store.usage(space, key, &Limits::default()).await;
+        Some(usage.ok()?.map_or(0, |usage| usage.active))
     }
 
     /// The most jobs that may be held.
@@ -354,6 +412,7 @@ impl Sidecar {
     /// Forgets everything (`dev`'s reset).
     async fn clear(&self) {
         self.hold.clear();
+        self.pressure.clear();
         self.paused
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

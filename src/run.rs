@@ -227,11 +227,7 @@ impl Running {
         ));
         tasks.spawn({
             let (proxy, sweeping) = (proxy.clone(), sweeping.clone());
-            async move { proxy.sweep(sweeping).await }
-        });
-        tasks.spawn({
-            let (proxy, sweeping) = (proxy.clone(), sweeping.clone());
-            async move { proxy.hear_siblings(sweeping).await }
+            async move { proxy.attend(sweeping).await }
         });
         tasks.spawn(follow(self.following, sweeping.clone()));
         self.readiness.ready();
@@ -253,6 +249,7 @@ impl Running {
         }
         say_what_is_left(proxy.sidecar()).await;
         sweeping.cancel();
+        proxy.sidecar().events().close();
         self.closing.cancel();
         let ended = async {
             while tasks.join_next().await.is_some() {}
@@ -348,6 +345,12 @@ fn proxy_settings(settings: &Settings, reset: bool) -> anyhow::Result<proxy::Set
             .transpose()
             .context("upstream.token cannot stand in a header")?,
         loopback: settings.server.listen.ip().to_canonical().is_loopback(),
+        admin_loopback: settings
+            .server
+            .admin_listen
+            .ip()
+            .to_canonical()
+            .is_loopback(),
         control_token: control_token
             .transpose()
             .context("server.control_token cannot stand in a header")?,
@@ -361,6 +364,9 @@ fn proxy_settings(settings: &Settings, reset: bool) -> anyhow::Result<proxy::Set
             MediaType::Off => Relabel::Never,
         },
         reset,
+        bounds: Arc::clone(&settings.bounds),
+        // Those that wait must not keep ACKs out.
+        max_blocked: settings.server.max_in_flight / 4,
     })
 }
 

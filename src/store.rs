@@ -212,6 +212,11 @@ pub enum Change {
         /// When the job started.
         started: Timestamp,
     },
+    /// Forget what a job key has used (its starts, its spacing, that it is shut) but not its slots.
+    Unused {
+        /// The job key.
+        key: Key,
+    },
     /// A job that is out with a worker already (found after a restart): it takes its slots whatever
     /// the limits say, and its start is not counted again. Replaces the row of an older claim and a
     /// held row of the same one.

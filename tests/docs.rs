@@ -96,7 +96,10 @@ fn the_readme_has_every_metric() {
     let program = source.split("#[cfg(test)]").next().unwrap();
     let declared: BTreeSet<String> = program
         .split('"')
-        .filter(|text| text.starts_with("ojs_rate_limit_") || text.starts_with("ojs_throttle_"))
+        .filter(|text| {
+            let ours = ["ojs_rate_limit_", "ojs_throttle_", "ojs_backpressure_"];
+            ours.iter().any(|begin| text.starts_with(begin))
+        })
         .map(str::to_owned)
         .collect();
     assert_eq!(first_column("### Metrics"), declared);

@@ -32,6 +32,9 @@ mod dev;
 #[path = "process/rude.rs"]
 mod rude;
 
+#[path = "process/events.rs"]
+mod events;
+
 #[path = "process/reload.rs"]
 mod reload;
 

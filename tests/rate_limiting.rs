@@ -3,6 +3,8 @@
 
 #[path = "sidecar/client.rs"]
 mod client;
+#[path = "sidecar/listen.rs"]
+mod listen;
 #[path = "sidecar/pair.rs"]
 mod pair;
 #[path = "sidecar/mod.rs"]
@@ -12,6 +14,8 @@ mod sidecar;
 mod actions;
 #[path = "rate_limiting/enqueue.rs"]
 mod enqueue;
+#[path = "rate_limiting/events.rs"]
+mod events;
 #[path = "rate_limiting/limits.rs"]
 mod limits;
 #[path = "rate_limiting/overrides.rs"]
@@ -26,6 +30,8 @@ mod surface;
 mod templates;
 #[path = "rate_limiting/upstream.rs"]
 mod upstream;
+#[path = "rate_limiting/workglow.rs"]
+mod workglow;
 
 use ojs_throttle::backend::Lax;
 use ojs_throttle::net::{Net, sim};

@@ -25,7 +25,12 @@ pub fn check(path: &Path, colour: bool) -> Checked {
             let policies = settings.policies.policies().iter();
             let names: BTreeSet<_> = policies.map(|policy| &policy.name).collect();
             let policies = count(names.len(), "policy", "policies");
-            let queues = count(settings.policies.queues().len(), "queue", "queues");
+            let limited = settings.policies.queues().iter();
+            let bounded = settings.bounds.entries().iter();
+            let names: BTreeSet<_> = (limited.map(|queue| queue.name.as_str()))
+                .chain(bounded.map(|(name, _)| name.as_str()))
+                .collect();
+            let queues = count(names.len(), "queue", "queues");
             let ok = format!("ok: {policies}, {queues}");
             let text = match settings.warnings.warnings() {
                 0 => ok,

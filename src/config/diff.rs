@@ -5,6 +5,7 @@ use std::fmt;
 
 use super::Settings;
 use crate::policy::{Policy, PolicySet, QueueLimits};
+use crate::pressure::Given;
 
 /// What a config has that another has not.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -39,7 +40,7 @@ impl Diff {
         };
         Diff {
             policies: Changes::between(policies(&old.policies), policies(&new.policies)),
-            queues: Changes::between(queues(&old.policies), queues(&new.policies)),
+            queues: Changes::between(queues(old), queues(new)),
             fields: differing(CAN_CHANGE),
             fixed: differing(FIXED),
         }
@@ -116,9 +117,16 @@ fn policies(set: &PolicySet) -> BTreeMap<&str, Vec<&Policy>> {
     named
 }
 
-fn queues(set: &PolicySet) -> BTreeMap<&str, &QueueLimits> {
-    let named = set.queues().iter();
-    named.map(|queue| (queue.name.as_str(), queue)).collect()
+/// By name: limits and bounds.
+fn queues(settings: &Settings) -> BTreeMap<&str, (Option<&QueueLimits>, Option<&Given>)> {
+    let mut named: BTreeMap<&str, (Option<&QueueLimits>, Option<&Given>)> = BTreeMap::new();
+    for queue in settings.policies.queues() {
+        named.entry(queue.name.as_str()).or_default().0 = Some(queue);
+    }
+    for (name, given) in settings.bounds.entries() {
+        named.entry(name.as_str()).or_default().1 = Some(given);
+    }
+    named
 }
 
 /// Whether a field is the same in both.

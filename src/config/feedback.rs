@@ -1,14 +1,17 @@
 //! `[policy.feedback]`.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use toml::de::DeValue;
 
 use super::reader::{Found, Table};
-use crate::policy::{Feedback, Pattern};
+use crate::policy::{Backoff, Feedback, Pattern};
 
 /// The shortest pause, and the longest: a day.
 const WITHIN: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(86_400));
+
+const JITTER: &str = "the part of default_pause that may be added to it";
 
 /// Reads the table of one policy, if it is there.
 pub(super) fn feedback(policy: &mut Table<'_>) -> Feedback {
@@ -19,10 +22,6 @@ pub(super) fn feedback(policy: &mut Table<'_>) -> Feedback {
     };
     honor(&mut table, &mut feedback);
     feedback.codes = codes(&mut table);
-    let pause = |table: &mut Table<'_>, name, default| {
-        let found = table.duration(name, Duration::from_micros(default), WITHIN.0..=WITHIN.1);
-        u64::try_from(found.as_micros()).unwrap_or(default)
-    };
     feedback.max_pause = pause(&mut table, "max_pause", feedback.max_pause);
     let default_pause = table.get("default_pause");
     feedback.default_pause = pause(&mut table, "default_pause", feedback.default_pause);
@@ -32,7 +31,11 @@ pub(super) fn feedback(policy: &mut Table<'_>) -> Feedback {
         let title = format!("`{}` is longer than `max_pause`", found.path);
         table.error(&found.span, title, "no pause is ever longer than max_pause");
     }
-    jitter(&mut table, &mut feedback);
+    if let Some(jitter) = fraction(&mut table, "jitter", 0.0..=1.0, JITTER) {
+        feedback.jitter = jitter;
+    }
+    feedback.probe = table.flag("probe", feedback.probe);
+    feedback.backoff = backoff(&mut table, feedback.max_pause);
     table.finish();
     feedback
 }
@@ -87,22 +90,63 @@ fn codes(table: &mut Table<'_>) -> Vec<Pattern> {
     codes
 }
 
-fn jitter(table: &mut Table<'_>, feedback: &mut Feedback) {
-    let Some(found) = table.get("jitter") else {
-        return;
-    };
+/// `[policy.feedback.backoff]`, if it is there.
+fn backoff(feedback: &mut Table<'_>, max_pause: u64) -> Option<Backoff> {
+    let example = "backoff = { initial = \"1s\", multiplier = 2, max = \"10m\" }";
+    let mut table = feedback.maybe_table("backoff", example)?;
+    let mut backoff = Backoff::default();
+    backoff.max = backoff.max.min(max_pause);
+    let max = table.get("max");
+    backoff.max = pause(&mut table, "max", backoff.max);
+    if let Some(found) = max.filter(|_| backoff.max > max_pause) {
+        let title = format!("`{}` is longer than `max_pause`", found.path);
+        table.error(&found.span, title, "no pause is ever longer than max_pause");
+    }
+    let initial = table.get("initial");
+    backoff.initial = pause(&mut table, "initial", backoff.initial.min(backoff.max));
+    if let Some(found) = initial.filter(|_| backoff.initial > backoff.max) {
+        let title = format!("`{}` is longer than `max`", found.path);
+        table.error(&found.span, title, "it grows from initial to max");
+    }
+    let hint = "each refusal in a row multiplies the pause by it, such as 2";
+    if let Some(multiplier) = fraction(&mut table, "multiplier", 1.0..=100.0, hint) {
+        backoff.multiplier = multiplier;
+    }
+    table.finish();
+    Some(backoff)
+}
+
+fn pause(table: &mut Table<'_>, name: &'static str, default: u64) -> u64 {
+    let found = table.duration(name, Duration::from_micros(default), WITHIN.0..=WITHIN.1);
+    u64::try_from(found.as_micros()).unwrap_or(default)
+}
+
+/// A number, whole or not, within a range.
+fn fraction(
+    table: &mut Table<'_>,
+    name: &'static str,
+    within: RangeInclusive<f64>,
+    hint: &str,
+) -> Option<f64> {
+    let found = table.get(name)?;
     let number: Option<f64> = match found.value {
         DeValue::Float(number) => number.as_str().parse().ok(),
         DeValue::Integer(number) => number.as_str().parse().ok(),
         _ => None,
     };
     match number {
-        Some(part) if (0.0..=1.0).contains(&part) => feedback.jitter = part,
-        Some(_) => table.error(
-            &found.span,
-            format!("`{}` must be from 0 to 1", found.path),
-            "the part of default_pause that may be added to it",
-        ),
-        None => table.wrong_type(&found, "a number", "such as 0.1"),
+        Some(number) if within.contains(&number) => return Some(number),
+        Some(_) => {
+            let (least, most) = (within.start(), within.end());
+            let title = format!("`{}` must be from {least} to {most}", found.path);
+            table.error(&found.span, title, hint);
+        }
+        None => table.wrong_type(&found, "a number", &format!("such as {}", example(within))),
     }
+    None
+}
+
+/// A number that is right.
+fn example(within: RangeInclusive<f64>) -> &'static str {
+    if within.contains(&0.1) { "0.1" } else { "2" }
 }

@@ -99,7 +99,7 @@ fn sections<'r>(
     let settle = settle(&mut root);
     let repairs = repairs(&mut root);
     let metrics = metrics(&mut root);
-    let policies = Arc::new(limits::policies(reading, &mut root));
+    let (policies, bounds) = limits::policies(reading, &mut root);
     root.finish();
     // Only here, so that the problems of all tables show.
     let upstream = upstream?;
@@ -113,7 +113,8 @@ fn sections<'r>(
         settle,
         repairs,
         metrics,
-        policies,
+        policies: Arc::new(policies),
+        bounds: Arc::new(bounds),
         warnings,
     })
 }

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use toml::de::DeValue;
 
-use super::feedback;
 use super::reader::{Found, Reading, Table};
 use super::values::Text;
+use super::{bounds, feedback};
 use crate::limit::{Key, Limits, Measure, OnLimit, Rate, Throttle};
 use crate::policy::numbers::{self, Window, Wrong};
 use crate::policy::{Accept, KeyMissing, Match, Pattern, Policy, PolicySet, QueueLimits, Template};
+use crate::pressure::FileBounds;
 
 /// A policy with the places that messages point at.
 struct Written {
@@ -21,15 +22,15 @@ struct Written {
 }
 
 /// Reads and compiles all three.
-pub(super) fn policies(reading: &Reading<'_>, root: &mut Table<'_>) -> PolicySet {
+pub(super) fn policies(reading: &Reading<'_>, root: &mut Table<'_>) -> (PolicySet, FileBounds) {
     let tables = root.tables("policy", "[[policy]] above its fields");
     let count = tables.len();
     let written: Vec<Written> = tables.into_iter().filter_map(policy).collect();
     unique_names(reading, &written);
     shared_keys(reading, &written);
     let policies = joined(reading, &written, written.len() == count);
-    let queues = queues(reading, root);
-    PolicySet::new(policies, queues, accept(root))
+    let (queues, bounds) = queues(reading, root);
+    (PolicySet::new(policies, queues, accept(root)), bounds)
 }
 
 fn accept(root: &mut Table<'_>) -> Accept {
@@ -405,8 +406,9 @@ fn out_of_range(table: &Table<'_>, wrong: Wrong, [limit, period, other]: [&Range
     table.error(span, title, wrong.message);
 }
 
-fn queues(reading: &Reading<'_>, root: &mut Table<'_>) -> Vec<QueueLimits> {
+fn queues(reading: &Reading<'_>, root: &mut Table<'_>) -> (Vec<QueueLimits>, FileBounds) {
     let mut queues: Vec<QueueLimits> = Vec::new();
+    let mut bounded = Vec::new();
     let mut seen = HashSet::new();
     for mut table in root.tables("queue", "[[queue]] above its fields") {
         let header = table.span.clone();
@@ -421,16 +423,20 @@ fn queues(reading: &Reading<'_>, root: &mut Table<'_>) -> Vec<QueueLimits> {
             );
         }
         let limits = limits(&mut table);
+        let names = name.as_ref().and_then(|(names, _)| names.as_ref());
+        let all = |name: &Pattern| name.as_str().bytes().all(|byte| byte == b'*');
+        let everything = names.is_some_and(|names| names.iter().any(all));
+        let bounds = bounds::bounds(&mut table, everything);
         table.finish();
         let (Some((Some(names), found)), Some(limits)) = (name, limits) else {
             continue;
         };
-        if limits == Limits::default() {
-            let title = "this queue entry has no limit";
+        if limits == Limits::default() && bounds.is_silent() {
+            let title = "this queue entry has no limit and no bound";
             reading.error(
                 found.span.clone(),
                 title,
-                "add concurrency, rate or throttle, or remove the entry",
+                "add concurrency, rate, throttle, max_depth or max_size, or remove the entry",
             );
         }
         for name in names {
@@ -441,13 +447,19 @@ fn queues(reading: &Reading<'_>, root: &mut Table<'_>) -> Vec<QueueLimits> {
                     "make it one entry",
                 );
             }
-            queues.push(QueueLimits {
-                name,
-                limits: limits.clone(),
-            });
+            if !bounds.is_silent() {
+                bounded.push((name.clone(), bounds.clone()));
+            }
+            // What only bounds a queue must not make its FETCHes look for limits.
+            if limits != Limits::default() {
+                queues.push(QueueLimits {
+                    name,
+                    limits: limits.clone(),
+                });
+            }
         }
     }
-    queues
+    (queues, FileBounds::new(bounded))
 }
 
 fn unique_names(reading: &Reading<'_>, written: &[Written]) {

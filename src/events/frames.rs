@@ -114,7 +114,8 @@ mod tests {
         ];
         assert_eq!(all(&[text]), whole);
         for at in 1..text.len() {
-            assert_eq!(all(&[&text[..at], &text[at..]]), whole, "cut at {at}");
+            let (before, behind) = text.split_at(at);
+            assert_eq!(all(&[before, behind]), whole, "cut at {at}");
         }
         let bytes: Vec<String> = text.chars().map(String::from).collect();
         let bytes: Vec<&str> = bytes.iter().map(String::as_str).collect();

@@ -29,6 +29,31 @@ impl Hold {
         }
     }
 
+    /// The waiting job of a queue that was claimed first, over all scopes, is to be ended instead of
+    /// started, by the caller: it never goes out.
+    pub fn doom_oldest(&self, queue_name: &str) -> Option<Held> {
+        let mut state = self.state();
+        let State { queues, jobs, .. } = &mut *state;
+        let of_queue = queues.iter_mut();
+        let of_queue = of_queue.filter(|(lane, _)| &*lane.queue == queue_name);
+        let oldest = of_queue.filter_map(|(_, queue)| {
+            let waiting = queue
+                .groups
+                .values()
+                .flatten()
+                .flat_map(|group| &group.jobs);
+            let first = waiting.min_by_key(|held| held.claimed.claimed_at)?;
+            let (at, job) = (first.claimed.claimed_at, first.claimed.job.clone());
+            Some((at, job, queue))
+        });
+        let (_, job, queue) = oldest.min_by_key(|(at, ..)| *at)?;
+        let known = jobs.get_mut(&job)?;
+        let held = queue.remove(known.priority, &job)?;
+        known.doom = Some(Doom::Ending);
+        known.whereabouts = Whereabouts::Hidden(Box::new(held.clone()));
+        Some(held)
+    }
+
     /// The jobs whose end is due, for the caller to end.
     pub fn doomed(&self) -> Vec<Held> {
         let mut state = self.state();

@@ -112,6 +112,19 @@ impl Hold {
         counts
     }
 
+    /// How many jobs of a queue are held, over all scopes, and how many are being asked of the backend.
+    pub fn of_queue(&self, name: &str) -> (usize, usize) {
+        let state = self.state();
+        if state.jobs.is_empty() && state.in_flight == 0 {
+            return (0, 0);
+        }
+        let lanes = state.queues.iter();
+        let of_queue = lanes.filter(|(lane, _)| &*lane.queue == name);
+        of_queue.fold((0, 0), |(held, asked), (_, queue)| {
+            (held + queue.known, asked + queue.in_flight)
+        })
+    }
+
     /// Held jobs limited by a key, for `waiting_count`.
     pub fn waiting(&self, matches: impl Fn(&Limited) -> bool) -> usize {
         let state = self.state();

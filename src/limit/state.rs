@@ -177,6 +177,14 @@ impl KeyState {
         self.shut = shut.map(Box::new);
     }
 
+    /// Forgets all but the slots: a job that is out is out.
+    pub fn clear(&mut self) {
+        *self = KeyState {
+            active: self.active,
+            ..KeyState::default()
+        };
+    }
+
     /// How many starts the limits allow at `now`.
     pub fn room(&self, limits: &Limits, now: Timestamp) -> Room {
         let mut room = Room::OPEN;

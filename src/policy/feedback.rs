@@ -2,6 +2,7 @@
 //! to believe it is `[policy.feedback]`.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::num::NonZeroU64;
 use std::time::UNIX_EPOCH;
 
 use super::Pattern;
@@ -27,6 +28,45 @@ pub struct Feedback {
     /// Which part of `default_pause` may be added to it, 0 to 1: keys that were shut together do not
     /// open together.
     pub jitter: f64,
+    /// How pauses grow while a key is refused again and again; `None`: they do not.
+    pub backoff: Option<Backoff>,
+    /// Whether one job may start each `default_pause` while a key is shut, to find out whether the
+    /// service is back.
+    pub probe: bool,
+}
+
+/// `[policy.feedback.backoff]`: exponential, with full jitter.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Backoff {
+    /// The pause of the first refusal in microseconds, without jitter.
+    pub initial: u64,
+    /// By how much each further refusal in a row multiplies it, from 1.
+    pub multiplier: f64,
+    /// Where it stops to grow, in microseconds.
+    pub max: u64,
+}
+
+impl Default for Backoff {
+    fn default() -> Backoff {
+        Backoff {
+            initial: 1_000_000,
+            multiplier: 2.0,
+            max: 600_000_000,
+        }
+    }
+}
+
+impl Backoff {
+    /// The pause after `times` refusals in a row, in microseconds: its length, and up to as much again
+    /// by `dice` (0 to 1), so that keys which were shut together do not open together.
+    fn pause(&self, times: u32, dice: f64) -> u64 {
+        let grown = self
+            .multiplier
+            .powi(times.saturating_sub(1).min(1_000) as i32);
+        // A float that is too large becomes infinite, and the largest number after that.
+        let whole = ((self.initial as f64 * grown) as u64).min(self.max);
+        whole.saturating_add((whole as f64 * dice) as u64)
+    }
 }
 
 impl Default for Feedback {
@@ -39,6 +79,8 @@ impl Default for Feedback {
             default_pause: 10_000_000,
             max_pause: 900_000_000,
             jitter: 0.1,
+            backoff: None,
+            probe: false,
         }
     }
 }
@@ -50,13 +92,18 @@ pub struct Pause {
     pub until: Timestamp,
     /// The signal: `rate_limit_until`, `retry_after`, `headers` or `codes`.
     pub reason: &'static str,
+    /// How far apart starts are that may find out, in microseconds, whether the service is back.
+    pub probe: Option<NonZeroU64>,
+    /// Until when another refusal is one more in a row; `None`: they are not counted.
+    pub counts_until: Option<Timestamp>,
 }
 
 impl Feedback {
     /// What the `error` of a nack asks for at `now`: the latest time that any signal names, at most
     /// `max_pause` away, so that a worker with a wrong clock shuts nothing for years. Times that have
-    /// passed and values that cannot be read are no signals. `job` seeds the jitter.
-    pub fn pause(&self, error: Json<'_>, now: Timestamp, job: &str) -> Option<Pause> {
+    /// passed and values that cannot be read are no signals. `times` is how often in a row the key was
+    /// refused, now included; it and `job` seed the jitter.
+    pub fn pause(&self, error: Json<'_>, now: Timestamp, job: &str, times: u32) -> Option<Pause> {
         let details = error.get("details");
         let places = || [Some(error), details].into_iter().flatten();
         let until = || places().filter_map(|place| moment(place.get("rate_limit_until")?));
@@ -80,24 +127,30 @@ impl Feedback {
             .filter_map(|(_, reason, until)| Some((until?, reason)))
             .filter(|(until, _)| *until > now)
             .max_by_key(|(until, _)| *until);
+        let dice = dice(job, times);
+        let grown = self
+            .backoff
+            .map(|backoff| now.plus(backoff.pause(times, dice)));
         let (until, reason) = match told {
-            Some(told) => told,
-            None if self.knows(error) => (now.plus(self.unnamed(job)), "codes"),
+            Some((until, reason)) => (grown.map_or(until, |grown| grown.max(until)), reason),
+            None if self.knows(error) => {
+                let unnamed = || now.plus(self.unnamed(dice));
+                (grown.unwrap_or_else(unnamed), "codes")
+            }
             None => return None,
         };
+        let until = until.min(now.plus(self.max_pause));
         Some(Pause {
-            until: until.min(now.plus(self.max_pause)),
+            until,
             reason,
+            probe: NonZeroU64::new(self.default_pause).filter(|_| self.probe),
+            counts_until: self.backoff.map(|backoff| until.plus(backoff.max)),
         })
     }
 
     /// `default_pause` and its jitter.
-    fn unnamed(&self, job: &str) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        job.hash(&mut hasher);
-        // Job ids differ, and the same run gives the same pause.
-        let part = f64::from(hasher.finish() as u32) / f64::from(u32::MAX);
-        let more = self.default_pause as f64 * self.jitter * part;
+    fn unnamed(&self, dice: f64) -> u64 {
+        let more = self.default_pause as f64 * self.jitter * dice;
         self.default_pause.saturating_add(more as u64)
     }
 
@@ -119,6 +172,13 @@ impl Feedback {
             .filter_map(scalar)
             .any(|text| self.codes.iter().any(|code| names(code, &text)))
     }
+}
+
+/// A number from 0 to 1. Job ids differ, and the same run gives the same pauses.
+fn dice(job: &str, times: u32) -> f64 {
+    let mut hasher = DefaultHasher::new();
+    (job, times).hash(&mut hasher);
+    f64::from(hasher.finish() as u32) / f64::from(u32::MAX)
 }
 
 /// Whether a code is the text, or names the error that the text tells of. Stock SDKs can say no more
@@ -257,7 +317,7 @@ mod tests {
     /// Seconds until which an error shuts, and why.
     fn pause(feedback: &Feedback, error: &str) -> Option<(f64, &'static str)> {
         let error = Json::parse(error.as_bytes(), 16).unwrap();
-        let pause = feedback.pause(error, NOW, "job")?;
+        let pause = feedback.pause(error, NOW, "job", 1)?;
         Some((pause.until.since(NOW) as f64 / 1e6, pause.reason))
     }
 
@@ -466,7 +526,7 @@ mod tests {
         };
         let error = Json::parse(br#"{"code":"x"}"#, 16).unwrap();
         let pauses: Vec<u64> = (0..200)
-            .filter_map(|job| jittered.pause(error, NOW, &job.to_string()))
+            .filter_map(|job| jittered.pause(error, NOW, &job.to_string(), 1))
             .map(|pause| pause.until.since(NOW))
             .collect();
         let (least, most) = (pauses.iter().min().unwrap(), pauses.iter().max().unwrap());
@@ -480,5 +540,80 @@ mod tests {
             ..jittered
         };
         assert_eq!(pause(&short, r#"{"code":"x"}"#), Some((3.0, "codes")));
+    }
+
+    #[test]
+    fn backoff_grows_to_its_end_with_full_jitter() {
+        let backoff = Backoff {
+            initial: 2_000_000,
+            multiplier: 3.0,
+            max: 60_000_000,
+        };
+        let whole: Vec<u64> = (1..=6)
+            .map(|times| backoff.pause(times, 0.0) / 1_000_000)
+            .collect();
+        assert_eq!(whole, [2, 6, 18, 54, 60, 60]);
+        assert_eq!(backoff.pause(2, 1.0), 12_000_000);
+        assert_eq!(backoff.pause(u32::MAX, 1.0), 120_000_000);
+        let endless = Backoff {
+            max: u64::MAX,
+            ..backoff
+        };
+        assert_eq!(endless.pause(u32::MAX, 1.0), u64::MAX);
+
+        let feedback = Feedback {
+            backoff: Some(backoff),
+            ..with_codes(&["x"])
+        };
+        let pauses = |times, error: &str| -> Vec<u64> {
+            let error = Json::parse(error.as_bytes(), 16).unwrap();
+            let pause = |job: u32| feedback.pause(error, NOW, &job.to_string(), times);
+            (0..200)
+                .map(|job| pause(job).unwrap().until.since(NOW))
+                .collect()
+        };
+        let (least, most) = (
+            |p: &[u64]| *p.iter().min().unwrap(),
+            |p: &[u64]| *p.iter().max().unwrap(),
+        );
+        for (times, whole) in [(1, 2_000_000), (2, 6_000_000), (3, 18_000_000)] {
+            let spread = pauses(times, r#"{"code":"x"}"#);
+            assert!(
+                least(&spread) >= whole && most(&spread) <= 2 * whole,
+                "{spread:?}"
+            );
+            assert!(
+                most(&spread) - least(&spread) > whole * 9 / 10,
+                "all of it is used"
+            );
+        }
+        let named = pauses(1, r#"{"code":"x","retry_after":30}"#);
+        assert!(
+            named.iter().all(|pause| *pause == 30_000_000),
+            "the service knows better"
+        );
+        let named = pauses(9, r#"{"code":"x","retry_after":30}"#);
+        assert!(
+            least(&named) >= 60_000_000,
+            "unless it has said so too often"
+        );
+    }
+
+    #[test]
+    fn no_pause_is_longer_than_the_longest() {
+        let feedback = Feedback {
+            backoff: Some(Backoff::default()),
+            max_pause: 5_000_000,
+            probe: true,
+            ..with_codes(&["x"])
+        };
+        let error = Json::parse(br#"{"code":"x"}"#, 16).unwrap();
+        let pause = feedback.pause(error, NOW, "job", 20).unwrap();
+        assert_eq!(pause.until, NOW.plus(5_000_000));
+        assert_eq!(pause.counts_until, Some(NOW.plus(605_000_000)));
+        assert_eq!(
+            pause.probe.map(NonZeroU64::get),
+            Some(feedback.default_pause)
+        );
     }
 }

@@ -370,7 +370,7 @@ impl At<'_> {
         }
     }
 
-    fn period(self, object: Json<'_>, name: &str) -> Result<Option<u64>, FieldError> {
+    pub(super) fn period(self, object: Json<'_>, name: &str) -> Result<Option<u64>, FieldError> {
         let Some(found) = present(object, name) else {
             return Ok(None);
         };
@@ -441,6 +441,61 @@ mod tests {
     }
 
     #[test]
+    fn windows_and_measures() {
+        let table = [
+            (
+                r#"{"key":"a","rate":{"limit":5,"period":"PT1M","window":"fixed"}}"#,
+                "a 5/PT1M fixed",
+            ),
+            (
+                r#"{"key":"a","rate":[{"limit":5,"period":"1s","window":"sliding"},
+                    {"limit":9,"period":"month","window":"calendar","tz":"europe/oslo"}]}"#,
+                "a 5/PT1S 9/P1M Europe/Oslo",
+            ),
+            (
+                r#"{"key":"a","limit":9,"period":"P1D","window":"calendar"}"#,
+                "a 9/P1D UTC",
+            ),
+            (
+                r#"{"key":"a","throttle":{"interval":"1s","measure":"completion"}}"#,
+                "a spaced 1/PT1S/1 completion",
+            ),
+        ];
+        for (policy, expected) in table {
+            assert_eq!(line(&read(policy).unwrap().unwrap()), expected, "{policy}");
+        }
+        let wrong = [
+            (r#"{"limit":5,"period":"1s","window":"rolling"}"#, "window"),
+            (r#"{"limit":5,"period":"1s","window":1}"#, "window"),
+            (r#"{"limit":5,"period":"1s","window":"calendar"}"#, "period"),
+            (r#"{"limit":5,"period":60,"window":"calendar"}"#, "period"),
+            (r#"{"limit":5,"window":"calendar"}"#, "period"),
+            (r#"{"limit":5,"period":"1ms","window":"fixed"}"#, "period"),
+            (r#"{"limit":5,"period":"1d","tz":"UTC"}"#, "tz"),
+            (
+                r#"{"limit":5,"period":"1d","window":"calendar","tz":"Mars"}"#,
+                "tz",
+            ),
+            (
+                r#"{"limit":5,"period":"1d","window":"calendar","tz":0}"#,
+                "tz",
+            ),
+            (r#"{"limit":-5,"period":"1d","window":"calendar"}"#, "limit"),
+        ];
+        for (rate, field) in wrong {
+            let error = read(&format!(r#"{{"key":"a","rate":{rate}}}"#)).unwrap_err();
+            assert_eq!(
+                error.field,
+                format!("options.rate_limit.rate.{field}"),
+                "{rate}"
+            );
+        }
+        let measure = r#"{"key":"a","throttle":{"interval":"1s","measure":true}}"#;
+        let error = read(measure).unwrap_err();
+        assert_eq!(error.field, "options.rate_limit.throttle.measure");
+    }
+
+    #[test]
     fn spellings() {
         let table = [
             (
@@ -476,23 +531,6 @@ mod tests {
             (
                 r#"{"key":"a","throttle":{"limit":9,"period":"1s"},"max_per_second":5}"#,
                 "a spaced 5/PT1S/1",
-            ),
-            (
-                r#"{"key":"a","rate":{"limit":5,"period":"PT1M","window":"fixed"}}"#,
-                "a 5/PT1M fixed",
-            ),
-            (
-                r#"{"key":"a","rate":[{"limit":5,"period":"1s","window":"sliding"},
-                    {"limit":9,"period":"month","window":"calendar","tz":"europe/oslo"}]}"#,
-                "a 5/PT1S 9/P1M Europe/Oslo",
-            ),
-            (
-                r#"{"key":"a","limit":9,"period":"P1D","window":"calendar"}"#,
-                "a 9/P1D UTC",
-            ),
-            (
-                r#"{"key":"a","throttle":{"interval":"1s","measure":"completion"}}"#,
-                "a spaced 1/PT1S/1 completion",
             ),
             (r#"{"key":"a"}"#, "a"),
             (

@@ -96,6 +96,54 @@ impl SetLimits {
     }
 }
 
+/// The body of `PUT /throttle/v1/keys/{key}/next-start`, checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NextStart {
+    /// No start before this time.
+    pub at: Timestamp,
+}
+
+impl NextStart {
+    /// Reads `{"at": TIME}` or `{"after": DURATION}` at the time `now`.
+    ///
+    /// # Errors
+    /// The member that is wrong, unknown or missing; a time that has passed or is over 366 days away.
+    pub fn read(body: Json<'_>, now: Timestamp) -> Result<NextStart, FieldError> {
+        let at = At("");
+        let example = "{\"after\": \"PT30S\"}";
+        if body.kind() != Kind::Object {
+            return Err(FieldError {
+                field: "body".into(),
+                message: format!(
+                    "must be an object such as {example}, found {}",
+                    kind_name(body.kind())
+                ),
+            });
+        }
+        known(body, at, &["at", "after"])?;
+        let (name, next) = match (time(body, at, "at", now)?, at.period(body, "after")?) {
+            (Some(next), None) => ("at", next),
+            (None, Some(wait)) => ("after", now.plus(wait)),
+            (Some(_), Some(_)) => {
+                return Err(at.field("after", "stands by itself; leave out at"));
+            }
+            (None, None) => {
+                let message =
+                    format!("is missing, and so is after: give one of them, such as {example}");
+                return Err(at.field("at", message));
+            }
+        };
+        if next <= now {
+            let message = "must be more than nothing; DELETE opens a key";
+            return Err(at.field(name, message));
+        }
+        if next.since(now) > numbers::LONGEST {
+            return Err(at.field(name, "is more than 366 days away"));
+        }
+        Ok(NextStart { at: next })
+    }
+}
+
 impl QueueConfig {
     /// Reads the body of `PUT …/queues/{name}/config`. What is not about limits is the backend's.
     ///
@@ -222,20 +270,30 @@ fn concurrency(value: Json<'_>, at: At<'_>) -> Result<Option<u32>, FieldError> {
 }
 
 fn expiry(body: Json<'_>, at: At<'_>, now: Timestamp) -> Result<Option<Timestamp>, FieldError> {
+    time(body, at, "expires_at", now)
+}
+
+/// A time to come.
+fn time(
+    body: Json<'_>,
+    at: At<'_>,
+    name: &str,
+    now: Timestamp,
+) -> Result<Option<Timestamp>, FieldError> {
     let example = "such as \"2026-02-13T13:00:00Z\"";
-    let Some(text) = at.text(body, "expires_at")? else {
+    let Some(text) = at.text(body, name)? else {
         return Ok(None);
     };
     let time: jiff::Timestamp = text.parse().map_err(|_| {
         at.field(
-            "expires_at",
+            name,
             format!("must be a time with its zone, {example}, found {text:?}"),
         )
     })?;
     let time = Timestamp(u64::try_from(time.as_microsecond()).unwrap_or(0));
     if time <= now {
         let message = format!("has passed: it must be a time to come, {example}");
-        return Err(at.field("expires_at", message));
+        return Err(at.field(name, message));
     }
     Ok(Some(time))
 }
@@ -466,6 +524,44 @@ mod tests {
             ),
         ] {
             assert_eq!(read(body).expect_err(body).field, field, "{body}");
+        }
+    }
+
+    #[test]
+    fn next_starts_and_what_is_wrong_with_them() {
+        let read = |body: &str| NextStart::read(Json::parse(body.as_bytes(), 16).unwrap(), NOW);
+        let later = |seconds: u64| {
+            Ok(NextStart {
+                at: NOW.plus(seconds * 1_000_000),
+            })
+        };
+        assert_eq!(read(r#"{"after":"PT30S"}"#), later(30));
+        assert_eq!(read(r#"{"after":"30s","at":null}"#), later(30));
+        assert_eq!(read(r#"{"at":"2026-02-02T02:41:00Z"}"#), later(60));
+        let wrong = [
+            ("[]", "body", "an object"),
+            ("{}", "at", "is missing"),
+            (r#"{"at":5}"#, "at", "a string"),
+            (r#"{"at":"soon"}"#, "at", "a time"),
+            (r#"{"at":"2026-02-02T02:41:00"}"#, "at", "zone"),
+            (r#"{"at":"2026-02-02T02:39:00Z"}"#, "at", "has passed"),
+            (r#"{"at":"2036-02-02T02:39:00Z"}"#, "at", "366 days"),
+            (r#"{"after":30}"#, "after", "a duration"),
+            (r#"{"after":"30"}"#, "after", "unit"),
+            (r#"{"after":"-PT1S"}"#, "after", "negative"),
+            (r#"{"after":"PT0S"}"#, "after", "more than nothing"),
+            (r#"{"after":"400d"}"#, "after", "366 days"),
+            (
+                r#"{"after":"1s","at":"2026-02-02T02:41:00Z"}"#,
+                "after",
+                "by itself",
+            ),
+            (r#"{"afterwards":"1s"}"#, "afterwards", "`after`"),
+        ];
+        for (body, field, says) in wrong {
+            let error = read(body).unwrap_err();
+            assert_eq!(error.field, field, "{body}");
+            assert!(error.message.contains(says), "{body}: {}", error.message);
         }
     }
 }

@@ -11,10 +11,25 @@ use super::{DEPTH, Proxy, refuse};
 use crate::json::{Json, Kind, Splice};
 use crate::store::Place;
 
-const URI: &str = "urn:ojs:ext:rate-limiting";
-const EXTENSION: &str =
-    r#"{"name":"rate-limiting","uri":"urn:ojs:ext:rate-limiting","version":"1.0.0-rc.1"}"#;
-const CAPABILITY: &str = "rate_limiting";
+/// An extension that the sidecar adds.
+struct Extension {
+    capability: &'static str,
+    uri: &'static str,
+    entry: &'static str,
+}
+
+const EXTENSIONS: [Extension; 2] = [
+    Extension {
+        capability: "rate_limiting",
+        uri: "urn:ojs:ext:rate-limiting",
+        entry: r#"{"name":"rate-limiting","uri":"urn:ojs:ext:rate-limiting","version":"1.0.0-rc.1"}"#,
+    },
+    Extension {
+        capability: "backpressure",
+        uri: "urn:ojs:ext:backpressure",
+        entry: r#"{"name":"backpressure","uri":"urn:ojs:ext:backpressure","version":"1.0.0-rc.1"}"#,
+    },
+];
 
 impl Proxy {
     /// `GET /ojs/manifest`.
@@ -25,7 +40,7 @@ impl Proxy {
             Err(error) => return refuse(&parts, Fault::backend(&error, false)),
         };
         if reply.status.is_success()
-            && let Some(manifest) = with_extension(&reply.body)
+            && let Some(manifest) = with_extensions(&reply.body)
         {
             reply.body = manifest.into();
         }
@@ -48,8 +63,10 @@ impl Proxy {
         };
         let slots = slots.map_or_else(|_| "null".to_owned(), |slots| slots.to_string());
         let throttle = format!(
-            r#"{{"status":"{status}","held":{},"slots":{slots},"version":"{}"}}"#,
+            r#"{{"status":"{status}","held":{},"slots":{slots},"near_bound":{},"blocked":{},"version":"{}"}}"#,
             sidecar.hold.len(),
+            sidecar.pressure.near_bound(),
+            sidecar.pressure.blocked(),
             env!("CARGO_PKG_VERSION"),
         );
         if let Ok(health) = Json::parse(&reply.body, DEPTH)
@@ -63,8 +80,19 @@ impl Proxy {
     }
 }
 
-/// A manifest that names the extension; `None`: it is no JSON object.
-fn with_extension(text: &[u8]) -> Option<Vec<u8>> {
+/// A manifest that names the extensions; `None`: it is no JSON object.
+fn with_extensions(text: &[u8]) -> Option<Vec<u8>> {
+    let mut manifest = text.to_vec();
+    for extension in &EXTENSIONS {
+        manifest = with_extension(&manifest, extension)?;
+    }
+    Some(manifest)
+}
+
+fn with_extension(text: &[u8], extension: &Extension) -> Option<Vec<u8>> {
+    let Extension {
+        capability, entry, ..
+    } = extension;
     let manifest = Json::parse(text, DEPTH).ok()?;
     if manifest.kind() != Kind::Object {
         return None;
@@ -73,46 +101,48 @@ fn with_extension(text: &[u8]) -> Option<Vec<u8>> {
     // Some backends list the names of what they can do, others say yes or no to each.
     match manifest.get_exact("capabilities") {
         Some(list) if list.kind() == Kind::Array => {
-            append(list, &format!("\"{CAPABILITY}\""), &mut splice, |item| {
-                item.text().as_deref() == Some(CAPABILITY)
+            append(list, &format!("\"{capability}\""), &mut splice, |item| {
+                item.text().as_deref() == Some(capability)
             });
         }
         Some(object) if object.kind() == Kind::Object => {
-            put(object, CAPABILITY, "true", &mut splice);
+            put(object, capability, "true", &mut splice);
         }
         _ => {
-            let value = format!(r#"{{"{CAPABILITY}":true}}"#);
+            let value = format!(r#"{{"{capability}":true}}"#);
             put(manifest, "capabilities", &value, &mut splice);
         }
     }
     match manifest.get_exact("extensions") {
-        Some(list) if list.kind() == Kind::Array => add_extension(list, &mut splice),
+        Some(list) if list.kind() == Kind::Array => add_extension(list, extension, &mut splice),
         Some(object) if object.kind() == Kind::Object => match object.get_exact("official") {
-            Some(list) if list.kind() == Kind::Array => add_extension(list, &mut splice),
-            _ => put(object, "official", &format!("[{EXTENSION}]"), &mut splice),
+            Some(list) if list.kind() == Kind::Array => {
+                add_extension(list, extension, &mut splice);
+            }
+            _ => put(object, "official", &format!("[{entry}]"), &mut splice),
         },
         _ => {
-            let value = format!(r#"{{"official":[{EXTENSION}]}}"#);
+            let value = format!(r#"{{"official":[{entry}]}}"#);
             put(manifest, "extensions", &value, &mut splice);
         }
     }
     Some(splice.apply(text))
 }
 
-/// Adds the extension to a list of URIs or of objects, as its first item is.
-fn add_extension(list: Json<'_>, splice: &mut Splice) {
+/// Adds an extension to a list of URIs or of objects, as its first item is.
+fn add_extension(list: Json<'_>, extension: &Extension, splice: &mut Splice) {
     let plain = list
         .items()
         .next()
         .is_some_and(|first| first.kind() == Kind::String);
     let item = if plain {
-        format!("\"{URI}\"")
+        format!("\"{}\"", extension.uri)
     } else {
-        EXTENSION.to_owned()
+        extension.entry.to_owned()
     };
     append(list, &item, splice, |item| {
         let uri = item.get_exact("uri").unwrap_or(item);
-        uri.text().as_deref() == Some(URI)
+        uri.text().as_deref() == Some(extension.uri)
     });
 }
 
@@ -141,45 +171,47 @@ mod tests {
     use super::*;
 
     fn manifest(text: &str) -> String {
-        String::from_utf8(with_extension(text.as_bytes()).unwrap()).unwrap()
+        String::from_utf8(with_extensions(text.as_bytes()).unwrap()).unwrap()
     }
 
     #[test]
-    fn both_shapes_of_manifests_name_the_extension() {
+    fn both_shapes_of_manifests_name_the_extensions() {
+        let [limiting, pressing] = EXTENSIONS.each_ref().map(|extension| extension.entry);
+        let both = format!("{limiting},{pressing}");
         let object = r#"{ "n": 1.0, "capabilities": {"rate_limiting": false, "x":true}, "extensions":{"official": [{"uri":"urn:other"} ]} }"#;
         assert_eq!(
             manifest(object),
             format!(
-                r#"{{ "n": 1.0, "capabilities": {{"rate_limiting": true, "x":true}}, "extensions":{{"official": [{{"uri":"urn:other"}},{EXTENSION} ]}} }}"#
+                r#"{{ "n": 1.0, "capabilities": {{"rate_limiting": true, "x":true,"backpressure":true}}, "extensions":{{"official": [{{"uri":"urn:other"}},{both} ]}} }}"#
             )
         );
         let list = r#"{"capabilities":["batch", "retry" ],"levels":[0,1]}"#;
         assert_eq!(
             manifest(list),
             format!(
-                r#"{{"capabilities":["batch", "retry","rate_limiting" ],"levels":[0,1],"extensions":{{"official":[{EXTENSION}]}}}}"#
+                r#"{{"capabilities":["batch", "retry","rate_limiting","backpressure" ],"levels":[0,1],"extensions":{{"official":[{both}]}}}}"#
             )
         );
         let lists = r#"{"capabilities":[],"extensions":["urn:a"]}"#;
         assert_eq!(
             manifest(lists),
-            r#"{"capabilities":["rate_limiting"],"extensions":["urn:a","urn:ojs:ext:rate-limiting"]}"#
+            r#"{"capabilities":["rate_limiting","backpressure"],"extensions":["urn:a","urn:ojs:ext:rate-limiting","urn:ojs:ext:backpressure"]}"#
         );
         assert_eq!(
             manifest("{}"),
             format!(
-                r#"{{"capabilities":{{"rate_limiting":true}},"extensions":{{"official":[{EXTENSION}]}}}}"#
+                r#"{{"capabilities":{{"rate_limiting":true,"backpressure":true}},"extensions":{{"official":[{both}]}}}}"#
             )
         );
-        assert_eq!(with_extension(b"[]"), None);
-        assert_eq!(with_extension(b"<html>"), None);
+        assert_eq!(with_extensions(b"[]"), None);
+        assert_eq!(with_extensions(b"<html>"), None);
     }
 
     #[test]
-    fn one_that_names_it_already_stays_as_it_is() {
+    fn one_that_names_them_already_stays_as_it_is() {
         for text in [
-            r#"{"capabilities":["rate_limiting"],"extensions":["urn:ojs:ext:rate-limiting"]}"#,
-            r#"{"capabilities":{"rate_limiting":true},"extensions":{"official":[{"uri":"urn:ojs:ext:rate-limiting","version":"2"}]}}"#,
+            r#"{"capabilities":["rate_limiting","backpressure"],"extensions":["urn:ojs:ext:backpressure","urn:ojs:ext:rate-limiting"]}"#,
+            r#"{"capabilities":{"rate_limiting":true,"backpressure":true},"extensions":{"official":[{"uri":"urn:ojs:ext:rate-limiting","version":"2"},{"uri":"urn:ojs:ext:backpressure"}]}}"#,
         ] {
             assert_eq!(manifest(text), text);
         }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
+use tokio::sync::mpsc;
 
 pub use crate::upstream::BodyError;
 use crate::upstream::{NotCollected, ReplyBody, collect};
@@ -26,6 +27,7 @@ enum Kind {
     Whole(Bytes),
     Watched(Bytes, Option<Box<dyn Watch>>),
     Stream(ReplyBody),
+    Frames(mpsc::Receiver<Bytes>),
 }
 
 impl Body {
@@ -39,6 +41,11 @@ impl Body {
     pub fn watched(bytes: Bytes, watch: impl Watch + 'static) -> Body {
         Body(Kind::Watched(bytes, Some(Box::new(watch))))
     }
+
+    /// A body that goes on until the sender is dropped. Its length is not told before.
+    pub fn frames(frames: mpsc::Receiver<Bytes>) -> Body {
+        Body(Kind::Frames(frames))
+    }
 }
 
 impl fmt::Debug for Body {
@@ -48,6 +55,7 @@ impl fmt::Debug for Body {
             Kind::Whole(bytes) => write!(f, "Whole({} bytes)", bytes.len()),
             Kind::Watched(bytes, _) => write!(f, "Watched({} bytes)", bytes.len()),
             Kind::Stream(_) => f.write_str("Stream"),
+            Kind::Frames(_) => f.write_str("Frames"),
         }
     }
 }
@@ -75,6 +83,11 @@ impl http_body::Body for Body {
         let this = self.get_mut();
         let bytes = match &mut this.0 {
             Kind::Stream(body) => return Pin::new(body).poll_frame(cx),
+            Kind::Frames(frames) => {
+                return frames
+                    .poll_recv(cx)
+                    .map(|next| next.map(|bytes| Ok(Frame::data(bytes))));
+            }
             Kind::Empty => return Poll::Ready(None),
             Kind::Whole(bytes) => bytes,
             Kind::Watched(bytes, watch) => {
@@ -94,7 +107,7 @@ impl http_body::Body for Body {
             Kind::Empty => true,
             Kind::Whole(bytes) => bytes.is_empty(),
             // Not before it was polled: that is what the watch waits for.
-            Kind::Watched(..) => false,
+            Kind::Watched(..) | Kind::Frames(_) => false,
             Kind::Stream(body) => body.is_end_stream(),
         }
     }
@@ -106,6 +119,7 @@ impl http_body::Body for Body {
                 SizeHint::with_exact(bytes.len() as u64)
             }
             Kind::Stream(body) => body.size_hint(),
+            Kind::Frames(_) => SizeHint::default(),
         }
     }
 }

@@ -168,6 +168,7 @@ impl Proxy {
             return Ok(Answer::Jobs { short: true });
         };
         let sent = Instant::now();
+        let mark = sidecar.pressure.mark();
         sidecar.hold.asking(first, n, sent);
         let answer = super::call(self, "fetch", wanted.call(body.into())).await;
         let origin = Origin {
@@ -181,6 +182,7 @@ impl Proxy {
             claim_id: &claim_id,
             visibility: wanted.visibility,
             sent,
+            mark,
         };
         let kept = match &answer {
             Ok(reply) => self.keep(reply, &origin).await,
@@ -233,7 +235,9 @@ impl Proxy {
         for queue in &queues {
             sidecar.unpause(queue, origin.sent);
         }
+        let claimed = sidecar.by_queue(&held);
         sidecar.hold.add(held);
+        sidecar.fetched(&claimed, origin.mark, false);
         Some(Kept {
             jobs: jobs_came,
             queues,

@@ -17,7 +17,7 @@ use crate::upstream::Call;
 
 /// How an attempt to end a job came out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum End {
+pub(super) enum End {
     /// It is discarded, or cancelled where it cannot be discarded.
     Dropped,
     /// It ended in another way, or its claim is not ours any more.
@@ -45,7 +45,8 @@ impl Proxy {
         let sidecar = &self.sidecar;
         let (job, generation) = (&held.claimed.job, held.claimed.generation);
         let end = if Instant::now() < held.deadline {
-            self.end_refused(held).await
+            let nack = final_nack(held);
+            self.end_claimed(held.claimed.scope, job, nack).await
         } else {
             // Perhaps not ours any more; the heartbeats of the sweep will tell.
             End::Open
@@ -66,12 +67,11 @@ impl Proxy {
     }
 
     /// A nack that allows no retry, and a cancel where the backend retries all the same.
-    async fn end_refused(&self, held: &Held) -> End {
-        let (scope, job) = (held.claimed.scope, &held.claimed.job);
+    pub(super) async fn end_claimed(&self, scope: u64, job: &Arc<str>, nack: String) -> End {
         if self.sidecar.backend.retries_always() {
             return self.cancel_refused(scope, job).await;
         }
-        let call = super::post(self, scope, "/ojs/v1/workers/nack", final_nack(held));
+        let call = super::post(self, scope, "/ojs/v1/workers/nack", nack);
         let answer = super::call(self, "drop", call).await;
         let reply = answer.ok().filter(|reply| reply.status.is_success());
         let said = reply.as_ref().and_then(|reply| state_in(&reply.body));

@@ -14,6 +14,7 @@ use crate::json::{self, Json, JsonError, Kind, Splice};
 use crate::limit::Space;
 use crate::metrics::Event;
 use crate::policy::{self, Accept, FieldError, JobView, PolicySet, Sent};
+use crate::pressure::Places;
 use crate::upstream::Call;
 
 /// The option whose value backends do not give back.
@@ -45,15 +46,26 @@ impl Proxy {
         sends: Sends,
     ) -> Response<Body> {
         let sidecar = &self.sidecar;
+        let mut places = None;
+        if sends != Sends::Templates && sidecar.pressure.any() {
+            match Box::pin(self.admit(&parts, &body, sends)).await {
+                Ok(found) => places = found,
+                Err(fault) => return refuse(&parts, fault),
+            }
+        }
         let policies = std::sync::Arc::clone(&sidecar.live().policies);
         let brings = policies.accept() != Accept::Ignore && json::may_name(&body, mirror::NEEDLE);
         let limits = !policies.is_empty() || sidecar.store.overrides().any(Space::Queue);
         let matters =
             brings || (limits && (policies.rejects() || json::may_name(&body, VISIBILITY)));
-        if !matters {
+        if !matters && places.is_none() {
             return self.send_on(&mut parts, body).await;
         }
-        let (body, keys) = match self.prepared(&parts, &body, sends, &policies) {
+        let prepared = match matters {
+            true => self.prepared(&parts, &body, sends, &policies),
+            false => Ok(None),
+        };
+        let (body, keys) = match prepared {
             // A template is no job that waits.
             Ok(Some((spliced, _))) if sends == Sends::Templates => {
                 (Bytes::from(spliced), Vec::new())
@@ -72,21 +84,41 @@ impl Proxy {
             }
         };
         drop(policies);
+        self.send_counted(parts, body, keys, places).await
+    }
+
+    /// Forwards a body whose jobs count: the call runs to its end although the producer hangs up, so that
+    /// what is counted is what is stored.
+    async fn send_counted(
+        &self,
+        mut parts: Parts,
+        body: Bytes,
+        keys: Vec<crate::limit::Limited>,
+        mut places: Option<Places>,
+    ) -> Response<Body> {
         let proxy = self.clone();
+        let scope = match &places {
+            Some(_) => self.sidecar.scopes.of(&parts.headers),
+            None => 0,
+        };
         let call = self.enqueue_call(&mut parts, body);
-        // The job may be stored although its producer hangs up: the call runs to its end, so that what
-        // is counted is what is stored.
         let work = async move {
-            let answer = super::call(&proxy, "enqueue", call).await;
-            if answer
-                .as_ref()
-                .is_ok_and(|reply| reply.status == http::StatusCode::CREATED)
-            {
+            if let Some(places) = &mut places {
+                places.sending();
+            }
+            let mut answer = super::call(&proxy, "enqueue", call).await;
+            if let Some(places) = places {
+                let to_drop = proxy.sidecar.settle_places(places, &mut answer);
+                if !to_drop.is_empty() {
+                    proxy.drop_oldest(to_drop, scope).await;
+                }
+            }
+            if (answer.as_ref()).is_ok_and(|reply| reply.status == http::StatusCode::CREATED) {
                 proxy.sidecar.enqueued(keys);
             }
             answer
         };
-        match to_the_end(&sidecar.tasks, Client::default(), work).await {
+        match to_the_end(&self.sidecar.tasks, Client::default(), work).await {
             Ok(reply) => self.theirs(&parts, reply),
             Err(error) => refuse(&parts, Fault::backend(&error, true)),
         }

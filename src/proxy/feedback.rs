@@ -1,11 +1,94 @@
 //! Dynamic limits (rate-limiting text, section 9): a nack that says that the service behind a job
-//! limits us shuts the keys of that job until then.
+//! limits us shuts the keys of that job until then, for longer each time where there is backoff. A job
+//! that succeeds ends that, and opens a key that it was let through to probe.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{DEPTH, Proxy};
 use crate::json::Json;
-use crate::limit::{Key, Limits, Space, Timestamp};
+use crate::limit::{Key, Limited, Limits, Space, Timestamp};
 use crate::policy::Pause;
 use crate::store::{Change, Claimed, Row};
+
+/// The most keys whose refusals are counted.
+const COUNTED: usize = 10_000;
+
+/// How often in a row keys were refused by the services behind them, as far as this sidecar saw.
+#[derive(Default, Debug)]
+pub(super) struct Refusals {
+    /// How many keys are counted, so that none costs one look.
+    keys: AtomicUsize,
+    by_key: Mutex<HashMap<Key, Refused>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Refused {
+    times: u32,
+    last: Timestamp,
+    /// Forgotten then.
+    until: Timestamp,
+}
+
+impl Refusals {
+    /// The number of the refusal of a job that `started` then. Jobs that were out together when the key
+    /// was refused are one refusal.
+    fn times(&self, key: &Key, started: Option<Timestamp>, now: Timestamp) -> u32 {
+        let known = self.lock().get(key).copied();
+        match known.filter(|known| known.until > now) {
+            None => 1,
+            Some(known) if started.is_some_and(|started| started > known.last) => {
+                known.times.saturating_add(1)
+            }
+            Some(known) => known.times,
+        }
+    }
+
+    /// Counts it.
+    fn refused(&self, key: &Key, times: u32, now: Timestamp, until: Timestamp) {
+        let mut keys = self.lock();
+        let known = keys.get(key).filter(|known| known.times == times);
+        // The first of those that were out together says since when.
+        let last = known.map_or(now, |known| known.last);
+        if keys.len() >= COUNTED && !keys.contains_key(key) {
+            keys.retain(|_, known| known.until > now);
+        }
+        if keys.len() < COUNTED || keys.contains_key(key) {
+            keys.insert(key.clone(), Refused { times, last, until });
+        }
+        self.keys.store(keys.len(), Ordering::Relaxed);
+    }
+
+    /// A job of the key that started then has succeeded: it starts anew, unless the job was out already
+    /// when the key was refused.
+    fn succeeded(&self, key: &Key, started: Timestamp) {
+        if self.is_empty() {
+            return;
+        }
+        let mut keys = self.lock();
+        if keys.get(key).is_some_and(|known| started > known.last) {
+            keys.remove(key);
+        }
+        self.keys.store(keys.len(), Ordering::Relaxed);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.keys.load(Ordering::Relaxed) == 0
+    }
+
+    /// Forgets one key.
+    pub(super) fn forget(&self, key: &Key) {
+        let mut keys = self.lock();
+        keys.remove(key);
+        self.keys.store(keys.len(), Ordering::Relaxed);
+    }
+
+    // Nothing in here panics between two steps that belong together.
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Refused>> {
+        self.by_key.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl Proxy {
     /// The backend has accepted this nack of a job that was out under `row`. Before its slots end: what
@@ -18,50 +101,143 @@ impl Proxy {
             return;
         };
         let sidecar = &self.sidecar;
-        let policies = std::sync::Arc::clone(&sidecar.live().policies);
+        let policies = Arc::clone(&sidecar.live().policies);
         let (claimed, now) = (&row.claimed, sidecar.store.now());
-        let mut done: Vec<&Key> = Vec::new();
-        for limited in claimed.limited.iter().filter(|l| l.space == Space::Job) {
-            if done.contains(&&limited.key) {
-                continue;
-            }
-            done.push(&limited.key);
-            let asked = policies.pause(&claimed.limited, &limited.key, error, now, &claimed.job);
+        for key in job_keys(&claimed.limited) {
+            let times = sidecar.vendors.times(key, row.started, now);
+            let job = (&*claimed.job, times);
+            let asked = policies.pause(&claimed.limited, key, error, now, job);
             if let Some((pause, policy)) = asked {
-                self.shut(claimed, &limited.key, pause, policy, now).await;
+                if let Some(until) = pause.counts_until {
+                    sidecar.vendors.refused(key, times, now, until);
+                }
+                self.shut(claimed, key, pause, policy, now).await;
             }
         }
     }
 
-    /// Shuts a key; one that is shut for longer stays so.
+    /// The backend has accepted the ACK of a job that was out under `row`.
+    pub(super) async fn succeeded(&self, row: &Row) {
+        let Some(started) = row.started else { return };
+        let sidecar = &self.sidecar;
+        let policies = Arc::clone(&sidecar.live().policies);
+        if sidecar.vendors.is_empty() && !policies.probing() {
+            return;
+        }
+        let limited = &row.claimed.limited;
+        for key in job_keys(limited) {
+            sidecar.vendors.succeeded(key, started);
+            if !policies.probes(limited, key) {
+                continue;
+            }
+            let open = Change::Open {
+                key: key.clone(),
+                started,
+            };
+            if let Ok(true) = sidecar.store.set(open).await {
+                tracing::info!(%key, "a probe came through: the key is open again");
+                sidecar.hold.wake(limited);
+            }
+        }
+    }
+
+    /// Shuts a key; one that is shut for longer stays so, whoever else says so at the same time.
     async fn shut(&self, by: &Claimed, key: &Key, pause: Pause, policy: &str, now: Timestamp) {
         let sidecar = &self.sidecar;
         sidecar.metrics.shut(policy);
         let no_limits = Limits::default();
         let usage = sidecar.store.usage(Space::Job, key, &no_limits).await;
         let before = usage.ok().flatten().and_then(|usage| usage.shut_until);
-        if before.is_some_and(|before| before >= pause.until) {
-            return;
-        }
         let change = Change::Shut {
             key: key.clone(),
             until: pause.until,
             at_least: true,
-            probe: None,
+            probe: pause.probe,
         };
         let seconds = pause.until.since(now) as f64 / 1e6;
         let set = sidecar.store.set(change).await;
-        if set.is_ok() {
+        if let Ok(true) = set {
             sidecar.tell_adjusted(by, key, pause);
         }
         match (set, before) {
             (Err(error), _) => tracing::warn!(%key, policy, %error, "a key could not be shut"),
-            (Ok(_), None) => {
+            (Ok(false), _) => {}
+            (Ok(true), None) => {
                 tracing::info!(%key, policy, seconds, reason = pause.reason, "the service behind this key limits us: no starts until then");
             }
-            (Ok(_), Some(_)) => {
+            (Ok(true), Some(_)) => {
                 tracing::debug!(%key, policy, seconds, reason = pause.reason, "shut for longer");
             }
         }
+    }
+}
+
+/// The job keys among a job's limits, each once.
+fn job_keys(limited: &[Limited]) -> impl Iterator<Item = &Key> {
+    let of = |one: &Limited, key: &Key| one.space == Space::Job && one.key == *key;
+    let first = move |n: usize, key: &Key| !limited.iter().take(n).any(|one| of(one, key));
+    let keys = limited.iter().enumerate();
+    keys.filter(move |(n, one)| one.space == Space::Job && first(*n, &one.key))
+        .map(|(_, one)| &one.key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp(1_800_000_000_000_000 + seconds * 1_000_000)
+    }
+
+    #[test]
+    fn refusals_in_a_row_are_counted_until_one_job_succeeds() {
+        let (refusals, key) = (Refusals::default(), Key::new("k").unwrap());
+        let refuse = |started: u64, now: u64| {
+            let times = refusals.times(&key, Some(at(started)), at(now));
+            refusals.refused(&key, times, at(now), at(now + 100));
+            times
+        };
+        assert_eq!(refuse(0, 10), 1);
+        assert_eq!((refuse(1, 11), refuse(2, 12)), (1, 1), "out together");
+        assert_eq!(
+            refuse(11, 20),
+            2,
+            "started after the first of them was refused"
+        );
+        assert_eq!(refuse(30, 31), 3);
+        refusals.succeeded(&key, at(31));
+        assert_eq!(
+            refuse(40, 41),
+            4,
+            "the success was of a job that was out already"
+        );
+        refusals.succeeded(&key, at(42));
+        assert_eq!(refuse(50, 51), 1);
+        assert_eq!(refuse(52, 53), 2);
+        assert_eq!(refuse(200, 201), 1, "long ago");
+        refusals.forget(&key);
+        assert_eq!(refuse(202, 203), 1);
+        assert_eq!(
+            refusals.times(&key, None, at(204)),
+            1,
+            "no one knows when it started"
+        );
+    }
+
+    #[test]
+    fn what_is_counted_is_bounded() {
+        let refusals = Refusals::default();
+        let key = |n: usize| Key::new(&format!("k{n}")).unwrap();
+        for n in 0..COUNTED {
+            refusals.refused(&key(n), 1, at(0), at(if n % 2 == 0 { 10 } else { 100 }));
+        }
+        refusals.refused(&key(COUNTED), 1, at(1), at(100));
+        assert_eq!(refusals.lock().len(), COUNTED, "full");
+        refusals.refused(&key(COUNTED), 1, at(11), at(100));
+        assert_eq!(
+            refusals.lock().len(),
+            COUNTED / 2 + 1,
+            "what is over makes place"
+        );
     }
 }

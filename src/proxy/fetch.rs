@@ -27,6 +27,7 @@ use crate::hold::{Lane, Prospect};
 use crate::json::{Json, Kind};
 use crate::limit::{EARLY, Space};
 use crate::policy::{Accept, PolicySet};
+use crate::pressure::Mark;
 use crate::upstream::{Reply, UpstreamError};
 
 /// What a FETCH came to.
@@ -146,6 +147,7 @@ impl Proxy {
     /// limits of their own came back, or `all` that comes is to be looked at.
     async fn pass_whole(&self, parts: &Parts, wanted: &Wanted, all: bool, live: &Live) -> Whole {
         let sent = Instant::now();
+        let mark = self.sidecar.pressure.mark();
         let reply = match self.upstream.call(wanted.call(wanted.body.clone())).await {
             Ok(reply) => reply,
             Err(error) => return Whole::Answer(refuse(parts, Fault::backend(&error, false))),
@@ -155,6 +157,7 @@ impl Proxy {
         let brings = live.policies.accept() != Accept::Ignore
             && crate::json::contains(&reply.body, mirror::NEEDLE);
         if !all && !brings {
+            self.passing(&wanted.body, &reply, mark);
             return Whole::Answer(self.theirs(parts, reply));
         }
         let asked = read(&wanted.body);
@@ -170,10 +173,20 @@ impl Proxy {
             claim_id: &claim_id,
             visibility,
             sent,
+            mark,
         };
         match self.keep(&reply, &origin).await {
             Some(kept) if kept.jobs > 0 => Whole::Kept(kept),
             _ => Whole::Answer(self.theirs(parts, reply)),
+        }
+    }
+
+    /// The jobs of a reply that passes as it is wait no longer.
+    fn passing(&self, asked: &[u8], reply: &Reply, mark: Mark) {
+        if self.sidecar.pressure.any()
+            && let Some(asked) = read(asked)
+        {
+            self.sidecar.passed(reply, &asked.queues, asked.count, mark);
         }
     }
 

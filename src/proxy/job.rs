@@ -12,6 +12,7 @@ use crate::hold::{self, Held};
 use crate::json::Json;
 use crate::limit::OnLimit;
 use crate::policy::{self, JobLimits, JobPolicy, JobView};
+use crate::pressure::Mark;
 use crate::store::Claimed;
 
 /// The circumstances of a claim.
@@ -28,6 +29,8 @@ pub(super) struct Origin<'a> {
     pub(super) visibility: Option<Duration>,
     /// When the claim was sent, the latest moment from which its visibility surely counts.
     pub(super) sent: Instant,
+    /// When it was sent, in the order of things.
+    pub(super) mark: Mark,
 }
 
 impl Origin<'_> {

@@ -55,7 +55,7 @@ impl Named {
             .map(|entry| (entry.limits.clone(), entry.pending))
     }
 
-    fn keys(&self) -> Vec<Key> {
+    pub(super) fn keys(&self) -> Vec<Key> {
         let named = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         named.keys().cloned().collect()
     }

@@ -49,7 +49,9 @@ impl Sidecar {
         });
         // Most of the work is done before the swap and outside all locks.
         let limits = self.under(&next, self.hold.before(edition));
+        let bounds = Arc::clone(&next.settings.bounds);
         let last = self.live.swap(Arc::clone(&next));
+        self.pressure.publish(bounds, self.now());
         self.hold.relimit(edition, limits);
         // Those that came meanwhile. Any that are in hand just now follow when they are next picked.
         let limits = self.under(&next, self.hold.before(edition));

@@ -15,7 +15,7 @@ use super::shape::rfc3339;
 use super::{DEPTH, Proxy, mirror};
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Timestamp;
-use crate::upstream::{Call, Reply};
+use crate::upstream::{Call, Reply, UpstreamError};
 
 impl Proxy {
     /// `GET` of one job or a list of jobs.
@@ -36,14 +36,20 @@ impl Proxy {
 
     /// `GET` of one queue's numbers or of all.
     pub(super) async fn show_queues(&self, parts: Parts, queue: Option<&str>) -> Response<Body> {
-        let mut reply = match self
-            .upstream
-            .call(self.plain_call(&parts, Bytes::new()))
-            .await
-        {
-            Ok(reply) => reply,
-            Err(error) => return refuse(&parts, Fault::backend(&error, false)),
-        };
+        match self.queues(&parts, queue).await {
+            Ok(reply) => self.theirs(&parts, reply),
+            Err(error) => refuse(&parts, Fault::backend(&error, false)),
+        }
+    }
+
+    /// The backend's reply with its counts put right.
+    pub(super) async fn queues(
+        &self,
+        parts: &Parts,
+        queue: Option<&str>,
+    ) -> Result<Reply, UpstreamError> {
+        let call = self.plain_call(parts, Bytes::new());
+        let mut reply = self.upstream.call(call).await?;
         let counts = self.sidecar.hold.counts();
         if !counts.is_empty() && reply.status == StatusCode::OK {
             let later = self.sidecar.hold.rescheduled(self.sidecar.store.now());
@@ -59,7 +65,13 @@ impl Proxy {
                 reply.body = body.into();
             }
         }
-        self.theirs(&parts, reply)
+        if let Some(queue) = queue
+            && reply.status == StatusCode::OK
+            && let Some(body) = self.sidecar.with_depth(&reply.body, queue)
+        {
+            reply.body = body.into();
+        }
+        Ok(reply)
     }
 
     /// Cancel or delete of a job: a held one is hidden first, then the call goes on.
@@ -70,6 +82,7 @@ impl Proxy {
         let call = self.plain_call(&parts, body);
         let name = job.to_owned();
         let task = sidecar.tasks.spawn(async move {
+            let mark = proxy.sidecar.pressure.mark();
             let mut answer = super::call(&proxy, "cancel", call).await;
             if let Ok(reply) = &mut answer
                 && hidden
@@ -81,6 +94,10 @@ impl Proxy {
                 Ok(reply) if reply.status.is_success() => {
                     proxy.sidecar.hold.forget(&name);
                     proxy.sidecar.end(&name, None).await;
+                    if !hidden {
+                        proxy.sidecar.cancelled(reply, mark);
+                    }
+                    proxy.sidecar.made_room();
                 }
                 // Gone or in another state: the next proof tells, if it is still ours.
                 _ if hidden => proxy.sidecar.hold.show(&name),

@@ -88,7 +88,7 @@ impl Sidecar {
     }
 
     /// The limits of a key are others now: what waits for it is asked again.
-    fn changed(&self, space: Space, key: Key) {
+    pub(super) fn changed(&self, space: Space, key: Key) {
         self.hold.wake(&[Limited {
             space,
             key,

@@ -1,5 +1,5 @@
-//! `…/queues/{name}/config` of the admin API: `concurrency` and `rate_limit` are ours, the rest is the
-//! backend's, if it has the route.
+//! `…/queues/{name}/config` of the admin API: `concurrency`, `rate_limit` and `backpressure` are ours, the
+//! rest is the backend's, if it has the route.
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -13,8 +13,17 @@ use super::{DEPTH, Proxy, refuse};
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Limits;
 use crate::policy::QueueConfig;
+use crate::pressure::Given;
+use crate::pressure::bounds::MOST_SET;
 use crate::store::Override;
 use crate::upstream::{Reply, UpstreamError};
+
+/// What a PUT sets.
+struct Wanted {
+    limits: QueueConfig,
+    /// `Some(None)` takes away what was set before.
+    bounds: Option<Option<Given>>,
+}
 
 impl Proxy {
     /// Answers a read or a change of a queue's config.
@@ -37,17 +46,20 @@ impl Proxy {
         }
     }
 
-    /// `None`: it says nothing of limits, or is not JSON, which the backend will say.
-    fn read_config(&self, parts: &Parts, body: &[u8]) -> Result<Option<QueueConfig>, Fault> {
+    /// `None`: it says nothing of limits or bounds, or is not JSON, which the backend will say.
+    fn read_config(&self, parts: &Parts, body: &[u8]) -> Result<Option<Wanted>, Fault> {
         let Ok(body) = json(body) else {
             return Ok(None);
         };
-        let config = QueueConfig::read(body).map_err(field)?;
-        if config.is_silent() {
+        let wanted = Wanted {
+            limits: QueueConfig::read(body).map_err(field)?,
+            bounds: Given::read(body).map_err(field)?,
+        };
+        if wanted.limits.is_silent() && wanted.bounds.is_none() {
             return Ok(None);
         }
         self.sidecar.may_write(parts)?;
-        Ok(Some(config))
+        Ok(Some(wanted))
     }
 
     /// The backend goes first: what it refuses changes nothing.
@@ -56,7 +68,7 @@ impl Proxy {
         parts: &Parts,
         body: Bytes,
         queue: &str,
-        config: QueueConfig,
+        wanted: Wanted,
     ) -> Response<Body> {
         let reply = match self.ask_config(parts, body).await {
             Ok(reply) => reply,
@@ -65,18 +77,35 @@ impl Proxy {
         if !reply.status.is_success() && !has_no_route(reply.status) {
             return self.theirs(parts, reply);
         }
-        let before = self.sidecar.set_for_queue(queue);
+        match self.set_config(queue, wanted).await {
+            Ok(()) if has_no_route(reply.status) => self.alone(parts, queue),
+            Ok(()) => self.with_limits(parts, reply, queue),
+            Err(fault) => refuse(parts, fault),
+        }
+    }
+
+    async fn set_config(&self, queue: &str, wanted: Wanted) -> Result<(), Fault> {
+        let sidecar = &self.sidecar;
+        if let Some(bounds) = wanted.bounds {
+            let shown = bounds.as_ref().map(Given::to_json).unwrap_or_default();
+            if !sidecar.pressure.set(queue, bounds, sidecar.now()) {
+                let message = format!("bounds are set for {MOST_SET} queues already");
+                return Err(Fault::new(StatusCode::CONFLICT, "conflict", message));
+            }
+            tracing::info!(queue, bounds = shown, "bounds set over HTTP");
+        }
+        if wanted.limits.is_silent() {
+            return Ok(());
+        }
+        let before = sidecar.set_for_queue(queue);
         let before = before.map(|set| set.limits.clone()).unwrap_or_default();
-        let limits = config.over(before);
+        let limits = wanted.limits.over(before);
         let set = (limits != Limits::default()).then(|| Override {
             limits,
             ..Override::default()
         });
-        match self.set_queue(queue, set).await {
-            Ok(_) if has_no_route(reply.status) => self.alone(parts, queue),
-            Ok(_) => self.with_limits(parts, reply, queue),
-            Err(fault) => refuse(parts, fault),
-        }
+        self.set_queue(queue, set).await?;
+        Ok(())
     }
 
     /// Sends the request on; the control token stays here.
@@ -118,6 +147,22 @@ impl Proxy {
         self.theirs(parts, reply)
     }
 
+    /// `GET …/admin/queues/{name}`: what was set here is in its `configuration`, beside the backend's.
+    pub(super) async fn show_queue(&self, parts: Parts, queue: &str) -> Response<Body> {
+        match self.queues(&parts, Some(queue)).await {
+            Ok(mut reply) => {
+                let ours = self.members(queue);
+                if reply.status == StatusCode::OK
+                    && let Some(body) = configured(&reply.body, &ours)
+                {
+                    reply.body = body.into();
+                }
+                self.theirs(&parts, reply)
+            }
+            Err(error) => refuse(&parts, Fault::backend(&error, false)),
+        }
+    }
+
     /// The whole answer, where the backend has none.
     fn alone(&self, parts: &Parts, queue: &str) -> Response<Body> {
         let mut text = format!(r#"{{"queue":{}"#, quote(queue));
@@ -128,17 +173,53 @@ impl Proxy {
     }
 
     fn members(&self, queue: &str) -> Vec<(&'static str, String)> {
-        let Some(set) = self.sidecar.set_for_queue(queue) else {
-            return Vec::new();
-        };
-        let slots = set.limits.concurrency.map(|slots| slots.to_string());
-        let rate_limit = shape::queue_rate_limit(&set.limits);
-        let members = [("concurrency", slots), ("rate_limit", rate_limit)];
+        let set = self.sidecar.set_for_queue(queue);
+        let limits = set.as_ref().map(|set| &set.limits);
+        let slots = limits.and_then(|limits| limits.concurrency);
+        let rate_limit = limits.and_then(shape::queue_rate_limit);
+        let bounds = self.sidecar.pressure.given(queue);
+        let members = [
+            ("concurrency", slots.map(|slots| slots.to_string())),
+            ("rate_limit", rate_limit),
+            ("backpressure", bounds.map(|bounds| bounds.to_json())),
+        ];
         let given = members.into_iter();
         given
             .filter_map(|(name, value)| Some((name, value?)))
             .collect()
     }
+}
+
+/// A queue's view with these members in its `configuration`; `None`: there is nothing to add.
+fn configured(body: &[u8], ours: &[(&'static str, String)]) -> Option<Vec<u8>> {
+    let whole = Json::parse(body, DEPTH).ok()?;
+    if ours.is_empty() || whole.kind() != Kind::Object {
+        return None;
+    }
+    let mut splice = Splice::new();
+    let config = whole.get_exact("configuration");
+    match config.filter(|config| config.kind() == Kind::Object) {
+        Some(config) => {
+            for (name, value) in ours {
+                match config.get_exact(name) {
+                    Some(theirs) => splice.replace(theirs.range(), value.as_str()),
+                    None => splice.add_member(config, name, value.as_bytes()),
+                }
+            }
+        }
+        None => {
+            let members: Vec<String> = ours
+                .iter()
+                .map(|(name, value)| format!("\"{name}\":{value}"))
+                .collect();
+            let members = format!("{{{}}}", members.join(","));
+            match config {
+                Some(theirs) => splice.replace(theirs.range(), members),
+                None => splice.add_member(whole, "configuration", members.as_bytes()),
+            }
+        }
+    }
+    Some(splice.apply(body))
 }
 
 /// What backends without the route answer.
@@ -147,4 +228,36 @@ fn has_no_route(status: StatusCode) -> bool {
         status,
         StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_here_stands_in_the_configuration() {
+        let ours = [
+            ("concurrency", "5".to_owned()),
+            ("rate_limit", r#"{"limit":9}"#.to_owned()),
+        ];
+        let table = [
+            (
+                r#"{"name":"q","paused":false}"#,
+                r#"{"name":"q","paused":false,"configuration":{"concurrency":5,"rate_limit":{"limit":9}}}"#,
+            ),
+            (
+                r#"{"configuration":{"concurrency":0,"retention":{"days":3}}}"#,
+                r#"{"configuration":{"concurrency":5,"retention":{"days":3},"rate_limit":{"limit":9}}}"#,
+            ),
+            (
+                r#"{"configuration":null,"n":1}"#,
+                r#"{"configuration":{"concurrency":5,"rate_limit":{"limit":9}},"n":1}"#,
+            ),
+        ];
+        for (theirs, expected) in table {
+            let merged = configured(theirs.as_bytes(), &ours).unwrap();
+            assert_eq!(String::from_utf8(merged).unwrap(), expected);
+        }
+        assert!(configured(b"{}", &[]).is_none() && configured(b"[]", &ours).is_none());
+    }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{self, HeaderMap, HeaderValue};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Response, StatusCode};
 use serde::Serialize;
@@ -32,8 +32,19 @@ pub struct Fault {
     pub retry_after: Option<Duration>,
     /// Facts for programs.
     pub details: Map<String, Value>,
+    /// What else a text wants in the answer.
+    pub more: Option<Box<More>>,
     /// The connection cannot be used after this.
     pub close: bool,
+}
+
+/// What else stands in an answer.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct More {
+    /// Members of `error`.
+    pub members: Map<String, Value>,
+    /// Headers.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 #[derive(Serialize)]
@@ -49,6 +60,8 @@ struct Inner<'a> {
     request_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<&'a str>,
+    #[serde(flatten)]
+    members: Option<&'a Map<String, Value>>,
     #[serde(skip_serializing_if = "Map::is_empty")]
     details: &'a Map<String, Value>,
 }
@@ -64,6 +77,7 @@ impl Fault {
             hint: None,
             retry_after: None,
             details: Map::new(),
+            more: None,
             close: false,
         }
     }
@@ -161,6 +175,7 @@ impl Fault {
                     .and_then(|id| id.to_str().ok())
                     .unwrap_or_default(),
                 hint: self.hint,
+                members: self.more.as_ref().map(|more| &more.members),
                 details: &self.details,
             },
         });
@@ -175,6 +190,9 @@ impl Fault {
         }
         if let Some(after) = self.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(retry_seconds(after)));
+        }
+        if let Some(more) = &self.more {
+            headers.extend(more.headers.iter().cloned());
         }
         if self.close {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));

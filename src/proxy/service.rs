@@ -62,8 +62,11 @@ impl Proxy {
             | Operation::AdminJob { .. }
             | Operation::AdminJobs
             | Operation::DeadLetters => Box::pin(self.show_jobs(request.into_parts().0)).await,
-            Operation::QueueStats { queue } | Operation::AdminQueue { queue } => {
+            Operation::QueueStats { queue } => {
                 Box::pin(self.show_queues(request.into_parts().0, Some(&queue))).await
+            }
+            Operation::AdminQueue { queue } => {
+                Box::pin(self.show_queue(request.into_parts().0, &queue)).await
             }
             Operation::Queues | Operation::AdminQueues | Operation::AdminStats => {
                 Box::pin(self.show_queues(request.into_parts().0, None)).await
@@ -79,6 +82,7 @@ impl Proxy {
             }
             Operation::Manifest => Box::pin(self.manifest(request.into_parts().0)).await,
             Operation::Health => Box::pin(self.health(request.into_parts().0)).await,
+            Operation::EventStream => Box::pin(self.event_stream(request.into_parts().0)).await,
             _ => self.pass(request).await,
         }
     }

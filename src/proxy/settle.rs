@@ -205,10 +205,17 @@ impl Proxy {
         }
         let body = call.body.clone();
         let answer = self.insist(call, scope, verb, &job, row.as_ref()).await;
-        if let (Verb::Nack, Some(row), Ok(reply)) = (verb, &row, &answer)
+        if let (Verb::Nack, Ok(reply)) = (verb, &answer) {
+            let queue = row.as_ref().map(|row| &*row.claimed.queue);
+            sidecar.nacked(reply, queue);
+        }
+        if let (Some(row), Ok(reply)) = (&row, &answer)
             && reply.status.is_success()
         {
-            self.heed(row, &body).await;
+            match verb {
+                Verb::Ack => self.succeeded(row).await,
+                Verb::Nack => self.heed(row, &body).await,
+            }
         }
         let over = match &answer {
             Ok(reply) if reply.status.is_success() => true,

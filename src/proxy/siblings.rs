@@ -52,6 +52,11 @@ impl Offered {
 }
 
 impl Proxy {
+    /// Does what must be done although nobody asks, until the sidecar is told to stop.
+    pub async fn attend(&self, stop: CancellationToken) {
+        tokio::join!(self.sweep(stop.clone()), self.hear_siblings(stop));
+    }
+
     /// Follows what siblings tell until the sidecar is told to stop. With the memory store there are
     /// none.
     pub async fn hear_siblings(&self, stop: CancellationToken) {
@@ -147,6 +152,7 @@ impl Proxy {
     /// The job as the backend has it, if it is active in that attempt still.
     async fn read_again(&self, claimed: &Claimed, sent: Instant) -> Option<Held> {
         let sidecar = &self.sidecar;
+        let mark = sidecar.pressure.mark();
         let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(&claimed.job));
         let call = super::get(self, claimed.scope, target);
         let reply = super::call(self, "get_job", call).await.ok()?;
@@ -162,6 +168,7 @@ impl Proxy {
             claim_id: &claimed.claim_id,
             visibility: Some(Duration::from_micros(claimed.visibility)),
             sent,
+            mark,
         };
         let active = job.get("state")?.text()? == "active";
         let held = sidecar.read_job(job, &origin, &sidecar.live(), true)?;

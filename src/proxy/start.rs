@@ -128,6 +128,9 @@ impl Proxy {
             if let Some(episode) = start.held.refused.take() {
                 sidecar.tell_released(&start.held, &episode);
             }
+            sidecar
+                .pressure
+                .started(&start.held.claimed.queue, sidecar.now());
             out.push(start);
         } else if let Ok(true) = sidecar.store.back(&claimed.job, claimed.generation).await {
             sidecar.hold.wake(&claimed.limited);

@@ -15,7 +15,7 @@ use crate::store::Claimed;
 impl Sidecar {
     /// A held job was refused for the first time since it waits: it is counted, and told.
     pub(super) fn exceeded(&self, held: &Held, by: &Limited, why: &Refusal) {
-        self.metrics.exceeded(by.key.as_str(), why.strategy);
+        self.metrics.exceeded(by, why.strategy);
         let Some(about) = self.about(held, by.space, &by.key) else {
             return;
         };
@@ -110,10 +110,13 @@ struct About<'a> {
     trace: Option<Cow<'a, str>>,
 }
 
+/// The longest trace id that is passed on, in bytes: it is the producer's, and events are small.
+const LONGEST: usize = 128;
+
 /// The trace that a job belongs to (events text, 8.2): as it says, or as its `traceparent` says.
 fn trace_id(meta: Json<'_>) -> Option<Cow<'_, str>> {
     let [id, parent] = meta.pick_exact(["trace_id", "traceparent"]);
-    if let Some(id) = id.and_then(|id| id.text()) {
+    if let Some(id) = id.and_then(|id| id.text()).filter(|id| id.len() <= LONGEST) {
         return Some(id);
     }
     let parent = parent?.text()?;

@@ -500,6 +500,7 @@ fn write_change(to: &mut Cmd, change: &Change, now: Timestamp) {
             .arg("open")
             .arg(record::name(Space::Job, key))
             .arg(wire::time(started.0)),
+        Change::Unused { key } => to.arg("unused").arg(record::name(Space::Job, key)),
         Change::Adopt { claimed, until } => {
             to.arg("adopt")
                 .arg(&*claimed.job)

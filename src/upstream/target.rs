@@ -29,7 +29,10 @@ pub enum Path {
 
 impl Path {
     /// As it stands in a request line.
-    pub(super) fn into_uri(self) -> Result<Uri, uri::InvalidUri> {
+    ///
+    /// # Errors
+    /// It was put together to what can stand in none.
+    pub fn into_uri(self) -> Result<Uri, uri::InvalidUri> {
         match self {
             Path::Read(uri) => Ok(uri),
             Path::Text(text) => Uri::try_from(text),

@@ -236,16 +236,16 @@ async fn a_queue_s_config_sets_limits_too() {
 async fn the_backend_s_config_goes_on_to_the_backend() {
     let (said, sidecar, client) = answering(
         200,
-        r#"{"max_size": 1.0, "concurrency": 1}"#,
+        r#"{"retention": 1.0, "concurrency": 1}"#,
         "control_token = \"s3cret\"\n",
     )
     .await;
-    let body = r#"{"concurrency": 5,  "max_size": 1.0}"#;
+    let body = r#"{"concurrency": 5,  "retention": 1.0}"#;
     let headers = [("authorization", "Bearer s3cret")];
     let reply = client.send(Method::PUT, CONFIG, &headers, body).await;
     assert_eq!(
         (reply.status, reply.text().as_str()),
-        (200, r#"{"max_size": 1.0, "concurrency": 5}"#)
+        (200, r#"{"retention": 1.0, "concurrency": 5}"#)
     );
     let heard = said.requests();
     let (head, sent) = heard
@@ -256,7 +256,7 @@ async fn the_backend_s_config_goes_on_to_the_backend() {
     assert_eq!(head.headers.get("authorization"), None);
     assert_eq!(
         client.get(CONFIG).await.text(),
-        r#"{"max_size": 1.0, "concurrency": 5}"#
+        r#"{"retention": 1.0, "concurrency": 5}"#
     );
     sidecar.stop().await;
 
@@ -267,5 +267,23 @@ async fn the_backend_s_config_goes_on_to_the_backend() {
         (422, r#"{"error":{"code":"validation_error"}}"#)
     );
     assert_eq!(client.get(LIMIT).await.status, 404);
+    sidecar.stop().await;
+}
+
+/// The admin API's view of one queue has what was set here in its `configuration`, and the rest of
+/// the backend's as it was.
+#[tokio::test(start_paused = true)]
+async fn the_view_of_a_queue_has_its_configuration() {
+    let theirs = r#"{"name": "q", "configuration": {"retention": 3}}"#;
+    let (_, sidecar, client) = answering(200, theirs, "").await;
+    let view = "/ojs/v1/admin/queues/q";
+    assert_eq!(client.get(view).await.text(), theirs);
+    let limits =
+        json!({"concurrency": 5, "rate": {"limit": 9, "period": "P1M", "window": "calendar"}});
+    assert_eq!(put(&client, LIMIT, limits).await.status, 200);
+    let shown = client.get(view).await.json();
+    let expected = json!({"retention": 3, "concurrency": 5,
+        "rate_limit": {"limit": 9, "period": "P1M", "window": "calendar", "tz": "UTC"}});
+    assert_eq!(shown, json!({"name": "q", "configuration": expected}));
     sidecar.stop().await;
 }

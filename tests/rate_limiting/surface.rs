@@ -155,7 +155,7 @@ async fn the_manifest_names_the_extension() {
     let manifest = client.send(Method::GET, "/ojs/manifest", &packed, "").await;
     assert!(
         manifest.text().starts_with(
-            r#"{"capabilities": ["batch","rate_limiting"], "levels": [0, 1.0],"extensions":{"#
+            r#"{"capabilities": ["batch","rate_limiting","backpressure"], "levels": [0, 1.0],"extensions":{"#
         ),
         "{}",
         manifest.text()
@@ -195,7 +195,7 @@ async fn health_has_a_throttle_object() {
     );
     assert_eq!(
         health["throttle"],
-        json!({"status": "ok", "held": 2, "slots": 1, "version": env!("CARGO_PKG_VERSION")})
+        json!({"status": "ok", "held": 2, "slots": 1, "near_bound": 0, "blocked": 0, "version": env!("CARGO_PKG_VERSION")})
     );
     pair.stop().await;
     let (_, sidecar, client) = answering(503, r#"{"status":"degraded", "n": 1.0}"#, "").await;

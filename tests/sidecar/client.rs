@@ -37,8 +37,10 @@ impl Reply {
 /// A producer and worker in one.
 #[derive(Clone, Debug)]
 pub struct Client {
-    net: Net,
-    addr: SocketAddr,
+    /// The network it is in.
+    pub net: Net,
+    /// Whom it talks to.
+    pub addr: SocketAddr,
 }
 
 impl Client {

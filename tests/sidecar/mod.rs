@@ -13,7 +13,8 @@ use tokio::task::JoinHandle;
 pub struct Sidecar {
     /// Where SDKs connect.
     pub addr: SocketAddr,
-    stop: Stop,
+    /// How it is told to end.
+    pub stop: Stop,
     task: JoinHandle<()>,
 }
 

@@ -58,7 +58,8 @@ fn serve(port: u16, dir: &std::path::Path, more: &[&str]) -> Option<Child> {
         .expect(
             "redis-server is missing: apt install redis-server, or tests/run.sh --without redis",
         );
-    let mut lines = BufReader::new(child.stdout.take()?).lines();
+    let said = child.stdout.take().expect("it is piped");
+    let mut lines = BufReader::new(said).lines();
     let ready = lines.any(|line| line.is_ok_and(|line| line.contains("Ready to accept")));
     if ready {
         // It must not wait for someone to read what it says.

@@ -170,6 +170,7 @@ impl Books {
                 probe,
             } => self.keys.shut(&key, Shut::new(now, until, probe), at_least),
             Change::Open { key, started } => self.keys.open(&key, started, now),
+            Change::Unused { key } => self.keys.clear(&key, now),
             Change::Adopt { claimed, until } => self.adopt(claimed, until, now),
             Change::Own {
                 job,

@@ -124,6 +124,19 @@ impl Keys {
         true
     }
 
+    /// Forgets what a job key has used but its slots; says whether it had used anything.
+    pub(super) fn clear(&mut self, key: &Key, now: Timestamp) -> bool {
+        let Some(id) = self.find(self.hash(Space::Job, key), Space::Job, key) else {
+            return false;
+        };
+        let Some(named) = self.slab.get_mut(id) else {
+            return false;
+        };
+        let used = !named.state.idle(now);
+        named.state.clear();
+        used
+    }
+
     pub(super) fn get(&self, space: Space, key: &Key) -> Option<&KeyState> {
         let id = self.find(self.hash(space, key), space, key)?;
         self.slab.get(id).map(|named| &named.state)

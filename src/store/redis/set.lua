@@ -23,6 +23,16 @@ local function hidden()
   return true
 end
 
+-- What a key has used is forgotten, but not its slots.
+local function unused()
+  local k = key(arg())
+  local used = k.active > 0 or (k.shut and k.shut.till > now) or less(now, 0, k.eu, k.en)
+  for _, w in ipairs(k.w) do used = used or not window_idle(w) end
+  k.eu, k.en, k.last, k.shut, k.w, k.changed = 0, 0, 0, nil, {}, true
+  freed[#freed + 1] = k.name
+  return used
+end
+
 -- A job that is out already takes its slots, whatever the limits say, and counts no start.
 local function adopt()
   local job, gen, at, lasts, lane, claim, blob = arg(), num(), num(), num(), arg(), arg(), arg()
@@ -105,7 +115,8 @@ local function open()
   return true
 end
 
-local verbs = { till = till, hidden = hidden, adopt = adopt, own = own, override = override, clear = clear, shut = shut, open = open }
+local verbs = { till = till, hidden = hidden, adopt = adopt, own = own, override = override, clear = clear, shut = shut, open = open,
+  unused = unused }
 local done = verbs[verb]()
 save_all()
 publish_freed()

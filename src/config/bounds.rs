@@ -1,0 +1,122 @@
+//! The bounds of a `[[queue]]`: how much may wait in it.
+
+use std::time::Duration;
+
+use toml::de::DeValue;
+
+use super::LONGEST_WAIT;
+use super::reader::Table;
+use crate::policy::numbers;
+use crate::pressure::bounds::BLOCK_TIMEOUT_MAX;
+use crate::pressure::{Given, PushRate, Strategy};
+
+/// The longest `max_age` and `max_wait`.
+const YEAR: Duration = Duration::from_secs(366 * 86_400);
+
+/// Reads what a `[[queue]]` says of bounds. `everything`: its name matches every queue.
+pub(super) fn bounds(table: &mut Table<'_>, everything: bool) -> Given {
+    let sized = table.get("max_size").is_some();
+    let size = if sized { "max_size" } else { "max_size_bytes" };
+    if sized && let Some(twice) = table.get("max_size_bytes") {
+        let title = format!("`{}` stands beside `max_size`", twice.path);
+        table.error(
+            &twice.span,
+            title,
+            "they are the same: leave one of them out",
+        );
+    }
+    let given = table.get("max_size_bytes").is_some() || sized;
+    let max_bytes = given.then(|| table.size(size, 0, 0..=usize::MAX >> 1) as u64);
+    Given {
+        max_depth: max_depth(table),
+        max_bytes,
+        strategy: strategy(table, everything),
+        warning_threshold: fraction(table, "warning_threshold"),
+        resume_threshold: fraction(table, "resume_threshold"),
+        block_timeout_max: time(table, "block_timeout_max", BLOCK_TIMEOUT_MAX, LONGEST_WAIT),
+        enqueue_rate: enqueue_rate(table),
+        max_age: time(table, "max_age", YEAR, YEAR),
+        max_wait: time(table, "max_wait", YEAR, YEAR),
+        per_key: None,
+    }
+}
+
+fn max_depth(table: &mut Table<'_>) -> Option<u64> {
+    let (number, span) = table.integer("max_depth")?;
+    let depth = u64::try_from(number).ok();
+    if depth.is_none() {
+        let title = format!("`{}` must be from 0", table.path_of("max_depth"));
+        table.error(&span, title, "0 is unbounded");
+    }
+    depth
+}
+
+fn strategy(table: &mut Table<'_>, everything: bool) -> Option<Strategy> {
+    let found = table.get("strategy")?;
+    let strategy = table.word("strategy", Strategy::default(), &Strategy::WORDS);
+    if everything && strategy == Strategy::DropOldest {
+        let title = format!("`{}` cannot be \"drop_oldest\" for every queue", found.path);
+        table.error(
+            &found.span,
+            title,
+            "it loses jobs: name the queues that may lose theirs",
+        );
+    }
+    Some(strategy)
+}
+
+fn fraction(table: &mut Table<'_>, name: &'static str) -> Option<f64> {
+    let found = table.get(name)?;
+    let number: Option<f64> = match found.value {
+        DeValue::Float(text) => text.as_str().replace('_', "").parse().ok(),
+        DeValue::Integer(digits) => i64::from_str_radix(digits.as_str(), digits.radix())
+            .ok()
+            .map(|number| number as f64),
+        _ => {
+            table.wrong_type(&found, "a number from 0 to 1", "such as 0.8");
+            return None;
+        }
+    };
+    let fits = number.filter(|number| (0.0..=1.0).contains(number));
+    if fits.is_none() {
+        let title = format!("`{}` must be from 0 to 1", found.path);
+        table.error(&found.span, title, "a fraction of the bound, such as 0.8");
+    }
+    fits
+}
+
+fn time(
+    table: &mut Table<'_>,
+    name: &'static str,
+    default: Duration,
+    most: Duration,
+) -> Option<Duration> {
+    table.get(name)?;
+    Some(table.duration(name, default, Duration::ZERO..=most))
+}
+
+fn enqueue_rate(table: &mut Table<'_>) -> Option<PushRate> {
+    let example = "enqueue_rate = { limit = 100, period = \"1s\" }";
+    let mut rate = table.maybe_table("enqueue_rate", example)?;
+    let (limit, period) = (rate.integer("limit"), rate.micros("period"));
+    let header = rate.span.clone();
+    for (name, there) in [("limit", limit.is_some()), ("period", period.is_some())] {
+        if !there && rate.get(name).is_none() {
+            let title = format!("`{}` needs a `{name}`", rate.path);
+            rate.error(&header, title, format!("such as {example}"));
+        }
+    }
+    let found = match (&limit, &period) {
+        (Some((limit, at)), Some((period, until))) => numbers::rate(*limit, *period)
+            .map(PushRate::from)
+            .map_err(|wrong| {
+                let span = if wrong.member == "period" { until } else { at };
+                let title = format!("`{}.{}` is out of range", rate.path, wrong.member);
+                rate.error(span, title, wrong.message);
+            })
+            .ok(),
+        _ => None,
+    };
+    rate.finish();
+    found
+}

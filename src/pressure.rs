@@ -1,0 +1,630 @@
+//! Backpressure: how much waits in each bounded queue, and whether an enqueue fits.
+//!
+//! An enqueue of one or more jobs **wants** places in its queues, and gets **places** in all of them
+//! or in none. Places are taken before anything is sent on and settled by the backend's answer, so
+//! that no number of producers at once gets a queue over its bound. What is not known well enough is
+//! **looked** at first: one question to the backend for all who wait.
+//!
+//! Nothing in here asks, waits or tells the time. One lock, held for arithmetic only. A shared depth
+//! (a fleet of sidecars) would stand in place of [`estimate::Estimate`].
+
+pub mod bounds;
+pub mod drain;
+pub mod edge;
+pub mod estimate;
+mod given;
+mod hidden;
+mod line;
+mod queue;
+mod sizes;
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::ArcSwap;
+use tokio::sync::futures::OwnedNotified;
+use tokio::time::Instant;
+
+use crate::limit::Timestamp;
+
+pub use bounds::{Bounds, FileBounds, Given, PerKey, PushRate, Strategy};
+pub use edge::Edge;
+pub use estimate::{Counts, Held, Mark};
+pub use line::Turn;
+pub use queue::{Full, Level, Met, Now, Want};
+
+use bounds::Table;
+use line::Line;
+use queue::{Asked, Queue};
+
+/// More queues than this have no state: those that were not used for longest are forgotten.
+const MOST: usize = 10_000;
+
+/// Why the backend could not be asked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Away {
+    /// Nobody listens there.
+    Unreachable(String),
+    /// It listens, and did not answer in time or to the end.
+    Silent(String),
+}
+
+/// Says what is held of a queue in this sidecar.
+type HeldOf = Box<dyn Fn(&str) -> Held + Send + Sync>;
+
+/// The bounded queues of one sidecar.
+pub struct Pressure {
+    held: HeldOf,
+    table: ArcSwap<Table>,
+    marks: AtomicU64,
+    state: Mutex<State>,
+    /// The backend was seen to tell how many jobs are scheduled, and how many are to be tried again.
+    tells: (AtomicBool, AtomicBool),
+}
+
+#[derive(Default, Debug)]
+struct State {
+    queues: HashMap<Arc<str>, Queue>,
+    line: Line,
+}
+
+impl fmt::Debug for Pressure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Pressure")
+    }
+}
+
+/// The answer to an enqueue.
+#[derive(Debug)]
+pub enum Answer {
+    /// It fits: its places are taken.
+    Go(Places),
+    /// These queues must be looked at first.
+    Look(Vec<Looking>),
+    /// It does not fit.
+    Full(Box<Full>),
+    /// It may not fit, and the backend does not say.
+    Away(Away),
+}
+
+/// A look that is wanted.
+#[derive(Debug)]
+pub struct Looking {
+    /// The queue.
+    pub queue: Arc<str>,
+    /// Whether it is the caller who must ask.
+    pub begin: bool,
+    /// Ends with the look.
+    pub done: OwnedNotified,
+}
+
+/// What became of an enqueue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// The backend stored it, or may have.
+    Stored,
+    /// It surely did not.
+    Refused,
+}
+
+/// Places in bounded queues, taken and not settled. Dropped before anything was sent on they are free
+/// again; dropped later they count as filled.
+#[derive(Debug)]
+pub struct Places {
+    pressure: Arc<Pressure>,
+    /// Each with how many jobs are to be dropped for it.
+    wants: Vec<(Want, u64)>,
+    now: Now,
+    sent: bool,
+    /// Queues that should be looked at soon, by the caller.
+    pub look: Vec<Arc<str>>,
+}
+
+impl Places {
+    /// What it was that fitted.
+    pub fn wants(&self) -> impl Iterator<Item = &Want> {
+        self.wants.iter().map(|(want, _)| want)
+    }
+
+    /// How many jobs must go, by queue.
+    pub fn to_drop(&self) -> Vec<(Arc<str>, u64)> {
+        let dropping = self.wants.iter().filter(|(_, drop)| *drop > 0);
+        dropping
+            .map(|(want, drop)| (Arc::clone(&want.queue), *drop))
+            .collect()
+    }
+
+    /// From now on the jobs may be stored.
+    pub fn sending(&mut self) {
+        self.sent = true;
+    }
+
+    /// Settles them.
+    pub fn settle(mut self, outcome: Outcome) {
+        self.end(outcome);
+    }
+
+    fn end(&mut self, outcome: Outcome) {
+        let wants = std::mem::take(&mut self.wants);
+        if wants.is_empty() {
+            return;
+        }
+        let (mark, now) = (self.pressure.mark(), Instant::now());
+        let mut state = self.pressure.state();
+        state.settle(&wants, outcome, self.now.stamp, mark, now);
+        if outcome == Outcome::Refused {
+            let now = Now {
+                at: now,
+                ..self.now
+            };
+            self.pressure.serve(&mut state, now);
+        }
+    }
+}
+
+impl Drop for Places {
+    fn drop(&mut self) {
+        self.end(match self.sent {
+            true => Outcome::Stored,
+            false => Outcome::Refused,
+        });
+    }
+}
+
+impl Pressure {
+    /// With the bounds of a file. `held` says what is held of a queue; it must not come back here.
+    pub fn new(
+        file: Arc<FileBounds>,
+        held: impl Fn(&str) -> Held + Send + Sync + 'static,
+    ) -> Arc<Pressure> {
+        Arc::new(Pressure {
+            held: Box::new(held),
+            table: ArcSwap::from_pointee(Table::new(file, HashMap::new())),
+            marks: AtomicU64::new(1),
+            state: Mutex::default(),
+            tells: Default::default(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether any queue is bounded.
+    pub fn any(&self) -> bool {
+        self.table.load().any()
+    }
+
+    /// The bounds of a queue.
+    pub fn bounds(&self, queue: &str) -> Option<Arc<Bounds>> {
+        self.table.load().of(queue).cloned()
+    }
+
+    /// What is said of a queue's bounds, by the file and over HTTP; `None`: nothing.
+    pub fn given(&self, queue: &str) -> Option<Given> {
+        self.table.load().given(queue)
+    }
+
+    /// The bounds of another file.
+    pub fn publish(self: &Arc<Self>, file: Arc<FileBounds>, now: Now) {
+        let mut state = self.state();
+        self.table
+            .store(Arc::new(self.table.load().with_file(file)));
+        self.serve(&mut state, now);
+    }
+
+    /// Sets bounds of a queue in place of those that were set before, or takes them away. `false`:
+    /// too many are set.
+    pub fn set(self: &Arc<Self>, queue: &str, given: Option<Given>, now: Now) -> bool {
+        let mut state = self.state();
+        let table = self.table.load();
+        if given.is_some() && !table.may_set(queue) {
+            return false;
+        }
+        self.table.store(Arc::new(table.with_set(queue, given)));
+        self.serve(&mut state, now);
+        true
+    }
+
+    /// A point in the order of things: what is sent after this is not in an answer from before it.
+    pub fn mark(&self) -> Mark {
+        Mark(self.marks.fetch_add(1, Ordering::AcqRel))
+    }
+
+    /// Asks for places in all the queues of an enqueue, in the order of their names. What is wanted is
+    /// taken when it fits.
+    pub fn ask(self: &Arc<Self>, wants: &mut Vec<Want>, now: Now) -> Answer {
+        let mut state = self.state();
+        state.forget_idle(now.at);
+        self.ask_in(&mut state, wants, now, false)
+    }
+
+    fn ask_in(
+        self: &Arc<Self>,
+        state: &mut State,
+        wants: &mut Vec<Want>,
+        now: Now,
+        in_line: bool,
+    ) -> Answer {
+        let State { queues, line } = state;
+        let (mut looks, mut full) = (Vec::new(), None::<Box<Full>>);
+        let (mut drops, mut soon) = (Vec::with_capacity(wants.len()), Vec::new());
+        for want in &*wants {
+            let queue = of(queues, want, now.at);
+            let behind = !in_line && line.is_for(&want.queue);
+            match queue.ask(want, (self.held)(&want.queue), behind, now) {
+                Asked::Fits { drop, look } => {
+                    drops.push(drop);
+                    if look && !queue.estimate.is_looking() {
+                        soon.push(Arc::clone(&want.queue));
+                    }
+                }
+                Asked::Look => {
+                    if let Some(away) = queue.away_at(now.at) {
+                        return Answer::Away(away.clone());
+                    }
+                    looks.push(Arc::clone(&want.queue));
+                }
+                Asked::Full(found) => {
+                    let more = |a: &Full, b: &Full| !a.ever || a.after > b.after;
+                    if full.as_ref().is_none_or(|full| more(&found, full)) {
+                        full = Some(found);
+                    }
+                }
+            }
+        }
+        if full.as_ref().is_none_or(|full| full.ever) && !looks.is_empty() {
+            // Those in line have somebody who looks for them.
+            let begun = looks.into_iter().filter(|_| !in_line);
+            let looking = begun.filter_map(|name| {
+                let queue = queues.get_mut(&name)?;
+                Some(Looking {
+                    done: Arc::clone(&queue.done).notified_owned(),
+                    begin: queue.estimate.begin(true),
+                    queue: name,
+                })
+            });
+            return Answer::Look(looking.collect());
+        }
+        if let Some(mut full) = full {
+            if let Some(queue) = queues.get_mut(&full.queue) {
+                if let Some((away, _)) = &queue.away {
+                    return Answer::Away(away.clone());
+                }
+                full.say = queue.is_news(now.at);
+            }
+            return Answer::Full(full);
+        }
+        for (want, drop) in wants.iter().zip(&drops) {
+            of(queues, want, now.at).reserve(want, *drop, now);
+        }
+        Answer::Go(Places {
+            pressure: Arc::clone(self),
+            wants: std::mem::take(wants).into_iter().zip(drops).collect(),
+            now,
+            sent: false,
+            look: soon,
+        })
+    }
+
+    /// Stands in line until the places are free. `None`: too many stand there.
+    pub fn stand(self: &Arc<Self>, wants: Vec<Want>, most: usize) -> Option<Turn> {
+        self.state().line.stand(Arc::clone(self), wants, most)
+    }
+
+    /// Gives places to those who stand in line, in its order: nobody passes one who waits for the same
+    /// queue.
+    fn serve(self: &Arc<Self>, state: &mut State, now: Now) {
+        if state.line.len() == 0 {
+            return;
+        }
+        let mut shut: HashSet<Arc<str>> = HashSet::new();
+        let mut line = std::mem::take(&mut state.line);
+        line.retain(|waiter| {
+            let names = || waiter.wants.iter().map(|want| Arc::clone(&want.queue));
+            if names().any(|name| shut.contains(&name)) {
+                shut.extend(names());
+                return true;
+            }
+            // What bounds it may have changed since it came.
+            let wants = waiter.wants.iter().filter_map(|want| {
+                let bounds = self.bounds(&want.queue)?;
+                Some(Want {
+                    bounds,
+                    ..want.clone()
+                })
+            });
+            match self.ask_in(state, &mut wants.collect(), now, true) {
+                Answer::Go(places) => {
+                    if let Err(mut places) = waiter.give(places) {
+                        // Its producer hung up just now.
+                        let wants = std::mem::take(&mut places.wants);
+                        let mark = self.mark();
+                        state.settle(&wants, Outcome::Refused, places.now.stamp, mark, now.at);
+                    }
+                    false
+                }
+                Answer::Look(_) | Answer::Full(_) | Answer::Away(_) => {
+                    shut.extend(names());
+                    true
+                }
+            }
+        });
+        state.line = line;
+    }
+
+    /// Who stands in line may have its turn now.
+    pub fn wake(self: &Arc<Self>, now: Now) {
+        let mut state = self.state();
+        self.serve(&mut state, now);
+    }
+
+    /// How many stand in line.
+    pub fn blocked(&self) -> usize {
+        self.state().line.len()
+    }
+
+    /// Begins a look at a queue; `closed`: enqueues wait for it. `false`: one is on its way, or the queue
+    /// is not known.
+    pub fn begin_look(&self, queue: &str, closed: bool) -> bool {
+        let mut state = self.state();
+        let queue = state.queues.get_mut(queue);
+        queue.is_some_and(|queue| queue.estimate.begin(closed))
+    }
+
+    /// Begins a look at a queue if the last is long enough ago.
+    pub fn begin_due_look(&self, queue: &str, now: Instant) -> bool {
+        let mut state = self.state();
+        let queue = state.queues.get_mut(queue);
+        queue.is_some_and(|queue| queue.estimate.is_due(now) && queue.estimate.begin(true))
+    }
+
+    /// What a look that keeps enqueues out should wait for, if anything: that those on their way are
+    /// answered.
+    pub fn in_flight(&self, queue: &str) -> Option<OwnedNotified> {
+        let state = self.state();
+        let queue = state.queues.get(queue)?;
+        let wait = queue.estimate.is_closed() && queue.estimate.in_flight() > 0 && !queue.stuck;
+        wait.then(|| Arc::clone(&queue.settled).notified_owned())
+    }
+
+    /// The question of a look leaves now. `stuck`: it was not worth waiting for those on their way.
+    /// `scope`: whose credentials it has.
+    pub fn asking(&self, queue: &str, stuck: bool, scope: u64) {
+        let mut state = self.state();
+        if let Some(queue) = state.queues.get_mut(queue) {
+            queue.stuck |= stuck;
+            queue.scope = scope;
+            queue.estimate.asking();
+        }
+    }
+
+    /// A look ended. Says whether the backend turns out not to tell of all that waits.
+    pub fn looked(self: &Arc<Self>, name: &str, told: Told, now: Now) -> Option<Untold> {
+        let mut state = self.state();
+        let queue = state.queues.get_mut(name)?;
+        let mut untold = None;
+        match told {
+            Told::Counts(counts) => {
+                let (tells_scheduled, tells_retryable) = &self.tells;
+                let (scheduled, retryable) = queue.hidden.waiting(now.at);
+                let hides = |tells: &AtomicBool, told: u64, ours: u64| {
+                    if told > 0 {
+                        tells.store(true, Ordering::Relaxed);
+                    }
+                    match tells.load(Ordering::Relaxed) {
+                        true => 0,
+                        false => ours,
+                    }
+                };
+                let hidden = hides(tells_scheduled, counts.scheduled, scheduled)
+                    + hides(tells_retryable, counts.retryable, retryable);
+                if hidden > 0 {
+                    untold = Some(Untold::States);
+                }
+                let mark = self.mark();
+                queue.told(counts, hidden, (self.held)(name), now.at, mark);
+            }
+            Told::Nothing => {
+                if !queue.estimate.is_told() {
+                    untold = Some(Untold::All);
+                }
+                queue.estimate.untold(now.at);
+                queue.away = None;
+            }
+            Told::Away(away) => {
+                queue.estimate.unanswered(now.at);
+                queue.away = Some((away, now.at));
+            }
+        }
+        queue.done.notify_waiters();
+        self.serve(&mut state, now);
+        untold
+    }
+
+    /// Jobs of a queue were given to us in answer to a FETCH that was sent at `sent`. `out`: to a
+    /// worker; else they are held here.
+    pub fn left(self: &Arc<Self>, name: &str, jobs: u64, sent: Mark, out: bool, now: Now) {
+        let mut state = self.state();
+        if let Some(queue) = state.queues.get_mut(name) {
+            queue.left(jobs, sent, out, now.at);
+            self.serve(&mut state, now);
+        }
+    }
+
+    /// A held job of a queue goes to a worker.
+    pub fn started(self: &Arc<Self>, name: &str, now: Now) {
+        if !self.any() {
+            return;
+        }
+        let mut state = self.state();
+        if let Some(queue) = state.queues.get_mut(name) {
+            queue.started(now.at);
+            self.serve(&mut state, now);
+        }
+    }
+
+    /// A FETCH of this queue alone that was sent at `sent` got fewer jobs than it asked for.
+    pub fn ran_dry(self: &Arc<Self>, name: &str, sent: Mark, now: Now) {
+        let mut state = self.state();
+        if let Some(queue) = state.queues.get_mut(name) {
+            queue.estimate.ran_dry(sent);
+            self.serve(&mut state, now);
+        }
+    }
+
+    /// A job of a queue waits again: given back, or (`due`) to be tried again from then on.
+    pub fn came(&self, name: &str, due: Option<Instant>) {
+        let mark = self.mark();
+        let mut state = self.state();
+        if let Some(queue) = state.queues.get_mut(name) {
+            queue.estimate.came(1, mark);
+            if let Some(due) = due {
+                queue.retries(due);
+            }
+        }
+    }
+
+    /// A job of a queue was stored that waits for `due`.
+    pub fn scheduled(&self, name: &str, due: Instant) {
+        let mut state = self.state();
+        if let Some(queue) = state.queues.get_mut(name) {
+            queue.schedules(due);
+        }
+    }
+
+    /// A job that was to be dropped is gone, or could not be dropped.
+    pub fn dropped(&self, name: &str, gone: bool, now: Instant) {
+        let mark = self.mark();
+        let mut state = self.state();
+        if let Some(queue) = state.queues.get_mut(name) {
+            queue.dropped(gone, mark, now);
+        }
+    }
+
+    /// Where a queue stands; `None`: nothing is known of it.
+    pub fn level(&self, name: &str) -> Option<Level> {
+        let mut state = self.state();
+        let queue = state.queues.get_mut(name)?;
+        queue
+            .estimate
+            .is_known()
+            .then(|| queue.level((self.held)(name)))
+    }
+
+    /// The queues at their warning threshold or beyond that were not looked at for a second, and whose
+    /// credentials were used last.
+    pub fn pressed(&self, now: Instant) -> Vec<(Arc<str>, u64)> {
+        let state = self.state();
+        let due = state.queues.iter();
+        let due = due.filter(|(_, queue)| queue.is_above() && queue.estimate.is_old(now));
+        due.map(|(name, queue)| (Arc::clone(name), queue.scope))
+            .collect()
+    }
+
+    /// How many queues are at their warning threshold or beyond.
+    pub fn near_bound(&self) -> usize {
+        let state = self.state();
+        state
+            .queues
+            .values()
+            .filter(|queue| queue.is_above())
+            .count()
+    }
+
+    /// How many jobs of a queue wait in states that the backend does not tell of.
+    pub fn untold(&self, name: &str) -> u64 {
+        let state = self.state();
+        state
+            .queues
+            .get(name)
+            .map_or(0, |queue| queue.estimate.hidden())
+    }
+
+    /// The queues of which something is known.
+    pub fn names(&self) -> Vec<Arc<str>> {
+        let state = self.state();
+        let known = state.queues.iter().filter(|(_, q)| q.estimate.is_known());
+        known.map(|(name, _)| Arc::clone(name)).collect()
+    }
+
+    /// Forgets all that is known of queues (`dev`'s reset); bounds stay.
+    pub fn clear(&self) {
+        let mut state = self.state();
+        for queue in state.queues.values() {
+            queue.done.notify_waiters();
+        }
+        state.queues.clear();
+    }
+}
+
+/// What a look came to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Told {
+    /// The backend's numbers.
+    Counts(Counts),
+    /// It has none.
+    Nothing,
+    /// It did not answer.
+    Away(Away),
+}
+
+/// What a backend does not tell of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Untold {
+    /// Jobs that are scheduled or to be tried again.
+    States,
+    /// Anything.
+    All,
+}
+
+/// The state of a wanted queue.
+fn of<'q>(queues: &'q mut HashMap<Arc<str>, Queue>, want: &Want, now: Instant) -> &'q mut Queue {
+    let queue = queues
+        .entry(Arc::clone(&want.queue))
+        .or_insert_with(|| Queue::new(Arc::clone(&want.bounds), now));
+    queue.used = now;
+    if !Arc::ptr_eq(&queue.bounds, &want.bounds) {
+        queue.bounds = Arc::clone(&want.bounds);
+    }
+    queue
+}
+
+impl State {
+    fn settle(
+        &mut self,
+        wants: &[(Want, u64)],
+        outcome: Outcome,
+        at: Timestamp,
+        mark: Mark,
+        now: Instant,
+    ) {
+        for (want, drop) in wants {
+            let Some(queue) = self.queues.get_mut(&want.queue) else {
+                continue;
+            };
+            match outcome {
+                Outcome::Stored => queue.stored(want, mark, now),
+                Outcome::Refused => queue.refused(want, *drop, at),
+            }
+        }
+    }
+
+    /// Names come from requests: a tenth of those that nobody uses goes when there are too many.
+    fn forget_idle(&mut self, now: Instant) {
+        if self.queues.len() < MOST {
+            return;
+        }
+        let mut idle: Vec<(Instant, Arc<str>)> = (self.queues.iter())
+            .filter(|(_, queue)| queue.estimate.in_flight() == 0 && !queue.estimate.is_looking())
+            .filter(|(_, queue)| queue.used < now)
+            .map(|(name, queue)| (queue.used, Arc::clone(name)))
+            .collect();
+        idle.sort();
+        for (_, name) in idle.into_iter().take(MOST / 10) {
+            self.queues.remove(&name);
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! What bounds a queue: the file's `[[queue]]` entries, and what was set over HTTP laid over them.
+
+use std::collections::HashMap;
+use std::num::{NonZeroU32, NonZeroU64};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::limit::Rate;
+use crate::policy::{Pattern, Template};
+
+/// The fraction of a bound from which warnings are given, where nothing else is said (backpressure
+/// text, 6.2).
+pub const WARNING: f64 = 0.8;
+/// The longest that an enqueue may wait for room, where nothing else is said: SDKs give up after 30 s,
+/// while the job may still be stored.
+pub const BLOCK_TIMEOUT_MAX: Duration = Duration::from_secs(20);
+/// More queues than this cannot be bounded over HTTP: names come from requests.
+pub const MOST_SET: usize = 10_000;
+
+/// What happens to an enqueue that does not fit (backpressure text, section 5).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Strategy {
+    /// It is refused at once.
+    #[default]
+    Reject,
+    /// It waits for room as long as its producer says.
+    Block,
+    /// It is stored, and the oldest available job goes. Lossy.
+    DropOldest,
+}
+
+impl Strategy {
+    /// All of them, with their words.
+    pub const WORDS: [(&'static str, Strategy); 3] = [
+        ("reject", Strategy::Reject),
+        ("block", Strategy::Block),
+        ("drop_oldest", Strategy::DropOldest),
+    ];
+
+    /// The word in configs and answers.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Strategy::Reject => "reject",
+            Strategy::Block => "block",
+            Strategy::DropOldest => "drop_oldest",
+        }
+    }
+}
+
+/// How fast producers may enqueue: `limit` jobs in any interval of `period` microseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PushRate {
+    /// The most jobs in one period.
+    pub limit: NonZeroU32,
+    /// The period in microseconds.
+    pub period: NonZeroU64,
+}
+
+impl From<Rate> for PushRate {
+    fn from(rate: Rate) -> PushRate {
+        PushRate {
+            limit: rate.limit,
+            period: rate.period,
+        }
+    }
+}
+
+/// A bound of its own for each key inside a queue, such as each tenant.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PerKey {
+    /// What the jobs are told apart by.
+    pub by: Template,
+    /// The most waiting jobs of one key.
+    pub max_depth: u64,
+}
+
+/// What one source says of a queue's bounds; what it does not say is `None`.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Given {
+    /// The most waiting jobs; 0 is unbounded.
+    pub max_depth: Option<u64>,
+    /// The most bytes of waiting jobs; 0 is unbounded.
+    pub max_bytes: Option<u64>,
+    /// What happens beyond them.
+    pub strategy: Option<Strategy>,
+    /// The fraction of a bound from which warnings are given, 0 to 1.
+    pub warning_threshold: Option<f64>,
+    /// The fraction of a bound below which a queue that was full accepts again, 0 to 1; 1 is at once.
+    pub resume_threshold: Option<f64>,
+    /// The longest that a producer may wait.
+    pub block_timeout_max: Option<Duration>,
+    /// The most jobs that producers may enqueue in a period.
+    pub enqueue_rate: Option<PushRate>,
+    /// Refuse while the oldest available job is older than this.
+    pub max_age: Option<Duration>,
+    /// Refuse jobs that could not be expected to start within this.
+    pub max_wait: Option<Duration>,
+    /// Bounds for each key.
+    pub per_key: Option<PerKey>,
+}
+
+impl Given {
+    /// Whether it says nothing.
+    pub fn is_silent(&self) -> bool {
+        *self == Given::default()
+    }
+
+    /// This one, and where it says nothing, `other`.
+    pub fn over(&self, other: &Given) -> Given {
+        Given {
+            max_depth: self.max_depth.or(other.max_depth),
+            max_bytes: self.max_bytes.or(other.max_bytes),
+            strategy: self.strategy.or(other.strategy),
+            warning_threshold: self.warning_threshold.or(other.warning_threshold),
+            resume_threshold: self.resume_threshold.or(other.resume_threshold),
+            block_timeout_max: self.block_timeout_max.or(other.block_timeout_max),
+            enqueue_rate: self.enqueue_rate.or(other.enqueue_rate),
+            max_age: self.max_age.or(other.max_age),
+            max_wait: self.max_wait.or(other.max_wait),
+            per_key: self.per_key.clone().or_else(|| other.per_key.clone()),
+        }
+    }
+
+    /// The bounds that this makes; `None`: it bounds nothing.
+    pub fn bounds(&self) -> Option<Bounds> {
+        let bounds = Bounds {
+            max_depth: self.max_depth.filter(|most| *most > 0),
+            max_bytes: self.max_bytes.filter(|most| *most > 0),
+            strategy: self.strategy.unwrap_or_default(),
+            warning_threshold: self.warning_threshold.unwrap_or(WARNING),
+            resume_threshold: self.resume_threshold.unwrap_or(1.0),
+            block_timeout_max: self.block_timeout_max.unwrap_or(BLOCK_TIMEOUT_MAX),
+            enqueue_rate: self.enqueue_rate,
+            max_age: self.max_age,
+            max_wait: self.max_wait,
+            per_key: self.per_key.clone().filter(|keys| keys.max_depth > 0),
+        };
+        let none = bounds.max_depth.is_none()
+            && bounds.max_bytes.is_none()
+            && bounds.enqueue_rate.is_none()
+            && bounds.max_age.is_none()
+            && bounds.max_wait.is_none()
+            && bounds.per_key.is_none();
+        (!none).then_some(bounds)
+    }
+}
+
+/// What bounds a queue, with defaults filled in. At least one of the bounds is there.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Bounds {
+    /// The most waiting jobs: available, scheduled and retryable, held ones included.
+    pub max_depth: Option<u64>,
+    /// The most bytes of waiting jobs, each as long as it was sent.
+    pub max_bytes: Option<u64>,
+    /// What happens beyond them.
+    pub strategy: Strategy,
+    /// The fraction from which warnings are given.
+    pub warning_threshold: f64,
+    /// The fraction below which a queue that was full accepts again.
+    pub resume_threshold: f64,
+    /// The longest that a producer may wait.
+    pub block_timeout_max: Duration,
+    /// The most jobs that producers may enqueue in a period.
+    pub enqueue_rate: Option<PushRate>,
+    /// Refuse while the oldest available job is older than this.
+    pub max_age: Option<Duration>,
+    /// Refuse jobs that could not be expected to start within this.
+    pub max_wait: Option<Duration>,
+    /// Bounds for each key.
+    pub per_key: Option<PerKey>,
+}
+
+impl Bounds {
+    /// Whether anything here is about how much waits, so that the depth must be known.
+    pub fn needs_depth(&self) -> bool {
+        self.max_depth.is_some()
+            || self.max_bytes.is_some()
+            || self.max_age.is_some()
+            || self.max_wait.is_some()
+            || self.per_key.is_some()
+    }
+}
+
+/// The bounds of the file's `[[queue]]` entries, in its order.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct FileBounds {
+    entries: Vec<(Pattern, Given)>,
+}
+
+impl FileBounds {
+    /// From entries in the order of the file.
+    pub fn new(entries: Vec<(Pattern, Given)>) -> FileBounds {
+        FileBounds { entries }
+    }
+
+    /// The entries in the order of the file.
+    pub fn entries(&self) -> &[(Pattern, Given)] {
+        &self.entries
+    }
+
+    /// The entry for a queue: the one with its name, else the first glob that matches.
+    fn of(&self, queue: &str) -> Option<&Given> {
+        let exact = |(name, _): &&(Pattern, Given)| !name.is_glob() && name.matches(queue);
+        let found = self.entries.iter().find(exact);
+        let found = found.or_else(|| self.entries.iter().find(|(name, _)| name.matches(queue)));
+        found.map(|(_, given)| given)
+    }
+}
+
+/// The bounds of every queue as they are now. Immutable: a change makes another.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    file: Arc<FileBounds>,
+    set: HashMap<Arc<str>, Given>,
+    exact: HashMap<Arc<str>, Option<Arc<Bounds>>>,
+    globs: Vec<(Pattern, Option<Arc<Bounds>>)>,
+    any: bool,
+}
+
+impl Table {
+    pub(super) fn new(file: Arc<FileBounds>, set: HashMap<Arc<str>, Given>) -> Table {
+        let mut exact: HashMap<Arc<str>, Option<Arc<Bounds>>> = HashMap::new();
+        let mut globs = Vec::new();
+        for (name, given) in file.entries() {
+            let bounds = given.bounds().map(Arc::new);
+            if name.is_glob() {
+                globs.push((name.clone(), bounds));
+            } else {
+                exact.entry(Arc::from(name.as_str())).or_insert(bounds);
+            }
+        }
+        for (queue, given) in &set {
+            exact.insert(
+                queue.clone(),
+                laid_over(&file, queue, given).bounds().map(Arc::new),
+            );
+        }
+        let mut all = exact.values().chain(globs.iter().map(|(_, bounds)| bounds));
+        let any = all.any(Option::is_some);
+        Table {
+            file,
+            set,
+            exact,
+            globs,
+            any,
+        }
+    }
+
+    /// This one with another file.
+    pub(super) fn with_file(&self, file: Arc<FileBounds>) -> Table {
+        Table::new(file, self.set.clone())
+    }
+
+    /// This one with other bounds of one queue over HTTP; `None` takes them away.
+    pub(super) fn with_set(&self, queue: &str, given: Option<Given>) -> Table {
+        let mut set = self.set.clone();
+        match given {
+            Some(given) => set.insert(Arc::from(queue), given),
+            None => set.remove(queue),
+        };
+        Table::new(Arc::clone(&self.file), set)
+    }
+
+    /// Whether any queue is bounded.
+    pub(super) fn any(&self) -> bool {
+        self.any
+    }
+
+    /// The bounds of a queue.
+    pub(super) fn of(&self, queue: &str) -> Option<&Arc<Bounds>> {
+        if let Some(found) = self.exact.get(queue) {
+            return found.as_ref();
+        }
+        let glob = self.globs.iter().find(|(name, _)| name.matches(queue));
+        glob.and_then(|(_, bounds)| bounds.as_ref())
+    }
+
+    /// What is said of a queue's bounds.
+    pub(super) fn given(&self, queue: &str) -> Option<Given> {
+        match self.set.get(queue) {
+            Some(given) => Some(laid_over(&self.file, queue, given)),
+            None => self.file.of(queue).cloned(),
+        }
+    }
+
+    /// Whether another queue can be bounded over HTTP.
+    pub(super) fn may_set(&self, queue: &str) -> bool {
+        self.set.len() < MOST_SET || self.set.contains_key(queue)
+    }
+}
+
+/// What was set over HTTP, and where that says nothing, the file's.
+fn laid_over(file: &FileBounds, queue: &str, given: &Given) -> Given {
+    match file.of(queue) {
+        Some(under) => given.over(under),
+        None => given.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn depth(most: u64) -> Given {
+        Given {
+            max_depth: Some(most),
+            ..Given::default()
+        }
+    }
+
+    fn table(set: &[(&str, Given)]) -> Table {
+        let entry = |name: &str, given| (Pattern::new(name), given);
+        let file = FileBounds::new(vec![
+            entry("b*", depth(10)),
+            entry("billing", depth(20)),
+            entry("*", depth(30)),
+        ]);
+        let set = set
+            .iter()
+            .map(|(name, given)| (Arc::from(*name), given.clone()));
+        Table::new(Arc::new(file), set.collect())
+    }
+
+    fn found(table: &Table, queue: &str) -> Option<u64> {
+        table.of(queue).and_then(|bounds| bounds.max_depth)
+    }
+
+    #[test]
+    fn the_name_goes_before_globs_and_the_first_glob_before_others() {
+        let plain = table(&[]);
+        let depths = ["billing", "bills", "mail"].map(|queue| found(&plain, queue));
+        assert_eq!(depths, [Some(20), Some(10), Some(30)]);
+    }
+
+    #[test]
+    fn what_is_set_is_laid_over_the_file() {
+        let block = Given {
+            strategy: Some(Strategy::Block),
+            ..Given::default()
+        };
+        let with = table(&[("mail", block), ("bills", depth(0)), ("other", depth(7))]);
+        assert_eq!(found(&with, "mail"), Some(30));
+        assert_eq!(with.of("mail").unwrap().strategy, Strategy::Block);
+        assert!(with.of("bills").is_none(), "0 is unbounded");
+        assert_eq!(found(&with, "other"), Some(7));
+        let without = with.with_set("bills", None);
+        assert_eq!(found(&without, "bills"), Some(10));
+        assert!(!Table::default().any() && with.any());
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_text() {
+        let bounds = depth(5).bounds().unwrap();
+        assert_eq!(bounds.strategy, Strategy::Reject);
+        assert_eq!(
+            (bounds.warning_threshold, bounds.resume_threshold),
+            (0.8, 1.0)
+        );
+        assert_eq!(bounds.block_timeout_max, Duration::from_secs(20));
+        assert!(Given::default().bounds().is_none() && depth(0).bounds().is_none());
+    }
+}

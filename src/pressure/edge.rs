@@ -1,0 +1,116 @@
+//! Edges: when a queue comes near its bound, is full, and is well again. What happens between two edges
+//! is not said again, or a full queue would drown everything else.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// A queue that is refused over and over is said to be full once in this time at most.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// What is worth saying.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Edge {
+    /// The depth has come to the warning threshold.
+    Warning,
+    /// It is below it again.
+    Cleared,
+}
+
+/// Where a queue stands between its edges.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Edges {
+    above: bool,
+    refusing: bool,
+    refused: bool,
+    said: Option<Instant>,
+}
+
+impl Edges {
+    /// The depth is `depth` of `bound`.
+    pub fn at(&mut self, depth: u64, bound: u64, threshold: f64) -> Option<Edge> {
+        let above = depth > 0 && depth as f64 >= bound as f64 * threshold;
+        let was = std::mem::replace(&mut self.above, above);
+        match (was, above) {
+            (false, true) => Some(Edge::Warning),
+            (true, false) => Some(Edge::Cleared),
+            _ => None,
+        }
+    }
+
+    /// Whether the last depth was at the threshold or beyond.
+    pub fn is_above(&self) -> bool {
+        self.above
+    }
+
+    /// Whether a queue that was full still refuses, with `depth` of `bound` and `resume` the fraction
+    /// below which it accepts again.
+    pub fn still_refuses(&mut self, depth: u64, bound: u64, resume: f64) -> bool {
+        self.refusing &= resume < 1.0 && depth as f64 >= bound as f64 * resume;
+        self.refusing
+    }
+
+    /// An enqueue was refused at `now`; whether that is worth saying: the first since one was accepted.
+    pub fn refused(&mut self, now: Instant) -> bool {
+        self.refusing = true;
+        let first = !std::mem::replace(&mut self.refused, true);
+        let quiet = self
+            .said
+            .is_none_or(|said| now.saturating_duration_since(said) >= AGAIN);
+        let say = first && quiet;
+        if say {
+            self.said = Some(now);
+        }
+        say
+    }
+
+    /// An enqueue was accepted.
+    pub fn accepted(&mut self) {
+        self.refused = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_threshold_is_crossed_once_each_way() {
+        let mut edges = Edges::default();
+        let said: Vec<_> = [0, 7, 8, 9, 10, 8, 7, 8, 0]
+            .into_iter()
+            .map(|depth| edges.at(depth, 10, 0.8))
+            .collect();
+        let (up, down) = (Some(Edge::Warning), Some(Edge::Cleared));
+        assert_eq!(said, [None, None, up, None, None, None, down, up, down]);
+        assert_eq!(
+            Edges::default().at(0, 10, 0.0),
+            None,
+            "an empty queue is well"
+        );
+    }
+
+    #[test]
+    fn a_full_queue_is_said_once_until_it_accepts() {
+        let (mut edges, now) = (Edges::default(), Instant::now());
+        let at = |ms| now + Duration::from_millis(ms);
+        assert!(edges.refused(at(0)));
+        assert!(!edges.refused(at(5_000)));
+        edges.accepted();
+        assert!(edges.refused(at(5_100)));
+        edges.accepted();
+        assert!(!edges.refused(at(5_200)), "it flaps");
+    }
+
+    #[test]
+    fn it_resumes_below_its_threshold_only() {
+        let (mut edges, now) = (Edges::default(), Instant::now());
+        assert!(!edges.still_refuses(10, 10, 0.5));
+        edges.refused(now);
+        assert!(edges.still_refuses(6, 10, 0.5));
+        assert!(!edges.still_refuses(4, 10, 0.5));
+        assert!(!edges.still_refuses(9, 10, 0.5), "until it is full again");
+        edges.refused(now);
+        assert!(!edges.still_refuses(10, 10, 1.0), "off");
+    }
+}

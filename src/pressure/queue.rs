@@ -1,0 +1,550 @@
+//! One bounded queue: whether an enqueue fits, and why not.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::Away;
+use super::bounds::{Bounds, PushRate, Strategy};
+use super::drain::Drain;
+use super::edge::{Edge, Edges};
+use super::estimate::{Counts, Estimate, Held, Mark, NEAR, Want as Look};
+use super::hidden::Hidden;
+use super::sizes::Sizes;
+use crate::limit::{Timestamp, Window};
+
+/// How long a queue of which nothing could be dropped refuses instead.
+const UNDROPPABLE: Duration = Duration::from_secs(1);
+
+/// The moment of a question, on both clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// On this process's clock.
+    pub at: Instant,
+    /// On the store's clock, for rates.
+    pub stamp: Timestamp,
+}
+
+/// What an enqueue wants of one queue.
+#[derive(Clone, Debug)]
+pub struct Want {
+    /// The queue.
+    pub queue: Arc<str>,
+    /// What bounds it.
+    pub bounds: Arc<Bounds>,
+    /// How many jobs.
+    pub jobs: u64,
+    /// How long each of them is, as sent.
+    pub sizes: Vec<u64>,
+    /// The fastest that jobs of the queue may start under its own limits, a second.
+    pub pace: Option<f64>,
+}
+
+impl Want {
+    fn bytes(&self) -> u64 {
+        self.sizes.iter().sum()
+    }
+}
+
+/// Which bound an enqueue met.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Met {
+    /// `max_depth`.
+    Depth,
+    /// `max_size`.
+    Bytes,
+    /// `max_age`, in whole seconds.
+    Age,
+    /// `max_wait`, in whole seconds.
+    Wait,
+    /// `enqueue_rate`.
+    Rate,
+}
+
+/// Why an enqueue does not fit.
+#[derive(Clone, Debug)]
+pub struct Full {
+    /// The queue.
+    pub queue: Arc<str>,
+    /// Which of its bounds.
+    pub met: Met,
+    /// How much of it is used.
+    pub depth: u64,
+    /// The bound.
+    pub bound: u64,
+    /// What the queue does.
+    pub strategy: Strategy,
+    /// When there should be room; `None`: nobody knows.
+    pub after: Option<Duration>,
+    /// Jobs that leave in a second, as measured.
+    pub drain: Option<f64>,
+    /// Whether it could ever fit.
+    pub ever: bool,
+    /// Whether this is worth an event: the first since the queue accepted one.
+    pub say: bool,
+    /// The rate that is used up, where that is what was met.
+    pub rate: Option<PushRate>,
+}
+
+/// What one queue says to an enqueue.
+#[derive(Debug)]
+pub(super) enum Asked {
+    /// It fits. `drop`: as many jobs must go for it. `look`: the depth should be looked at soon.
+    Fits { drop: u64, look: bool },
+    /// Nobody knows until the backend is asked.
+    Look,
+    /// It does not fit.
+    Full(Box<Full>),
+}
+
+/// The state of one queue.
+#[derive(Debug)]
+pub(super) struct Queue {
+    pub(super) estimate: Estimate,
+    drain: Drain,
+    sizes: Sizes,
+    bytes_in_flight: u64,
+    window: Option<Window>,
+    edges: Edges,
+    pub(super) hidden: Hidden,
+    /// Jobs that are about to be dropped for others.
+    dropping: u64,
+    /// When a job could not be dropped, the last time.
+    undroppable: Option<Instant>,
+    /// Of what waits, how much nobody could drop: it waits for a time.
+    later: u64,
+    /// Told when a look ends.
+    pub(super) done: Arc<Notify>,
+    /// Told when no enqueue is on its way any more.
+    pub(super) settled: Arc<Notify>,
+    /// The last that was said of its bounds.
+    pub(super) bounds: Arc<Bounds>,
+    /// When it was last asked for.
+    pub(super) used: Instant,
+    /// The scope of the last look.
+    pub(super) scope: u64,
+    /// Whether the last look waited in vain for enqueues on their way.
+    pub(super) stuck: bool,
+    /// Why the backend could not be asked, the last time.
+    pub(super) away: Option<(Away, Instant)>,
+}
+
+impl Queue {
+    pub(super) fn new(bounds: Arc<Bounds>, now: Instant) -> Queue {
+        Queue {
+            estimate: Estimate::default(),
+            drain: Drain::default(),
+            sizes: Sizes::default(),
+            bytes_in_flight: 0,
+            window: None,
+            edges: Edges::default(),
+            hidden: Hidden::default(),
+            dropping: 0,
+            undroppable: None,
+            later: 0,
+            done: Arc::default(),
+            settled: Arc::default(),
+            bounds,
+            used: now,
+            scope: 0,
+            stuck: false,
+            away: None,
+        }
+    }
+
+    /// Whether `want` fits now. `behind`: others wait for room of this queue already.
+    pub(super) fn ask(&mut self, want: &Want, held: Held, behind: bool, now: Now) -> Asked {
+        if !want.bounds.needs_depth() {
+            return match self.over_rate(want, now) {
+                Some(full) => Asked::Full(Box::new(full)),
+                None => Asked::Fits {
+                    drop: 0,
+                    look: false,
+                },
+            };
+        }
+        let mut tight = self.tightest(want, held);
+        let mut full = self.too_much(want, held, now);
+        let may_drop = want.bounds.strategy == Strategy::DropOldest;
+        let mut drop = 0;
+        if let Some(over) = &full
+            && may_drop
+            && over.ever
+            && let Some(places) = self.places(want, held)
+            && places <= self.droppable(held)
+            && self
+                .undroppable
+                .is_none_or(|at| now.at.saturating_duration_since(at) >= UNDROPPABLE)
+        {
+            drop = places;
+            full = None;
+            tight.0 = None;
+        }
+        let room = if full.is_some() { None } else { tight.0 };
+        let look = self.estimate.wants(room, tight.1, now.at);
+        if self.estimate.is_closed() || look == Look::First && !never(&full) {
+            return Asked::Look;
+        }
+        if full.is_none() && behind {
+            full = Some(self.full(want, Met::Depth, held, now));
+        }
+        let full = full.or_else(|| self.over_rate(want, now));
+        match full {
+            Some(full) => Asked::Full(Box::new(full)),
+            None => Asked::Fits {
+                drop,
+                look: look != Look::Nothing,
+            },
+        }
+    }
+
+    /// The places left of the bound that has the fewest, and the bound.
+    fn tightest(&mut self, want: &Want, held: Held) -> (Option<u64>, u64) {
+        let depth = self.depth(held) + want.jobs;
+        let of_depth = want
+            .bounds
+            .max_depth
+            .map(|bound| (bound.checked_sub(depth), bound));
+        let bytes = self.bytes(held) + want.bytes();
+        let of_bytes = want
+            .bounds
+            .max_bytes
+            .map(|bound| (bound.checked_sub(bytes), bound));
+        let share = |(room, bound): &(Option<u64>, u64)| {
+            room.map_or(0.0, |room| room as f64 / *bound as f64)
+        };
+        let both = of_depth.into_iter().chain(of_bytes);
+        let tightest = both.min_by(|a, b| share(a).total_cmp(&share(b)));
+        tightest.unwrap_or((Some(u64::MAX), u64::MAX))
+    }
+
+    /// The first bound that the enqueue would go beyond.
+    fn too_much(&mut self, want: &Want, held: Held, now: Now) -> Option<Full> {
+        let bounds = &want.bounds;
+        let depth = self.depth(held);
+        if let Some(bound) = bounds.max_depth
+            && (depth + want.jobs > bound
+                || self
+                    .edges
+                    .still_refuses(depth, bound, bounds.resume_threshold))
+        {
+            return Some(self.full(want, Met::Depth, held, now));
+        }
+        if let Some(bound) = bounds.max_bytes {
+            let bytes = self.bytes(held);
+            if bytes + want.bytes() > bound
+                || self
+                    .edges
+                    .still_refuses(bytes, bound, bounds.resume_threshold)
+            {
+                return Some(self.full(want, Met::Bytes, held, now));
+            }
+        }
+        if bounds
+            .max_age
+            .is_some_and(|most| self.age(held, now) > most)
+        {
+            return Some(self.full(want, Met::Age, held, now));
+        }
+        let wait = self.predicted(want, held, now);
+        if bounds.max_wait.is_some_and(|most| wait > most) {
+            return Some(self.full(want, Met::Wait, held, now));
+        }
+        None
+    }
+
+    fn full(&mut self, want: &Want, met: Met, held: Held, now: Now) -> Full {
+        let bounds = &want.bounds;
+        let depth = self.depth(held);
+        let seconds = |time: Option<Duration>| time.map_or(0, |time| time.as_secs());
+        let (used, bound, ever) = match met {
+            Met::Bytes => {
+                let bound = bounds.max_bytes.unwrap_or(u64::MAX);
+                (self.bytes(held), bound, want.bytes() <= bound)
+            }
+            Met::Age => (self.age(held, now).as_secs(), seconds(bounds.max_age), true),
+            Met::Wait => (
+                self.predicted(want, held, now).as_secs(),
+                seconds(bounds.max_wait),
+                true,
+            ),
+            Met::Depth | Met::Rate => {
+                let bound = bounds.max_depth.unwrap_or(u64::MAX);
+                (depth, bound, want.jobs <= bound)
+            }
+        };
+        let places = self.places(want, held).unwrap_or(1).max(1);
+        Full {
+            queue: Arc::clone(&want.queue),
+            met,
+            depth: used,
+            bound,
+            strategy: bounds.strategy,
+            after: self.drain.time_for(places, now.at),
+            drain: self.drain.rate(now.at),
+            ever,
+            say: false,
+            rate: None,
+        }
+    }
+
+    /// How many jobs must go so that the enqueue fits; `None`: no number of them would help.
+    fn places(&mut self, want: &Want, held: Held) -> Option<u64> {
+        let depth = self.depth(held);
+        let of_depth = match want.bounds.max_depth {
+            Some(bound) if want.jobs > bound => return None,
+            Some(bound) => {
+                let resumes = (bound as f64 * want.bounds.resume_threshold) as u64;
+                let refuses = self
+                    .edges
+                    .still_refuses(depth, bound, want.bounds.resume_threshold);
+                let until = if refuses { resumes } else { bound };
+                (depth + want.jobs).saturating_sub(until)
+            }
+            None => 0,
+        };
+        let of_bytes = match want.bounds.max_bytes {
+            Some(bound) if want.bytes() > bound => return None,
+            Some(bound) => {
+                let bytes = self.bytes(held);
+                let over = (bytes + want.bytes()).saturating_sub(bound);
+                let average = (bytes / depth.max(1)).max(1);
+                over.div_ceil(average)
+            }
+            None => 0,
+        };
+        Some(of_depth.max(of_bytes))
+    }
+
+    fn over_rate(&mut self, want: &Want, now: Now) -> Option<Full> {
+        let rate = want.bounds.enqueue_rate?;
+        let window = self.window(rate);
+        let limit = rate.limit.get();
+        let count = window.count(now.stamp);
+        let jobs = u32::try_from(want.jobs).unwrap_or(u32::MAX);
+        let over = count
+            .saturating_add(jobs)
+            .checked_sub(limit)
+            .filter(|over| *over > 0)?;
+        let opens = window.leaves(over - 1, now.stamp);
+        Some(Full {
+            queue: Arc::clone(&want.queue),
+            met: Met::Rate,
+            depth: u64::from(count),
+            bound: u64::from(limit),
+            strategy: Strategy::Reject,
+            after: opens.map(|at| Duration::from_micros(at.since(now.stamp))),
+            drain: None,
+            ever: jobs <= limit,
+            say: false,
+            rate: Some(rate),
+        })
+    }
+
+    fn window(&mut self, rate: PushRate) -> &mut Window {
+        let period = rate.period.get();
+        if self
+            .window
+            .as_ref()
+            .is_some_and(|window| window.period() != period)
+        {
+            self.window = None;
+        }
+        self.window.get_or_insert_with(|| Window::new(period))
+    }
+
+    /// The depth as bounds count it: what is about to be dropped is gone.
+    fn depth(&self, held: Held) -> u64 {
+        self.estimate.depth(held).saturating_sub(self.dropping)
+    }
+
+    fn bytes(&mut self, held: Held) -> u64 {
+        let waiting = self.estimate.waiting(held).saturating_sub(self.dropping);
+        self.sizes.of(waiting) + self.bytes_in_flight
+    }
+
+    /// How many jobs are surely available.
+    fn droppable(&self, held: Held) -> u64 {
+        let waiting = self.estimate.waiting(held);
+        waiting.saturating_sub(self.later + self.dropping)
+    }
+
+    /// How long the oldest that is known has waited.
+    fn age(&mut self, held: Held, now: Now) -> Duration {
+        self.sizes.of(self.estimate.waiting(held));
+        let oldest = self.sizes.oldest();
+        oldest.map_or(Duration::ZERO, |at| now.at.saturating_duration_since(at))
+    }
+
+    /// How long a new job would wait, as far as is known.
+    fn predicted(&self, want: &Want, held: Held, now: Now) -> Duration {
+        let measured = self.drain.rate(now.at);
+        let pace = match (measured, want.pace) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        let waiting = self.depth(held) as f64;
+        let seconds = pace.map_or(0.0, |pace| waiting / pace.max(1e-9));
+        Duration::from_secs_f64(seconds.clamp(0.0, 1e9))
+    }
+
+    /// Takes the places of an enqueue that fits.
+    pub(super) fn reserve(&mut self, want: &Want, drop: u64, now: Now) {
+        self.estimate.reserve(want.jobs);
+        self.bytes_in_flight += want.bytes();
+        self.dropping += drop;
+        self.edges.accepted();
+        if let Some(rate) = want.bounds.enqueue_rate {
+            let window = self.window(rate);
+            (0..want.jobs).for_each(|_| window.add(now.stamp, now.stamp));
+        }
+    }
+
+    /// The jobs were stored, or perhaps were.
+    pub(super) fn stored(&mut self, want: &Want, mark: Mark, now: Instant) {
+        self.estimate.stored(want.jobs, mark);
+        self.bytes_in_flight = self.bytes_in_flight.saturating_sub(want.bytes());
+        if want.bounds.max_bytes.is_some() || want.bounds.max_age.is_some() {
+            want.sizes
+                .iter()
+                .for_each(|size| self.sizes.add(*size, now));
+        }
+        self.tell_settled();
+    }
+
+    /// They were not stored. `at`: when they were admitted.
+    pub(super) fn refused(&mut self, want: &Want, drop: u64, at: Timestamp) {
+        self.estimate.refused(want.jobs);
+        self.bytes_in_flight = self.bytes_in_flight.saturating_sub(want.bytes());
+        self.dropping = self.dropping.saturating_sub(drop);
+        if let Some(window) = &mut self.window {
+            (0..want.jobs).for_each(|_| window.remove(at));
+        }
+        self.tell_settled();
+    }
+
+    fn tell_settled(&mut self) {
+        if self.estimate.in_flight() == 0 {
+            self.stuck = false;
+            self.settled.notify_waiters();
+        }
+    }
+
+    /// A job that was to be dropped is gone, or (`false`) could not be dropped.
+    pub(super) fn dropped(&mut self, gone: bool, mark: Mark, now: Instant) {
+        self.dropping = self.dropping.saturating_sub(1);
+        match gone {
+            true => {
+                self.estimate.left(1, mark);
+            }
+            false => self.undroppable = Some(now),
+        }
+    }
+
+    /// Jobs were given to a worker in answer to what was sent at `sent`. `out`: they wait no longer;
+    /// else they are held.
+    pub(super) fn left(&mut self, jobs: u64, sent: Mark, out: bool, now: Instant) {
+        let counted = self.estimate.left(jobs, sent);
+        if out {
+            self.drain.note(counted, now);
+        }
+    }
+
+    /// A job was stored that waits for `due`.
+    pub(super) fn schedules(&mut self, due: Instant) {
+        self.later += 1;
+        self.hidden.schedule(due);
+    }
+
+    /// A job failed that is tried again from `due` on.
+    pub(super) fn retries(&mut self, due: Instant) {
+        self.later += 1;
+        self.hidden.retry(due);
+    }
+
+    /// A held job went to a worker.
+    pub(super) fn started(&mut self, now: Instant) {
+        self.drain.note(1, now);
+    }
+
+    /// The backend told its numbers.
+    pub(super) fn told(
+        &mut self,
+        counts: Counts,
+        hidden: u64,
+        held: Held,
+        now: Instant,
+        mark: Mark,
+    ) {
+        self.later = counts.scheduled + counts.retryable + hidden;
+        let gone = self.estimate.told(counts, hidden, held, now, mark);
+        self.drain.note(gone, now);
+        if self.estimate.waiting(held) == 0 {
+            // An empty queue gives up no more than comes in: that is not how fast it could be.
+            self.drain = Drain::default();
+        }
+        self.away = None;
+    }
+
+    /// Where the queue stands now: its depth and its bound, and whether an edge was crossed.
+    pub(super) fn level(&mut self, held: Held) -> Level {
+        let bounds = Arc::clone(&self.bounds);
+        let (depth, bytes) = (self.depth(held), self.bytes(held));
+        let share = |used: u64, bound: u64| used as f64 / bound as f64;
+        let of_depth = bounds.max_depth.map(|bound| (depth, bound));
+        let of_bytes = bounds.max_bytes.map(|bound| (bytes, bound));
+        let both = of_depth.into_iter().chain(of_bytes);
+        let most = both.max_by(|a, b| share(a.0, a.1).total_cmp(&share(b.0, b.1)));
+        let edge =
+            most.and_then(|(used, bound)| self.edges.at(used, bound, bounds.warning_threshold));
+        Level {
+            depth,
+            most,
+            above: self.edges.is_above(),
+            edge,
+        }
+    }
+
+    /// Whether its last level was at the warning threshold or beyond.
+    pub(super) fn is_above(&self) -> bool {
+        self.edges.is_above()
+    }
+
+    /// Why the backend could not be asked, if that was just now.
+    pub(super) fn away_at(&self, now: Instant) -> Option<&Away> {
+        let (away, at) = self.away.as_ref()?;
+        (now.saturating_duration_since(*at) < NEAR).then_some(away)
+    }
+
+    /// Whether a refusal at `now` is worth saying.
+    pub(super) fn is_news(&mut self, now: Instant) -> bool {
+        self.edges.refused(now)
+    }
+}
+
+/// Where a queue stands.
+#[derive(Clone, Copy, Debug)]
+pub struct Level {
+    /// Its depth.
+    pub depth: u64,
+    /// What is used of the bound that is nearest, and that bound; `None`: no bound of this kind.
+    pub most: Option<(u64, u64)>,
+    /// Whether that is at the warning threshold or beyond.
+    pub above: bool,
+    /// What is worth saying.
+    pub edge: Option<Edge>,
+}
+
+impl Level {
+    /// The fraction of the nearest bound that is used, 0 to 1.
+    pub fn pressure(&self) -> f64 {
+        self.most
+            .map_or(0.0, |(used, bound)| (used as f64 / bound as f64).min(1.0))
+    }
+}
+
+fn never(full: &Option<Full>) -> bool {
+    full.as_ref().is_some_and(|full| !full.ever)
+}

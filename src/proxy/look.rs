@@ -1,0 +1,420 @@
+//! Looking: what the backend says of a bounded queue's depth, and what passes through here and changes
+//! it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::time::{Instant, timeout};
+
+use super::{DEPTH, Proxy, Sidecar};
+use crate::events::{Event, Value};
+use crate::json::{Json, Kind, Splice, quote};
+use crate::limit::Timestamp;
+use crate::pressure::{Away, Counts, Edge, Mark, Now, Told, Untold};
+use crate::upstream::{Reply, UpstreamError};
+
+/// How long a look waits for enqueues that are on their way.
+const SETTLE: Duration = Duration::from_millis(250);
+/// How long the backend may take to say how deep a queue is.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What was learnt of the backend's statistics.
+#[derive(Debug, Default)]
+pub(super) struct Stats {
+    /// There are none under `/ojs/v1/admin`.
+    plain_only: AtomicBool,
+    /// What was warned of.
+    warned: AtomicBool,
+    warned_of_states: AtomicBool,
+}
+
+impl Sidecar {
+    /// This moment on both clocks.
+    pub(super) fn now(&self) -> Now {
+        Now {
+            at: Instant::now(),
+            stamp: self.store.now(),
+        }
+    }
+
+    /// Where a queue stands, told if an edge was crossed.
+    pub(super) fn tell_level(&self, queue: &str) -> Option<crate::pressure::Level> {
+        let level = self.pressure.level(queue)?;
+        if let (Some(edge), Some((depth, bound))) = (level.edge, level.most) {
+            let kind = match edge {
+                Edge::Warning => "backpressure.warning",
+                Edge::Cleared => "backpressure.cleared",
+            };
+            match edge {
+                Edge::Warning => tracing::warn!(queue, depth, bound, "the queue is near its bound"),
+                Edge::Cleared => tracing::info!(queue, depth, bound, "the queue has room again"),
+            }
+            let data = [
+                ("queue", Value::Text(queue)),
+                ("depth", Value::Number(depth)),
+                ("bound", Value::Number(bound)),
+            ];
+            self.tell_pressure(kind, queue, None, &data);
+        }
+        Some(level)
+    }
+
+    /// Tells those who listen of something that befell a queue.
+    pub(super) fn tell_pressure(
+        &self,
+        kind: &'static str,
+        queue: &str,
+        job: Option<(&str, &str)>,
+        data: &[(&'static str, Value<'_>)],
+    ) {
+        let event = Event {
+            kind,
+            subject: job.map_or(queue, |(id, _)| id),
+            queue: Some(queue),
+            job: job.map(|(id, _)| id),
+            job_type: job.map(|(_, kind)| kind),
+            data,
+        };
+        self.events.tell(self.store.now(), &event);
+    }
+
+    /// Sets the gauges; called at each scrape.
+    pub(super) fn measure_pressure(&self) {
+        for queue in self.pressure.names() {
+            if let Some(level) = self.tell_level(&queue) {
+                self.metrics.pressure(&queue, level.pressure());
+            }
+        }
+        self.metrics.blocked(self.pressure.blocked());
+    }
+
+    /// A held job has gone to a worker, or has ended: there may be room.
+    pub(super) fn made_room(&self) {
+        if self.pressure.blocked() > 0 {
+            self.pressure.wake(self.now());
+        }
+    }
+
+    /// A backend's reply to a FETCH of these queues passes through: its jobs wait no longer. `out`: they go
+    /// to a worker, else into the hold.
+    pub(super) fn fetched(&self, jobs: &[(Arc<str>, u64)], sent: Mark, out: bool) {
+        for (queue, jobs) in jobs {
+            self.pressure.left(queue, *jobs, sent, out, self.now());
+        }
+    }
+
+    /// How many of these jobs each bounded queue has.
+    pub(super) fn by_queue(&self, held: &[crate::hold::Held]) -> Vec<(Arc<str>, u64)> {
+        if !self.pressure.any() {
+            return Vec::new();
+        }
+        let mut counts: HashMap<Arc<str>, u64> = HashMap::new();
+        for held in held {
+            *counts.entry(Arc::clone(&held.claimed.queue)).or_default() += 1;
+        }
+        counts.into_iter().collect()
+    }
+
+    /// The same, of a reply that passes as it is.
+    pub(super) fn passed(&self, reply: &Reply, queues: &[Arc<str>], asked: usize, sent: Mark) {
+        if reply.status != StatusCode::OK || !self.pressure.any() {
+            return;
+        }
+        let Ok(whole) = Json::parse(&reply.body, DEPTH) else {
+            return;
+        };
+        let jobs = whole.get_exact("jobs").into_iter().flat_map(|j| j.items());
+        let mut counts: HashMap<Arc<str>, u64> = HashMap::new();
+        let mut came = 0;
+        for job in jobs {
+            came += 1;
+            let shown = job.get("queue").and_then(|queue| queue.text());
+            let shown = shown.as_deref().unwrap_or("default");
+            // Some backends show a queue that a producer made up: one that was not asked for is not it.
+            let real = match queues {
+                [only] => Some(only),
+                several => several.iter().find(|queue| ***queue == *shown),
+            };
+            let queue = real.map_or_else(|| Arc::from(shown), Arc::clone);
+            *counts.entry(queue).or_default() += 1;
+        }
+        for (queue, jobs) in counts {
+            self.pressure.left(&queue, jobs, sent, true, self.now());
+        }
+        if let ([only], true) = (queues, came < asked) {
+            self.pressure.ran_dry(only, sent, self.now());
+        }
+    }
+
+    /// What the backend says of a job that failed: it may wait again.
+    pub(super) fn nacked(&self, reply: &Reply, queue: Option<&str>) {
+        if !reply.status.is_success() || !self.pressure.any() {
+            return;
+        }
+        let Ok(whole) = Json::parse(&reply.body, DEPTH) else {
+            return;
+        };
+        let job = whole.get_exact("job");
+        let of_job = |name: &str| whole.get_exact(name).or_else(|| job?.get_exact(name));
+        let text = |name: &str| of_job(name).and_then(|value| value.text());
+        let shown = text("queue");
+        let Some(queue) = queue.or(shown.as_deref()) else {
+            return;
+        };
+        match text("state").as_deref() {
+            Some("available") => self.pressure.came(queue, None),
+            Some("retryable" | "scheduled") => {
+                let at = text("next_attempt_at").and_then(|at| self.due(&at));
+                self.pressure
+                    .came(queue, Some(at.unwrap_or_else(Instant::now)));
+            }
+            _ => {}
+        }
+    }
+
+    /// What the backend says of a job that was cancelled: it waits no longer, if it never started.
+    pub(super) fn cancelled(&self, reply: &Reply, sent: Mark) {
+        if !reply.status.is_success() || !self.pressure.any() {
+            return;
+        }
+        let Ok(whole) = Json::parse(&reply.body, DEPTH) else {
+            return;
+        };
+        let job = whole.get_exact("job").unwrap_or(whole);
+        let started = job.get_exact("started_at").is_some_and(|at| !at.is_null());
+        let queue = job.get_exact("queue").and_then(|queue| queue.text());
+        if let (false, Some(queue)) = (started, queue) {
+            self.pressure.left(&queue, 1, sent, true, self.now());
+        }
+    }
+
+    /// Jobs were stored: those that wait for a time are noted, for backends that do not tell of them.
+    pub(super) fn note_scheduled(&self, reply: &Reply) {
+        if !crate::json::contains(&reply.body, "\"scheduled\"") {
+            return;
+        }
+        let Ok(whole) = Json::parse(&reply.body, DEPTH) else {
+            return;
+        };
+        let jobs = whole.get_exact("jobs").into_iter().flat_map(|j| j.items());
+        for job in jobs.chain(whole.get_exact("job")) {
+            let text = |name: &str| job.get_exact(name).and_then(|value| value.text());
+            if text("state").as_deref() != Some("scheduled") {
+                continue;
+            }
+            let queue = text("queue");
+            let due = text("scheduled_at").and_then(|at| self.due(&at));
+            if let Some(due) = due {
+                self.pressure
+                    .scheduled(queue.as_deref().unwrap_or("default"), due);
+            }
+        }
+    }
+
+    /// The moment that a time in a reply names.
+    fn due(&self, at: &str) -> Option<Instant> {
+        let at: jiff::Timestamp = at.parse().ok()?;
+        let at = Timestamp(u64::try_from(at.as_microsecond()).ok()?);
+        Some(self.instant_of(at))
+    }
+}
+
+impl Sidecar {
+    /// A bounded queue's numbers with `stats` in them: `queue`, `depth`, `bound` and `pressure`, beside
+    /// what is there already. `None`: they stay as they are.
+    pub(super) fn with_depth(&self, text: &[u8], queue: &str) -> Option<Vec<u8>> {
+        let bounds = self.pressure.bounds(queue)?;
+        let whole = Json::parse(text, DEPTH).ok()?;
+        let counts = counts(whole)?;
+        let told = counts.available + counts.scheduled + counts.retryable;
+        let depth = told + self.pressure.untold(queue);
+        let mut members = vec![("queue", quote(queue)), ("depth", depth.to_string())];
+        if let Some(bound) = bounds.max_depth {
+            let pressure = (depth as f64 / bound as f64).min(1.0);
+            let pressure = (pressure * 1e4).round() / 1e4;
+            members.push(("bound", bound.to_string()));
+            members.push(("max_depth", bound.to_string()));
+            members.push(("pressure", pressure.to_string()));
+        }
+        let mut splice = Splice::new();
+        match whole
+            .get_exact("stats")
+            .filter(|stats| stats.kind() == Kind::Object)
+        {
+            Some(stats) => {
+                for (name, value) in members {
+                    match stats.get_exact(name) {
+                        Some(theirs) => splice.replace(theirs.range(), value),
+                        None => splice.add_member(stats, name, value.as_bytes()),
+                    }
+                }
+            }
+            None => {
+                let each: Vec<String> = (members.iter())
+                    .map(|(name, value)| format!("\"{name}\":{value}"))
+                    .collect();
+                splice.add_member(whole, "stats", format!("{{{}}}", each.join(",")).as_bytes());
+            }
+        }
+        Some(splice.apply(text))
+    }
+}
+
+impl Proxy {
+    /// Asks the backend how deep a queue is, for all who wait for that; the look has begun. It goes on
+    /// whoever hangs up.
+    pub(super) fn look_soon(&self, queue: Arc<str>, scope: u64) {
+        let proxy = self.clone();
+        let _task = self
+            .sidecar
+            .tasks
+            .spawn(async move { proxy.look(&queue, scope).await });
+    }
+
+    /// Queues near their bound are looked at although nobody enqueues, so that it is known when they are
+    /// well again.
+    pub(super) fn watch_bounds(&self) {
+        let pressure = &self.sidecar.pressure;
+        if !pressure.any() {
+            return;
+        }
+        for (queue, scope) in pressure.pressed(Instant::now()) {
+            if pressure.begin_look(&queue, false) {
+                self.look_soon(queue, scope);
+            }
+        }
+    }
+
+    async fn look(&self, queue: &str, scope: u64) {
+        let sidecar = &self.sidecar;
+        let stuck = match sidecar.pressure.in_flight(queue) {
+            Some(settled) => timeout(SETTLE, settled).await.is_err(),
+            None => false,
+        };
+        sidecar.pressure.asking(queue, stuck, scope);
+        let told = self.depth_told(queue, scope).await;
+        let untold = sidecar.pressure.looked(queue, told, sidecar.now());
+        let first = |flag: &AtomicBool| !flag.swap(true, Ordering::Relaxed);
+        match untold {
+            Some(Untold::All) if first(&sidecar.stats.warned) => tracing::warn!(
+                queue,
+                "the backend has no statistics for us: the depth of bounded queues is what passes through here"
+            ),
+            Some(Untold::States) if first(&sidecar.stats.warned_of_states) => tracing::warn!(
+                queue,
+                "the backend's statistics leave out jobs that are scheduled or to be tried again: \
+                 only those that passed through here count towards the bounds of queues"
+            ),
+            _ => {}
+        }
+        let _level = sidecar.tell_level(queue);
+    }
+
+    /// What the backend says of a queue: under `admin`, where all states are told, or else the plain
+    /// statistics.
+    async fn depth_told(&self, queue: &str, scope: u64) -> Told {
+        let stats = &self.sidecar.stats;
+        let name = crate::ojs::encoded(queue);
+        let mut absent = None;
+        if !stats.plain_only.load(Ordering::Relaxed) {
+            match self
+                .asked(format!("/ojs/v1/admin/queues/{name}"), scope)
+                .await
+            {
+                Ok(reply) => match read(&reply) {
+                    Read::Counts(counts) => return Told::Counts(counts),
+                    Read::Away => return Told::Away(Away::Silent(status(&reply))),
+                    read => absent = Some(read),
+                },
+                Err(away) => return Told::Away(away),
+            }
+        }
+        match self
+            .asked(format!("/ojs/v1/queues/{name}/stats"), scope)
+            .await
+        {
+            Ok(reply) => match read(&reply) {
+                Read::Counts(counts) => {
+                    // The queue is there, and `admin` does not know it: there is no such route.
+                    let known = counts != Counts::default();
+                    if absent == Some(Read::NoRoute) || (absent.is_some() && known) {
+                        stats.plain_only.store(true, Ordering::Relaxed);
+                    }
+                    Told::Counts(counts)
+                }
+                // No queue of that name yet.
+                Read::Unknown => Told::Counts(Counts::default()),
+                Read::NoRoute => Told::Nothing,
+                Read::Away => Told::Away(Away::Silent(status(&reply))),
+            },
+            Err(away) => Told::Away(away),
+        }
+    }
+
+    async fn asked(&self, target: String, scope: u64) -> Result<Reply, Away> {
+        let mut call = super::get(self, scope, target);
+        call.timeout = call.timeout.min(PATIENCE);
+        super::call(self, "queue_stats", call)
+            .await
+            .map_err(|error| {
+                let text = error.to_string();
+                match error {
+                    UpstreamError::Unreachable(_) => Away::Unreachable(text),
+                    _ => Away::Silent(text),
+                }
+            })
+    }
+}
+
+fn status(reply: &Reply) -> String {
+    format!("its statistics are answered with {}", reply.status)
+}
+
+/// A reply about a queue's numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Read {
+    Counts(Counts),
+    /// There is no such queue.
+    Unknown,
+    /// There are no such numbers.
+    NoRoute,
+    /// Something between us and the backend speaks for it.
+    Away,
+}
+
+fn read(reply: &Reply) -> Read {
+    match reply.status {
+        StatusCode::OK => {}
+        StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
+            return Read::Away;
+        }
+        // A route that is not there is answered with plain text.
+        StatusCode::NOT_FOUND if Json::parse(&reply.body, DEPTH).is_ok() => return Read::Unknown,
+        _ => return Read::NoRoute,
+    }
+    let whole = Json::parse(&reply.body, DEPTH).ok();
+    whole.and_then(counts).map_or(Read::NoRoute, Read::Counts)
+}
+
+/// The numbers of a queue in an answer, wherever they stand in it.
+pub(super) fn counts(whole: Json<'_>) -> Option<Counts> {
+    let inside = ["counts", "queue", "stats", "jobs"];
+    let inside = inside.into_iter().filter_map(|name| whole.get_exact(name));
+    let mut places = inside
+        .filter(|place| place.kind() == Kind::Object)
+        .chain([whole]);
+    places.find_map(|place| {
+        let number = |name: &str| {
+            let number = place.get_exact(name)?.int()?;
+            u64::try_from(number).ok()
+        };
+        Some(Counts {
+            available: number("available")?,
+            scheduled: number("scheduled").unwrap_or(0),
+            retryable: number("retryable").unwrap_or(0),
+        })
+    })
+}

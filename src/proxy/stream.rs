@@ -1,0 +1,223 @@
+//! `GET /ojs/v1/events/stream`: the sidecar's own events and the backend's, in one event stream.
+//!
+//! Each stream is a task with a short queue of frames before its connection. When the client does not
+//! read, the task stands still: the ring goes on without it, the backend's stream waits in its socket,
+//! and nobody else notices.
+
+mod relay;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderValue, Response, StatusCode, header};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use uuid::Uuid;
+
+use super::body::Body;
+use super::respond::Fault;
+use super::{Proxy, Sidecar, ours, refuse};
+use crate::events::{Channel, Event, Filter, Next, Subscription, Told, Value};
+use crate::limit::Timestamp;
+use relay::{Begun, Relay, Relayed};
+
+/// How often a stream says that it is alive (real-time text, 2.4).
+const HEARTBEAT: Duration = Duration::from_secs(15);
+/// Frames between a stream's task and its connection.
+const FRAMES: usize = 16;
+/// How soon clients come back after the end.
+const HELLO: Bytes = Bytes::from_static(b"retry: 3000\n\n");
+/// What stands between our id and the backend's in the id of a frame of ours, so that a client which
+/// comes back says how far it was in both.
+const BESIDE: char = '~';
+
+impl Proxy {
+    /// Answers with a stream that lasts until the client leaves or the sidecar ends.
+    pub(super) async fn event_stream(&self, parts: Parts) -> Response<Body> {
+        let filter = match Filter::read(parts.uri.query()) {
+            Ok(filter) => filter,
+            Err(bad) => return refuse(&parts, Fault::field(bad.field, &bad.why)),
+        };
+        let last = Last::of(&parts);
+        let mut relay = Relay::new(self.clone(), &parts, filter.clone(), last.theirs.clone());
+        let Some(subscription) = self.sidecar.events.subscribe(filter) else {
+            return refuse(&parts, full());
+        };
+        let begun = relay.begin().await;
+        if let Begun::Refused(reply) = begun {
+            return reply.map(Body::from);
+        }
+        if let (Channel::Other(name), Begun::Absent) = (&subscription.filter().channel, &begun) {
+            let why = format!("{name:?} is no channel here; write `job:ID`, `queue:NAME` or `all`");
+            return refuse(&parts, Fault::field("channel", &why));
+        }
+        let (out, frames) = mpsc::channel(FRAMES);
+        let stream = Stream {
+            sidecar: Arc::clone(&self.sidecar),
+            subscription,
+            relay,
+            out,
+        };
+        // Tracked, and over when the events are closed.
+        let _task = self.sidecar.tasks.spawn(stream.run(last.ours));
+        let mut response = Response::new(Body::frames(frames));
+        let headers = response.headers_mut();
+        ours(&parts.headers, headers);
+        for (name, value) in [
+            (header::CONTENT_TYPE, "text/event-stream"),
+            (header::CACHE_CONTROL, "no-cache"),
+            (header::HeaderName::from_static("x-accel-buffering"), "no"),
+        ] {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        response
+    }
+}
+
+/// 503: no more streams than this.
+fn full() -> Fault {
+    let message = "ojs-throttle has too many event streams open";
+    Fault::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message).later(Duration::from_secs(5))
+}
+
+/// What the client had last, as its `Last-Event-ID` says.
+struct Last {
+    /// An id of ours.
+    ours: Option<String>,
+    /// One of the backend's, or one of which we do not know whose it is.
+    theirs: Option<String>,
+}
+
+impl Last {
+    fn of(parts: &Parts) -> Last {
+        let id = parts.headers.get("last-event-id");
+        let id = id
+            .and_then(|id| id.to_str().ok())
+            .filter(|id| !id.is_empty());
+        match id.map(|id| id.split_once(BESIDE).ok_or(id)) {
+            None => Last {
+                ours: None,
+                theirs: None,
+            },
+            Some(Ok((ours, theirs))) => Last {
+                ours: Some(ours.to_owned()),
+                theirs: Some(theirs.to_owned()),
+            },
+            Some(Err(id)) => Last {
+                ours: Some(id.to_owned()),
+                theirs: Some(id.to_owned()),
+            },
+        }
+    }
+}
+
+/// When an event of ours was told, from its id: UUIDv7 begins with the time, in milliseconds.
+fn told_at(id: &str) -> Option<Timestamp> {
+    let number = Uuid::try_parse(id.strip_prefix("evt_")?).ok()?;
+    let (seconds, nanos) = number.get_timestamp()?.to_unix();
+    let micros = seconds.saturating_mul(1_000_000);
+    Some(Timestamp(micros).plus(u64::from(nanos / 1000)))
+}
+
+/// One open stream.
+struct Stream {
+    sidecar: Arc<Sidecar>,
+    subscription: Subscription,
+    relay: Relay,
+    out: mpsc::Sender<Bytes>,
+}
+
+impl Stream {
+    /// Runs until the client leaves or the events are closed. `last`: what it had last.
+    async fn run(mut self, last: Option<String>) {
+        let mut goes_on = self.send(HELLO).await;
+        if let Some(since) = last.as_deref().and_then(told_at) {
+            let gap = self.gap(since);
+            goes_on = goes_on && self.send(gap).await;
+        }
+        let mut heartbeat = interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
+        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while goes_on {
+            let frame = tokio::select! {
+                () = self.out.closed() => return,
+                next = self.subscription.next() => match next {
+                    Next::Event(told) => self.frame(&told),
+                    Next::Lost(lost) => self.lost(lost),
+                    Next::Over => return self.end(),
+                },
+                relayed = self.relay.next() => match relayed {
+                    Relayed::Frame(frame) => frame,
+                    // Whoever is not let in there any more hears nothing here either.
+                    Relayed::Refused => return,
+                },
+                _ = heartbeat.tick() => Bytes::from_static(b":heartbeat\n\n"),
+            };
+            goes_on = self.send(frame).await;
+        }
+    }
+
+    /// Waits for a place before the connection; `false`: it is over.
+    async fn send(&mut self, frame: Bytes) -> bool {
+        tokio::select! {
+            biased;
+            sent = self.out.send(frame) => sent.is_ok(),
+            () = self.sidecar.events.closed() => false,
+        }
+    }
+
+    fn frame(&self, told: &Told) -> Bytes {
+        self.subscription.sent();
+        match self.relay.last_id() {
+            Some(theirs) => told.frame_as(&format!("{}{BESIDE}{theirs}", told.id())),
+            None => told.frame(),
+        }
+    }
+
+    /// Tells this client alone that it was too slow (real-time text, 5.4).
+    fn lost(&self, lost: u64) -> Bytes {
+        let now = self.sidecar.store.now();
+        let data = [
+            ("dropped_count", Value::Number(lost)),
+            ("timestamp", Value::Time(now)),
+        ];
+        let comment = format!(":events-dropped {lost}\n\n");
+        let notice = self.notice("system.events_dropped", &data);
+        [comment.as_bytes(), &notice].concat().into()
+    }
+
+    /// Tells this client that what happened while it was away is not kept (real-time text, 5.5.1).
+    fn gap(&self, since: Timestamp) -> Bytes {
+        let now = self.sidecar.store.now();
+        let data = [
+            ("gap_start", Value::Time(since.min(now))),
+            ("gap_end", Value::Time(now)),
+        ];
+        self.notice("system.gap", &data)
+    }
+
+    /// The last word, if there is room for it (real-time text, 5.1).
+    fn end(&self) {
+        let data = [
+            ("reason", Value::Text("shutdown")),
+            ("grace_period_ms", Value::Number(0)),
+        ];
+        let _sent = self.out.try_send(self.notice("server.shutdown", &data));
+    }
+
+    fn notice(&self, kind: &'static str, data: &[(&'static str, Value<'_>)]) -> Bytes {
+        let channel = self.subscription.filter().channel.to_string();
+        let channel = ("channel", Value::Text(&channel));
+        let data: Vec<_> = [channel].into_iter().chain(data.iter().copied()).collect();
+        let event = Event {
+            kind,
+            subject: "events",
+            queue: None,
+            job: None,
+            job_type: None,
+            data: &data,
+        };
+        self.sidecar.events.notice(self.sidecar.store.now(), &event)
+    }
+}

@@ -1,0 +1,21 @@
+//! The backpressure text (`urn:ojs:ext:backpressure`), sentence by sentence, with its examples.
+
+#[path = "sidecar/client.rs"]
+mod client;
+#[path = "sidecar/pair.rs"]
+mod pair;
+#[path = "sidecar/mod.rs"]
+mod sidecar;
+
+#[path = "backpressure/block.rs"]
+mod block;
+#[path = "backpressure/bounds.rs"]
+mod bounds;
+#[path = "backpressure/depth.rs"]
+mod depth;
+#[path = "backpressure/drop.rs"]
+mod drop;
+#[path = "backpressure/rig.rs"]
+mod rig;
+#[path = "backpressure/settings.rs"]
+mod settings;

@@ -1,0 +1,188 @@
+//! `block` (5.2): waiting for room.
+
+use std::time::Duration;
+
+use ojs_throttle::backend::Lax;
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use crate::rig::{directly, full, simulated, waiting};
+
+const FILE: &str = "[[queue]]\nname = \"q\"\nmax_depth = 2\nstrategy = \"block\"\n";
+
+/// BP-R002: accepted when room appears, 429 when the time is over, at once without a timeout.
+#[tokio::test(start_paused = true)]
+async fn a_blocked_enqueue_gets_the_room_that_appears() {
+    let (pair, client) = simulated(Lax::spec(), FILE).await;
+    client.fill("q", 2).await;
+    for none in [
+        client.offer("q").await,
+        client.offer_blocking("q", "0").await,
+    ] {
+        assert_eq!(full(&none, "q", 2)["strategy"], "block");
+    }
+    let begun = Instant::now();
+    let reply = client.offer_blocking("q", "3").await;
+    assert_eq!(full(&reply, "q", 2)["strategy"], "block");
+    let waited = begun.elapsed();
+    assert!(waited >= Duration::from_secs(3) && waited < Duration::from_millis(3_050));
+
+    let blocked = tokio::spawn({
+        let client = client.clone();
+        async move {
+            (
+                client.offer_blocking("q", "10").await.status,
+                Instant::now(),
+            )
+        }
+    });
+    sleep(Duration::from_millis(777)).await;
+    assert!(!blocked.is_finished());
+    client.fetch("q", 1).await;
+    let room = Instant::now();
+    let (status, at) = blocked.await.unwrap();
+    assert_eq!(status, 201);
+    assert!(
+        at.duration_since(room) < Duration::from_millis(20),
+        "{:?}",
+        at - room
+    );
+    pair.stop().await;
+}
+
+/// Room that appears behind our back is found within a look.
+#[tokio::test(start_paused = true)]
+async fn room_behind_our_back_is_found() {
+    let (pair, client) = simulated(Lax::spec(), FILE).await;
+    client.fill("q", 2).await;
+    let blocked = tokio::spawn({
+        let client = client.clone();
+        async move {
+            (
+                client.offer_blocking("q", "10").await.status,
+                Instant::now(),
+            )
+        }
+    });
+    sleep(Duration::from_millis(777)).await;
+    let fetch = json!({"queues": ["q"], "count": 1, "worker_id": "around"});
+    directly(&pair.behind.backend, "/ojs/v1/workers/fetch", fetch).await;
+    let room = Instant::now();
+    let (status, at) = blocked.await.unwrap();
+    assert_eq!(status, 201);
+    assert!(
+        at.duration_since(room) < Duration::from_millis(220),
+        "{:?}",
+        at - room
+    );
+    pair.stop().await;
+}
+
+/// First come, first served, and nobody passes those who wait.
+#[tokio::test(start_paused = true)]
+async fn the_first_to_come_is_the_first_served() {
+    let (pair, client) = simulated(Lax::spec(), FILE).await;
+    client.fill("q", 2).await;
+    let mut blocked = Vec::new();
+    for _ in 0..5 {
+        let client = client.clone();
+        blocked.push(tokio::spawn(async move {
+            (
+                client.offer_blocking("q", "15").await.status,
+                Instant::now(),
+            )
+        }));
+        sleep(Duration::from_millis(30)).await;
+    }
+    for _ in 0..5 {
+        client.fetch("q", 1).await;
+        full(&client.offer("q").await, "q", 2);
+        sleep(Duration::from_millis(40)).await;
+    }
+    let mut times = Vec::new();
+    for blocked in blocked {
+        let (status, at) = blocked.await.unwrap();
+        assert_eq!(status, 201);
+        times.push(at);
+    }
+    assert!(times.is_sorted(), "{times:?}");
+    assert_eq!(waiting(&pair.behind.backend, "q").await, 2);
+    pair.stop().await;
+}
+
+/// 9.3: a blocked batch waits for all its places.
+#[tokio::test(start_paused = true)]
+async fn a_blocked_batch_waits_for_all_its_places() {
+    let (pair, client) = simulated(Lax::spec(), FILE).await;
+    client.fill("q", 2).await;
+    let batch = tokio::spawn({
+        let client = client.clone();
+        async move {
+            let body = json!({"jobs": [crate::rig::job("q"), crate::rig::job("q")]}).to_string();
+            let headers = [
+                ("ojs-block-timeout", "10"),
+                ("content-type", "application/json"),
+            ];
+            let path = "/ojs/v1/jobs/batch";
+            client
+                .send(http::Method::POST, path, &headers, body)
+                .await
+                .status
+        }
+    });
+    sleep(Duration::from_millis(300)).await;
+    client.fetch("q", 1).await;
+    sleep(Duration::from_millis(300)).await;
+    assert!(!batch.is_finished(), "one place is not enough");
+    assert_eq!(waiting(&pair.behind.backend, "q").await, 1);
+    client.fetch("q", 1).await;
+    assert_eq!(batch.await.unwrap(), 201);
+    assert_eq!(waiting(&pair.behind.backend, "q").await, 2);
+    pair.stop().await;
+}
+
+/// A producer that hangs up leaves the line, and its place goes to the next.
+#[tokio::test(start_paused = true)]
+async fn hanging_up_leaves_the_line() {
+    let (pair, client) = simulated(Lax::spec(), FILE).await;
+    client.fill("q", 2).await;
+    let offer = |client: crate::client::Client| {
+        tokio::spawn(async move { client.offer_blocking("q", "10").await.status })
+    };
+    let gone = offer(client.clone());
+    sleep(Duration::from_millis(50)).await;
+    let stays = offer(client.clone());
+    sleep(Duration::from_millis(50)).await;
+    gone.abort();
+    sleep(Duration::from_millis(50)).await;
+    client.fetch("q", 1).await;
+    assert_eq!(stays.await.unwrap(), 201);
+    assert_eq!(
+        waiting(&pair.behind.backend, "q").await,
+        2,
+        "the other's job is not stored"
+    );
+    let health = client.get("/ojs/v1/health").await.json();
+    assert_eq!(health["throttle"]["blocked"], 0);
+    pair.stop().await;
+}
+
+/// The wait is capped, and honoured only where the strategy is `block`.
+#[tokio::test(start_paused = true)]
+async fn the_wait_is_capped() {
+    let (pair, client) = simulated(Lax::spec(), FILE).await;
+    client
+        .bound("q", json!({"max_depth": 1, "block_timeout_max": "PT2S"}))
+        .await;
+    client.fill("q", 1).await;
+    let begun = Instant::now();
+    full(&client.offer_blocking("q", "25").await, "q", 1);
+    assert!(begun.elapsed() < Duration::from_millis(2_100));
+    client
+        .bound("q", json!({"max_depth": 1, "strategy": "reject"}))
+        .await;
+    let begun = Instant::now();
+    full(&client.offer_blocking("q", "25").await, "q", 1);
+    assert!(begun.elapsed() < Duration::from_millis(100));
+    pair.stop().await;
+}

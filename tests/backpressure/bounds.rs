@@ -1,0 +1,264 @@
+//! Bounds with `reject` (5.1, 6, 7, 9.3), and the answers.
+
+use std::time::Duration;
+
+use ojs_throttle::backend::Lax;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::rig::{config, full, job, number, simulated, told, waiting};
+
+const FILE: &str = "[[queue]]\nname = \"q\"\nmax_depth = 3\n";
+
+/// BP-001, BP-002, BP-005 and the answer of 7.1, member by member.
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_refuses_and_says_why() {
+    let (pair, client) = simulated(Lax::spec(), FILE).await;
+    client.fill("q", 3).await;
+    let reply = client.offer("q").await;
+    let error = full(&reply, "q", 3);
+    let message = "Queue 'q' has reached its depth bound (3): 3 jobs wait";
+    assert_eq!(error["message"], message);
+    assert_eq!(
+        (&error["depth"], &error["strategy"]),
+        (&json!(3), &json!("reject"))
+    );
+    assert_eq!(error["retryable"], true);
+    let id = reply.headers["x-request-id"].to_str().unwrap();
+    assert_eq!(error["request_id"], id);
+    assert_eq!(error["details"]["depth"], 3);
+    assert_eq!(error["details"]["bound"], 3);
+    for (name, value) in [("depth", 3.0), ("bound", 3.0), ("max-depth", 3.0)] {
+        assert_eq!(number(&reply, &format!("x-ojs-queue-{name}")), value);
+    }
+    assert_eq!(
+        waiting(&pair.behind.backend, "q").await,
+        3,
+        "it is not stored"
+    );
+    // Other queues are as they were.
+    assert_eq!(client.offer("other").await.status, 201);
+    // Room, and it is used at once.
+    assert_eq!(client.fetch("q", 1).await.len(), 1);
+    assert_eq!(client.offer("q").await.status, 201);
+    full(&client.offer("q").await, "q", 3);
+    pair.stop().await;
+}
+
+/// 13.1 and 6.2: set over HTTP (BP-003), read back, changed, taken away.
+#[tokio::test(start_paused = true)]
+async fn bounds_over_http() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let wanted = json!({"max_depth": 2, "strategy": "reject", "warning_threshold": 0.8});
+    let said = client.bound("email", wanted.clone()).await;
+    assert_eq!(said, json!({"queue": "email", "backpressure": wanted}));
+    assert_eq!(client.get(&config("email")).await.json(), said);
+    client.fill("email", 2).await;
+    full(&client.offer("email").await, "email", 2);
+    client.bound("email", json!({"max_depth": 3})).await;
+    assert_eq!(client.offer("email").await.status, 201);
+    full(&client.offer("email").await, "email", 3);
+    client.bound("email", json!({"max_depth": 0})).await;
+    assert_eq!(client.offer("email").await.status, 201, "0 is unbounded");
+    client.bound("email", json!({"max_depth": 1})).await;
+    full(&client.offer("email").await, "email", 1);
+    let gone = client
+        .put(&config("email"), json!({"backpressure": null}))
+        .await;
+    assert_eq!((gone.status, gone.json()), (200, json!({"queue": "email"})));
+    assert_eq!(client.offer("email").await.status, 201);
+    pair.stop().await;
+}
+
+/// 7.3 and BP-R004: near the bound the producer is told, with the numbers of the text's example.
+#[tokio::test(start_paused = true)]
+async fn an_accepted_job_near_the_bound_is_told_so() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    client
+        .bound("q", json!({"max_depth": 50, "warning_threshold": 0.8}))
+        .await;
+    for _ in 0..39 {
+        let reply = client.offer("q").await;
+        assert_eq!(reply.status, 201);
+        assert!(reply.headers.get("x-ojs-queue-pressure").is_none());
+    }
+    client.offer("q").await;
+    client.offer("q").await;
+    let reply = client.offer("q").await;
+    assert_eq!(reply.status, 201);
+    assert_eq!(number(&reply, "x-ojs-queue-depth"), 42.0);
+    assert_eq!(number(&reply, "x-ojs-queue-bound"), 50.0);
+    assert_eq!(number(&reply, "x-ojs-queue-pressure"), 0.84);
+    pair.stop().await;
+}
+
+/// BP-R001: bytes, each job as long as it was sent.
+#[tokio::test(start_paused = true)]
+async fn bytes_are_bounded_too() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let size = job("q").to_string().len();
+    client
+        .bound("q", json!({"max_size_bytes": 3 * size, "max_depth": 100}))
+        .await;
+    client.fill("q", 3).await;
+    let reply = client.offer("q").await;
+    assert_eq!(reply.status, 429);
+    let error = &reply.json()["error"];
+    assert_eq!(error["code"], "QUEUE_FULL");
+    assert_eq!(
+        (&error["depth"], &error["bound"]),
+        (&json!(3 * size), &json!(3 * size))
+    );
+    assert_eq!(error["unit"], "bytes");
+    assert_eq!(number(&reply, "x-ojs-queue-depth"), 3.0 * size as f64);
+    assert_eq!(client.fetch("q", 1).await.len(), 1);
+    assert_eq!(client.offer("q").await.status, 201);
+    assert_eq!(client.offer("q").await.status, 429);
+    // The first bound that is reached counts.
+    client
+        .bound("q", json!({"max_size_bytes": 300 * size, "max_depth": 3}))
+        .await;
+    full(&client.offer("q").await, "q", 3);
+    pair.stop().await;
+}
+
+/// 9.3: a batch is taken as a whole or not at all, over all its queues.
+#[tokio::test(start_paused = true)]
+async fn a_batch_is_all_or_nothing() {
+    let config = "[[queue]]\nname = \"a\"\nmax_depth = 2\n[[queue]]\nname = \"b\"\nmax_depth = 5\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    client.fill("a", 1).await;
+    full(
+        &client.offer_all(&["b", "a", "free", "a", "b"]).await,
+        "a",
+        2,
+    );
+    for queue in ["b", "free"] {
+        assert_eq!(waiting(&pair.behind.backend, queue).await, 0, "{queue}");
+    }
+    assert_eq!(client.offer_all(&["b", "a", "free", "b"]).await.status, 201);
+    full(&client.offer("a").await, "a", 2);
+    assert_eq!(client.offer_all(&["b", "b", "b"]).await.status, 201);
+    // One that can never fit is told so, at once.
+    let reply = client.offer_all(&["b"; 6]).await;
+    let error = full(&reply, "b", 5);
+    assert_eq!(error["retryable"], false);
+    assert!(error["message"].as_str().unwrap().contains("can never fit"));
+    pair.stop().await;
+}
+
+/// What the backend refuses or ignores gives its place back.
+#[tokio::test(start_paused = true)]
+async fn what_is_not_stored_takes_no_place() {
+    for status in [200, 400, 409, 422, 429, 500] {
+        let answers = move |method: &http::Method, path: &str| match (method.as_str(), path) {
+            ("POST", "/ojs/v1/jobs") => (status, r#"{"error":{"code":"no"}}"#.to_owned()),
+            (_, path) if path.contains("/stats") => {
+                (200, r#"{"queue":{"name":"q","available":2}}"#.to_owned())
+            }
+            _ => (404, "404 page not found".to_owned()),
+        };
+        let (_, sidecar, client) = told(FILE, Duration::ZERO, answers).await;
+        for _ in 0..5 {
+            let reply = client.offer("q").await;
+            // A 429 of the backend's own passes unchanged, too.
+            let expected = (status, r#"{"error":{"code":"no"}}"#.to_owned());
+            assert_eq!((reply.status, reply.text()), expected);
+            assert!(reply.headers.get("retry-after").is_none());
+        }
+        sidecar.stop().await;
+    }
+}
+
+/// A backend that is down is 502 and never 429, however full the queue was.
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_is_down_is_no_full_queue() {
+    let (pair, client) = simulated(Lax::spec(), FILE).await;
+    client.fill("q", 3).await;
+    full(&client.offer("q").await, "q", 3);
+    pair.behind.stop().await;
+    sleep(Duration::from_millis(150)).await;
+    for _ in 0..3 {
+        let reply = client.offer("q").await;
+        assert_eq!(reply.status, 502, "{}", reply.text());
+        assert_eq!(reply.json()["error"]["code"], "backend_unreachable");
+    }
+    pair.sidecar.stop().await;
+}
+
+/// Producers that put `queue` beside `type` have their jobs filed under `default`.
+#[tokio::test(start_paused = true)]
+async fn the_queue_is_where_the_backend_files_the_job() {
+    let config = "[[queue]]\nname = \"default\"\nmax_depth = 2\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    for body in [
+        json!({"type": "t", "args": []}),
+        json!({"type": "t", "args": [], "queue": "q"}),
+    ] {
+        assert_eq!(
+            client.post("/ojs/v1/jobs", body.to_string()).await.status,
+            201
+        );
+    }
+    let third = json!({"type": "t", "args": [], "Options": {"QUEUE": null}});
+    full(
+        &client.post("/ojs/v1/jobs", third.to_string()).await,
+        "default",
+        2,
+    );
+    let broken = client.post("/ojs/v1/jobs", "{\"type\":").await;
+    assert_eq!(broken.status, 400, "the backend's own word");
+    pair.stop().await;
+}
+
+/// Producer rate limits: refused with `rate_limited` and `X-RateLimit-*`.
+#[tokio::test(start_paused = true)]
+async fn producers_have_a_rate() {
+    let config = "[[queue]]\nname = \"q\"\nenqueue_rate = { limit = 3, period = \"10s\" }\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    client.fill("q", 2).await;
+    assert_eq!(
+        client.offer_all(&["q", "q"]).await.status,
+        429,
+        "as a whole"
+    );
+    sleep(Duration::from_secs(4)).await;
+    client.fill("q", 1).await;
+    let reply = client.offer("q").await;
+    assert_eq!(reply.status, 429);
+    let error = &reply.json()["error"];
+    assert_eq!(
+        (&error["code"], &error["retryable"]),
+        (&json!("rate_limited"), &Value::Bool(true))
+    );
+    assert_eq!(number(&reply, "x-ratelimit-limit"), 3.0);
+    assert_eq!(number(&reply, "x-ratelimit-remaining"), 0.0);
+    let reset = number(&reply, "x-ratelimit-reset");
+    let now = 1_770_000_000.0;
+    assert!(reset > now + 8.0 && reset < now + 13.0, "{reset}");
+    let after = number(&reply, "retry-after");
+    assert!((5.0..=9.0).contains(&after), "{after}");
+    sleep(Duration::from_secs(7)).await;
+    client.fill("q", 2).await;
+    assert_eq!(client.offer("q").await.status, 429);
+    pair.stop().await;
+}
+
+/// Hysteresis: a queue that was full accepts again below its resume threshold.
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_resumes_lower() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    client
+        .bound("q", json!({"max_depth": 10, "resume_threshold": 0.5}))
+        .await;
+    client.fill("q", 10).await;
+    full(&client.offer("q").await, "q", 10);
+    client.fetch("q", 4).await;
+    sleep(Duration::from_millis(150)).await;
+    full(&client.offer("q").await, "q", 10);
+    client.fetch("q", 2).await;
+    sleep(Duration::from_millis(150)).await;
+    client.fill("q", 6).await;
+    full(&client.offer("q").await, "q", 10);
+    pair.stop().await;
+}

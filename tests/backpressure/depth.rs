@@ -1,0 +1,235 @@
+//! Depth that is right: what counts, and what comes and goes behind our back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use http::Method;
+use ojs_throttle::backend::Lax;
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use crate::client::id;
+use crate::rig::{directly, full, job, number, simulated, told, waiting};
+
+const FILE: &str = "[[queue]]\nname = \"q\"\nmax_depth = 3\n";
+
+/// Section 3: available, scheduled and retryable count, active does not; on backends that tell all
+/// states and on one that hides two of them.
+#[tokio::test(start_paused = true)]
+async fn what_waits_counts() {
+    for lax in [Lax::spec, Lax::redis, Lax::postgres, Lax::lite, Lax::amqp] {
+        let name = lax().name;
+        let (pair, client) = simulated(lax(), FILE).await;
+        let later =
+            json!({"type": "t", "args": [], "options": {"queue": "q", "delay_until": "+PT60S"}});
+        client.enqueue(later).await;
+        let retried = json!({"type": "t", "args": [], "options": {"queue": "q",
+            "retry": {"max_attempts": 5, "initial_interval": "PT60S"}}});
+        client.enqueue(retried).await;
+        let active = client.fetch("q", 1).await;
+        client.nack(id(&active[0]), true).await;
+        client.fill("q", 1).await;
+        assert_eq!(client.fetch("q", 1).await.len(), 1);
+        sleep(Duration::from_millis(200)).await;
+        client.fill("q", 1).await;
+        sleep(Duration::from_millis(200)).await;
+        let reply = client.offer("q").await;
+        // One is scheduled, one retryable, one available, one active.
+        assert_eq!(reply.status, 429, "{name}: {}", reply.text());
+        assert_eq!(reply.json()["error"]["depth"], 3, "{name}");
+        pair.stop().await;
+    }
+}
+
+/// Held jobs are active to the backend, but they wait.
+#[tokio::test(start_paused = true)]
+async fn held_jobs_count() {
+    let limits = "[[policy]]\nname = \"p\"\nkey = \"p:{type}\"\nconcurrency = 1\n";
+    let (pair, client) = simulated(Lax::spec(), &format!("{FILE}{limits}")).await;
+    client.fill("q", 3).await;
+    assert_eq!(client.fetch("q", 3).await.len(), 1, "two are held");
+    sleep(Duration::from_millis(150)).await;
+    client.fill("q", 1).await;
+    let error = full(&client.offer("q").await, "q", 3);
+    assert_eq!(error["depth"], 3);
+    let stats = client.get("/ojs/v1/queues/q/stats").await.json();
+    assert_eq!(stats["stats"]["depth"], 3);
+    pair.stop().await;
+}
+
+/// Jobs that enter and leave behind our back are seen within 100 ms near the bound.
+#[tokio::test(start_paused = true)]
+async fn what_happens_behind_our_back_is_seen() {
+    let (pair, client) = simulated(Lax::spec(), FILE).await;
+    let backend = pair.behind.backend.clone();
+    for _ in 0..3 {
+        directly(&backend, "/ojs/v1/jobs", job("q")).await;
+    }
+    full(&client.offer("q").await, "q", 3);
+    let fetch = json!({"queues": ["q"], "count": 2, "worker_id": "around"});
+    directly(&backend, "/ojs/v1/workers/fetch", fetch).await;
+    sleep(Duration::from_millis(110)).await;
+    client.fill("q", 2).await;
+    full(&client.offer("q").await, "q", 3);
+    let fetch = json!({"queues": ["q"], "count": 3, "worker_id": "around"});
+    directly(&backend, "/ojs/v1/workers/fetch", fetch).await;
+    for _ in 0..2 {
+        directly(&backend, "/ojs/v1/jobs", job("q")).await;
+    }
+    sleep(Duration::from_millis(110)).await;
+    client.fill("q", 1).await;
+    full(&client.offer("q").await, "q", 3);
+    assert_eq!(waiting(&backend, "q").await, 3);
+    pair.stop().await;
+}
+
+/// Far from the bound the backend is hardly asked, near it at most ten times a second.
+#[tokio::test(start_paused = true)]
+async fn the_backend_is_asked_seldom() {
+    let depth = Arc::new(AtomicU64::new(0));
+    let now = depth.clone();
+    let answers = move |_: &Method, path: &str| match path.contains("/queues/") {
+        true => {
+            let depth = now.load(Ordering::SeqCst);
+            (
+                200,
+                format!(r#"{{"counts":{{"available":{depth},"scheduled":0}}}}"#),
+            )
+        }
+        false => (201, r#"{"job":{"id":"x","state":"available"}}"#.to_owned()),
+    };
+    let config = "[[queue]]\nname = \"q\"\nmax_depth = 1000\n";
+    let (backend, sidecar, client) = told(config, Duration::ZERO, answers).await;
+    let mut asked = 0;
+    for (at, most) in [(0, 5), (600, 21), (950, 205), (1_000, 205)] {
+        depth.store(at, Ordering::SeqCst);
+        sleep(Duration::from_secs(6)).await;
+        // The first look tells it where it is; then twenty seconds.
+        client.offer("q").await;
+        let (begun, before) = (Instant::now(), backend.asked(Method::GET, "/queues/q"));
+        while begun.elapsed() < Duration::from_secs(20) {
+            client.offer("q").await;
+            sleep(Duration::from_millis(50)).await;
+        }
+        let looks = backend.asked(Method::GET, "/queues/q") - before;
+        assert!(looks <= most, "{looks} looks in 20 s at {at}");
+        asked += looks;
+    }
+    assert!(asked > 150, "only {asked}");
+    sidecar.stop().await;
+}
+
+/// A backend without statistics: what passes through here is what is known.
+#[tokio::test(start_paused = true)]
+async fn without_statistics_what_passes_counts() {
+    let given = Arc::new(AtomicU64::new(0));
+    let give = given.clone();
+    let answers = move |_: &Method, path: &str| match path {
+        "/ojs/v1/jobs" => (201, r#"{"job":{"id":"x"}}"#.to_owned()),
+        "/ojs/v1/workers/fetch" => {
+            let jobs =
+                vec![r#"{"id":"x","type":"t","queue":"q"}"#; give.load(Ordering::SeqCst) as usize];
+            (200, format!(r#"{{"jobs":[{}]}}"#, jobs.join(",")))
+        }
+        _ => (404, "404 page not found\n".to_owned()),
+    };
+    let (_, sidecar, client) = told(FILE, Duration::ZERO, answers).await;
+    for _ in 0..3 {
+        assert_eq!(client.offer("q").await.status, 201);
+    }
+    full(&client.offer("q").await, "q", 3);
+    given.store(2, Ordering::SeqCst);
+    assert_eq!(client.fetch("q", 2).await.len(), 2);
+    for _ in 0..2 {
+        assert_eq!(client.offer("q").await.status, 201);
+    }
+    full(&client.offer("q").await, "q", 3);
+    // Jobs that left in another way: an empty FETCH shows it.
+    given.store(0, Ordering::SeqCst);
+    assert!(client.fetch("q", 2).await.is_empty());
+    assert_eq!(client.offer("q").await.status, 201);
+    sidecar.stop().await;
+}
+
+/// EXT-BP-004 and 7.2 of the wire: `stats` stands beside what the backend says, which stays.
+#[tokio::test(start_paused = true)]
+async fn statistics_tell_depth_and_bound() {
+    let (pair, client) = simulated(Lax::spec(), "[[queue]]\nname = \"q\"\nmax_depth = 4\n").await;
+    client.fill("q", 3).await;
+    let stats = client.get("/ojs/v1/queues/q/stats").await.json();
+    assert_eq!(
+        (&stats["queue"]["name"], &stats["queue"]["available"]),
+        (&json!("q"), &json!(3))
+    );
+    let expected = json!({"queue": "q", "depth": 3, "bound": 4, "max_depth": 4, "pressure": 0.75});
+    assert_eq!(stats["stats"], expected);
+    let other = client.get("/ojs/v1/queues/other/stats").await.json();
+    assert_eq!(other.get("stats"), None, "not bounded, not touched");
+    let manifest = client.get("/ojs/manifest").await.json();
+    assert_eq!(manifest["capabilities"]["backpressure"], true);
+    let names = manifest["extensions"]["official"].to_string();
+    assert!(names.contains("urn:ojs:ext:backpressure"), "{names}");
+    pair.stop().await;
+}
+
+/// `Retry-After` follows the drain.
+#[tokio::test(start_paused = true)]
+async fn when_to_come_back_is_measured() {
+    for (per_second, batch) in [(1.0, 8), (10.0, 50)] {
+        let config = "[[queue]]\nname = \"q\"\nmax_depth = 60\n";
+        let (pair, client) = simulated(Lax::spec(), config).await;
+        client.fill("q", 60).await;
+        let gap = Duration::from_secs_f64(1.0 / per_second);
+        let mut drained = 0;
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(12) {
+            sleep(gap).await;
+            drained += client.fetch("q", 1).await.len();
+            client.offer("q").await;
+        }
+        assert!(drained > 10);
+        let queues = vec!["q"; batch];
+        let reply = client.offer_all(&queues).await;
+        assert_eq!(reply.status, 429, "{}", reply.text());
+        let told = reply.json()["error"]["details"]["drain_per_second"]
+            .as_f64()
+            .unwrap();
+        assert!(
+            (told / per_second - 1.0).abs() < 0.25,
+            "{told}/s of {per_second}/s"
+        );
+        let truth = batch as f64 / per_second;
+        let after = number(&reply, "retry-after");
+        assert!(
+            after >= (truth * 0.75).floor() && after <= truth * 1.25 * 1.25 + 1.0,
+            "{after}"
+        );
+        pair.stop().await;
+    }
+}
+
+/// Any number of producers at once: never over the bound, and never below it while jobs are offered.
+#[tokio::test(start_paused = true)]
+async fn exact_for_any_number_of_producers() {
+    let config = "[[queue]]\nname = \"q\"\nmax_depth = 50\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    let mut producers = JoinSet::new();
+    for _ in 0..16 {
+        let client = client.clone();
+        producers.spawn(async move {
+            let mut stored = 0;
+            for _ in 0..20 {
+                let reply = client.offer("q").await;
+                assert!([201, 429].contains(&reply.status), "{}", reply.text());
+                stored += u64::from(reply.status == 201);
+                sleep(Duration::from_millis(1)).await;
+            }
+            stored
+        });
+    }
+    let stored: u64 = producers.join_all().await.into_iter().sum();
+    assert_eq!((stored, waiting(&pair.behind.backend, "q").await), (50, 50));
+    pair.stop().await;
+}

@@ -1,0 +1,187 @@
+//! A sidecar before a backend, and before backends that answer as a test says.
+
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use ojs_throttle::backend::{Backend, Lax};
+use ojs_throttle::net::{Net, sim};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::client::{Client, Reply};
+use crate::pair::Pair;
+use crate::sidecar::Sidecar;
+
+/// A backend with a sidecar before it in a simulated network, and a client of the sidecar.
+pub async fn simulated(lax: Lax, config: &str) -> (Pair, Client) {
+    let net = Net::Sim(sim::Network::default());
+    let pair = Pair::start(net.clone(), lax, 7, config).await;
+    let client = Client::new(&net, pair.sidecar.addr);
+    (pair, client)
+}
+
+/// The path of a queue's config.
+pub fn config(queue: &str) -> String {
+    format!("/ojs/v1/admin/queues/{queue}/config")
+}
+
+/// A job of a queue.
+pub fn job(queue: &str) -> Value {
+    json!({"type": "t.x", "args": [1], "options": {"queue": queue}})
+}
+
+impl Client {
+    /// PUT with a JSON body.
+    pub async fn put(&self, path: &str, body: Value) -> Reply {
+        let kind = [("content-type", "application/json")];
+        self.send(Method::PUT, path, &kind, body.to_string()).await
+    }
+
+    /// Bounds a queue.
+    pub async fn bound(&self, queue: &str, backpressure: Value) -> Value {
+        let body = json!({"backpressure": backpressure});
+        let reply = self.put(&config(queue), body).await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        reply.json()
+    }
+
+    /// Enqueues a job into a queue.
+    pub async fn offer(&self, queue: &str) -> Reply {
+        self.post("/ojs/v1/jobs", job(queue).to_string()).await
+    }
+
+    /// Enqueues a batch of jobs, by queue.
+    pub async fn offer_all(&self, queues: &[&str]) -> Reply {
+        let jobs: Vec<Value> = queues.iter().map(|queue| job(queue)).collect();
+        let body = json!({"jobs": jobs}).to_string();
+        self.post("/ojs/v1/jobs/batch", body).await
+    }
+
+    /// Enqueues, and would wait `seconds` for room.
+    pub async fn offer_blocking(&self, queue: &str, seconds: &str) -> Reply {
+        let headers = [
+            ("content-type", "application/openjobspec+json"),
+            ("ojs-block-timeout", seconds),
+        ];
+        let body = job(queue).to_string();
+        self.send(Method::POST, "/ojs/v1/jobs", &headers, body)
+            .await
+    }
+
+    /// Enqueues `n` jobs, all of which must be accepted.
+    pub async fn fill(&self, queue: &str, n: usize) -> Vec<String> {
+        let mut ids = Vec::new();
+        for _ in 0..n {
+            ids.push(self.enqueue(job(queue)).await);
+        }
+        ids
+    }
+}
+
+/// A header as a number.
+pub fn number(reply: &Reply, name: &str) -> f64 {
+    let value = reply.headers.get(name);
+    let value = value.unwrap_or_else(|| panic!("no {name} in {:?}", reply.headers));
+    value.to_str().unwrap().parse().unwrap()
+}
+
+/// Asserts that a reply is a refusal by the depth bound as the text has it, and gives its `error`.
+pub fn full(reply: &Reply, queue: &str, bound: u64) -> Value {
+    assert_eq!(reply.status, 429, "{}", reply.text());
+    assert_eq!(reply.headers["content-type"], "application/json");
+    let after = number(reply, "retry-after");
+    assert!((1.0..=30.0).contains(&after) && after.fract() == 0.0);
+    let error = reply.json()["error"].clone();
+    assert_eq!(error["code"], "QUEUE_FULL");
+    assert_eq!(error["queue"], queue);
+    assert_eq!(error["bound"], bound);
+    error
+}
+
+type Heard = Arc<Mutex<Vec<(Method, String)>>>;
+
+/// A backend that answers as it is told.
+#[derive(Clone)]
+pub struct Told {
+    heard: Heard,
+}
+
+impl Told {
+    /// What it was asked whose path has `part` in it.
+    pub fn asked(&self, method: Method, part: &str) -> usize {
+        let heard = self.heard.lock().unwrap();
+        let alike = heard
+            .iter()
+            .filter(|(m, path)| *m == method && path.contains(part));
+        alike.count()
+    }
+}
+
+/// One with a sidecar before it and a client of that. It takes `slow` for each answer.
+pub async fn told(
+    config: &str,
+    slow: Duration,
+    answers: impl Fn(&Method, &str) -> (u16, String) + Send + Sync + 'static,
+) -> (Told, Sidecar, Client) {
+    let net = Net::Sim(sim::Network::default());
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let mut listener = net.bind(any).await.unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap());
+    let backend = Told {
+        heard: Arc::default(),
+    };
+    let (heard, answers) = (backend.heard.clone(), Arc::new(answers));
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (heard, answers) = (heard.clone(), answers.clone());
+            let answer = move |request: Request<Incoming>| {
+                let (heard, answers) = (heard.clone(), answers.clone());
+                async move {
+                    let (head, body) = request.into_parts();
+                    let _body = body.collect().await;
+                    let path = head.uri.path().to_owned();
+                    heard
+                        .lock()
+                        .unwrap()
+                        .push((head.method.clone(), path.clone()));
+                    let (status, body) = answers(&head.method, &path);
+                    sleep(slow).await;
+                    let mut response = Response::new(Full::new(Bytes::from(body)));
+                    *response.status_mut() = StatusCode::from_u16(status).unwrap();
+                    Ok::<_, Infallible>(response)
+                }
+            };
+            let connection = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service_fn(answer));
+            tokio::spawn(connection);
+        }
+    });
+    let sidecar = Sidecar::start(net.clone(), &base, 7, config).await;
+    let client = Client::new(&net, sidecar.addr);
+    (backend, sidecar, client)
+}
+
+/// How many jobs wait in a queue, by the backend's own word.
+pub async fn waiting(backend: &Backend, queue: &str) -> u64 {
+    let request = Request::get(format!("/ojs/v1/queues/{queue}/stats"));
+    let reply = backend.handle(request.body(Bytes::new()).unwrap()).await;
+    let stats: Value = serde_json::from_slice(reply.body()).unwrap();
+    stats["queue"]["available"].as_u64().unwrap()
+}
+
+/// POSTs to the backend directly, behind the sidecar's back.
+pub async fn directly(backend: &Backend, path: &str, body: Value) -> Value {
+    let request = Request::post(path)
+        .body(Bytes::from(body.to_string()))
+        .unwrap();
+    let reply = backend.handle(request).await;
+    serde_json::from_slice(reply.body()).unwrap_or(Value::Null)
+}

@@ -1,0 +1,399 @@
+//! Event streams over real sockets: a backend with a stream of its own that breaks off, a subscriber that
+//! does not read, and the end.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use ojs_throttle::backend::Lax;
+use serde_json::{Value, json};
+
+use crate::http::{Conn, ack, enqueue, fetch};
+use crate::rig::{Backend, LONG, Sidecar, config, until};
+
+/// A subscriber on a bare socket.
+struct Subscriber(BufReader<TcpStream>);
+
+impl Subscriber {
+    /// Opens a stream; the head of the reply beside it.
+    fn open(to: SocketAddr, query: &str, more: &str) -> (Subscriber, String) {
+        Subscriber::on(TcpStream::connect(to).unwrap(), query, more)
+    }
+
+    /// One whose side of the connection has room for hardly anything.
+    fn narrow(to: SocketAddr) -> Subscriber {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let stream = runtime.block_on(async {
+            let socket = tokio::net::TcpSocket::new_v4().unwrap();
+            socket.set_recv_buffer_size(4096).unwrap();
+            socket.connect(to).await.unwrap().into_std().unwrap()
+        });
+        stream.set_nonblocking(false).unwrap();
+        Subscriber::on(stream, "", "").0
+    }
+
+    fn on(mut stream: TcpStream, query: &str, more: &str) -> (Subscriber, String) {
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        let request = format!(
+            "GET /ojs/v1/events/stream{query} HTTP/1.1\r\nHost: ojs\r\nAccept: text/event-stream\r\n{more}\r\n"
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut reader = BufReader::new(stream);
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            assert_ne!(reader.read_line(&mut head).unwrap(), 0, "{head}");
+        }
+        (Subscriber(reader), head)
+    }
+
+    /// The next line that is no chunk's length and not empty; `None`: the stream has ended in order.
+    fn line(&mut self) -> Option<String> {
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.0.read_line(&mut line).unwrap(), 0, "it broke off");
+            let line = line.trim_end();
+            match usize::from_str_radix(line, 16) {
+                Ok(0) => return None,
+                Err(_) if !line.is_empty() => return Some(line.to_owned()),
+                _ => {}
+            }
+        }
+    }
+
+    /// Reads on to the next line that begins so, and returns the rest of it.
+    fn after(&mut self, begin: &str) -> String {
+        loop {
+            let line = self.line().expect(begin);
+            if let Some(rest) = line.strip_prefix(begin) {
+                return rest.to_owned();
+            }
+        }
+    }
+
+    /// The id and the data of the next event with this name.
+    fn event(&mut self, name: &str) -> (Option<String>, Value) {
+        let mut id = None;
+        let begun = Instant::now();
+        loop {
+            // Signs of life alone would keep it here for ever.
+            assert!(begun.elapsed() < LONG, "no {name}");
+            let line = self.line().expect(name);
+            if let Some(value) = line.strip_prefix("id: ") {
+                id = Some(value.to_owned());
+            } else if let Some(value) = line.strip_prefix("event: ") {
+                if value == name {
+                    let data = self.after("data: ");
+                    return (id, serde_json::from_str(&data).unwrap());
+                }
+                id = None;
+            }
+        }
+    }
+}
+
+/// A backend that only answers `events/stream`, each time with the next of these, and says what it was
+/// asked.
+struct Scripted {
+    addr: SocketAddr,
+    asked: Receiver<String>,
+}
+
+/// What it does with one request: writes, and goes on when it is told, until it hangs up.
+struct Scene {
+    says: Vec<&'static str>,
+    go: Receiver<()>,
+}
+
+fn scene(says: &[&'static str]) -> (Sender<()>, Scene) {
+    let (give, go) = mpsc::channel();
+    let says = says.to_vec();
+    (give, Scene { says, go })
+}
+
+impl Scripted {
+    fn run(scenes: Vec<Scene>) -> Scripted {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (give, asked) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut scenes = scenes.into_iter();
+            for stream in listener.incoming().map_while(Result::ok) {
+                let mut reader = BufReader::new(stream);
+                let mut head = String::new();
+                while !head.ends_with("\r\n\r\n") && matches!(reader.read_line(&mut head), Ok(1..))
+                {
+                }
+                let stream = reader.get_mut();
+                if !head.starts_with("GET /ojs/v1/events/stream") {
+                    // What the sidecar asks for itself.
+                    let none =
+                        "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+                    drop(stream.write_all(none.as_bytes()));
+                    continue;
+                }
+                let Some(scene) = scenes.next() else { break };
+                drop(give.send(head));
+                for text in scene.says {
+                    drop(stream.write_all(text.as_bytes()));
+                    // Told to go on, or forgotten.
+                    let _ = scene.go.recv();
+                }
+            }
+        });
+        Scripted { addr, asked }
+    }
+
+    fn sidecar(&self) -> Sidecar {
+        Sidecar::run(&config(self.addr, "", ""))
+    }
+}
+
+const STREAM: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n\r\n";
+
+/// The backend's stream is passed on frame by frame under the client's credentials, without mirrors;
+/// when it breaks off within a frame that frame is left out and the stream is taken up where it ended.
+#[test]
+fn the_backends_stream_is_relayed_and_taken_up_again() {
+    let frame = "id: b1\r\nevent: job.enqueued\r\ndata: {\"id\":\"j\",\"meta\":{\"a\":1,\"ojs.rate_limit.mirror\":{\"policy\":{\"key\":\"k\"},\"at\":\"options\"}}}\r\n\r\nid: b2\nda";
+    let (go_on, first) = scene(&[STREAM, frame]);
+    let (stay, second) = scene(&[STREAM, "id: b3\ndata: {\"type\":\"job.completed\"}\n\n"]);
+    let backend = Scripted::run(vec![first, second]);
+    let sidecar = backend.sidecar();
+    let credentials =
+        "Authorization: Bearer secret\r\nLast-Event-ID: b0\r\nAccept-Encoding: gzip\r\n";
+    let (mut client, head) = Subscriber::open(sidecar.data, "?channel=all&x=1", credentials);
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    let asked = backend
+        .asked
+        .recv_timeout(LONG)
+        .unwrap()
+        .to_ascii_lowercase();
+    assert!(
+        asked.starts_with("get /ojs/v1/events/stream?channel=all&x=1 "),
+        "{asked}"
+    );
+    for line in [
+        "authorization: bearer secret",
+        "last-event-id: b0",
+        "accept: text/event-stream",
+    ] {
+        assert!(asked.contains(line), "{asked}");
+    }
+    assert!(!asked.contains("accept-encoding"), "{asked}");
+    go_on.send(()).unwrap();
+    let (id, data) = client.event("job.enqueued");
+    assert_eq!(id.as_deref(), Some("b1"));
+    assert_eq!(
+        data,
+        json!({"id": "j", "meta": {"a": 1}, "rate_limit": {"key": "k"}})
+    );
+    // It hangs up within the next frame, and is asked again from where it was.
+    drop(go_on);
+    let asked = backend.asked.recv_timeout(LONG).unwrap();
+    assert!(
+        asked.to_ascii_lowercase().contains("last-event-id: b1\r\n"),
+        "{asked}"
+    );
+    drop(stay);
+    assert_eq!(client.after("id: "), "b3", "half a frame is no frame");
+    assert_eq!(client.after("data: "), "{\"type\":\"job.completed\"}");
+}
+
+/// Ours alone where the backend has none, and its own word where it does not let the client in.
+#[test]
+fn a_backend_without_a_stream_and_one_that_refuses() {
+    for (status, ours) in [
+        ("404 Not Found", true),
+        ("405 Method Not Allowed", true),
+        ("501 Not Implemented", true),
+        ("401 Unauthorized", false),
+        ("403 Forbidden", false),
+    ] {
+        let answer = format!("HTTP/1.1 {status}\r\nX-Theirs: 1\r\nContent-Length: 2\r\n\r\nno");
+        let (_go, only) = scene(&[answer.leak()]);
+        let backend = Scripted::run(vec![only]);
+        let sidecar = backend.sidecar();
+        let (mut client, head) = Subscriber::open(sidecar.data, "", "");
+        if ours {
+            assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+            assert_eq!(client.after("retry: "), "3000");
+        } else {
+            assert!(head.starts_with(&format!("HTTP/1.1 {status}")), "{head}");
+            assert!(head.to_ascii_lowercase().contains("x-theirs: 1"), "{head}");
+        }
+    }
+}
+
+/// The types that a client names hold for the backend's events too, and ours come with where it was in
+/// the backend's, so that it can come back to both.
+#[test]
+fn ours_and_theirs_in_one_stream() {
+    let mut backend = Backend::start(Lax::spec());
+    let sidecar = Sidecar::run(&config(backend.addr, "", ""));
+    let limited = |n: usize| {
+        enqueue(
+            sidecar.data,
+            "q",
+            json!({"n": n, "rate_limit": {"key": "k", "concurrency": 1}}),
+        )
+    };
+    let (mut both, _) = Subscriber::open(sidecar.data, "?channel=queue:q", "");
+    let (mut ours, _) = Subscriber::open(sidecar.data, "?channel=queue:q&types=rate_limit.*", "");
+    assert_eq!(sidecar.metric("ojs_throttle_event_subscribers"), 2.0);
+    let (first, second) = (limited(1), limited(2));
+    assert_eq!(fetch(sidecar.data, "q", 2, "w").jobs(), [first]);
+    let (theirs, data) = both.event("job.state_changed");
+    assert_eq!(data["to"], "available");
+    let (id, data) = both.event("rate_limit.exceeded");
+    assert_eq!(data["subject"], *second);
+    let (id, theirs) = (id.unwrap(), theirs.unwrap());
+    let (own, beside) = id.split_once('~').unwrap();
+    assert_eq!(data["id"], own);
+    assert!(
+        beside.starts_with("evt_") && theirs.starts_with("evt_"),
+        "{id}"
+    );
+    let (_, data) = ours.event("rate_limit.exceeded");
+    assert_eq!(data["subject"], *second);
+    assert_eq!(sidecar.metric("ojs_throttle_events_sent_total"), 2.0);
+    // The backend goes away and ours goes on.
+    backend.go();
+    let (mut later, head) = Subscriber::open(sidecar.data, "?channel=queue:q", "");
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    backend.come();
+    let heard = std::thread::spawn(move || {
+        let (_, data) = later.event("job.state_changed");
+        assert_eq!(data["queue"], "q");
+    });
+    until("the backend's stream is taken up again", || {
+        enqueue(sidecar.data, "q", json!({}));
+        heard.is_finished().then_some(())
+    });
+    heard.join().unwrap();
+    drop((both, ours));
+    until("nobody listens", || {
+        (sidecar.metric("ojs_throttle_event_subscribers") == 0.0).then_some(())
+    });
+}
+
+/// Kilobytes of this process that are in memory.
+fn resident(sidecar: &Sidecar) -> u64 {
+    let path = format!("/proc/{}/status", sidecar.pid());
+    let status = std::fs::read_to_string(path).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// Starts and ends `count` jobs of which every one is limited and so told of; how long that took.
+fn churn(sidecar: &Sidecar, count: usize) -> Duration {
+    let mut conn = Conn::open(sidecar.data);
+    let policy = json!({"key": "k", "concurrency": 1});
+    let jobs: Vec<Value> = (0..count)
+        .map(|n| json!({"type": "t", "args": ["x".repeat(100), n], "options": {"queue": "q", "rate_limit": policy}}))
+        .collect();
+    for some in jobs.chunks(500) {
+        let reply = conn.ask(
+            "POST",
+            "/ojs/v1/jobs/batch",
+            &json!({"jobs": some}).to_string(),
+        );
+        assert_eq!(reply.status, 201, "{}", reply.body);
+    }
+    let begun = Instant::now();
+    let body = json!({"queues": ["q"], "count": 2, "worker_id": "w"}).to_string();
+    for _ in 0..count {
+        let job = conn.ask("POST", "/ojs/v1/workers/fetch", &body).jobs();
+        let body = json!({"job_id": job[0], "worker_id": "w"}).to_string();
+        assert_eq!(conn.ask("POST", "/ojs/v1/workers/ack", &body).status, 200);
+    }
+    begun.elapsed()
+}
+
+/// Subscribers that never read: thousands of events later the sidecar has not grown, jobs start as fast
+/// as before, who reads has heard everything, and the end is not held up.
+#[test]
+fn who_does_not_read_costs_bounded_memory_and_no_throughput() {
+    const JOBS: usize = 400;
+    let backend = Backend::start(Lax::spec());
+    let mut sidecar = Sidecar::run(&config(backend.addr, "", ""));
+    let warm = churn(&sidecar, JOBS);
+    let alone = churn(&sidecar, JOBS).min(warm);
+    let asleep: Vec<_> = (0..20).map(|_| Subscriber::narrow(sidecar.data)).collect();
+    let (reader, _) = Subscriber::open(sidecar.data, "?types=rate_limit.*", "");
+    let (give, heard) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut reader = reader;
+        let mut released = 0;
+        while let Some(line) = reader.line() {
+            released += usize::from(line == "event: rate_limit.released");
+            assert_ne!(line, "event: system.events_dropped");
+        }
+        let _ = give.send(released);
+    });
+    // Until every buffer on the way to those who sleep is full.
+    churn(&sidecar, JOBS);
+    let before = resident(&sidecar);
+    let with = churn(&sidecar, JOBS).min(churn(&sidecar, JOBS));
+    let grown = resident(&sidecar).saturating_sub(before);
+    println!(
+        "{JOBS} starts: {alone:?} alone, {with:?} with 20 who do not read; grown by {grown} kB"
+    );
+    assert!(grown < 4096, "grown by {grown} kB");
+    assert!(
+        with < alone * 3,
+        "{alone:?} alone, {with:?} beside 20 who do not read"
+    );
+    sidecar.signal("TERM");
+    let begun = Instant::now();
+    assert!(sidecar.ended().success());
+    assert!(
+        begun.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        begun.elapsed()
+    );
+    let released = heard.recv_timeout(LONG).unwrap();
+    assert!(released >= 3 * JOBS - 3, "{released} of {}", 3 * JOBS);
+    drop(asleep);
+}
+
+/// An open stream that is read does not hold up a drain: it gets a last word and ends in order.
+#[test]
+fn a_stream_ends_with_the_drain() {
+    let backend = Backend::start(Lax::spec());
+    let mut sidecar = Sidecar::run(&config(backend.addr, "", ""));
+    let job = enqueue(
+        sidecar.data,
+        "q",
+        json!({"rate_limit": {"key": "k", "concurrency": 1}}),
+    );
+    assert_eq!(
+        fetch(sidecar.data, "q", 1, "w").jobs(),
+        std::slice::from_ref(&job)
+    );
+    let (mut stream, _) = Subscriber::open(sidecar.data, "", "");
+    assert_eq!(stream.after("retry: "), "3000");
+    sidecar.signal("TERM");
+    sidecar.state("draining");
+    // Until the last limited job has ended the stream goes on.
+    assert!(sidecar.runs());
+    assert_eq!(ack(sidecar.data, &job, "w").status, 200);
+    let (_, last) = stream.event("server.shutdown");
+    let begun = Instant::now();
+    assert_eq!(last["type"], "server.shutdown");
+    assert_eq!(stream.line(), None);
+    let mut rest = Vec::new();
+    stream.0.read_to_end(&mut rest).unwrap();
+    assert!(sidecar.ended().success());
+    assert!(
+        begun.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        begun.elapsed()
+    );
+}

@@ -1,0 +1,377 @@
+//! 11.1: the events, with exactly their data fields, in the envelope of the OJS events text, on the
+//! stream that SDKs subscribe to.
+
+use std::time::Duration;
+
+use ojs_throttle::backend::Lax;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{Instant, sleep};
+
+use crate::client::{Client, ids};
+use crate::listen::{Heard, Listener};
+use crate::simulated;
+
+const STREAM: &str = "/ojs/v1/events/stream?types=rate_limit.*";
+
+fn job(policy: Value) -> Value {
+    json!({"type": "mail.send", "args": [1], "options": {"queue": "q", "rate_limit": policy}})
+}
+
+/// The names of what was heard, and the job that each is about.
+fn told(heard: &[Heard]) -> Vec<(&str, &str)> {
+    let each = heard.iter();
+    each.map(|heard| {
+        (
+            heard.event.as_str(),
+            heard.data["subject"].as_str().unwrap(),
+        )
+    })
+    .collect()
+}
+
+/// The envelope (events text, 2.2) but for `data`, which is returned.
+fn envelope(heard: &Heard, kind: &str, subject: &str) -> Value {
+    let all = heard.data.as_object().unwrap();
+    assert_eq!((heard.event.as_str(), &all["type"]), (kind, &json!(kind)));
+    assert_eq!(all["specversion"], "1.0");
+    assert_eq!(all["subject"], subject);
+    let id = all["id"].as_str().unwrap();
+    assert_eq!(heard.id.as_deref(), Some(id));
+    let number = uuid::Uuid::parse_str(id.strip_prefix("evt_").unwrap()).unwrap();
+    assert_eq!(number.get_version_num(), 7, "{id}");
+    let source = all["source"].as_str().unwrap();
+    assert!(
+        source.starts_with("ojs://ojs-throttle/limiter/"),
+        "{source}"
+    );
+    assert!(source.parse::<http::Uri>().is_ok(), "{source}");
+    let time = all["time"].as_str().unwrap();
+    assert!(
+        time.ends_with('Z') && time.parse::<jiff::Timestamp>().is_ok(),
+        "{time}"
+    );
+    all["data"].clone()
+}
+
+async fn nothing(client: &Client) {
+    let got = client.fetch("q", 5).await;
+    assert!(got.is_empty(), "{got:?}");
+}
+
+/// `rate_limit.exceeded`: "A job cannot start because its rate limit is hit", `key`, `strategy`, `limit`,
+/// `current`. `rate_limit.released`: "A rate-limited job is now eligible for execution", `key`,
+/// `strategy`, `job_id`. One of each for each job that had to wait, however often workers ask.
+#[tokio::test(start_paused = true)]
+async fn exceeded_and_released_once_for_each_wait() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let mut stream = Listener::open(&client, STREAM, &[]).await;
+    assert_eq!(stream.status, 200);
+    assert_eq!(stream.headers["content-type"], "text/event-stream");
+    assert_eq!(stream.headers["cache-control"], "no-cache");
+    assert_eq!(stream.frame().await.unwrap(), "retry: 3000\n\n");
+    let policy = json!({"key": "stripe", "concurrency": 1});
+    let first = client.enqueue(job(policy.clone())).await;
+    let second = client.enqueue(job(policy)).await;
+    assert_eq!(ids(&client.fetch("q", 5).await), [&first]);
+    for _ in 0..10 {
+        nothing(&client).await;
+    }
+    let heard = stream.so_far().await;
+    assert_eq!(told(&heard), [("rate_limit.exceeded", second.as_str())]);
+    let data = envelope(&heard[0], "rate_limit.exceeded", &second);
+    assert_eq!(
+        data,
+        json!({"key": "stripe", "strategy": "concurrency", "limit": 1, "current": 1})
+    );
+    let flat = ["event", "queue", "job_id"].map(|name| &heard[0].data[name]);
+    assert_eq!(
+        flat,
+        ["rate_limit.exceeded", "q", &second]
+            .map(Value::from)
+            .each_ref()
+    );
+    client.ack(&first).await;
+    assert_eq!(ids(&client.fetch("q", 5).await), [&second]);
+    let heard = stream.so_far().await;
+    assert_eq!(told(&heard), [("rate_limit.released", second.as_str())]);
+    let data = envelope(&heard[0], "rate_limit.released", &second);
+    assert_eq!(
+        data,
+        json!({"key": "stripe", "strategy": "concurrency", "job_id": second})
+    );
+    client.ack(&second).await;
+    assert!(
+        stream.so_far().await.is_empty(),
+        "a start that was not limited is no event"
+    );
+    pair.stop().await;
+}
+
+/// The numbers of each strategy.
+#[tokio::test(start_paused = true)]
+async fn each_strategy_by_its_name_and_numbers() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let mut stream = Listener::open(&client, STREAM, &[]).await;
+    let policies = [
+        ("rate", json!({"rate": {"limit": 2, "period": "PT1M"}}), 2),
+        (
+            "throttle",
+            json!({"throttle": {"limit": 1, "period": "PT1M"}}),
+            1,
+        ),
+        ("concurrency", json!({"concurrency": 3}), 3),
+    ];
+    for (strategy, mut policy, starts) in policies {
+        policy["key"] = json!(strategy);
+        for _ in 0..=starts {
+            client.enqueue(job(policy.clone())).await;
+        }
+        assert_eq!(client.fetch("q", 9).await.len(), starts);
+        let data = envelope_of(&stream.so_far().await);
+        let expected =
+            json!({"key": strategy, "strategy": strategy, "limit": starts, "current": starts});
+        assert_eq!(data, [expected]);
+    }
+    pair.stop().await;
+}
+
+fn envelope_of(heard: &[Heard]) -> Vec<Value> {
+    heard
+        .iter()
+        .map(|heard| heard.data["data"].clone())
+        .collect()
+}
+
+/// `rate_limit.dropped`: "A job is discarded due to `on_limit: \"drop\"`", `key`, `job_id`, `job_type`.
+#[tokio::test(start_paused = true)]
+async fn dropped() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let mut stream = Listener::open(&client, STREAM, &[]).await;
+    let policy = json!({"key": "push", "rate": {"limit": 1, "period": "PT1M"}, "on_limit": "drop"});
+    let first = client.enqueue(job(policy.clone())).await;
+    let second = client.enqueue(job(policy)).await;
+    assert_eq!(ids(&client.fetch("q", 5).await), [&first]);
+    let heard = stream.so_far().await;
+    let both = [
+        ("rate_limit.exceeded", &*second),
+        ("rate_limit.dropped", &*second),
+    ];
+    assert_eq!(told(&heard), both);
+    let data = envelope(&heard[1], "rate_limit.dropped", &second);
+    assert_eq!(
+        data,
+        json!({"key": "push", "job_id": second, "job_type": "mail.send"})
+    );
+    pair.stop().await;
+}
+
+/// `rate_limit.dynamic_adjusted`: "Rate limit was adjusted via handler feedback", `key`, `until`,
+/// `reason`.
+#[tokio::test(start_paused = true)]
+async fn dynamic_adjusted() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let mut stream = Listener::open(&client, STREAM, &[]).await;
+    let first = client
+        .enqueue(job(json!({"key": "stripe", "concurrency": 5})))
+        .await;
+    assert_eq!(client.fetch("q", 5).await.len(), 1);
+    let error = json!({"type": "rate_limited", "message": "no", "retry_after": 30});
+    let nack = json!({"job_id": first, "worker_id": "w", "error": error}).to_string();
+    assert_eq!(client.post("/ojs/v1/workers/nack", nack).await.status, 200);
+    let shut = client.get("/ojs/v1/rate-limits/stripe").await.json();
+    let heard = stream.so_far().await;
+    assert_eq!(heard.len(), 1, "{heard:?}");
+    let data = envelope(&heard[0], "rate_limit.dynamic_adjusted", "stripe");
+    assert_eq!(
+        data,
+        json!({"key": "stripe", "until": shut["shut_until"], "reason": "retry_after"})
+    );
+    pair.stop().await;
+}
+
+/// Events text, 8.3: "When a job has trace context, every event for that job MUST include the `trace_id`
+/// in the `data` field".
+#[tokio::test(start_paused = true)]
+async fn a_traced_job_brings_its_trace() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let mut stream = Listener::open(&client, STREAM, &[]).await;
+    let mut traced = job(json!({"key": "k", "concurrency": 0}));
+    traced["meta"] =
+        json!({"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"});
+    client.enqueue(traced).await;
+    nothing(&client).await;
+    let data = envelope_of(&stream.so_far().await);
+    assert_eq!(
+        data,
+        [
+            json!({"key": "k", "strategy": "concurrency", "limit": 0, "current": 0,
+                "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736"})
+        ]
+    );
+    pair.stop().await;
+}
+
+/// What SDKs write in the query, and the backend's own events of a queue and a job beside ours.
+#[tokio::test(start_paused = true)]
+async fn channels_and_types_choose() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let policy = json!({"key": "k", "concurrency": 1});
+    let first = client.enqueue(job(policy.clone())).await;
+    let second = client.enqueue(job(policy)).await;
+    let mut streams = Vec::new();
+    for query in [
+        format!("?channel=job%3A{second}"),
+        "?channel=queue:q&types=rate_limit.exceeded".to_owned(),
+        "?channel=queue:other".to_owned(),
+        "?types=job.*&queue=".to_owned(),
+        "?channel=all&queue=q&unknown=1".to_owned(),
+        format!("?channel=job:{first}"),
+    ] {
+        let path = format!("/ojs/v1/events/stream{query}");
+        let stream = Listener::open(&client, &path, &[]).await;
+        assert_eq!(stream.status, 200, "{path}");
+        streams.push(stream);
+    }
+    assert_eq!(ids(&client.fetch("q", 5).await), [&first]);
+    client.ack(&first).await;
+    assert_eq!(ids(&client.fetch("q", 5).await), [&second]);
+    let mut names = Vec::new();
+    for stream in &mut streams {
+        let heard = stream.so_far().await;
+        names.push(
+            heard
+                .into_iter()
+                .map(|heard| heard.event)
+                .collect::<Vec<_>>(),
+        );
+    }
+    let (changed, exceeded, released) = (
+        "job.state_changed",
+        "rate_limit.exceeded",
+        "rate_limit.released",
+    );
+    // Theirs come over a connection of their own: only each side's order is given.
+    names[0].sort_unstable();
+    assert_eq!(names[0], [changed, exceeded, released]);
+    assert_eq!(names[1], [exceeded]);
+    assert!(names[2].is_empty() && names[3].is_empty(), "{names:?}");
+    assert_eq!(names[4], [exceeded, released]);
+    assert_eq!(names[5], [changed, changed], "claimed and completed");
+    pair.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn absurd_queries_are_refused_with_the_field() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    for (query, field) in [
+        ("types=a%20b".to_owned(), "types"),
+        ("types=rate*limit".to_owned(), "types"),
+        (format!("types={}", "x,".repeat(100)), "types"),
+        (format!("types={}", "x".repeat(5000)), "types"),
+        ("channel=job:".to_owned(), "channel"),
+        ("channel=planet:mars".to_owned(), "channel"),
+        ("queues=a%00".to_owned(), "queues"),
+    ] {
+        let reply = client.get(&format!("/ojs/v1/events/stream?{query}")).await;
+        assert_eq!(reply.status, 400, "{query}");
+        let error = &reply.json()["error"];
+        assert_eq!(error["details"]["field"], field, "{error}");
+    }
+    pair.stop().await;
+}
+
+/// Real-time text, 2.4 and 5.1: a sign of life every 15 seconds, and a last word; then the stream ends.
+#[tokio::test(start_paused = true)]
+async fn signs_of_life_and_a_last_word() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let mut stream = Listener::open(&client, STREAM, &[]).await;
+    let begun = Instant::now();
+    assert_eq!(stream.frame().await.unwrap(), "retry: 3000\n\n");
+    for nth in 1..=3 {
+        assert_eq!(stream.frame().await.unwrap(), ":heartbeat\n\n");
+        assert_eq!(begun.elapsed().as_secs(), 15 * nth);
+    }
+    pair.sidecar.stop.drain.cancel();
+    let last = stream.next().await;
+    assert_eq!((&*last.event, last.id), ("server.shutdown", None));
+    assert_eq!(last.data["data"]["reason"], "shutdown");
+    assert_eq!(stream.frame().await, None);
+    pair.stop().await;
+}
+
+/// Real-time text, 5.4: who does not read loses the oldest events and is told how many; the newest are
+/// there when it reads on. Nobody waits for it.
+#[tokio::test(start_paused = true)]
+async fn who_does_not_read_loses_events_and_is_told() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let mut asleep = client
+        .net
+        .connect("127.0.0.1", client.addr.port())
+        .await
+        .unwrap();
+    let request = format!("GET {STREAM} HTTP/1.1\r\nHost: sidecar\r\n\r\n");
+    asleep.write_all(request.as_bytes()).await.unwrap();
+    sleep(Duration::from_millis(10)).await;
+    let began = Instant::now();
+    let mut last = String::new();
+    for _ in 0..800 {
+        last = client
+            .enqueue(job(
+                json!({"key": "k", "concurrency": 1, "rate": {"limit": 1, "period": "PT0.01S"}}),
+            ))
+            .await;
+        while client.fetch("q", 1).await.is_empty() {
+            sleep(Duration::from_millis(5)).await;
+        }
+        client.ack(&last).await;
+    }
+    assert!(
+        began.elapsed() < Duration::from_secs(50),
+        "under the time in which it is given up"
+    );
+    let mut text = Vec::new();
+    let needle = format!("\"rate_limit.released\",\"queue\":\"q\",\"job_id\":\"{last}\"");
+    let whole = async {
+        while !String::from_utf8_lossy(&text).contains(&needle) {
+            assert_ne!(asleep.read_buf(&mut text).await.unwrap(), 0);
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), whole)
+        .await
+        .expect("the newest events");
+    let text = String::from_utf8_lossy(&text);
+    assert!(text.contains(":events-dropped "), "{}", text.len());
+    let (_, told) = text
+        .split_once("event: system.events_dropped\ndata: ")
+        .unwrap();
+    let told: Value = serde_json::from_str(told.lines().next().unwrap()).unwrap();
+    let lost = told["data"]["dropped_count"].as_u64().unwrap();
+    let came = text.matches("event: rate_limit.").count() as u64;
+    assert_eq!(lost + came, 2 * 799, "all are accounted for");
+    pair.stop().await;
+}
+
+/// Real-time text, 5.5.1: what happened while a client was away is not kept, and it is told so.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_comes_back_is_told_of_the_gap() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let mut stream = Listener::open(&client, STREAM, &[]).await;
+    client
+        .enqueue(job(json!({"key": "k", "concurrency": 0})))
+        .await;
+    nothing(&client).await;
+    let heard = stream.next().await;
+    drop(stream);
+    sleep(Duration::from_secs(5)).await;
+    let last = heard.id.unwrap();
+    let mut again = Listener::open(&client, STREAM, &[("last-event-id", &last)]).await;
+    let gap = again.next().await;
+    assert_eq!((&*gap.event, gap.id), ("system.gap", None));
+    assert!(
+        gap.data["data"]["gap_end"].is_string(),
+        "{gap:?}",
+        gap = gap.data
+    );
+    pair.stop().await;
+}

@@ -1,0 +1,402 @@
+//! Each limiter of Workglow's job queue, said as a policy, and what its methods become: `canProceed`
+//! is FETCH, `recordJobStart` the hand-out, `recordJobCompletion` ACK and nack, `getNextAvailableTime`
+//! the inspection, `setNextAvailableTime` and `clear` verbs of the admin port.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Method;
+use ojs_throttle::backend::Lax;
+use ojs_throttle::config::Settings;
+use ojs_throttle::net::{Net, sim};
+use ojs_throttle::run::{Env, Running, Stop};
+use ojs_throttle::store::memory::MemoryStore;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::client::{Client, Reply, id};
+use crate::pair::{Served, backend};
+
+/// The queue of all jobs in here.
+const Q: &str = "default";
+
+/// A sidecar with one policy for all jobs of key `api`, a worker of it, and its admin port.
+struct Rig {
+    client: Client,
+    admin: Client,
+    _behind: Served,
+}
+
+impl Rig {
+    async fn with(policy: &str) -> Rig {
+        Rig::listening("127.0.0.1:9091", policy).await
+    }
+
+    async fn listening(admin: &str, policy: &str) -> Rig {
+        let net = Net::Sim(sim::Network::default());
+        let behind = backend(&net, Lax::spec(), 7).await;
+        let config = format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = {admin:?}\nupstream = {:?}\n{policy}",
+            behind.base()
+        );
+        let settings =
+            Settings::parse(&config, "test.toml").unwrap_or_else(|report| panic!("{report}"));
+        let env = Env {
+            net: net.clone(),
+            store: Arc::new(MemoryStore::new(1_770_000_000_000_000)),
+            seed: 7,
+            reset: false,
+        };
+        let running = Running::start(settings, env).await.unwrap();
+        let (data, port) = (
+            running.addr().unwrap(),
+            running.admin_addr().unwrap().port(),
+        );
+        tokio::spawn(running.serve(Stop::default()));
+        Rig {
+            client: Client::new(&net, data),
+            admin: Client::new(&net, SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
+            _behind: behind,
+        }
+    }
+
+    async fn enqueue(&self, count: usize) {
+        for n in 0..count {
+            self.client
+                .enqueue(json!({"type": "work", "args": [n]}))
+                .await;
+        }
+    }
+
+    /// How many of ten wanted jobs start now.
+    async fn start_all(&self) -> usize {
+        self.client.fetch(Q, 10).await.len()
+    }
+
+    /// The next job, asked for as workers do, and how many milliseconds it took to come.
+    async fn next(&self) -> (String, u128) {
+        let began = Instant::now();
+        loop {
+            if let Some(job) = self.client.fetch(Q, 1).await.first() {
+                return (id(job).to_owned(), began.elapsed().as_millis());
+            }
+            assert!(
+                began.elapsed() < Duration::from_secs(7_200),
+                "nothing starts"
+            );
+            // A FETCH waits by itself for a start that is half a second away.
+            sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    /// Fails a job as a stock SDK does whose handler met a vendor's 429.
+    async fn refuse(&self, job: &str) {
+        let error = json!({"code": "RateLimitError", "message": "429", "retryable": false});
+        let body = json!({"job_id": job, "worker_id": "w", "error": error});
+        let reply = self
+            .client
+            .post("/ojs/v1/workers/nack", body.to_string())
+            .await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+    }
+
+    async fn verb(&self, method: Method, path: &str, body: &str) -> Reply {
+        let path = format!("/throttle/v1/{path}");
+        self.admin.send(method, &path, &[], body.to_owned()).await
+    }
+
+    async fn inspect(&self) -> Value {
+        self.client.get("/ojs/v1/rate-limits/api").await.json()
+    }
+}
+
+fn policy(limits: &str) -> String {
+    format!("[[policy]]\nname = \"api\"\n{limits}")
+}
+
+/// `new NullLimiter()`.
+#[tokio::test(start_paused = true)]
+async fn no_limiter() {
+    let rig = Rig::with("").await;
+    rig.enqueue(10).await;
+    assert_eq!(rig.start_all().await, 10);
+}
+
+/// `new ConcurrencyLimiter(3)`.
+#[tokio::test(start_paused = true)]
+async fn concurrency() {
+    let rig = Rig::with(&policy("concurrency = 3")).await;
+    rig.enqueue(5).await;
+    let out = rig.client.fetch(Q, 10).await;
+    assert_eq!((out.len(), rig.start_all().await), (3, 0));
+    rig.client.ack(id(&out[0])).await;
+    rig.client.nack(id(&out[1]), false).await;
+    assert_eq!(rig.start_all().await, 2);
+}
+
+/// `new RateLimiter(storage, "api", { maxExecutions: 4, windowSizeInSeconds: 60 })`.
+#[tokio::test(start_paused = true)]
+async fn sliding_rate() {
+    let rig = Rig::with(&policy("rate = { limit = 4, period = \"60s\" }")).await;
+    rig.enqueue(6).await;
+    rig.next().await;
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(rig.start_all().await, 3);
+    let (_, waited) = rig.next().await;
+    assert!(
+        (29_400..=30_100).contains(&waited),
+        "when the first leaves: {waited} ms"
+    );
+    let (_, waited) = rig.next().await;
+    assert!(
+        (29_900..=30_100).contains(&waited),
+        "when the second leaves: {waited} ms"
+    );
+}
+
+/// The same with Workglow's defaults, `initialBackoffDelay`, `backoffMultiplier` and `maxBackoffDelay`:
+/// refused by its vendor again and again, a key waits d and up to d more, and d doubles. One success
+/// and it starts anew.
+#[tokio::test(start_paused = true)]
+async fn exponential_backoff_with_full_jitter() {
+    let backoff = "backoff = { initial = \"1s\", multiplier = 2, max = \"10s\" }";
+    let feedback = format!("feedback = {{ codes = [\"RateLimitError\"], {backoff} }}");
+    let limits = format!("rate = {{ limit = 100, period = \"60s\" }}\n{feedback}");
+    let rig = Rig::with(&policy(&limits)).await;
+    rig.enqueue(20).await;
+    let mut job = rig.next().await.0;
+    let (mut parts, mut done) = (Vec::new(), 0);
+    for whole in [1_000_u128, 2_000, 4_000, 8_000, 10_000, 10_000] {
+        rig.refuse(&job).await;
+        let (next, waited) = rig.next().await;
+        assert!(
+            waited >= whole && waited <= 2 * whole + 20,
+            "{waited} ms of {whole}"
+        );
+        parts.push(waited - whole);
+        (job, done) = (next, done + 1);
+    }
+    parts.dedup();
+    assert!(done == 6 && parts.len() > 3, "jitter: {parts:?}");
+    rig.client.ack(&job).await;
+    let (job, waited) = rig.next().await;
+    assert!(waited < 20, "{waited}");
+    rig.refuse(&job).await;
+    let (_, waited) = rig.next().await;
+    assert!((1_000..=2_020).contains(&waited), "anew: {waited} ms");
+}
+
+/// `new DelayLimiter(200)`.
+#[tokio::test(start_paused = true)]
+async fn delay() {
+    let rig = Rig::with(&policy("throttle = { interval = \"200ms\" }")).await;
+    rig.enqueue(4).await;
+    rig.next().await;
+    for _ in 0..3 {
+        let (_, waited) = rig.next().await;
+        assert!((190..=210).contains(&waited), "{waited} ms");
+    }
+}
+
+/// `new EvenlySpacedRateLimiter({ maxExecutions: 60, windowSizeInSeconds: 60 })`: a start a second,
+/// less how long the jobs take.
+#[tokio::test(start_paused = true)]
+async fn even_spacing_less_the_running_time() {
+    let spacing = "throttle = { limit = 60, period = \"60s\", measure = \"completion\" }";
+    let rig = Rig::with(&policy(spacing)).await;
+    rig.enqueue(8).await;
+    let mut job = rig.next().await.0;
+    for (runs, waits) in [(300, 400), (100, 800), (0, 1_000), (600, 0), (2_000, 0)] {
+        sleep(Duration::from_millis(runs)).await;
+        rig.client.ack(&job).await;
+        let (next, waited) = rig.next().await;
+        let close = waited + 10 >= waits && waited <= waits + 20;
+        assert!(close, "after {runs} ms it waits {waited} ms, not {waits}");
+        job = next;
+    }
+    assert_eq!(rig.inspect().await["throttle"]["measure"], "completion");
+}
+
+/// `new CompositeLimiter([new ConcurrencyLimiter(2), new RateLimiter(… 3 in 60 s), new DelayLimiter(500)])`,
+/// and `addLimiter`: another policy that matches.
+#[tokio::test(start_paused = true)]
+async fn composite() {
+    let first = "concurrency = 2\nrate = { limit = 3, period = \"60s\" }\nthrottle = { interval = \"500ms\" }\n";
+    let added = "[[policy]]\nname = \"added\"\nrate = { limit = 4, period = \"10m\" }";
+    let rig = Rig::with(&format!("{}{added}", policy(first))).await;
+    rig.enqueue(6).await;
+    let (one, _) = rig.next().await;
+    let (two, waited) = rig.next().await;
+    assert!((490..=510).contains(&waited), "the delay: {waited} ms");
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(rig.start_all().await, 0, "two are out");
+    rig.client.ack(&one).await;
+    let (three, _) = rig.next().await;
+    rig.client.ack(&two).await;
+    rig.client.ack(&three).await;
+    let (four, waited) = rig.next().await;
+    assert!(
+        (53_000..=55_000).contains(&waited),
+        "the window: {waited} ms"
+    );
+    rig.client.ack(&four).await;
+    let (_, waited) = rig.next().await;
+    assert!(waited > 480_000, "the added one: {waited} ms");
+}
+
+/// `setNextAvailableTime(date)` and `getNextAvailableTime()`.
+#[tokio::test(start_paused = true)]
+async fn next_available_time() {
+    let rig = Rig::with(&policy("concurrency = 5")).await;
+    rig.enqueue(5).await;
+    let path = "keys/api/next-start";
+    let set = rig.verb(Method::PUT, path, r#"{"after":"PT30S"}"#).await;
+    assert_eq!(set.status, 200, "{}", set.text());
+    let shown = set.json();
+    assert_eq!(shown["key"], "api");
+    assert_eq!(shown["next_start"], rig.inspect().await["shut_until"]);
+    let (_, waited) = rig.next().await;
+    assert!((29_900..=30_100).contains(&waited), "{waited} ms");
+
+    rig.verb(Method::PUT, path, r#"{"at":"2026-02-03T00:00:00Z"}"#)
+        .await;
+    assert_eq!(
+        rig.inspect().await["shut_until"],
+        "2026-02-03T00:00:00.000Z"
+    );
+    rig.verb(Method::PUT, path, r#"{"after":"10s"}"#).await;
+    let (_, waited) = rig.next().await;
+    assert!(
+        (9_900..=10_100).contains(&waited),
+        "an earlier one stands too: {waited} ms"
+    );
+
+    rig.verb(Method::PUT, path, r#"{"after":"1h"}"#).await;
+    assert_eq!(rig.start_all().await, 0);
+    let opened = rig.verb(Method::DELETE, path, "").await;
+    assert_eq!(
+        (opened.status, &opened.json()["next_start"]),
+        (200, &Value::Null)
+    );
+    assert_eq!(rig.start_all().await, 3);
+}
+
+/// `clear()`: windows, spacing and pauses are as new. Jobs that are out keep their slots.
+#[tokio::test(start_paused = true)]
+async fn clear() {
+    let limits = "concurrency = 5\nrate = { limit = 2, period = \"1h\" }";
+    let rig = Rig::with(&policy(limits)).await;
+    rig.enqueue(9).await;
+    assert_eq!((rig.start_all().await, rig.start_all().await), (2, 0));
+    rig.verb(Method::PUT, "keys/api/next-start", r#"{"after":"1h"}"#)
+        .await;
+    let cleared = rig.verb(Method::DELETE, "keys/api/usage", "").await;
+    assert_eq!(
+        (cleared.status, cleared.json()),
+        (200, json!({"key": "api", "cleared": true}))
+    );
+    assert_eq!((rig.start_all().await, rig.start_all().await), (2, 0));
+    rig.verb(Method::DELETE, "keys/api/usage", "").await;
+    assert_eq!(rig.start_all().await, 1, "four of five slots were taken");
+}
+
+/// A probe each `default_pause` while the key is shut; the first that succeeds opens it.
+#[tokio::test(start_paused = true)]
+async fn probes_find_out_that_the_vendor_is_back() {
+    let feedback =
+        "concurrency = 5\nfeedback = { probe = true, default_pause = \"10s\", jitter = 0 }";
+    let rig = Rig::with(&policy(feedback)).await;
+    rig.enqueue(9).await;
+    let out = rig.client.fetch(Q, 2).await;
+    let error = |seconds: u64| json!({"code": "x", "message": "no", "retryable": false, "retry_after": seconds});
+    let nack = |job: String, error: Value| {
+        let body = json!({"job_id": job, "worker_id": "w", "error": error}).to_string();
+        let client = rig.client.clone();
+        async move { assert_eq!(client.post("/ojs/v1/workers/nack", body).await.status, 200) }
+    };
+    nack(id(&out[0]).to_owned(), error(100)).await;
+    rig.client.ack(id(&out[1])).await;
+    assert_eq!(rig.start_all().await, 0, "that one was out before");
+    let (first, waited) = rig.next().await;
+    assert!((9_400..=10_100).contains(&waited), "{waited} ms");
+    assert_eq!(rig.start_all().await, 0, "one");
+    nack(first, error(50)).await;
+    let (second, waited) = rig.next().await;
+    assert!((8_900..=10_100).contains(&waited), "{waited} ms");
+    rig.client.ack(&second).await;
+    assert_eq!(rig.start_all().await, 5, "open for all");
+}
+
+/// What is not understood is refused with the field, and changes nothing.
+#[tokio::test(start_paused = true)]
+async fn wrong_verbs_change_nothing() {
+    let rig = Rig::with(&policy("concurrency = 5")).await;
+    rig.enqueue(1).await;
+    let bodies = [
+        ("", "body"),
+        ("[]", "body"),
+        ("{}", "at"),
+        (r#"{"after":30}"#, "after"),
+        (r#"{"after":"-1s"}"#, "after"),
+        (r#"{"after":"PT0S"}"#, "after"),
+        (r#"{"after":"1000d"}"#, "after"),
+        (r#"{"at":"yesterday"}"#, "at"),
+        (r#"{"at":"2020-01-01T00:00:00Z"}"#, "at"),
+        (r#"{"until":"PT1S"}"#, "until"),
+    ];
+    for (body, field) in bodies {
+        let reply = rig.verb(Method::PUT, "keys/api/next-start", body).await;
+        let text = reply.text();
+        assert_eq!(
+            (reply.status, text.contains(field)),
+            (400, true),
+            "{body}: {text}"
+        );
+    }
+    let reply = rig
+        .verb(Method::PUT, "keys/-bad/next-start", r#"{"after":"1s"}"#)
+        .await;
+    assert_eq!(
+        (reply.status, &reply.json()["error"]["details"]["field"]),
+        (400, &json!("key"))
+    );
+    for (method, path, status) in [
+        (Method::GET, "keys/api/next-start", 405),
+        (Method::POST, "keys/api/usage", 405),
+        (Method::PUT, "keys/api/usage", 405),
+        (Method::DELETE, "keys/api/limits", 404),
+        (Method::DELETE, "keys/api", 404),
+        (Method::DELETE, "", 404),
+    ] {
+        let reply = rig.verb(method.clone(), path, "").await;
+        assert_eq!(reply.status, status, "{method} {path}: {}", reply.text());
+        assert!(reply.json()["error"]["message"].is_string());
+    }
+    assert_eq!(rig.start_all().await, 1, "nothing was shut");
+}
+
+/// An admin port that others can reach needs the control token.
+#[tokio::test(start_paused = true)]
+async fn verbs_are_closed_off_loopback() {
+    let closed = Rig::listening("0.0.0.0:9091", &policy("concurrency = 5")).await;
+    let reply = closed.verb(Method::DELETE, "keys/api/usage", "").await;
+    assert_eq!(
+        (reply.status, &reply.json()["error"]["code"]),
+        (403, &json!("forbidden"))
+    );
+    let token = format!("control_token = \"s3cret\"\n{}", policy("concurrency = 5"));
+    let open = Rig::listening("0.0.0.0:9091", &token).await;
+    for (header, status) in [("Bearer wrong", 403), ("Bearer s3cret", 200)] {
+        let headers = [("authorization", header)];
+        let reply = open
+            .admin
+            .send(Method::DELETE, "/throttle/v1/keys/api/usage", &headers, "")
+            .await;
+        assert_eq!(reply.status, status);
+    }
+    assert_eq!(
+        open.verb(Method::DELETE, "keys/api/usage", "").await.status,
+        403
+    );
+}
