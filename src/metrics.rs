@@ -35,7 +35,7 @@ struct Inner {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
     keys: Mutex<Keys>,
-    policies: Mutex<HashMap<Arc<str>, PolicySeries>>,
+    policies: Mutex<HashMap<Arc<str>, Arc<PolicySeries>>>,
     calls: Mutex<HashMap<(&'static str, u16), Histogram>>,
     queues: Mutex<HashSet<Box<str>>>,
     top_keys: usize,
@@ -93,7 +93,6 @@ struct KeySeries {
     wait: Histogram,
 }
 
-#[derive(Clone)]
 struct PolicySeries {
     starts: Counter,
     allowed: Counter,
@@ -382,19 +381,22 @@ impl Metrics {
         self.0.claimed.increment(jobs as u64);
     }
 
-    /// A job started after `waited` in the hold.
-    pub fn started(&self, limited: &[Limited], waited: Duration, was_refused: bool) {
-        self.0.slots.increment(1.0);
-        for limited in limited {
-            let policy = self.policy(&limited.policy);
-            policy.starts.increment(1);
-            policy.allowed.increment(1);
-        }
-        for limited in each_key(limited) {
-            let key = self.key(limited.space, &limited.key);
-            key.active.increment(1.0);
-            if was_refused {
-                key.wait.record(waited.as_secs_f64());
+    /// Jobs started, each with what it is limited by and, if it was refused before, how long it was in the
+    /// hold.
+    pub fn started<'a>(&self, jobs: impl Iterator<Item = (&'a [Limited], Option<Duration>)>) {
+        for (limited, waited) in jobs {
+            self.0.slots.increment(1.0);
+            for limited in limited {
+                let policy = self.policy(&limited.policy);
+                policy.starts.increment(1);
+                policy.allowed.increment(1);
+            }
+            for limited in each_key(limited) {
+                let key = self.key(limited.space, &limited.key);
+                key.active.increment(1.0);
+                if let Some(waited) = waited {
+                    key.wait.record(waited.as_secs_f64());
+                }
             }
         }
     }
@@ -610,19 +612,19 @@ impl Metrics {
         }
     }
 
-    fn policy(&self, name: &Arc<str>) -> PolicySeries {
+    fn policy(&self, name: &Arc<str>) -> Arc<PolicySeries> {
         let mut policies = self
             .0
             .policies
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         if let Some(series) = policies.get(name) {
-            return series.clone();
+            return Arc::clone(series);
         }
         let label = || Label::new("policy", name.to_string());
         let verdict = |word| vec![label(), Label::new("verdict", word)];
         let recorder = &self.0.recorder;
-        let series = PolicySeries {
+        let series = Arc::new(PolicySeries {
             starts: counter(recorder, "ojs_throttle_starts_total", vec![label()]),
             allowed: counter(recorder, "ojs_throttle_decisions_total", verdict("allowed")),
             limited: counter(recorder, "ojs_throttle_decisions_total", verdict("limited")),
@@ -632,8 +634,8 @@ impl Metrics {
                 verdict("rescheduled"),
             ),
             dropped: counter(recorder, "ojs_throttle_decisions_total", verdict("dropped")),
-        };
-        policies.insert(name.clone(), series.clone());
+        });
+        policies.insert(name.clone(), Arc::clone(&series));
         series
     }
 
@@ -710,7 +712,7 @@ mod tests {
     fn keys_past_the_cap_share_one_series() {
         let metrics = Metrics::new(2);
         for key in ["a", "b", "c", "d"] {
-            metrics.started(&[limited(key)], Duration::ZERO, false);
+            metrics.started([(&[limited(key)][..], None)].into_iter());
         }
         let page = metrics.render();
         assert!(
@@ -739,8 +741,8 @@ mod tests {
         };
         // Two policies with one key take one slot of it.
         let all = [limited("mail"), limited("mail"), queue.clone()];
-        metrics.started(&all, Duration::from_secs(1), true);
-        metrics.started(std::slice::from_ref(&queue), Duration::ZERO, false);
+        metrics.started([(&all[..], Some(Duration::from_secs(1)))].into_iter());
+        metrics.started([(std::slice::from_ref(&queue), None)].into_iter());
         metrics.exceeded(&queue, Strategy::Rate);
         metrics.hold(1, 1, 1, &|space, _| match space {
             Space::Job => 3,

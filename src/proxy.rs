@@ -30,6 +30,7 @@ use crate::upstream::{Call, Reply, UpstreamError};
 mod about;
 mod admit;
 mod adopt;
+mod asked;
 mod backend;
 pub mod body;
 mod claim;
@@ -350,10 +351,9 @@ impl Sidecar {
 
     /// Whether a queue was paused through us.
     fn paused(&self, queue: &str) -> bool {
-        self.paused
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains_key(queue)
+        let all = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
+        // Hardly any is, and then nothing is hashed.
+        !all.is_empty() && all.contains_key(queue)
     }
 
     /// Notes that a queue is paused as of now, or is not.
@@ -370,7 +370,7 @@ impl Sidecar {
     /// a pause from before that is over.
     fn unpause(&self, queue: &str, asked: Instant) {
         let mut all = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.get(queue).is_some_and(|since| *since < asked) {
+        if !all.is_empty() && all.get(queue).is_some_and(|since| *since < asked) {
             all.remove(queue);
         }
     }

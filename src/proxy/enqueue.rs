@@ -108,10 +108,7 @@ impl Proxy {
             }
             let mut answer = super::call(&proxy, "enqueue", call).await;
             if let Some(places) = places {
-                let to_drop = proxy.sidecar.settle_places(places, &mut answer);
-                if !to_drop.is_empty() {
-                    proxy.drop_oldest(to_drop, scope).await;
-                }
+                proxy.settled(places, &mut answer, scope).await;
             }
             if (answer.as_ref()).is_ok_and(|reply| reply.status == http::StatusCode::CREATED) {
                 proxy.sidecar.enqueued(keys);
