@@ -524,6 +524,13 @@ impl Hold {
         taken
     }
 
+    /// Whether no worker has asked for the lane's jobs for so long.
+    pub fn is_idle(&self, lane: &Lane, idle: Duration, now: Instant) -> bool {
+        let state = self.state();
+        let queue = state.queues.get(lane);
+        queue.is_none_or(|queue| now.duration_since(queue.fetched_at) >= idle)
+    }
+
     /// The waiting and hidden jobs, each with when the backend last said that it is ours.
     pub fn proofs(&self) -> Vec<(Claimed, Instant)> {
         self.state()

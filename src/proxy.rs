@@ -56,6 +56,7 @@ mod scope;
 mod service;
 mod settle;
 mod shape;
+mod siblings;
 mod start;
 mod stream;
 mod sweep;
@@ -187,6 +188,8 @@ pub struct Sidecar {
     learnt: OnceCell<()>,
     /// Until when heartbeats of unknown jobs are looked up: jobs that ran before this sidecar started.
     adopting: Mutex<Adopting>,
+    /// Where siblings have held jobs for workers of ours.
+    offered: siblings::Offered,
 }
 
 /// Which unknown jobs of heartbeats were looked up already.
@@ -224,6 +227,7 @@ impl Sidecar {
         });
         Arc::new(Sidecar {
             live: ArcSwap::from_pointee(Live::new(settings, policies)),
+            scopes: Scopes::new(store.is_shared()),
             store,
             hold,
             pressure,
@@ -232,7 +236,6 @@ impl Sidecar {
             events: Events::new(name, metrics.clone()),
             metrics,
             backend,
-            scopes: Scopes::default(),
             paused: Mutex::default(),
             settled: settle::Undelivered::default(),
             vendors: feedback::Refusals::default(),
@@ -249,6 +252,7 @@ impl Sidecar {
                 lists: 0,
                 ended: HashSet::new(),
             }),
+            offered: siblings::Offered::default(),
         })
     }
 
@@ -309,6 +313,8 @@ impl Sidecar {
             self.hold_max(),
             &waiting,
         );
+        self.metrics
+            .store(self.store.is_lost(), self.store.siblings());
         self.metrics.overrides(self.store.overrides().len());
         self.measure_pressure();
     }

@@ -206,6 +206,7 @@ impl Proxy {
         held.iter()
             .for_each(|held| sidecar.noted(&held.claimed.limited));
         self.end_earlier(&held).await;
+        sidecar.register(&held).await;
         let mut queues: Vec<Arc<str>> =
             held.iter().map(|held| held.claimed.queue.clone()).collect();
         queues.dedup();

@@ -60,6 +60,7 @@ impl Proxy {
         let policies = &live.policies;
         let limits = !policies.is_empty()
             || !sidecar.hold.is_empty()
+            || sidecar.offered.any()
             || sidecar.store.overrides().any(Space::Queue);
         let asked = if limits { Asked::read(&body) } else { None };
         let scope = sidecar.scopes.of(&parts.headers);
@@ -74,6 +75,7 @@ impl Proxy {
         };
         let mut sections = Vec::new();
         if let Some(asked) = asked {
+            self.take_over_of(scope, &asked.queues).await;
             sections = self.sections(scope, &asked.queues, policies);
             wanted.understand(asked);
         }
