@@ -269,11 +269,13 @@ impl Hold {
     pub fn add(&self, jobs: Vec<Held>) {
         let mut state = self.state();
         for held in jobs {
-            let doomed = state.is_doomed(&held.claimed.job);
-            state.forget(&held.claimed.job);
-            let priority = held.claimed.priority;
-            state.queue(&held.lane(), held.since).saw(priority);
+            if !state.jobs.contains_key(&held.claimed.job) {
+                state.enter(held, End::Back);
+                continue;
+            }
             let job = held.claimed.job.clone();
+            let doomed = state.is_doomed(&job);
+            state.forget(&job);
             state.enter(held, End::Back);
             if doomed {
                 state.doom_again(&job);
@@ -339,19 +341,24 @@ impl Hold {
         }
     }
 
-    /// A job in hand goes out: it is the hold's no longer, and its group's turn is over. `false` if it
-    /// was hidden, replaced or forgotten meanwhile: it must not go out.
-    pub fn started(&self, held: &Held) -> bool {
+    /// Jobs in hand go out, in this order: they are the hold's no longer, and their groups' turns are over.
+    /// Says which of them may not, because they were hidden, replaced or forgotten meanwhile.
+    pub fn started<'a>(&self, jobs: impl Iterator<Item = &'a Held>) -> Vec<Arc<str>> {
         let mut state = self.state();
-        match state.jobs.get(&held.claimed.job) {
-            Some(known) if !known.hide && known.in_hand(held) => {}
-            _ => return false,
+        let mut stay = Vec::new();
+        for held in jobs {
+            let known = state.jobs.get(&held.claimed.job);
+            if !known.is_some_and(|known| !known.hide && known.in_hand(held)) {
+                stay.push(held.claimed.job.clone());
+                continue;
+            }
+            if let Some(lane) = state.leave(&held.claimed.job)
+                && let Some(queue) = state.queues.get_mut(&lane)
+            {
+                queue.turn_over(held.claimed.priority, held.edition, &held.limits);
+            }
         }
-        state.forget(&held.claimed.job);
-        if let Some(queue) = state.queues.get_mut(&held.lane()) {
-            queue.turn_over(held.claimed.priority, held.edition, &held.limits);
-        }
-        true
+        stay
     }
 
     /// Takes a hand-out that did not happen back, ahead of its group.
@@ -517,6 +524,13 @@ impl Hold {
         }
         state.take_in_hand(&taken);
         taken
+    }
+
+    /// Whether no worker has asked for the lane's jobs for so long.
+    pub fn is_idle(&self, lane: &Lane, idle: Duration, now: Instant) -> bool {
+        let state = self.state();
+        let queue = state.queues.get(lane);
+        queue.is_none_or(|queue| now.duration_since(queue.fetched_at) >= idle)
     }
 
     /// The waiting and hidden jobs, each with when the backend last said that it is ours.

@@ -6,6 +6,7 @@
 //! backends match them, which are written in Go: without regard to case, the last one wins.
 
 mod name;
+mod read;
 mod scan;
 mod splice;
 mod string;
@@ -14,6 +15,7 @@ mod string;
 mod tests;
 
 pub use name::{contains, contains_ignore_case, may_name};
+pub use read::{MemberName, Reader};
 pub use splice::Splice;
 pub use string::quote;
 

@@ -35,7 +35,7 @@ struct Inner {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
     keys: Mutex<Keys>,
-    policies: Mutex<HashMap<Arc<str>, PolicySeries>>,
+    policies: Mutex<HashMap<Arc<str>, Arc<PolicySeries>>>,
     calls: Mutex<HashMap<(&'static str, u16), Histogram>>,
     queues: Mutex<HashSet<Box<str>>>,
     top_keys: usize,
@@ -43,6 +43,8 @@ struct Inner {
     held: Gauge,
     held_bytes: Gauge,
     capacity: Gauge,
+    store_up: Gauge,
+    siblings: Gauge,
     slots: Gauge,
     fetch_wait: Histogram,
     claimed: Counter,
@@ -91,7 +93,6 @@ struct KeySeries {
     wait: Histogram,
 }
 
-#[derive(Clone)]
 struct PolicySeries {
     starts: Counter,
     allowed: Counter,
@@ -117,6 +118,8 @@ pub enum Event {
     SlotReclaimed,
     /// A running job was found that this sidecar had not handed out, and was given its slots.
     SlotAdopted,
+    /// A held job of a sibling was taken over.
+    HoldAdopted,
     /// The backend answered FETCH with something that is no FETCH reply; it was passed on.
     Nonsense,
     /// An ACK or nack was sent again inside the sidecar.
@@ -142,6 +145,7 @@ impl Event {
             Event::HoldLost => ("ojs_throttle_hold_lost_total", None),
             Event::SlotReclaimed => ("ojs_throttle_slots_reclaimed_total", None),
             Event::SlotAdopted => ("ojs_throttle_slots_adopted_total", None),
+            Event::HoldAdopted => ("ojs_throttle_hold_adopted_total", None),
             Event::Nonsense => ("ojs_throttle_upstream_nonsense_total", None),
             Event::SettleRetried => ("ojs_throttle_settle_retries_total", None),
             Event::SettleReplayed => ("ojs_throttle_settle_replays_total", None),
@@ -250,6 +254,18 @@ const DESCRIPTIONS: &[(&str, &str)] = &[
         "Running jobs found after a restart and given their slots.",
     ),
     (
+        "ojs_throttle_hold_adopted_total",
+        "Held jobs of other sidecars that were taken over.",
+    ),
+    (
+        "ojs_throttle_store_up",
+        "Whether the store answers; at 0 limits go on as store.on_store_error says.",
+    ),
+    (
+        "ojs_throttle_siblings",
+        "Other sidecars that share the store and live.",
+    ),
+    (
         "ojs_throttle_upstream_nonsense_total",
         "FETCH replies that could not be read and were passed on.",
     ),
@@ -326,6 +342,8 @@ impl Metrics {
             overrides: gauge(&recorder, "ojs_throttle_overrides_active", vec![]),
             held: gauge(&recorder, "ojs_throttle_held_jobs", vec![]),
             held_bytes: gauge(&recorder, "ojs_throttle_held_bytes", vec![]),
+            store_up: gauge(&recorder, "ojs_throttle_store_up", vec![]),
+            siblings: gauge(&recorder, "ojs_throttle_siblings", vec![]),
             capacity: gauge(&recorder, "ojs_throttle_hold_capacity", vec![]),
             slots: gauge(&recorder, "ojs_throttle_slots", vec![]),
             fetch_wait: histogram(&recorder, "ojs_throttle_fetch_wait_seconds", vec![]),
@@ -363,19 +381,22 @@ impl Metrics {
         self.0.claimed.increment(jobs as u64);
     }
 
-    /// A job started after `waited` in the hold.
-    pub fn started(&self, limited: &[Limited], waited: Duration, was_refused: bool) {
-        self.0.slots.increment(1.0);
-        for limited in limited {
-            let policy = self.policy(&limited.policy);
-            policy.starts.increment(1);
-            policy.allowed.increment(1);
-        }
-        for limited in each_key(limited) {
-            let key = self.key(limited.space, &limited.key);
-            key.active.increment(1.0);
-            if was_refused {
-                key.wait.record(waited.as_secs_f64());
+    /// Jobs started, each with what it is limited by and, if it was refused before, how long it was in the
+    /// hold.
+    pub fn started<'a>(&self, jobs: impl Iterator<Item = (&'a [Limited], Option<Duration>)>) {
+        for (limited, waited) in jobs {
+            self.0.slots.increment(1.0);
+            for limited in limited {
+                let policy = self.policy(&limited.policy);
+                policy.starts.increment(1);
+                policy.allowed.increment(1);
+            }
+            for limited in each_key(limited) {
+                let key = self.key(limited.space, &limited.key);
+                key.active.increment(1.0);
+                if let Some(waited) = waited {
+                    key.wait.record(waited.as_secs_f64());
+                }
             }
         }
     }
@@ -564,6 +585,12 @@ impl Metrics {
         self.0.events_lost.increment(events);
     }
 
+    /// Whether the store answers, and how many others share it.
+    pub fn store(&self, is_lost: bool, siblings: usize) {
+        self.0.store_up.set(f64::from(u8::from(!is_lost)));
+        self.0.siblings.set(siblings as f64);
+    }
+
     /// How many limits are set over HTTP.
     pub fn overrides(&self, set: usize) {
         self.0.overrides.set(set as f64);
@@ -585,19 +612,19 @@ impl Metrics {
         }
     }
 
-    fn policy(&self, name: &Arc<str>) -> PolicySeries {
+    fn policy(&self, name: &Arc<str>) -> Arc<PolicySeries> {
         let mut policies = self
             .0
             .policies
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         if let Some(series) = policies.get(name) {
-            return series.clone();
+            return Arc::clone(series);
         }
         let label = || Label::new("policy", name.to_string());
         let verdict = |word| vec![label(), Label::new("verdict", word)];
         let recorder = &self.0.recorder;
-        let series = PolicySeries {
+        let series = Arc::new(PolicySeries {
             starts: counter(recorder, "ojs_throttle_starts_total", vec![label()]),
             allowed: counter(recorder, "ojs_throttle_decisions_total", verdict("allowed")),
             limited: counter(recorder, "ojs_throttle_decisions_total", verdict("limited")),
@@ -607,8 +634,8 @@ impl Metrics {
                 verdict("rescheduled"),
             ),
             dropped: counter(recorder, "ojs_throttle_decisions_total", verdict("dropped")),
-        };
-        policies.insert(name.clone(), series.clone());
+        });
+        policies.insert(name.clone(), Arc::clone(&series));
         series
     }
 
@@ -685,7 +712,7 @@ mod tests {
     fn keys_past_the_cap_share_one_series() {
         let metrics = Metrics::new(2);
         for key in ["a", "b", "c", "d"] {
-            metrics.started(&[limited(key)], Duration::ZERO, false);
+            metrics.started([(&[limited(key)][..], None)].into_iter());
         }
         let page = metrics.render();
         assert!(
@@ -714,8 +741,8 @@ mod tests {
         };
         // Two policies with one key take one slot of it.
         let all = [limited("mail"), limited("mail"), queue.clone()];
-        metrics.started(&all, Duration::from_secs(1), true);
-        metrics.started(std::slice::from_ref(&queue), Duration::ZERO, false);
+        metrics.started([(&all[..], Some(Duration::from_secs(1)))].into_iter());
+        metrics.started([(std::slice::from_ref(&queue), None)].into_iter());
         metrics.exceeded(&queue, Strategy::Rate);
         metrics.hold(1, 1, 1, &|space, _| match space {
             Space::Job => 3,

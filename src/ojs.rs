@@ -131,9 +131,25 @@ impl<'a> Operation<'a> {
                 Ok(Operation::Other)
             };
         }
-        let mut parts: [Cow<'a, str>; SEGMENTS] = Default::default();
+        let segments = path.strip_prefix('/').unwrap_or(path);
+        // Names are short: to look at each letter costs less than to begin a search for each name.
+        let segments = segments.split(['/']);
         let mut count = 0;
-        for segment in path.strip_prefix('/').unwrap_or(path).split('/') {
+        if !path.as_bytes().contains(&b'%') {
+            // Nearly all are written plainly.
+            let mut names = [""; SEGMENTS];
+            for segment in segments {
+                let Some(name) = names.get_mut(count) else {
+                    return Ok(Operation::Other);
+                };
+                *name = segment;
+                count += 1;
+            }
+            let part = |index| Cow::Borrowed(names.get(index).copied().unwrap_or_default());
+            return Ok(named(method, names.get(..count), part));
+        }
+        let mut parts: [Cow<'a, str>; SEGMENTS] = Default::default();
+        for segment in segments {
             let (Some(part), Some(text)) = (parts.get_mut(count), decoded(segment)) else {
                 return Ok(Operation::Other);
             };
@@ -143,12 +159,21 @@ impl<'a> Operation<'a> {
         let names: [&str; SEGMENTS] =
             std::array::from_fn(|i| parts.get(i).map_or("", |part| part.as_ref()));
         let part = |index: usize| parts.get(index).cloned().unwrap_or_default();
-        Ok(match names.get(..count) {
-            Some(["ojs", "v1", "admin", rest @ ..]) => admin(method.as_str(), rest, || part(4)),
-            Some(["ojs", "v1", rest @ ..]) => plain(method.as_str(), rest, || part(3)),
-            Some(["ojs", "manifest"]) if method == Method::GET => Operation::Manifest,
-            _ => Operation::Other,
-        })
+        Ok(named(method, names.get(..count), part))
+    }
+}
+
+/// What a method on these segments asks for; `part` gives one of them.
+fn named<'a>(
+    method: &Method,
+    names: Option<&[&str]>,
+    part: impl Fn(usize) -> Cow<'a, str>,
+) -> Operation<'a> {
+    match names {
+        Some(["ojs", "v1", "admin", rest @ ..]) => admin(method.as_str(), rest, || part(4)),
+        Some(["ojs", "v1", rest @ ..]) => plain(method.as_str(), rest, || part(3)),
+        Some(["ojs", "manifest"]) if method == Method::GET => Operation::Manifest,
+        _ => Operation::Other,
     }
 }
 

@@ -7,6 +7,7 @@
 
 pub mod feedback;
 pub mod job;
+mod known;
 pub mod matcher;
 pub mod numbers;
 pub mod set;
@@ -21,6 +22,7 @@ use crate::limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};
 
 pub use feedback::{Backoff, Feedback, Pause};
 pub use job::{MIRROR, Sent, own_policies, sent_policies, slower};
+pub use known::Known;
 pub use matcher::{Match, Pattern};
 pub use set::{NextStart, QueueConfig, SetLimits};
 pub use template::{Rendered, Template};
@@ -40,7 +42,7 @@ pub struct JobView<'a> {
 
 /// All that limits one job, ready to be asked. Equal values behave alike: a refusal of one is a
 /// refusal of the other.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct JobLimits {
     /// The queue's own limits, then policies in the order of the file, then the job's own.
     pub limited: Arc<[Limited]>,

@@ -14,6 +14,7 @@ pub mod edge;
 pub mod estimate;
 mod given;
 mod hidden;
+mod keys;
 mod line;
 mod queue;
 mod sizes;
@@ -42,6 +43,9 @@ use queue::{Asked, Queue};
 /// More queues than this have no state: those that were not used for longest are forgotten.
 const MOST: usize = 10_000;
 
+/// More queues without bounds than this are not warned of one by one.
+const MOST_WARNED: usize = 1_000;
+
 /// Why the backend could not be asked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Away {
@@ -60,6 +64,8 @@ pub struct Pressure {
     table: ArcSwap<Table>,
     marks: AtomicU64,
     state: Mutex<State>,
+    /// Queues without bounds that were warned of.
+    unbounded: Mutex<HashSet<Box<str>>>,
     /// The backend was seen to tell how many jobs are scheduled, and how many are to be tried again.
     tells: (AtomicBool, AtomicBool),
 }
@@ -136,24 +142,35 @@ impl Places {
             .collect()
     }
 
+    /// Whether the backend is to be asked or told something when they are settled.
+    pub fn asks(&self) -> bool {
+        !self.look.is_empty() || self.wants.iter().any(|(_, drop)| *drop > 0)
+    }
+
     /// From now on the jobs may be stored.
     pub fn sending(&mut self) {
         self.sent = true;
     }
 
-    /// Settles them.
-    pub fn settle(mut self, outcome: Outcome) {
-        self.end(outcome);
+    /// Whether the ids of the jobs are wanted when they are settled.
+    pub fn wants_ids(&self) -> bool {
+        self.wants.iter().any(|(want, _)| !want.keys.is_empty())
     }
 
-    fn end(&mut self, outcome: Outcome) {
+    /// Settles them. `ids`: of the jobs that were stored, each with its queue, in the order in which they
+    /// were sent.
+    pub fn settle(mut self, outcome: Outcome, ids: &[(Arc<str>, Box<str>)]) {
+        self.end(outcome, ids);
+    }
+
+    fn end(&mut self, outcome: Outcome, ids: &[(Arc<str>, Box<str>)]) {
         let wants = std::mem::take(&mut self.wants);
         if wants.is_empty() {
             return;
         }
         let (mark, now) = (self.pressure.mark(), Instant::now());
         let mut state = self.pressure.state();
-        state.settle(&wants, outcome, self.now.stamp, mark, now);
+        state.settle(&wants, outcome, ids, self.now.stamp, mark, now);
         if outcome == Outcome::Refused {
             let now = Now {
                 at: now,
@@ -166,10 +183,11 @@ impl Places {
 
 impl Drop for Places {
     fn drop(&mut self) {
-        self.end(match self.sent {
+        let outcome = match self.sent {
             true => Outcome::Stored,
             false => Outcome::Refused,
-        });
+        };
+        self.end(outcome, &[]);
     }
 }
 
@@ -184,6 +202,7 @@ impl Pressure {
             table: ArcSwap::from_pointee(Table::new(file, HashMap::new())),
             marks: AtomicU64::new(1),
             state: Mutex::default(),
+            unbounded: Mutex::default(),
             tells: Default::default(),
         })
     }
@@ -200,6 +219,15 @@ impl Pressure {
     /// The bounds of a queue.
     pub fn bounds(&self, queue: &str) -> Option<Arc<Bounds>> {
         self.table.load().of(queue).cloned()
+    }
+
+    /// Whether a queue without bounds is seen for the first time.
+    pub fn first_unbounded(&self, queue: &str) -> bool {
+        let mut known = self
+            .unbounded
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        !known.contains(queue) && known.len() < MOST_WARNED && known.insert(queue.into())
     }
 
     /// What is said of a queue's bounds, by the file and over HTTP; `None`: nothing.
@@ -342,7 +370,14 @@ impl Pressure {
                         // Its producer hung up just now.
                         let wants = std::mem::take(&mut places.wants);
                         let mark = self.mark();
-                        state.settle(&wants, Outcome::Refused, places.now.stamp, mark, now.at);
+                        state.settle(
+                            &wants,
+                            Outcome::Refused,
+                            &[],
+                            places.now.stamp,
+                            mark,
+                            now.at,
+                        );
                     }
                     false
                 }
@@ -454,14 +489,29 @@ impl Pressure {
         }
     }
 
+    /// Whether the jobs of a queue are told apart by key, so that it matters which of them leave.
+    pub fn is_keyed(&self, name: &str) -> bool {
+        self.bounds(name)
+            .is_some_and(|bounds| bounds.per_key.is_some())
+    }
+
+    /// This job of a queue waits no longer.
+    pub fn gone(self: &Arc<Self>, name: &str, id: &str, now: Now) {
+        let mut state = self.state();
+        if let Some(queue) = state.queues.get_mut(name) {
+            queue.gone(id);
+            self.serve(&mut state, now);
+        }
+    }
+
     /// A held job of a queue goes to a worker.
-    pub fn started(self: &Arc<Self>, name: &str, now: Now) {
+    pub fn started(self: &Arc<Self>, name: &str, id: &str, now: Now) {
         if !self.any() {
             return;
         }
         let mut state = self.state();
         if let Some(queue) = state.queues.get_mut(name) {
-            queue.started(now.at);
+            queue.started(id, now.at);
             self.serve(&mut state, now);
         }
     }
@@ -597,6 +647,7 @@ impl State {
         &mut self,
         wants: &[(Want, u64)],
         outcome: Outcome,
+        ids: &[(Arc<str>, Box<str>)],
         at: Timestamp,
         mark: Mark,
         now: Instant,
@@ -606,7 +657,10 @@ impl State {
                 continue;
             };
             match outcome {
-                Outcome::Stored => queue.stored(want, mark, now),
+                Outcome::Stored => {
+                    let own = ids.iter().filter(|(name, _)| *name == want.queue);
+                    queue.stored(want, own.map(|(_, id)| &**id), mark, now);
+                }
                 Outcome::Refused => queue.refused(want, *drop, at),
             }
         }

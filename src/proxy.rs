@@ -30,6 +30,7 @@ use crate::upstream::{Call, Reply, UpstreamError};
 mod about;
 mod admit;
 mod adopt;
+mod asked;
 mod backend;
 pub mod body;
 mod claim;
@@ -56,6 +57,7 @@ mod scope;
 mod service;
 mod settle;
 mod shape;
+mod siblings;
 mod start;
 mod stream;
 mod sweep;
@@ -188,6 +190,8 @@ pub struct Sidecar {
     learnt: OnceCell<()>,
     /// Until when heartbeats of unknown jobs are looked up: jobs that ran before this sidecar started.
     adopting: Mutex<Adopting>,
+    /// Where siblings have held jobs for workers of ours.
+    offered: siblings::Offered,
 }
 
 /// Which unknown jobs of heartbeats were looked up already.
@@ -225,6 +229,7 @@ impl Sidecar {
         });
         Arc::new(Sidecar {
             live: ArcSwap::from_pointee(Live::new(settings, policies)),
+            scopes: Scopes::new(store.is_shared()),
             store,
             hold,
             pressure,
@@ -233,7 +238,6 @@ impl Sidecar {
             events: Events::new(name, metrics.clone()),
             metrics,
             backend,
-            scopes: Scopes::default(),
             paused: Mutex::default(),
             settled: settle::Undelivered::default(),
             vendors: feedback::Refusals::default(),
@@ -251,6 +255,7 @@ impl Sidecar {
                 lists: 0,
                 ended: HashSet::new(),
             }),
+            offered: siblings::Offered::default(),
         })
     }
 
@@ -311,6 +316,8 @@ impl Sidecar {
             self.hold_max(),
             &waiting,
         );
+        self.metrics
+            .store(self.store.is_lost(), self.store.siblings());
         self.metrics.overrides(self.store.overrides().len());
         self.measure_pressure();
     }
@@ -347,10 +354,9 @@ impl Sidecar {
 
     /// Whether a queue was paused through us.
     fn paused(&self, queue: &str) -> bool {
-        self.paused
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains_key(queue)
+        let all = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
+        // Hardly any is, and then nothing is hashed.
+        !all.is_empty() && all.contains_key(queue)
     }
 
     /// Notes that a queue is paused as of now, or is not.
@@ -367,7 +373,7 @@ impl Sidecar {
     /// a pause from before that is over.
     fn unpause(&self, queue: &str, asked: Instant) {
         let mut all = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.get(queue).is_some_and(|since| *since < asked) {
+        if !all.is_empty() && all.get(queue).is_some_and(|since| *since < asked) {
             all.remove(queue);
         }
     }

@@ -8,22 +8,26 @@ mod headers;
 mod link;
 mod target;
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
+use http::response::Parts;
 use http::{Method, Request, Response, StatusCode, Version};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 pub use body::{BodyError, NotCollected, ReplyBody, RequestBody, collect};
 pub use gate::Gate;
+pub(crate) use gate::{at_once, hold};
 pub use headers::{named_by_connection, strip_hop_by_hop};
 pub use target::{BadTarget, Path, Target};
 
 use crate::net::{Net, Stream};
+use headers::{Seen, says_length};
 use link::{Failure, Idle, Link, Patience};
 
 /// One request whose body is known, and whose reply is read whole.
@@ -157,30 +161,50 @@ impl Upstream {
     ///
     /// # Errors
     /// See [`UpstreamError`]: each variant says what the backend may have done.
-    pub async fn call(&self, call: Call) -> Result<Reply, UpstreamError> {
-        let answer = self.call_whole(call).await;
-        self.note(answer.as_ref().err());
-        answer
+    pub fn call(
+        &self,
+        call: Call,
+    ) -> impl Future<Output = Result<Reply, UpstreamError>> + Send + '_ {
+        let time = call.timeout;
+        let request = self.request(call);
+        async move {
+            let answer = match request {
+                Ok(request) => self.call_whole(request, time).await,
+                Err(error) => Err(error),
+            };
+            self.note(answer.as_ref().err());
+            answer
+        }
     }
 
-    async fn call_whole(&self, call: Call) -> Result<Reply, UpstreamError> {
-        let patience = call.timeout;
-        let mut request = self.request(call)?;
-        let mut idle = self.pop();
+    async fn call_whole(
+        &self,
+        mut request: Box<Request<RequestBody>>,
+        time: Duration,
+    ) -> Result<Reply, UpstreamError> {
+        let mut since = Instant::now();
+        let mut idle = self.pop(since);
         loop {
             let (mut link, fresh) = match idle.take() {
                 Some(link) => (link, false),
                 None => (self.connect_boxed().await?, true),
             };
-            let whole = async {
-                let head = link.exchange(request, None).await?;
-                Ok(self.read(head, link).await)
+            if fresh {
+                since = Instant::now();
+            }
+            let patience = Patience {
+                time,
+                since,
+                progress: None,
             };
-            match timeout(patience, whole).await {
-                Err(_) => return Err(UpstreamError::Timeout(patience)),
-                Ok(Ok(reply)) => return reply,
-                Ok(Err(Failure::Unwritten(again, _))) if !fresh => request = *again,
-                Ok(Err(failure)) => return Err(failed(failure)),
+            match link.exchange(request, patience).await {
+                Ok(head) => {
+                    let (parts, body) = self.streamed(head, link);
+                    return self.read(parts, body, since, time).await;
+                }
+                Err(Failure::Unwritten(again, _)) if !fresh => request = again,
+                Err(Failure::Late) => return Err(UpstreamError::Timeout(time)),
+                Err(failure) => return Err(failed(failure)),
             }
         }
     }
@@ -191,39 +215,57 @@ impl Upstream {
     ///
     /// # Errors
     /// The backend gave no head of a reply, or the client's body broke off or stalled.
-    pub async fn send(
+    pub fn send(
         &self,
         request: Request<RequestBody>,
-    ) -> Result<Response<ReplyBody>, SendError> {
-        let answer = self.stream(request).await;
-        match &answer {
-            Ok(_) => self.note(None),
-            Err(SendError::Backend(error)) => self.note(Some(error)),
-            Err(SendError::Broken | SendError::Stalled(_)) => {}
+    ) -> impl Future<Output = Result<Response<ReplyBody>, SendError>> + Send + '_ {
+        let request = Box::new(request);
+        async move {
+            let answer = self.stream(request).await;
+            match &answer {
+                Ok(_) => self.note(None),
+                Err(SendError::Backend(error)) => self.note(Some(error)),
+                Err(SendError::Broken | SendError::Stalled(_)) => {}
+            }
+            answer
         }
-        answer
     }
 
     async fn stream(
         &self,
-        mut request: Request<RequestBody>,
+        mut request: Box<Request<RequestBody>>,
     ) -> Result<Response<ReplyBody>, SendError> {
-        self.clean(&mut request)?;
+        let seen = Seen::of(request.headers());
+        let websocket = seen.upgrade && wants_websocket(request.headers());
+        self.clean(&mut request, seen)?;
+        if websocket {
+            let headers = request.headers_mut();
+            headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+            headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        }
         let time = self.0.limits.head;
         let progress = request.body().progress();
-        let mut idle = self.pop();
+        let mut since = Instant::now();
+        let mut idle = self.pop(since);
         loop {
             let (mut link, fresh) = match idle.take() {
                 Some(link) => (link, false),
                 None => (self.connect_boxed().await?, true),
             };
+            if fresh {
+                since = Instant::now();
+            }
             let patience = Patience {
                 time,
+                since,
                 progress: progress.clone(),
             };
-            match link.exchange(request, Some(patience)).await {
-                Ok(head) => return Ok(self.streamed(head, link)),
-                Err(Failure::Unwritten(again, _)) if !fresh => request = *again,
+            match link.exchange(request, patience).await {
+                Ok(head) => {
+                    let (parts, body) = self.streamed(head, link);
+                    return Ok(Response::from_parts(parts, body));
+                }
+                Err(Failure::Unwritten(again, _)) if !fresh => request = again,
                 Err(Failure::Broken(Some(error))) if error.is_user() => {
                     return Err(SendError::Broken);
                 }
@@ -253,54 +295,57 @@ impl Upstream {
     }
 
     /// A call as a request.
-    fn request(&self, call: Call) -> Result<Request<RequestBody>, UpstreamError> {
+    fn request(&self, call: Call) -> Result<Box<Request<RequestBody>>, UpstreamError> {
         let target = call.target.into_uri().map_err(unsendable)?;
-        let empty = call.body.is_empty();
-        let mut request = Request::new(RequestBody::from(call.body));
+        let length = call.body.len();
+        let mut request = Box::new(Request::new(RequestBody::from(call.body)));
         *request.method_mut() = call.method;
         *request.uri_mut() = target;
         *request.headers_mut() = call.headers;
-        request.headers_mut().remove(header::CONTENT_LENGTH);
-        request.headers_mut().remove(header::UPGRADE);
-        // What is read must not come packed.
-        request.headers_mut().remove(header::ACCEPT_ENCODING);
-        self.clean(&mut request)?;
+        let seen = Seen::of(request.headers());
+        self.clean(&mut request, seen)?;
+        let stores = matches!(
+            *request.method(),
+            Method::POST | Method::PUT | Method::PATCH
+        );
+        let headers = request.headers_mut();
+        if seen.accept_encoding {
+            // What is read must not come packed.
+            headers.remove(header::ACCEPT_ENCODING);
+        }
+        // The client's own line stays where it is right: hyper would make the same one anew.
+        let fits = seen.content_length && says_length(headers, length);
+        if seen.content_length && !fits {
+            headers.remove(header::CONTENT_LENGTH);
+        }
         // A POST without any length is answered with 411 by some servers.
-        if empty
-            && matches!(
-                *request.method(),
-                Method::POST | Method::PUT | Method::PATCH
-            )
-        {
-            request
-                .headers_mut()
-                .insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
+        if length == 0 && stores && !fits {
+            headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
         }
         Ok(request)
     }
 
     /// Makes a head ours: the backend's request line and `Host`, and nothing that was meant for
     /// the connection it came on.
-    fn clean(&self, request: &mut Request<RequestBody>) -> Result<(), UpstreamError> {
-        let line = self.0.target.line(request.uri()).map_err(unsendable)?;
-        *request.uri_mut() = line;
+    fn clean(&self, request: &mut Request<RequestBody>, seen: Seen) -> Result<(), UpstreamError> {
+        let asked = std::mem::take(request.uri_mut());
+        *request.uri_mut() = self.0.target.line(asked).map_err(unsendable)?;
         *request.version_mut() = Version::HTTP_11;
-        let websocket = wants_websocket(request.headers());
         let headers = request.headers_mut();
-        strip_hop_by_hop(headers);
-        if websocket {
-            headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
-            headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        if seen.hop_by_hop {
+            strip_hop_by_hop(headers);
         }
-        // Answered on the client's connection already, when its body was first asked for.
-        headers.remove(header::EXPECT);
+        if seen.expect {
+            // Answered on the client's connection already, when its body was first asked for.
+            headers.remove(header::EXPECT);
+        }
         headers.insert(header::HOST, self.0.target.authority());
         Ok(())
     }
 
     /// A connection that was idle.
-    fn pop(&self) -> Option<Box<Link>> {
-        self.0.idle().pop(self.0.limits.idle)
+    fn pop(&self, now: Instant) -> Option<Box<Link>> {
+        self.0.idle().pop(now, self.0.limits.idle)
     }
 
     /// Takes a connection back.
@@ -353,31 +398,42 @@ impl Upstream {
         &self,
         head: Response<hyper::body::Incoming>,
         link: Box<Link>,
-    ) -> Response<ReplyBody> {
-        let mut reply = head.map(|body| ReplyBody::new(body, link, self.clone()));
-        *reply.version_mut() = Version::HTTP_11;
-        if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
-            return reply;
+    ) -> (Parts, ReplyBody) {
+        let (mut parts, body) = head.into_parts();
+        let mut body = ReplyBody::new(body, link, self.clone());
+        parts.version = Version::HTTP_11;
+        if parts.status != StatusCode::SWITCHING_PROTOCOLS {
+            strip_hop_by_hop(&mut parts.headers);
+            body.release_at_end();
         }
-        strip_hop_by_hop(reply.headers_mut());
-        reply.map(ReplyBody::release_if_empty)
+        (parts, body)
     }
 
-    /// A reply read whole.
+    /// A reply read whole, by the end of a call begun at `since` that may take `time`.
     async fn read(
         &self,
-        head: Response<hyper::body::Incoming>,
-        link: Box<Link>,
+        mut parts: Parts,
+        body: ReplyBody,
+        since: Instant,
+        time: Duration,
     ) -> Result<Reply, UpstreamError> {
         let cap = self.0.limits.reply;
-        if head.status() == StatusCode::SWITCHING_PROTOCOLS {
+        if parts.status == StatusCode::SWITCHING_PROTOCOLS {
             return Err(UpstreamError::Lost(
                 "it switched protocols unasked".to_owned(),
             ));
         }
-        let (mut parts, body) = self.streamed(head, link).into_parts();
         parts.headers.remove(header::CONTENT_LENGTH);
-        let body = collect(body, cap).await.map_err(|error| match error {
+        let mut whole = pin!(collect(body, cap));
+        // Most bodies have come with their heads, and need no timer.
+        let body = match at_once(whole.as_mut()).await {
+            Poll::Ready(body) => body,
+            Poll::Pending => match timeout_at(since + time, whole).await {
+                Ok(body) => body,
+                Err(_) => return Err(UpstreamError::Timeout(time)),
+            },
+        };
+        let body = body.map_err(|error| match error {
             NotCollected::TooLarge => UpstreamError::TooLarge(cap),
             NotCollected::Broken(error) => UpstreamError::Lost(error.to_string()),
         })?;

@@ -2,6 +2,8 @@
 
 #[path = "sidecar/client.rs"]
 mod client;
+#[path = "sidecar/listen.rs"]
+mod listen;
 #[path = "sidecar/pair.rs"]
 mod pair;
 #[path = "sidecar/mod.rs"]
@@ -15,7 +17,13 @@ mod bounds;
 mod depth;
 #[path = "backpressure/drop.rs"]
 mod drop;
+#[path = "backpressure/keys.rs"]
+mod keys;
+#[path = "backpressure/oracle.rs"]
+mod oracle;
 #[path = "backpressure/rig.rs"]
 mod rig;
 #[path = "backpressure/settings.rs"]
 mod settings;
+#[path = "backpressure/told.rs"]
+mod told;

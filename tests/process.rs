@@ -37,3 +37,9 @@ mod events;
 
 #[path = "process/reload.rs"]
 mod reload;
+
+#[path = "stores/server.rs"]
+mod server;
+
+#[path = "process/redis_fleet.rs"]
+mod redis_fleet;

@@ -5,6 +5,8 @@
 
 #[path = "scenarios/actions.rs"]
 mod actions;
+#[path = "scenarios/bounds.rs"]
+mod bounds;
 #[path = "scenarios/faults.rs"]
 mod faults;
 #[path = "scenarios/flow.rs"]
@@ -26,6 +28,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use harness::Scenario;
 
 scenarios! {
+    bounds::hammered: 4 limit real;
+    bounds::drained: 4 limit real;
+    bounds::held: 4 limit;
+    bounds::lost_answers: 4 limit;
     limits::concurrency_gated: 20 limit real;
     limits::concurrency_held: 20 limit real;
     limits::rate_gated: 20 limit real;

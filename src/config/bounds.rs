@@ -6,9 +6,9 @@ use toml::de::DeValue;
 
 use super::LONGEST_WAIT;
 use super::reader::Table;
-use crate::policy::numbers;
+use crate::policy::{Template, numbers};
 use crate::pressure::bounds::BLOCK_TIMEOUT_MAX;
-use crate::pressure::{Given, PushRate, Strategy};
+use crate::pressure::{Given, PerKey, PushRate, Strategy};
 
 /// The longest `max_age` and `max_wait`.
 const YEAR: Duration = Duration::from_secs(366 * 86_400);
@@ -37,7 +37,7 @@ pub(super) fn bounds(table: &mut Table<'_>, everything: bool) -> Given {
         enqueue_rate: enqueue_rate(table),
         max_age: time(table, "max_age", YEAR, YEAR),
         max_wait: time(table, "max_wait", YEAR, YEAR),
-        per_key: None,
+        per_key: per_key(table),
     }
 }
 
@@ -93,6 +93,32 @@ fn time(
 ) -> Option<Duration> {
     table.get(name)?;
     Some(table.duration(name, default, Duration::ZERO..=most))
+}
+
+fn per_key(table: &mut Table<'_>) -> Option<PerKey> {
+    let example = "per_key = { by = \"{meta.tenant_id}\", max_depth = 5000 }";
+    let mut keys = table.maybe_table("per_key", example)?;
+    let header = keys.span.clone();
+    let by = keys.text("by");
+    let max_depth = max_depth(&mut keys);
+    if keys.get("max_depth").is_none() {
+        let title = format!("`{}` needs a `max_depth`", keys.path);
+        keys.error(&header, title, format!("such as {example}"));
+    }
+    let (text, span) = by.map_or(("{tenant}".to_owned(), header), |by| (by.text, by.span));
+    let by = match Template::new(&text) {
+        Ok(template) => Some(template),
+        Err(bad) => {
+            let title = format!("`{}.by` is not valid", keys.path);
+            keys.error(&span, title, bad.to_string());
+            None
+        }
+    };
+    keys.finish();
+    Some(PerKey {
+        by: by?,
+        max_depth: max_depth?,
+    })
 }
 
 fn enqueue_rate(table: &mut Table<'_>) -> Option<PushRate> {

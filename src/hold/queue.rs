@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::Held;
 use super::line::Line;
+use super::state::End;
 use crate::limit::{EARLY, Key, Timestamp};
 use crate::policy::{self, Gate, JobLimits};
 
@@ -124,6 +125,22 @@ impl Queue {
             None => (priority, priority),
             Some((highest, lowest)) => (highest.max(priority), lowest.min(priority)),
         });
+    }
+
+    /// A job waits at that end of its group.
+    pub(super) fn place(&mut self, held: Held, end: End) {
+        let groups = self
+            .groups
+            .entry(Reverse(held.claimed.priority))
+            .or_default();
+        let group = groups
+            .iter_mut()
+            .find(|group| group.is_of(held.edition, &held.limits));
+        match group {
+            Some(group) if end == End::Front => group.jobs.push_front(held),
+            Some(group) => group.jobs.push_back(held),
+            None => groups.push_back(Group::of(held)),
+        }
     }
 
     pub(super) fn group(

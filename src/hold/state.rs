@@ -1,13 +1,12 @@
 //! What the hold's lock guards: the lanes, and where each known job is.
 
-use std::cmp::Reverse;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 use tokio::time::Instant;
 
 use super::doom::Doom;
-use super::queue::{Group, Queue};
+use super::queue::Queue;
 use super::{Held, Lane};
 use crate::store::Gen;
 
@@ -78,37 +77,31 @@ impl State {
 
     pub(super) fn place(&mut self, held: Held, end: End) {
         let now = held.since;
-        let queue = self.queue(&held.lane(), now);
-        let groups = queue
-            .groups
-            .entry(Reverse(held.claimed.priority))
-            .or_default();
-        let group = groups
-            .iter_mut()
-            .find(|group| group.is_of(held.edition, &held.limits));
-        match group {
-            Some(group) if end == End::Front => group.jobs.push_front(held),
-            Some(group) => group.jobs.push_back(held),
-            None => groups.push_back(Group::of(held)),
-        }
+        self.queue(&held.lane(), now).place(held, end);
     }
 
     /// A job becomes known and waits.
     pub(super) fn enter(&mut self, held: Held, end: End) {
+        let lane = held.lane();
+        self.bytes += held.body.len();
+        let (job, bytes) = (held.claimed.job.clone(), held.body.len());
         let known = Known {
             generation: held.claimed.generation,
-            lane: held.lane(),
+            lane: lane.clone(),
             priority: held.claimed.priority,
             attempt: held.claimed.attempt,
-            bytes: held.body.len(),
+            bytes,
             whereabouts: Whereabouts::Waiting,
             hide: false,
             doom: None,
         };
-        self.bytes += known.bytes;
-        self.queue(&held.lane(), held.since).known += 1;
-        self.jobs.insert(held.claimed.job.clone(), known);
-        self.place(held, end);
+        let queue = self.queue(&lane, held.since);
+        queue.known += 1;
+        if end == End::Back {
+            queue.saw(held.claimed.priority);
+        }
+        queue.place(held, end);
+        self.jobs.insert(job, known);
     }
 
     /// Jobs that are neither in hand nor gone.
@@ -136,9 +129,12 @@ impl State {
     }
 
     pub(super) fn forget(&mut self, job: &str) -> bool {
-        let Some(known) = self.jobs.remove(job) else {
-            return false;
-        };
+        self.leave(job).is_some()
+    }
+
+    /// A job is not known any more; says where it was.
+    pub(super) fn leave(&mut self, job: &str) -> Option<Lane> {
+        let known = self.jobs.remove(job)?;
         self.bytes = self.bytes.saturating_sub(known.bytes);
         if let Some(queue) = self.queues.get_mut(&known.lane) {
             queue.known = queue.known.saturating_sub(1);
@@ -146,6 +142,6 @@ impl State {
                 queue.remove(known.priority, job);
             }
         }
-        true
+        Some(known.lane)
     }
 }

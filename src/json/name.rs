@@ -28,6 +28,12 @@ impl<'a> Name<'a> {
         Name { inside, disguised }
     }
 
+    /// The same where it is known already whether it is disguised.
+    #[inline]
+    pub(super) fn known(inside: &'a str, disguised: bool) -> Name<'a> {
+        Name { inside, disguised }
+    }
+
     /// Whether Go's decoder takes it for its field `name`.
     #[inline]
     pub(super) fn folds_to(self, name: &str) -> bool {
@@ -66,9 +72,14 @@ fn fold(character: char) -> char {
 /// also comes from other uses of the word, and from any `\u` escape, which may hide a letter.
 pub fn may_name(text: &[u8], needle: &str) -> bool {
     contains_ignore_case(text, needle)
-        || contains(text, "\\u")
-        || may_hide(text, needle, 'k', KELVIN_SIGN)
-        || may_hide(text, needle, 's', LONG_S)
+        || has_escape(text)
+        || (!text.is_ascii()
+            && (may_hide(text, needle, 'k', KELVIN_SIGN) || may_hide(text, needle, 's', LONG_S)))
+}
+
+/// Whether a text has a `\u` in it. Most have no backslash at all, so that is what is looked for.
+fn has_escape(text: &[u8]) -> bool {
+    memchr::memchr_iter(b'\\', text).any(|at| text.get(at + 1) == Some(&b'u'))
 }
 
 /// Whether `needle` has the `letter` and `text` the other character that Go reads as it.
@@ -104,10 +115,22 @@ pub fn contains_ignore_case(text: &[u8], needle: &str) -> bool {
 
 /// How frequent a byte is: what is no letter counts as the most frequent, for a body is full of
 /// digits and marks.
-fn rank(byte: u8) -> usize {
-    let letter = byte.to_ascii_lowercase();
-    RARE_FIRST
-        .iter()
-        .position(|&rare| rare == letter)
-        .unwrap_or(RARE_FIRST.len())
+fn rank(byte: u8) -> u8 {
+    RANKS
+        .get(usize::from(byte.to_ascii_lowercase()))
+        .copied()
+        .unwrap_or(u8::MAX)
 }
+
+/// The place of each byte in [`RARE_FIRST`].
+#[expect(clippy::indexing_slicing, reason = "when this is compiled")]
+const RANKS: [u8; 256] = {
+    let mut ranks = [u8::MAX; 256];
+    let mut place = 0;
+    while place < RARE_FIRST.len() {
+        // The list is shorter than 256.
+        ranks[RARE_FIRST[place] as usize] = place as u8;
+        place += 1;
+    }
+    ranks
+};

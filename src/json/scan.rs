@@ -21,22 +21,21 @@ pub(super) fn document(text: &[u8], depth: usize) -> Result<Range<usize>, JsonEr
 }
 
 /// Checks the value that begins at `pos`; returns its end.
-fn value(text: &[u8], mut pos: usize, depth: usize) -> Result<usize, JsonError> {
-    // What will close each array and object that is open, the innermost last.
-    let mut open = Vec::new();
+pub(super) fn value(text: &[u8], mut pos: usize, depth: usize) -> Result<usize, JsonError> {
+    let mut open = Open::default();
     loop {
         pos = match text.get(pos) {
             Some(b'"') => string(text, pos)?,
             Some(opener @ (b'{' | b'[')) => {
-                if open.len() >= depth {
+                if open.levels >= depth {
                     return Err(JsonError::Deep(depth));
                 }
                 let closer = if *opener == b'{' { b'}' } else { b']' };
                 let first = blank(text, pos + 1);
                 if text.get(first) != Some(&closer) {
-                    open.push(closer);
+                    open.push(closer == b'}');
                     pos = if closer == b'}' {
-                        name(text, first)?
+                        name(text, first)?.value
                     } else {
                         first
                     };
@@ -51,19 +50,24 @@ fn value(text: &[u8], mut pos: usize, depth: usize) -> Result<usize, JsonError> 
         };
         // A value has ended: close what ends with it, up to the next value.
         loop {
-            let Some(closer) = open.last() else {
+            if open.levels == 0 {
                 return Ok(pos);
-            };
+            }
+            let in_object = open.in_object();
             pos = blank(text, pos);
             match text.get(pos) {
                 Some(b',') => {
                     pos = blank(text, pos + 1);
-                    if *closer == b'}' {
-                        pos = name(text, pos)?;
+                    if in_object {
+                        pos = name(text, pos)?.value;
                     }
                     break;
                 }
-                Some(byte) if byte == closer => {
+                Some(b'}') if in_object => {
+                    open.pop();
+                    pos += 1;
+                }
+                Some(b']') if !in_object => {
                     open.pop();
                     pos += 1;
                 }
@@ -73,16 +77,76 @@ fn value(text: &[u8], mut pos: usize, depth: usize) -> Result<usize, JsonError> 
     }
 }
 
-/// Checks a member's name and colon; returns where its value begins.
-fn name(text: &[u8], pos: usize) -> Result<usize, JsonError> {
+/// What is open around a place: one bit for each level, set for an object. All but absurd texts fit into
+/// one word.
+#[derive(Default)]
+struct Open {
+    levels: usize,
+    /// The innermost lowest.
+    objects: u64,
+    /// The levels further out, 64 in each.
+    outer: Vec<u64>,
+}
+
+impl Open {
+    #[inline]
+    fn push(&mut self, object: bool) {
+        if self.levels > 0 && self.levels.is_multiple_of(64) {
+            self.outer.push(self.objects);
+        }
+        self.objects = self.objects << 1 | u64::from(object);
+        self.levels += 1;
+    }
+
+    #[inline]
+    fn pop(&mut self) {
+        self.levels -= 1;
+        self.objects >>= 1;
+        if self.levels > 0 && self.levels.is_multiple_of(64) {
+            self.objects = self.outer.pop().unwrap_or_default();
+        }
+    }
+
+    #[inline]
+    fn in_object(&self) -> bool {
+        self.objects & 1 != 0
+    }
+}
+
+/// A member's name, checked.
+pub(super) struct Named {
+    /// The name without its quotes.
+    pub(super) inside: Range<usize>,
+    /// Whether it has escapes or characters beyond ASCII.
+    pub(super) disguised: bool,
+    /// Where the member's value begins.
+    pub(super) value: usize,
+}
+
+/// Checks a member's name and colon.
+#[inline]
+pub(super) fn name(text: &[u8], pos: usize) -> Result<Named, JsonError> {
     if text.get(pos) != Some(&b'"') {
         return Err(JsonError::Malformed(pos));
     }
-    let colon = blank(text, string(text, pos)?);
+    let mut beyond = 0;
+    let quote = find(text, pos + 1, |word| {
+        let marks = special(word) | control(word);
+        // What is at or above the lowest mark is not the name's any more.
+        beyond |= word & TOPS & (marks & marks.wrapping_neg()).wrapping_sub(1);
+        marks
+    });
+    let plain = text.get(quote) == Some(&b'"');
+    let end = if plain { quote + 1 } else { string(text, pos)? };
+    let colon = blank(text, end);
     if text.get(colon) != Some(&b':') {
         return Err(JsonError::Malformed(colon));
     }
-    Ok(blank(text, colon + 1))
+    Ok(Named {
+        inside: pos + 1..end - 1,
+        disguised: !plain || beyond != 0,
+        value: blank(text, colon + 1),
+    })
 }
 
 /// Checks the string whose quote is at `pos`; returns its end.
@@ -90,7 +154,7 @@ fn name(text: &[u8], pos: usize) -> Result<usize, JsonError> {
 fn string(text: &[u8], pos: usize) -> Result<usize, JsonError> {
     let mut pos = pos + 1;
     loop {
-        pos = find(text, pos, |word| special(word) | control(word));
+        pos = find_far(text, pos, |word| special(word) | control(word));
         match text.get(pos) {
             Some(b'"') => return Ok(pos + 1),
             Some(b'\\') => pos = escape(text, pos + 1)?,
@@ -165,7 +229,7 @@ fn digits(text: &[u8], start: usize) -> Result<usize, JsonError> {
 
 /// The first byte at or after `pos` that is not whitespace.
 #[inline]
-fn blank(text: &[u8], mut pos: usize) -> usize {
+pub(super) fn blank(text: &[u8], mut pos: usize) -> usize {
     while let Some(b' ' | b'\n' | b'\r' | b'\t') = text.get(pos) {
         pos += 1;
     }
@@ -352,7 +416,7 @@ const TOPS: u64 = u64::from_le_bytes([0x80; 8]);
 /// bytes, the first one lowest, and sets the top bit of those it looks for; what it sets above
 /// the lowest right one does not matter.
 #[inline]
-fn find(text: &[u8], mut pos: usize, marks: impl Fn(u64) -> u64) -> usize {
+fn find(text: &[u8], mut pos: usize, mut marks: impl FnMut(u64) -> u64) -> usize {
     loop {
         let rest = text.get(pos..).unwrap_or_default();
         let (word, last) = match rest.first_chunk::<8>() {
@@ -374,6 +438,41 @@ fn find(text: &[u8], mut pos: usize, marks: impl Fn(u64) -> u64) -> usize {
         pos += 8;
     }
 }
+
+/// [`find`] for what may be long: behind its first bytes it goes by blocks, of which those are passed over
+/// that have nothing special and no control character.
+#[inline]
+fn find_far(text: &[u8], pos: usize, marks: impl Fn(u64) -> u64) -> usize {
+    let mut far = pos;
+    // Most strings end in here.
+    for _ in 0..2 {
+        let Some(word) = text.get(far..).and_then(|rest| rest.first_chunk::<8>()) else {
+            break;
+        };
+        let marked = marks(u64::from_le_bytes(*word));
+        if marked != 0 {
+            return far + (marked.trailing_zeros() / 8) as usize;
+        }
+        far += 8;
+    }
+    while let Some(block) = text.get(far..).and_then(|rest| rest.first_chunk::<FAR>())
+        && !stops(block)
+    {
+        far += FAR;
+    }
+    find(text, far, marks)
+}
+
+/// Whether a string may end in the block, or be malformed. Without an early end this becomes vector
+/// instructions.
+#[inline]
+fn stops(block: &[u8; FAR]) -> bool {
+    let stop = |byte: u8| u8::from(byte == b'"') | u8::from(byte == b'\\') | u8::from(byte < b' ');
+    block.iter().fold(0, |any, byte| any | stop(*byte)) != 0
+}
+
+/// How many bytes of a long string are looked at together.
+const FAR: usize = 32;
 
 /// Marks quotes and backslashes.
 #[inline]

@@ -326,8 +326,47 @@ fn assert_named(json: Json<'_>, members: &[Member<'_>]) {
     }
 }
 
+/// Reads the next value piece by piece, and each object's members as `pick` finds them.
+fn read_all(reader: &mut Reader<'_>) -> Result<(), JsonError> {
+    let whole = reader.items(|reader| {
+        reader.members(|_, reader| read_all(reader))?;
+        Ok(())
+    });
+    whole.map(drop)
+}
+
+/// What is checked and read in one pass is what is found after a check.
+fn assert_read_alike(text: &[u8]) {
+    let read = |how: fn(&mut Reader<'_>) -> Result<(), JsonError>| {
+        let mut reader = Reader::new(text, DEPTH)?;
+        how(&mut reader)?;
+        reader.end()
+    };
+    let parsed = Json::parse(text, DEPTH);
+    let utf8 = std::str::from_utf8(text).is_ok();
+    for how in [read_all, |reader: &mut Reader<'_>| reader.value().map(drop)] {
+        match (&parsed, read(how)) {
+            (Ok(_), read) => assert_eq!(read, Ok(())),
+            // What is not UTF-8 is found at once.
+            (Err(error), read) => assert!(
+                read.is_err_and(|e| e == *error || !utf8),
+                "{error}: {read:?}"
+            ),
+        }
+    }
+    let names = ["id", "Kind", "task", "rate_limit", ""];
+    let ranges = |found: [Option<Json<'_>>; 5]| found.map(|value| value.map(|v| v.range()));
+    if let Ok(json) = parsed {
+        let mut reader = Reader::new(text, DEPTH).unwrap();
+        let (whole, found) = reader.pick(names).unwrap();
+        assert_eq!(whole.range(), json.range());
+        assert_eq!(ranges(found), ranges(json.pick(names)));
+    }
+}
+
 /// A text is taken exactly when serde_json takes it.
 fn assert_judged_alike(text: &[u8]) {
+    assert_read_alike(text);
     let well_formed = serde_json::from_slice::<&RawValue>(text).is_ok();
     let value = serde_json::from_slice::<Value>(text);
     match Json::parse(text, DEPTH) {
@@ -481,6 +520,13 @@ fn depth_counts_arrays_and_objects() {
     assert!(Json::parse(br#"{"a":[{}],"b":[[]]}"#, 3).is_ok());
     assert_eq!(
         Json::parse(br#"{"a":[{}]}"#, 2).unwrap_err(),
+        JsonError::Deep(2)
+    );
+    assert_eq!(
+        Reader::new(br#"{"a":[{}]}"#, 2)
+            .unwrap()
+            .pick(["a"])
+            .unwrap_err(),
         JsonError::Deep(2)
     );
     for (open, close) in [("[", "]"), (r#"{"a":"#, "}")] {

@@ -127,12 +127,22 @@ impl Template {
         if let Some(key) = &self.constant {
             return Rendered::Whole(key.clone());
         }
-        let (mut out, mut missing) = (String::with_capacity(64), None);
+        let mut out = String::with_capacity(64);
+        match self.fill(job, &mut out) {
+            None => Rendered::Whole(checked(out)),
+            Some(name) => Rendered::Missing(name, checked(out)),
+        }
+    }
+
+    /// Appends the key of a job, of whatever length; returns the name of a value that is missing, for
+    /// which a fixed word stands.
+    pub(super) fn fill(&self, job: &JobView<'_>, out: &mut String) -> Option<Cow<'_, str>> {
+        let (start, mut missing) = (out.len(), None);
         for part in &self.parts {
             match part {
                 Part::Literal(literal) => out.push_str(literal),
                 Part::Place(attribute) => match attribute.of(job) {
-                    Some(value) => escape(&value, &mut out),
+                    Some(value) => escape(&value, out.len() == start, out),
                     None => {
                         out.push_str(MISSING);
                         missing = missing.or(Some(attribute.name()));
@@ -140,10 +150,7 @@ impl Template {
                 },
             }
         }
-        match missing {
-            None => Rendered::Whole(checked(out)),
-            Some(name) => Rendered::Missing(name, checked(out)),
-        }
+        missing
     }
 }
 
@@ -153,7 +160,7 @@ pub fn key_of(prefix: &str, value: &str) -> Key {
     let mut out = String::from(prefix);
     match value {
         "" => out.push_str(MISSING),
-        _ => escape(value, &mut out),
+        _ => escape(value, prefix.is_empty(), &mut out),
     }
     checked(out)
 }
@@ -262,13 +269,14 @@ fn check_literal(literal: &str, first: bool) -> Result<(), BadTemplate> {
     }
 }
 
-/// Appends a value so that it can be told apart from every other value and from the template.
-fn escape(value: &str, out: &mut String) {
+/// Appends a value so that it can be told apart from every other value and from the template. `first`: the
+/// key begins with it.
+fn escape(value: &str, mut first: bool, out: &mut String) {
     let mut before = 0;
     for &byte in value.as_bytes() {
         let plain = match byte {
-            b'_' => before != b'x' && !out.is_empty(),
-            b'.' | b'-' => !out.is_empty(),
+            b'_' => before != b'x' && !first,
+            b'.' | b'-' => !first,
             _ => byte.is_ascii_alphanumeric(),
         };
         if plain {
@@ -286,7 +294,7 @@ fn escape(value: &str, out: &mut String) {
             out.push(hex(byte >> 4));
             out.push(hex(byte & 15));
         }
-        before = byte;
+        (before, first) = (byte, false);
     }
 }
 

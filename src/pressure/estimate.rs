@@ -83,6 +83,8 @@ pub struct Estimate {
     /// Claims that were on their way when the last look ended: gone from `base`, and not held yet.
     doubt: u64,
     look: Option<Look>,
+    /// Of `since`, what may be in `base` already: stored while a look was on its way.
+    unsure: u64,
     /// Waiting in states that the backend does not tell of, as of the last look.
     hidden: u64,
     /// The last enqueue that was stored.
@@ -186,8 +188,9 @@ impl Estimate {
     }
 
     /// Whether a look is wanted by an enqueue that finds `room` of `bound` places after it (`None`: it
-    /// does not fit).
-    pub fn wants(&self, room: Option<u64>, bound: u64, now: Instant) -> Want {
+    /// does not fit). `stuck`: some enqueues on their way are not answered for long, so that waiting for
+    /// them tells nothing.
+    pub fn wants(&self, room: Option<u64>, bound: u64, stuck: bool, now: Instant) -> Want {
         let Some(looked) = self.looked else {
             return Want::First;
         };
@@ -204,6 +207,8 @@ impl Estimate {
             Some(room) if room > bound / 2 || age < NEAR => Want::Nothing,
             Some(room) if room > bound / 10 && age >= HALF => Want::Soon,
             Some(room) if room > bound / 10 => Want::Nothing,
+            // It may fit after all: a look that keeps enqueues out tells.
+            None if self.unsure > 0 && !stuck => Want::First,
             _ if age >= NEAR => Want::First,
             _ => Want::Nothing,
         }
@@ -258,6 +263,7 @@ impl Estimate {
         self.base = counts.available + counts.scheduled + counts.retryable;
         self.hidden = hidden;
         self.since = since;
+        self.unsure = since + self.in_flight;
         self.left = 0;
         self.doubt = held.asked;
         self.looked = Some(now);
@@ -342,7 +348,7 @@ mod tests {
     #[test]
     fn looks_are_few_far_from_the_bound() {
         let (estimate, now) = (told(10), Instant::now());
-        let after = |room, ms| estimate.wants(room, 1_000, now + Duration::from_millis(ms));
+        let after = |room, ms| estimate.wants(room, 1_000, false, now + Duration::from_millis(ms));
         assert_eq!(after(Some(900), 4_000), Want::Nothing);
         assert_eq!(after(Some(900), 5_100), Want::Soon);
         assert_eq!(after(Some(400), 900), Want::Nothing);
@@ -352,7 +358,7 @@ mod tests {
         assert_eq!(after(None, 90), Want::Nothing);
         assert_eq!(after(None, 110), Want::First);
         assert_eq!(
-            Estimate::default().wants(Some(900), 1_000, now),
+            Estimate::default().wants(Some(900), 1_000, false, now),
             Want::First
         );
     }
@@ -371,7 +377,7 @@ mod tests {
         estimate.ran_dry(Mark(3));
         assert_eq!(estimate.depth(NONE), 0);
         assert_eq!(
-            estimate.wants(None, 5, now + Duration::from_secs(9)),
+            estimate.wants(None, 5, false, now + Duration::from_secs(9)),
             Want::Nothing
         );
     }

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use super::bounds::{Given, PushRate, Strategy};
+use super::bounds::{Given, PerKey, PushRate, Strategy};
 use crate::duration;
 use crate::json::{Json, Kind, quote};
-use crate::policy::{FieldError, numbers};
+use crate::policy::{FieldError, Template, numbers};
 
 /// The members of `backpressure`.
-const BACKPRESSURE: [&str; 11] = [
+const BACKPRESSURE: [&str; 12] = [
     "max_depth",
     "max_size_bytes",
     "max_size",
@@ -20,9 +20,11 @@ const BACKPRESSURE: [&str; 11] = [
     "enqueue_rate",
     "max_age",
     "max_wait",
+    "per_key",
     "enabled",
 ];
 const RATE: [&str; 2] = ["limit", "period"];
+const PER_KEY: [&str; 2] = ["by", "max_depth"];
 
 /// The longest that an enqueue may wait, whatever is set: SDKs give up after 30 s.
 const LONGEST_BLOCK: Duration = Duration::from_secs(25);
@@ -85,6 +87,11 @@ impl Given {
                 format!(r#"{{"limit":{},"period":"{period}"}}"#, rate.limit)
             }),
         );
+        let per_key = self.per_key.as_ref().map(|keys| {
+            let by = quote(keys.by.as_str());
+            format!(r#"{{"by":{by},"max_depth":{}}}"#, keys.max_depth)
+        });
+        put("per_key", per_key);
         format!("{{{}}}", members.join(","))
     }
 }
@@ -114,7 +121,7 @@ fn read_backpressure(object: Json<'_>) -> Result<Given, FieldError> {
         max_age: time(object, "max_age", LONGEST)?,
         max_wait: time(object, "max_wait", LONGEST)?,
         enqueue_rate: enqueue_rate(object)?,
-        per_key: None,
+        per_key: per_key(object)?,
     })
 }
 
@@ -261,6 +268,27 @@ fn enqueue_rate(object: Json<'_>) -> Result<Option<PushRate>, FieldError> {
     Ok(Some(rate.into()))
 }
 
+fn per_key(object: Json<'_>) -> Result<Option<PerKey>, FieldError> {
+    let Some(value) = present(object, "per_key") else {
+        return Ok(None);
+    };
+    let path = |name: &str| format!("backpressure.per_key.{name}");
+    known(value, "backpressure.per_key", &PER_KEY)?;
+    let by = present(value, "by").and_then(|by| by.text());
+    let by = by.as_deref().unwrap_or("{tenant}");
+    let by = Template::new(by).map_err(|bad| FieldError {
+        field: path("by"),
+        message: bad.to_string(),
+    })?;
+    let Some(max_depth) = count(value, "max_depth", path)? else {
+        return Err(FieldError {
+            field: path("max_depth"),
+            message: "is required".into(),
+        });
+    };
+    Ok(Some(PerKey { by, max_depth }))
+}
+
 /// Refuses what is no object, and members that mean nothing here.
 fn known(object: Json<'_>, at: &str, names: &[&str]) -> Result<(), FieldError> {
     if object.kind() != Kind::Object {
@@ -347,6 +375,8 @@ mod tests {
                 "enqueue_rate.limit",
             ),
             (r#""max_deep":5"#, "max_deep"),
+            (r#""per_key":{"by":"{meta.a}"}"#, "per_key.max_depth"),
+            (r#""per_key":{"by":"{oops}","max_depth":1}"#, "per_key.by"),
         ] {
             let error = read(&format!("{{\"backpressure\":{{{inside}}}}}")).unwrap_err();
             assert_eq!(error.field, format!("backpressure.{field}"), "{error}");

@@ -1,5 +1,6 @@
 //! One bounded queue: whether an enqueue fits, and why not.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use super::drain::Drain;
 use super::edge::{Edge, Edges};
 use super::estimate::{Counts, Estimate, Held, Mark, NEAR, Want as Look};
 use super::hidden::Hidden;
+use super::keys::Keys;
 use super::sizes::Sizes;
 use crate::limit::{Timestamp, Window};
 
@@ -38,6 +40,8 @@ pub struct Want {
     pub jobs: u64,
     /// How long each of them is, as sent.
     pub sizes: Vec<u64>,
+    /// The key of each of them, where the queue has a bound for each key.
+    pub keys: Vec<Arc<str>>,
     /// The fastest that jobs of the queue may start under its own limits, a second.
     pub pace: Option<f64>,
 }
@@ -61,6 +65,8 @@ pub enum Met {
     Wait,
     /// `enqueue_rate`.
     Rate,
+    /// `per_key`.
+    Key,
 }
 
 /// Why an enqueue does not fit.
@@ -84,8 +90,8 @@ pub struct Full {
     pub ever: bool,
     /// Whether this is worth an event: the first since the queue accepted one.
     pub say: bool,
-    /// The rate that is used up, where that is what was met.
-    pub rate: Option<PushRate>,
+    /// The key whose bound was met.
+    pub key: Option<Arc<str>>,
 }
 
 /// What one queue says to an enqueue.
@@ -107,6 +113,7 @@ pub(super) struct Queue {
     sizes: Sizes,
     bytes_in_flight: u64,
     window: Option<Window>,
+    keys: Keys,
     edges: Edges,
     pub(super) hidden: Hidden,
     /// Jobs that are about to be dropped for others.
@@ -139,6 +146,7 @@ impl Queue {
             sizes: Sizes::default(),
             bytes_in_flight: 0,
             window: None,
+            keys: Keys::default(),
             edges: Edges::default(),
             hidden: Hidden::default(),
             dropping: 0,
@@ -183,7 +191,7 @@ impl Queue {
             tight.0 = None;
         }
         let room = if full.is_some() { None } else { tight.0 };
-        let look = self.estimate.wants(room, tight.1, now.at);
+        let look = self.estimate.wants(room, tight.1, self.stuck, now.at);
         if self.estimate.is_closed() || look == Look::First && !never(&full) {
             return Asked::Look;
         }
@@ -242,6 +250,9 @@ impl Queue {
                 return Some(self.full(want, Met::Bytes, held, now));
             }
         }
+        if self.full_key(want).is_some() {
+            return Some(self.full(want, Met::Key, held, now));
+        }
         if bounds
             .max_age
             .is_some_and(|most| self.age(held, now) > most)
@@ -255,11 +266,38 @@ impl Queue {
         None
     }
 
+    /// The first key of which too many would wait, and how many.
+    fn full_key(&self, want: &Want) -> Option<(Arc<str>, u64)> {
+        let most = want.bounds.per_key.as_ref()?.max_depth;
+        let mut wanted: HashMap<&Arc<str>, u64> = HashMap::new();
+        want.keys.iter().find_map(|key| {
+            let wanted = wanted.entry(key).or_default();
+            *wanted += 1;
+            let waiting = self.keys.count(key);
+            (waiting + *wanted > most).then(|| (Arc::clone(key), waiting))
+        })
+    }
+
     fn full(&mut self, want: &Want, met: Met, held: Held, now: Now) -> Full {
         let bounds = &want.bounds;
         let depth = self.depth(held);
         let seconds = |time: Option<Duration>| time.map_or(0, |time| time.as_secs());
+        let mut key = None;
         let (used, bound, ever) = match met {
+            Met::Key => {
+                let bound = bounds
+                    .per_key
+                    .as_ref()
+                    .map_or(u64::MAX, |keys| keys.max_depth);
+                let (full, waiting) = self.full_key(want).unzip();
+                let alike = want
+                    .keys
+                    .iter()
+                    .filter(|key| Some(*key) == full.as_ref())
+                    .count();
+                key = full;
+                (waiting.unwrap_or(0), bound, alike as u64 <= bound)
+            }
             Met::Bytes => {
                 let bound = bounds.max_bytes.unwrap_or(u64::MAX);
                 (self.bytes(held), bound, want.bytes() <= bound)
@@ -286,7 +324,7 @@ impl Queue {
             drain: self.drain.rate(now.at),
             ever,
             say: false,
-            rate: None,
+            key,
         }
     }
 
@@ -339,7 +377,7 @@ impl Queue {
             drain: None,
             ever: jobs <= limit,
             say: false,
-            rate: Some(rate),
+            key: None,
         })
     }
 
@@ -395,6 +433,7 @@ impl Queue {
         self.estimate.reserve(want.jobs);
         self.bytes_in_flight += want.bytes();
         self.dropping += drop;
+        want.keys.iter().for_each(|key| self.keys.reserve(key));
         self.edges.accepted();
         if let Some(rate) = want.bounds.enqueue_rate {
             let window = self.window(rate);
@@ -403,7 +442,17 @@ impl Queue {
     }
 
     /// The jobs were stored, or perhaps were.
-    pub(super) fn stored(&mut self, want: &Want, mark: Mark, now: Instant) {
+    /// `ids`: those of the jobs, in their order.
+    pub(super) fn stored<'a>(
+        &mut self,
+        want: &Want,
+        mut ids: impl Iterator<Item = &'a str>,
+        mark: Mark,
+        now: Instant,
+    ) {
+        for key in &want.keys {
+            self.keys.stored(key, ids.next());
+        }
         self.estimate.stored(want.jobs, mark);
         self.bytes_in_flight = self.bytes_in_flight.saturating_sub(want.bytes());
         if want.bounds.max_bytes.is_some() || want.bounds.max_age.is_some() {
@@ -419,6 +468,7 @@ impl Queue {
         self.estimate.refused(want.jobs);
         self.bytes_in_flight = self.bytes_in_flight.saturating_sub(want.bytes());
         self.dropping = self.dropping.saturating_sub(drop);
+        want.keys.iter().for_each(|key| self.keys.refused(key));
         if let Some(window) = &mut self.window {
             (0..want.jobs).for_each(|_| window.remove(at));
         }
@@ -465,8 +515,14 @@ impl Queue {
     }
 
     /// A held job went to a worker.
-    pub(super) fn started(&mut self, now: Instant) {
+    pub(super) fn started(&mut self, id: &str, now: Instant) {
         self.drain.note(1, now);
+        self.keys.left(id);
+    }
+
+    /// This job waits no longer.
+    pub(super) fn gone(&mut self, id: &str) {
+        self.keys.left(id);
     }
 
     /// The backend told its numbers.
@@ -481,6 +537,7 @@ impl Queue {
         self.later = counts.scheduled + counts.retryable + hidden;
         let gone = self.estimate.told(counts, hidden, held, now, mark);
         self.drain.note(gone, now);
+        self.keys.at_most(self.estimate.depth(held));
         if self.estimate.waiting(held) == 0 {
             // An empty queue gives up no more than comes in: that is not how fast it could be.
             self.drain = Drain::default();

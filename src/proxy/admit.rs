@@ -17,6 +17,7 @@ use super::{DEPTH, Proxy, Sidecar};
 use crate::events::Value;
 use crate::json::{Json, JsonError};
 use crate::limit::Limits;
+use crate::policy::{JobView, Rendered};
 use crate::pressure::{Answer, Away, Full, Met, Outcome, Places, Strategy, Want};
 use crate::upstream::{Reply, UpstreamError};
 
@@ -43,20 +44,21 @@ impl Proxy {
         body: &Bytes,
         sends: Sends,
     ) -> Result<Option<Places>, Fault> {
-        let mut wants = self.sidecar.wants(body, sends)?;
+        let mut wants = self.sidecar.wants(parts, body, sends)?;
         if wants.is_empty() {
             return Ok(None);
         }
         let patience = block_timeout(parts)?;
-        let scope = self.sidecar.scopes.of(&parts.headers);
+        // Only looks need it, and they are rare.
+        let scope = || self.sidecar.scopes.of(&parts.headers);
         let pressure = &self.sidecar.pressure;
         loop {
             match pressure.ask(&mut wants, self.sidecar.now()) {
-                Answer::Go(places) => return Ok(Some(self.sent_on(places, scope))),
+                Answer::Go(places) => return Ok(Some(places)),
                 Answer::Away(away) => return Err(Fault::backend(&unanswered(away), false)),
                 Answer::Look(looks) => {
                     for look in looks.iter().filter(|look| look.begin) {
-                        self.look_soon(Arc::clone(&look.queue), scope);
+                        self.look_soon(Arc::clone(&look.queue), scope());
                     }
                     for look in looks {
                         look.done.await;
@@ -69,9 +71,9 @@ impl Proxy {
                         return Err(self.sidecar.full(&full, body, sends));
                     }
                     let until = Instant::now() + longest;
-                    let places = self.blocked(wants, scope, until, *full).await;
+                    let places = self.blocked(wants, scope(), until, *full).await;
                     return match places {
-                        Ok(places) => Ok(Some(self.sent_on(places, scope))),
+                        Ok(places) => Ok(Some(places)),
                         Err(full) => Err(self.sidecar.full(&full, body, sends)),
                     };
                 }
@@ -79,14 +81,24 @@ impl Proxy {
         }
     }
 
-    /// What should be looked at soon is, and nobody waits for it.
-    fn sent_on(&self, mut places: Places, scope: u64) -> Places {
-        for queue in std::mem::take(&mut places.look) {
+    /// Settles what had places; then jobs go for it, and its queues are looked at, if that is due. The look
+    /// comes last: an enqueue on its way would count twice.
+    pub(super) async fn settled(
+        &self,
+        mut places: Places,
+        answer: &mut Result<Reply, UpstreamError>,
+        scope: u64,
+    ) {
+        let looks = std::mem::take(&mut places.look);
+        let to_drop = self.sidecar.settle_places(places, answer);
+        if !to_drop.is_empty() {
+            self.drop_oldest(to_drop, scope).await;
+        }
+        for queue in looks {
             if self.sidecar.pressure.begin_look(&queue, false) {
                 self.look_soon(queue, scope);
             }
         }
-        places
     }
 
     /// Waits in line for room. Hanging up leaves the line.
@@ -126,7 +138,9 @@ impl Proxy {
 impl Sidecar {
     /// What an enqueue wants of bounded queues, by name. A body that is no JSON is the backend's to
     /// refuse.
-    fn wants(&self, body: &[u8], sends: Sends) -> Result<Vec<Want>, Fault> {
+    fn wants(&self, parts: &Parts, body: &[u8], sends: Sends) -> Result<Vec<Want>, Fault> {
+        let tenant = super::job::tenant(&parts.headers);
+        let tenant = tenant.filter(|_| self.live().settings.trust_tenant_header);
         let whole = match Json::parse(body, DEPTH) {
             Ok(whole) => whole,
             Err(JsonError::Deep(_)) => {
@@ -137,7 +151,7 @@ impl Sidecar {
         };
         if sends == Sends::Job {
             return Ok(self
-                .want(queue_of(whole).as_deref(), whole)
+                .want(queue_of(whole).as_deref(), whole, tenant)
                 .into_iter()
                 .collect());
         }
@@ -149,9 +163,10 @@ impl Sidecar {
                 Some(want) => {
                     want.jobs += 1;
                     want.sizes.push(job.raw().len() as u64);
+                    want.keys.extend(key_of(job, want, tenant));
                 }
                 None => {
-                    if let Some(want) = self.want(queue.as_deref(), job) {
+                    if let Some(want) = self.want(queue.as_deref(), job, tenant) {
                         wants.insert(Arc::clone(&want.queue), want);
                     }
                 }
@@ -161,17 +176,28 @@ impl Sidecar {
     }
 
     /// What one job wants.
-    fn want(&self, queue: Option<&str>, job: Json<'_>) -> Option<Want> {
+    fn want(&self, queue: Option<&str>, job: Json<'_>, tenant: Option<&str>) -> Option<Want> {
         let queue = queue.unwrap_or("default");
-        let bounds = self.pressure.bounds(queue)?;
+        let Some(bounds) = self.pressure.bounds(queue) else {
+            if self.pressure.first_unbounded(queue) {
+                tracing::warn!(
+                    queue,
+                    "the queue has no bound: it can grow until the backend fails"
+                );
+            }
+            return None;
+        };
         let pace = bounds.max_wait.and_then(|_| self.pace(queue));
-        Some(Want {
+        let mut want = Want {
             queue: Arc::from(queue),
             bounds,
             jobs: 1,
             sizes: vec![job.raw().len() as u64],
+            keys: Vec::new(),
             pace,
-        })
+        };
+        want.keys.extend(key_of(job, &want, tenant));
+        Some(want)
     }
 
     /// The fastest that jobs of a queue may start under limits that all of them meet, a second.
@@ -191,7 +217,7 @@ impl Sidecar {
         }
         let (used, bound) = (full.depth, full.bound);
         let (code, unit) = match full.met {
-            Met::Depth => ("QUEUE_FULL", None),
+            Met::Depth | Met::Key => ("QUEUE_FULL", None),
             Met::Bytes => ("QUEUE_FULL", Some("bytes")),
             Met::Age | Met::Wait => ("QUEUE_FULL", Some("seconds")),
             Met::Rate => ("rate_limited", None),
@@ -205,6 +231,9 @@ impl Sidecar {
         fault.retryable = full.ever;
         if let Some(unit) = unit {
             fault = fault.with("unit", unit);
+        }
+        if let Some(key) = &full.key {
+            fault = fault.with("key", &**key);
         }
         let mut more = More::default();
         if full.met == Met::Rate {
@@ -286,7 +315,7 @@ impl Sidecar {
 
     /// What became of an enqueue that had places; the reply tells how near its bounds are. Says how many
     /// jobs are to go for it, by queue.
-    pub(super) fn settle_places(
+    fn settle_places(
         &self,
         places: Places,
         answer: &mut Result<Reply, UpstreamError>,
@@ -306,10 +335,15 @@ impl Sidecar {
             true => places.to_drop(),
             false => Vec::new(),
         };
-        places.settle(match stored {
+        let ids = match &answer {
+            Ok(reply) if stored && places.wants_ids() => Sidecar::stored_ids(reply),
+            _ => Vec::new(),
+        };
+        let outcome = match stored {
             true => Outcome::Stored,
             false => Outcome::Refused,
-        });
+        };
+        places.settle(outcome, &ids);
         let levels: Vec<_> = (queues.iter())
             .filter_map(|queue| self.tell_level(queue))
             .collect();
@@ -338,6 +372,10 @@ fn message(full: &Full) -> String {
     let (queue, used, bound) = (&full.queue, full.depth, full.bound);
     let why = match full.met {
         Met::Depth => format!("has reached its depth bound ({bound}): {used} jobs wait"),
+        Met::Key => {
+            let key = full.key.as_deref().unwrap_or_default();
+            format!("has reached its depth bound for '{key}' ({bound}): {used} jobs wait")
+        }
         Met::Bytes => format!("has reached its size bound ({bound} bytes): {used} bytes wait"),
         Met::Age => format!("has jobs older than its age bound ({bound} s): {used} s"),
         Met::Wait => format!("would keep a job waiting beyond its bound ({bound} s): {used} s"),
@@ -362,6 +400,26 @@ fn depth_headers(used: u64, bound: u64) -> Vec<(HeaderName, HeaderValue)> {
 fn queue_of(job: Json<'_>) -> Option<std::borrow::Cow<'_, str>> {
     let queue = job.get("options")?.get("queue")?.text();
     queue.filter(|queue| !queue.is_empty())
+}
+
+/// The key of a job, where its queue has a bound for each key.
+fn key_of(job: Json<'_>, want: &Want, tenant: Option<&str>) -> Option<Arc<str>> {
+    let keys = want.bounds.per_key.as_ref()?;
+    let metadata = job
+        .get("options")
+        .and_then(|options| options.get("metadata"));
+    // Backends let a non-empty `options.metadata` replace `meta` as a whole.
+    let metadata = metadata.filter(|metadata| metadata.members().next().is_some());
+    let kind = job.get("type").and_then(|kind| kind.text());
+    let view = JobView {
+        queue: &want.queue,
+        kind: kind.as_deref().unwrap_or_default(),
+        meta: metadata.or(job.get("meta")),
+        tenant,
+    };
+    match keys.by.render(&view) {
+        Rendered::Whole(key) | Rendered::Missing(_, key) => Some(Arc::from(key.as_str())),
+    }
 }
 
 /// The longest that an enqueue may wait by what its queues say.

@@ -258,7 +258,7 @@ impl Proxy {
         );
         if adopted {
             sidecar.noted(&limited);
-            sidecar.metrics.started(&limited, Duration::ZERO, false);
+            sidecar.metrics.started([(&*limited, None)].into_iter());
             sidecar.metrics.count(Event::SlotAdopted);
         }
         adopted

@@ -1,7 +1,8 @@
 //! The one body type of every reply, and reading a request's body whole.
 
 use std::fmt;
-use std::pin::Pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use hyper::body::Incoming;
 use tokio::sync::mpsc;
 
 pub use crate::upstream::BodyError;
-use crate::upstream::{NotCollected, ReplyBody, collect};
+use crate::upstream::{NotCollected, ReplyBody, collect, hold};
 
 /// Is told when a reply leaves. Dropped untold, the reply never left: undo in `Drop`.
 pub trait Watch: Send {
@@ -144,7 +145,21 @@ pub enum ReadError {
 /// # Errors
 /// Too large (nothing is read if its length says so), too slow, or broken.
 pub async fn read(body: Incoming, cap: usize, patience: Duration) -> Result<Bytes, ReadError> {
-    match tokio::time::timeout(patience, collect(body, cap)).await {
+    let mut whole = pin!(collect(body, cap));
+    // Most bodies have come with their heads, and need no timer. Taking one wakes the connection to
+    // read on, which it does anyway once this request is answered.
+    let (polled, held) = poll_fn(|cx| Poll::Ready(hold(|| whole.as_mut().poll(cx)))).await;
+    if let Poll::Ready(Ok(bytes)) = polled {
+        return Ok(bytes);
+    }
+    if let Some(held) = held {
+        held.wake();
+    }
+    let read = match polled {
+        Poll::Ready(read) => Ok(read),
+        Poll::Pending => tokio::time::timeout(patience, whole).await,
+    };
+    match read {
         Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(NotCollected::TooLarge)) => Err(ReadError::TooLarge(cap)),
         Ok(Err(NotCollected::Broken(error))) => Err(ReadError::Broken(error)),

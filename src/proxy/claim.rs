@@ -7,10 +7,10 @@ use bytes::Bytes;
 use http::HeaderMap;
 use tokio::time::Instant;
 
-use super::job::Origin;
-use super::{DEPTH, Proxy, job, mirror};
+use super::asked::Asked;
+use super::job::{Came, Origin, Shown};
+use super::{Proxy, job, mirror};
 use crate::hold::{Held, Lane, Lookahead, Prospect};
-use crate::json::{Json, Splice, quote};
 use crate::metrics::Event;
 use crate::policy::Gate;
 use crate::store::{Claimed, Place};
@@ -29,10 +29,8 @@ pub(super) struct Wanted {
     pub(super) scope: u64,
     /// The most jobs it may get.
     pub(super) count: usize,
-    /// The worker's own id, if it said one.
-    pub(super) worker_id: Option<Arc<str>>,
-    /// The visibility it asked for.
-    pub(super) visibility: Option<Duration>,
+    /// What it says; `None`: nothing that we understand, and no more can be claimed in its name.
+    pub(super) asked: Option<Asked>,
 }
 
 /// Queues that are asked together: one that limits can touch, or a run of others.
@@ -66,36 +64,15 @@ pub(super) struct Allowance {
 }
 
 impl Wanted {
-    /// The FETCH for these queues and this many jobs, under `claim_id`; everything else as it came.
-    fn rewritten(&self, lanes: &[Lane], count: usize, claim_id: Option<&str>) -> Option<Vec<u8>> {
-        let request = Json::parse(&self.body, DEPTH).ok()?;
-        let names: Vec<String> = lanes.iter().map(|lane| quote(&lane.queue)).collect();
-        let mut set = [
-            (
-                &["queues", "queues"],
-                Some(format!("[{}]", names.join(","))),
-            ),
-            (&["count", "batch_size"], Some(count.to_string())),
-            (&["worker_id", "worker_id"], claim_id.map(quote)),
-        ]
-        .map(|(names, value)| (names, value, false));
-        let mut splice = Splice::new();
-        for member in request.members() {
-            for (names, value, found) in &mut set {
-                if let Some(value) = value
-                    && names.iter().any(|name| member.is_named(name))
-                {
-                    splice.replace(member.value.range(), value.clone());
-                    *found = true;
-                }
-            }
-        }
-        for ([name, _], value, found) in &set {
-            if let (Some(value), false) = (value, found) {
-                splice.add_member(request, name, value.as_bytes());
-            }
-        }
-        Some(splice.apply(&self.body))
+    /// The FETCH was read: no more than it asks for.
+    pub(super) fn understand(&mut self, asked: Asked) {
+        self.count = asked.count;
+        self.asked = Some(asked);
+    }
+
+    /// The visibility it asked for.
+    pub(super) fn visibility(&self) -> Option<Duration> {
+        self.asked.as_ref()?.visibility
     }
 }
 
@@ -150,12 +127,12 @@ impl Proxy {
         n: usize,
     ) -> Result<Answer, UpstreamError> {
         let sidecar = &self.sidecar;
-        let Some(first) = section.lanes.first() else {
+        let (Some(first), Some(asked)) = (section.lanes.first(), &wanted.asked) else {
             return Ok(Answer::Jobs { short: true });
         };
         let alone = section.gate.is_some() && sidecar.backend.worker_liveness();
         let n = if alone { 1 } else { n };
-        let claim_id = match (&section.gate, &wanted.worker_id) {
+        let claim_id = match (&section.gate, &asked.worker_id) {
             // One claim id never covers held jobs and jobs out with a worker where liveness is by worker.
             (Some(_), _) if alone => {
                 Arc::from(format!("{}-{}", sidecar.name, sidecar.next_claim().0))
@@ -163,10 +140,8 @@ impl Proxy {
             (Some(_), _) | (None, None) => sidecar.name.clone(),
             (None, Some(own)) => own.clone(),
         };
-        let said = (section.gate.is_some() || wanted.worker_id.is_some()).then_some(&*claim_id);
-        let Some(body) = wanted.rewritten(&section.lanes, n, said) else {
-            return Ok(Answer::Jobs { short: true });
-        };
+        let said = (section.gate.is_some() || asked.worker_id.is_some()).then_some(&*claim_id);
+        let body = asked.rewritten(&wanted.body, &section.lanes, n, said);
         let sent = Instant::now();
         let mark = sidecar.pressure.mark();
         sidecar.hold.asking(first, n, sent);
@@ -180,7 +155,7 @@ impl Proxy {
                 .map(|lane| lane.queue.clone())
                 .collect(),
             claim_id: &claim_id,
-            visibility: wanted.visibility,
+            visibility: asked.visibility,
             sent,
             mark,
         };
@@ -205,8 +180,7 @@ impl Proxy {
         if reply.status != http::StatusCode::OK {
             return None;
         }
-        let jobs = Json::parse(&reply.body, DEPTH).ok().and_then(jobs_of);
-        let Some(jobs) = jobs else {
+        let Some(jobs) = Shown::all(&reply.body) else {
             sidecar.metrics.count(Event::Nonsense);
             return None;
         };
@@ -217,8 +191,12 @@ impl Proxy {
         {
             // The policies of now, not of when the backend was asked.
             let live = sidecar.live();
-            for job in jobs {
-                match sidecar.read_job(job, origin, &live, bring) {
+            let came = Came {
+                at: Instant::now(),
+                stored_at: sidecar.store.now(),
+            };
+            for job in &jobs {
+                match sidecar.read_job(job, origin, came, &live, bring) {
                     Some(job) => held.push(job),
                     None => sidecar.metrics.count(Event::Nonsense),
                 }
@@ -228,6 +206,7 @@ impl Proxy {
         held.iter()
             .for_each(|held| sidecar.noted(&held.claimed.limited));
         self.end_earlier(&held).await;
+        sidecar.register(&held).await;
         let mut queues: Vec<Arc<str>> =
             held.iter().map(|held| held.claimed.queue.clone()).collect();
         queues.dedup();
@@ -269,20 +248,5 @@ impl Wanted {
             body,
             timeout: self.timeout,
         }
-    }
-}
-
-/// The jobs of a FETCH reply: `jobs`, or a lone `job`, or none of an empty object.
-fn jobs_of(reply: Json<'_>) -> Option<Vec<Json<'_>>> {
-    use crate::json::Kind;
-    if reply.kind() != Kind::Object {
-        return None;
-    }
-    let [jobs, job] = reply.pick_exact(["jobs", "job"]);
-    match (jobs, job) {
-        (Some(jobs), _) if jobs.kind() == Kind::Array => Some(jobs.items().collect()),
-        (Some(jobs), None) if !jobs.is_null() => None,
-        (_, Some(job)) if job.kind() == Kind::Object => Some(vec![job]),
-        _ => Some(Vec::new()),
     }
 }

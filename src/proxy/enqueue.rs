@@ -98,8 +98,8 @@ impl Proxy {
     ) -> Response<Body> {
         let proxy = self.clone();
         let scope = match &places {
-            Some(_) => self.sidecar.scopes.of(&parts.headers),
-            None => 0,
+            Some(places) if places.asks() => self.sidecar.scopes.of(&parts.headers),
+            _ => 0,
         };
         let call = self.enqueue_call(&mut parts, body);
         let work = async move {
@@ -108,10 +108,7 @@ impl Proxy {
             }
             let mut answer = super::call(&proxy, "enqueue", call).await;
             if let Some(places) = places {
-                let to_drop = proxy.sidecar.settle_places(places, &mut answer);
-                if !to_drop.is_empty() {
-                    proxy.drop_oldest(to_drop, scope).await;
-                }
+                proxy.settled(places, &mut answer, scope).await;
             }
             if (answer.as_ref()).is_ok_and(|reply| reply.status == http::StatusCode::CREATED) {
                 proxy.sidecar.enqueued(keys);

@@ -12,6 +12,7 @@ use http::Response;
 use http::request::Parts;
 use tokio::time::Instant;
 
+use super::asked::Asked;
 use super::body::Body;
 use super::claim::{Answer, Kept, Section, Wanted};
 use super::handout::{HandOut, Hint};
@@ -22,9 +23,8 @@ use super::refuse;
 use super::respond::{self, Fault};
 use super::start::Started;
 use super::wait::{ASK_AGAIN, Standing};
-use super::{DEPTH, Proxy, mirror};
+use super::{Proxy, mirror};
 use crate::hold::{Lane, Prospect};
-use crate::json::{Json, Kind};
 use crate::limit::{EARLY, Space};
 use crate::policy::{Accept, PolicySet};
 use crate::pressure::Mark;
@@ -60,8 +60,9 @@ impl Proxy {
         let policies = &live.policies;
         let limits = !policies.is_empty()
             || !sidecar.hold.is_empty()
+            || sidecar.offered.any()
             || sidecar.store.overrides().any(Space::Queue);
-        let asked = if limits { read(&body) } else { None };
+        let asked = if limits { Asked::read(&body) } else { None };
         let scope = sidecar.scopes.of(&parts.headers);
         let mut wanted = Wanted {
             body,
@@ -70,11 +71,11 @@ impl Proxy {
             timeout: sidecar.live().settings.upstream_timeout,
             scope,
             count: 1,
-            worker_id: None,
-            visibility: None,
+            asked: None,
         };
         let mut sections = Vec::new();
         if let Some(asked) = asked {
+            self.take_over_of(scope, &asked.queues).await;
             sections = self.sections(scope, &asked.queues, policies);
             wanted.understand(asked);
         }
@@ -87,7 +88,7 @@ impl Proxy {
             match self.pass_whole(&parts, &wanted, all, &live).await {
                 Whole::Answer(answer) => return answer,
                 Whole::Kept(kept) => {
-                    let asked = read(&wanted.body);
+                    let asked = Asked::read(&wanted.body);
                     let queues = asked.as_ref().map_or(&kept.queues, |asked| &asked.queues);
                     let now = Arc::clone(&sidecar.live().policies);
                     sections = self.sections(scope, queues, &now);
@@ -158,7 +159,7 @@ impl Proxy {
             self.passing(&wanted.body, &reply, mark);
             return Whole::Answer(self.theirs(parts, reply));
         }
-        let asked = read(&wanted.body);
+        let asked = Asked::read(&wanted.body);
         let visibility = asked.as_ref().and_then(|asked| asked.visibility);
         let (queues, worker_id) = asked
             .map(|asked| (asked.queues, asked.worker_id))
@@ -182,7 +183,7 @@ impl Proxy {
     /// The jobs of a reply that passes as it is wait no longer.
     fn passing(&self, asked: &[u8], reply: &Reply, mark: Mark) {
         if self.sidecar.pressure.any()
-            && let Some(asked) = read(asked)
+            && let Some(asked) = Asked::read(asked)
         {
             self.sidecar.passed(reply, &asked.queues, asked.count, mark);
         }
@@ -352,7 +353,7 @@ impl Proxy {
 
     async fn start_into(&self, lane: &Lane, wanted: &Wanted, out: &mut HandOut) {
         let missing = wanted.count.saturating_sub(out.len());
-        let started: Vec<Started> = self.start(lane, missing, wanted.visibility).await;
+        let started: Vec<Started> = self.start(lane, missing, wanted.visibility()).await;
         out.extend(started);
     }
 
@@ -418,51 +419,4 @@ impl super::Sidecar {
             self.hold.nudge(lane);
         }
     }
-}
-
-impl Wanted {
-    fn understand(&mut self, asked: Read) {
-        self.count = asked.count;
-        self.worker_id = asked.worker_id;
-        self.visibility = asked.visibility;
-    }
-}
-
-/// What a FETCH asks for.
-struct Read {
-    queues: Vec<Arc<str>>,
-    count: usize,
-    worker_id: Option<Arc<str>>,
-    visibility: Option<Duration>,
-}
-
-/// Reads a FETCH; `None`: it is not one that we understand, and the backend will say so.
-fn read(body: &[u8]) -> Option<Read> {
-    let request = Json::parse(body, DEPTH).ok()?;
-    let [queues, count, batch, worker_id, visibility] = request.pick([
-        "queues",
-        "count",
-        "batch_size",
-        "worker_id",
-        "visibility_timeout_ms",
-    ]);
-    let queues = queues.filter(|queues| queues.kind() == Kind::Array)?;
-    let names: Option<Vec<Arc<str>>> = queues
-        .items()
-        .map(|q| q.text().map(|q| Arc::from(q.as_ref())))
-        .collect();
-    let count = count.or(batch).filter(|count| !count.is_null());
-    Some(Read {
-        queues: names.filter(|names| !names.is_empty())?,
-        // The backend answers anything else than a whole number by itself; zero and less mean one.
-        count: count.map_or(Some(1), |count| count.int())?.clamp(1, 10_000) as usize,
-        worker_id: worker_id
-            .and_then(|id| id.text())
-            .map(|id| Arc::from(id.as_ref())),
-        visibility: visibility
-            .and_then(|ms| ms.int())
-            .and_then(|ms| u64::try_from(ms).ok())
-            .filter(|ms| *ms > 0)
-            .map(Duration::from_millis),
-    })
 }

@@ -68,8 +68,8 @@ impl HandOut {
         }
     }
 
-    pub(super) fn extend(&mut self, jobs: Vec<Started>) {
-        self.jobs.extend(jobs);
+    pub(super) fn extend(&mut self, mut jobs: Vec<Started>) {
+        self.jobs.append(&mut jobs);
     }
 
     pub(super) fn len(&self) -> usize {
@@ -85,11 +85,11 @@ impl HandOut {
     pub(super) async fn all_late(&mut self) -> bool {
         let now = self.proxy.sidecar.store.now();
         let late = |job: &Started| now > job.at.plus(EARLY) && timed(&job.held.claimed.limited);
-        let (late, jobs): (Vec<Started>, Vec<Started>) = self.jobs.drain(..).partition(late);
-        self.jobs = jobs;
-        if late.is_empty() {
+        if !self.jobs.iter().any(late) {
             return false;
         }
+        let (late, jobs): (Vec<Started>, Vec<Started>) = self.jobs.drain(..).partition(late);
+        self.jobs = jobs;
         let taken_back = self.proxy.take_back(late);
         if !self.jobs.is_empty() {
             // Those that are in time must not become late by waiting here.

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use super::live::Live;
 use super::{DEFAULT_VISIBILITY, DEPTH, Sidecar, mirror, scope};
 use crate::hold::{self, Held};
-use crate::json::Json;
-use crate::limit::OnLimit;
+use crate::json::{Json, JsonError, Kind, Reader};
+use crate::limit::Timestamp;
 use crate::policy::{self, JobLimits, JobPolicy, JobView};
 use crate::pressure::Mark;
 use crate::store::Claimed;
@@ -50,18 +50,79 @@ impl Origin<'_> {
     }
 }
 
+/// A job as a reply shows it: all of it, and the members that count here.
+pub(super) struct Shown<'a> {
+    pub(super) job: Json<'a>,
+    members: [Option<Json<'a>>; MEMBERS.len()],
+}
+
+const MEMBERS: [&str; 6] = ["id", "type", "queue", "priority", "attempt", "meta"];
+
+impl<'a> Shown<'a> {
+    /// A job that was read already.
+    pub(super) fn of(job: Json<'a>) -> Shown<'a> {
+        let members = job.pick(MEMBERS);
+        Shown { job, members }
+    }
+
+    /// The next value of a text as a job.
+    fn read(reader: &mut Reader<'a>) -> Result<Shown<'a>, JsonError> {
+        let (job, members) = reader.pick(MEMBERS)?;
+        Ok(Shown { job, members })
+    }
+
+    /// The jobs of a FETCH reply, which is read in one pass: `jobs`, or a lone `job`, or none of an empty
+    /// object; `None`: it is no FETCH reply.
+    pub(super) fn all(reply: &'a [u8]) -> Option<Vec<Shown<'a>>> {
+        let mut reader = Reader::new(reply, DEPTH).ok()?;
+        let mut shown = Vec::new();
+        let (mut jobs, mut lone) = (None, None);
+        let whole = reader.members(|name, reader| {
+            if name.is("jobs") {
+                // The last of a name counts.
+                shown.clear();
+                jobs = Some(reader.items(|reader| {
+                    shown.push(Shown::read(reader)?);
+                    Ok(())
+                })?);
+            } else if name.is("job") {
+                lone = Some(reader.value()?);
+            } else {
+                reader.value()?;
+            }
+            Ok(())
+        });
+        let is_object = whole.ok()?.kind() == Kind::Object;
+        reader.end().ok()?;
+        match (jobs, lone) {
+            _ if !is_object => None,
+            (Some(jobs), _) if jobs.kind() == Kind::Array => Some(shown),
+            (Some(jobs), None) if !jobs.is_null() => None,
+            (_, Some(job)) if job.kind() == Kind::Object => Some(vec![Shown::of(job)]),
+            _ => Some(Vec::new()),
+        }
+    }
+}
+
+/// The moment at which jobs came, on both clocks.
+#[derive(Clone, Copy)]
+pub(super) struct Came {
+    pub(super) at: Instant,
+    pub(super) stored_at: Timestamp,
+}
+
 impl Sidecar {
     /// Reads one job of a FETCH reply; `None`: it has no id, so nothing can be kept about it. `brings`:
     /// it may have limits of its own or a mirror.
     pub(super) fn read_job(
         &self,
-        job: Json<'_>,
+        shown: &Shown<'_>,
         origin: &Origin<'_>,
+        came: Came,
         live: &Live,
         brings: bool,
     ) -> Option<Held> {
-        let [id, kind, queue, priority, attempt, meta] =
-            job.pick(["id", "type", "queue", "priority", "attempt", "meta"]);
+        let (job, [id, kind, queue, priority, attempt, meta]) = (shown.job, shown.members);
         let id = id?.text()?;
         let queue = origin.queue_of(queue.and_then(|queue| queue.text()).as_deref());
         let kind = kind.and_then(|kind| kind.text()).unwrap_or_default();
@@ -96,7 +157,7 @@ impl Sidecar {
                 .and_then(|p| p.int())
                 .map_or(0, |p| p.clamp(-1000, 1000) as i32),
             attempt: attempt.unwrap_or(0),
-            claimed_at: self.store.now(),
+            claimed_at: came.stored_at,
             visibility: micros(visibility),
             limited: limits.limited.clone(),
         };
@@ -113,7 +174,7 @@ impl Sidecar {
             deadline: hold::deadline(origin.sent, visibility),
             proven: origin.sent,
             granted: visibility,
-            since: Instant::now(),
+            since: came.at,
             refused: None,
         })
     }
@@ -126,11 +187,11 @@ impl Sidecar {
             meta: job.meta,
             tenant: job.tenant.filter(|_| live.settings.trust_tenant_header),
         };
-        let none = || JobLimits {
-            limited: Arc::from([]),
-            on_limit: OnLimit::Wait,
+        let limits = match own {
+            [] => live.known().limits(&live.policies, &view),
+            own => live.policies.limits(&view, own),
         };
-        live.policies.limits(&view, own).unwrap_or_else(none)
+        limits.unwrap_or_default()
     }
 
     /// Everything that limits a held job under `live`.

@@ -1,13 +1,13 @@
 //! What the config says now. Settings and policies are swapped as one, so that no request sees a part
 //! of one file and a part of another.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::Guard;
 
 use super::{Settings, Sidecar};
 use crate::hold::{Held, Relimited};
-use crate::policy::PolicySet;
+use crate::policy::{Known, PolicySet};
 
 /// Everything that can change while the sidecar runs.
 #[derive(Debug)]
@@ -16,6 +16,7 @@ pub struct Live {
     pub(super) policies: Arc<PolicySet>,
     /// Counts the changes. What was made from an earlier one is made anew before it decides anything.
     pub(super) edition: u64,
+    known: Mutex<Known>,
 }
 
 impl Live {
@@ -24,7 +25,13 @@ impl Live {
             settings,
             policies,
             edition: 0,
+            known: Mutex::default(),
         }
+    }
+
+    /// The limits of jobs like which one was seen under these policies.
+    pub(super) fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -46,6 +53,7 @@ impl Sidecar {
             settings,
             policies,
             edition,
+            known: Mutex::default(),
         });
         // Most of the work is done before the swap and outside all locks.
         let limits = self.under(&next, self.hold.before(edition));
@@ -74,14 +82,13 @@ impl Sidecar {
         each.collect()
     }
 
-    /// A job in hand, under the limits of now.
-    pub(super) fn renewed(&self, mut held: Held) -> Held {
+    /// Puts jobs in hand under the limits of now.
+    pub(super) fn renew(&self, jobs: &mut [Held]) {
         let live = self.live();
-        if held.edition != live.edition {
-            let limits = self.limits_again(&held, &live);
+        for held in jobs.iter_mut().filter(|held| held.edition != live.edition) {
+            let limits = self.limits_again(held, &live);
             self.renamed(&limits.limited);
             held.limit(limits, live.edition);
         }
-        held
     }
 }

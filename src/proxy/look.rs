@@ -18,6 +18,8 @@ use crate::upstream::{Reply, UpstreamError};
 
 /// How long a look waits for enqueues that are on their way.
 const SETTLE: Duration = Duration::from_millis(250);
+/// The most queues that one line names.
+const NAMED: usize = 20;
 /// How long the backend may take to say how deep a queue is.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -139,6 +141,7 @@ impl Sidecar {
                 several => several.iter().find(|queue| ***queue == *shown),
             };
             let queue = real.map_or_else(|| Arc::from(shown), Arc::clone);
+            self.gone(&queue, job);
             *counts.entry(queue).or_default() += 1;
         }
         for (queue, jobs) in counts {
@@ -188,7 +191,34 @@ impl Sidecar {
         let queue = job.get_exact("queue").and_then(|queue| queue.text());
         if let (false, Some(queue)) = (started, queue) {
             self.pressure.left(&queue, 1, sent, true, self.now());
+            self.gone(&queue, job);
         }
+    }
+
+    /// This job waits no longer, which matters where a queue tells its jobs apart.
+    fn gone(&self, queue: &str, job: Json<'_>) {
+        if self.pressure.is_keyed(queue)
+            && let Some(id) = job.get_exact("id").and_then(|id| id.text())
+        {
+            self.pressure.gone(queue, &id, self.now());
+        }
+    }
+
+    /// The ids of the jobs in the reply to an enqueue, each with its queue.
+    pub(super) fn stored_ids(reply: &Reply) -> Vec<(Arc<str>, Box<str>)> {
+        let Ok(whole) = Json::parse(&reply.body, DEPTH) else {
+            return Vec::new();
+        };
+        let jobs = whole.get_exact("jobs").into_iter().flat_map(|j| j.items());
+        let each = jobs.chain(whole.get_exact("job")).filter_map(|job| {
+            let queue = job.get_exact("queue").and_then(|queue| queue.text());
+            let id = job.get_exact("id")?.text()?;
+            Some((
+                Arc::from(queue.as_deref().unwrap_or("default")),
+                Box::from(&*id),
+            ))
+        });
+        each.collect()
     }
 
     /// Jobs were stored: those that wait for a time are noted, for backends that do not tell of them.
@@ -274,6 +304,36 @@ impl Proxy {
             .spawn(async move { proxy.look(&queue, scope).await });
     }
 
+    /// Says once which of the backend's queues have no bound: they can grow until it fails (backpressure
+    /// text, 6.3).
+    pub(super) async fn warn_of_unbounded(&self) {
+        let call = super::get(self, 0, "/ojs/v1/queues".to_owned());
+        let Ok(reply) = super::call(self, "queues", call).await else {
+            return;
+        };
+        let Ok(whole) = Json::parse(&reply.body, DEPTH) else {
+            return;
+        };
+        let lists = ["queues", "items"].into_iter();
+        let each = lists
+            .filter_map(|name| whole.get_exact(name))
+            .flat_map(|list| list.items());
+        let pressure = &self.sidecar.pressure;
+        let names: Vec<String> = each
+            .filter_map(|queue| Some(queue.get_exact("name")?.text()?.into_owned()))
+            .filter(|name| pressure.bounds(name).is_none() && pressure.first_unbounded(name))
+            .collect();
+        if !names.is_empty() {
+            let shown: Vec<&str> = names.iter().take(NAMED).map(String::as_str).collect();
+            let more = if names.len() > NAMED { ", …" } else { "" };
+            tracing::warn!(
+                queues = format!("{}{more}", shown.join(", ")),
+                "{} queues have no bound: they can grow until the backend fails",
+                names.len()
+            );
+        }
+    }
+
     /// Queues near their bound are looked at although nobody enqueues, so that it is known when they are
     /// well again.
     pub(super) fn watch_bounds(&self) {
@@ -282,7 +342,7 @@ impl Proxy {
             return;
         }
         for (queue, scope) in pressure.pressed(Instant::now()) {
-            if pressure.begin_look(&queue, false) {
+            if pressure.begin_look(&queue, true) {
                 self.look_soon(queue, scope);
             }
         }

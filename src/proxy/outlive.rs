@@ -35,17 +35,17 @@ impl Client {
 
 /// Runs `work` for `client`. Dropped before its end, it runs on as one of `tasks`, and what it
 /// comes to is dropped.
-pub(super) async fn to_the_end<T: Send + 'static>(
+pub(super) fn to_the_end<T: Send + 'static>(
     tasks: &TaskTracker,
     client: Client,
     work: impl Future<Output = T> + Send + 'static,
-) -> T {
-    let work = Outliving {
+) -> impl Future<Output = T> + Send {
+    // Boxed before it is awaited, so that whoever awaits it needs no room for it.
+    Outliving {
         work: Some(Box::pin(work)),
         tasks,
         client,
-    };
-    work.await
+    }
 }
 
 struct Outliving<'a, T: Send + 'static> {

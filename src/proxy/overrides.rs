@@ -62,7 +62,10 @@ impl Sidecar {
     /// Brings jobs that are about to be asked for up to date.
     pub(super) fn bring_up_to_date(&self, jobs: &mut [Held]) {
         for held in jobs {
-            held.claimed.limited = self.limits_now(&held.claimed.queue, &held.limits.limited);
+            let limited = self.limits_now(&held.claimed.queue, &held.limits.limited);
+            if !Arc::ptr_eq(&limited, &held.claimed.limited) {
+                held.claimed.limited = limited;
+            }
         }
     }
 

@@ -22,31 +22,33 @@ pub struct Passing {
 
 /// Sends a request on as it is and streams the reply back. The body may have been read already
 /// ([`bytes::Bytes`]) or not ([`hyper::body::Incoming`]).
-pub async fn pass<B: Into<RequestBody>>(
+pub fn pass<B: Into<RequestBody>>(
     to: &Upstream,
     request: Request<B>,
     how: Passing,
-) -> Response<Body> {
-    let (mut parts, body) = request.into_parts();
-    let relabel = how.relabel.applies(&parts.headers);
-    let id = respond::request_id(&parts.headers);
+) -> impl Future<Output = Response<Body>> + Send + use<'_, B> {
+    let mut request = request.map(B::into);
+    let relabel = how.relabel.applies(request.headers());
+    let id = respond::request_id(request.headers());
     // Set for any `Upgrade`; only WebSocket's goes on to the backend.
-    let client = parts.extensions.remove::<OnUpgrade>();
-    let client = client.filter(|_| upstream::wants_websocket(&parts.headers));
-    let reply = to.send(Request::from_parts(parts, body.into())).await;
-    let mut response = match (reply, client) {
-        (Ok(reply), client) if reply.status() == StatusCode::SWITCHING_PROTOCOLS => {
-            return switch(reply, client).unwrap_or_else(|| unasked(how).reply(id));
+    let client = request.extensions_mut().remove::<OnUpgrade>();
+    let client = client.filter(|_| upstream::wants_websocket(request.headers()));
+    let sending = to.send(request);
+    async move {
+        let mut response = match (sending.await, client) {
+            (Ok(reply), client) if reply.status() == StatusCode::SWITCHING_PROTOCOLS => {
+                return switch(reply, client).unwrap_or_else(|| unasked(how).reply(id));
+            }
+            (Ok(reply), _) => reply.map(Body::from),
+            (Err(error), _) => {
+                return Fault::sending(&error, how.stores).reply(id);
+            }
+        };
+        if relabel {
+            respond::relabel(response.headers_mut());
         }
-        (Ok(reply), _) => reply.map(Body::from),
-        (Err(error), _) => {
-            return Fault::sending(&error, how.stores).reply(id);
-        }
-    };
-    if relabel {
-        respond::relabel(response.headers_mut());
+        response
     }
-    response
 }
 
 /// Joins both connections once the reply to the client is written. `None`: the client did not ask.

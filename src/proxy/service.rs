@@ -37,8 +37,9 @@ impl Proxy {
 
     /// Answers one request.
     pub async fn handle(&self, request: Request<Incoming>) -> Response<Body> {
-        let path = request.uri().path().to_owned();
-        let operation = match Operation::of(request.method(), &path) {
+        // A reference to the same bytes: the operation's names are parts of them.
+        let uri = request.uri().clone();
+        let operation = match Operation::of(request.method(), uri.path()) {
             Ok(operation) => operation,
             Err(bad) => return Fault::from(bad).reply(respond::request_id(request.headers())),
         };
@@ -142,12 +143,12 @@ impl Proxy {
     }
 
     /// Streams a request and its reply.
-    async fn pass(&self, request: Request<Incoming>) -> Response<Body> {
+    fn pass(&self, request: Request<Incoming>) -> impl Future<Output = Response<Body>> + Send + '_ {
         let how = Passing {
             relabel: self.sidecar.live().settings.media_type,
             stores: request.method() == Method::POST,
         };
-        pass::pass(&self.upstream, request, how).await
+        pass::pass(&self.upstream, request, how)
     }
 
     /// The target to send upstream: the raw path and query, over-encoded queue names made plain.

@@ -19,7 +19,7 @@ use super::outlive::{Client, to_the_end};
 use super::refuse;
 use super::respond::{self, Fault};
 use super::{DEPTH, Proxy, mirror};
-use crate::json::{Json, Splice, quote};
+use crate::json::{Json, Reader, Splice, quote};
 use crate::metrics::Event;
 use crate::store::Row;
 use crate::upstream::{Call, Reply, UpstreamError};
@@ -38,6 +38,14 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 pub(super) enum Verb {
     Ack,
     Nack,
+}
+
+/// What makes an ACK or nack the same as another.
+#[derive(Clone)]
+struct Request {
+    verb: Verb,
+    scope: u64,
+    body: Bytes,
 }
 
 /// Answers that did not reach their workers, by the request they answer.
@@ -62,11 +70,13 @@ impl Default for Undelivered {
 }
 
 impl Undelivered {
-    fn key(&self, verb: Verb, scope: u64, body: &[u8]) -> u64 {
-        self.hasher.hash_one((verb, scope, body))
+    fn key(&self, request: &Request) -> u64 {
+        let Request { verb, scope, body } = request;
+        self.hasher.hash_one((verb, scope, &body[..]))
     }
 
-    fn keep(&self, key: u64, reply: Reply) {
+    fn keep(&self, request: &Request, reply: Reply) {
+        let key = self.key(request);
         let now = Instant::now();
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.retain(|_, (since, _)| now.duration_since(*since) < KEEP);
@@ -88,9 +98,12 @@ impl Undelivered {
     }
 
     /// The answer to this very request, once.
-    fn take(&self, key: u64) -> Option<Reply> {
+    fn take(&self, request: &Request) -> Option<Reply> {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        let (since, reply) = answers.remove(&key)?;
+        if answers.is_empty() {
+            return None;
+        }
+        let (since, reply) = answers.remove(&self.key(request))?;
         (since.elapsed() < KEEP).then_some(reply)
     }
 
@@ -105,7 +118,7 @@ impl Undelivered {
 /// An answer on its way; kept for the next identical request unless its body is polled.
 struct Delivery {
     proxy: Proxy,
-    key: u64,
+    request: Request,
     reply: Option<Reply>,
 }
 
@@ -118,7 +131,7 @@ impl Watch for Delivery {
 impl Drop for Delivery {
     fn drop(&mut self) {
         if let Some(reply) = self.reply.take() {
-            self.proxy.sidecar.settled.keep(self.key, reply);
+            self.proxy.sidecar.settled.keep(&self.request, reply);
         }
     }
 }
@@ -136,14 +149,18 @@ impl Proxy {
     pub(super) async fn settle(&self, mut parts: Parts, body: Bytes, verb: Verb) -> Response<Body> {
         let sidecar = &self.sidecar;
         let scope = sidecar.scopes.of(&parts.headers);
-        let key = sidecar.settled.key(verb, scope, &body);
-        if let Some(reply) = sidecar.settled.take(key) {
+        let request = Request {
+            verb,
+            scope,
+            body: body.clone(),
+        };
+        if let Some(reply) = sidecar.settled.take(&request) {
             sidecar.metrics.count(Event::SettleReplayed);
             return self.delivered(
                 &parts,
                 Delivery {
                     proxy: self.clone(),
-                    key,
+                    request,
                     reply: Some(reply),
                 },
             );
@@ -160,7 +177,7 @@ impl Proxy {
             let answer = proxy.settle_through(call, scope, verb).await;
             answer.map(|reply| Delivery {
                 proxy,
-                key,
+                request,
                 reply: Some(reply),
             })
         };
@@ -367,7 +384,9 @@ fn shows_error_of(job: Json<'_>, nack: &[u8]) -> bool {
 
 /// The job that an ACK or nack names, and where its `worker_id` stands, if it says one.
 fn named(body: &[u8]) -> Option<(Arc<str>, Option<Range<usize>>)> {
-    let [job, worker_id] = Json::parse(body, DEPTH).ok()?.pick(["job_id", "worker_id"]);
+    let mut reader = Reader::new(body, DEPTH).ok()?;
+    let (_, [job, worker_id]) = reader.pick(["job_id", "worker_id"]).ok()?;
+    reader.end().ok()?;
     let job = Arc::from(job?.text()?.as_ref());
     Some((job, worker_id.map(|id| id.range())))
 }

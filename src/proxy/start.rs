@@ -46,8 +46,7 @@ impl Held {
     }
 
     /// Whether the backend said just now that it is ours, for as long as the worker wants it.
-    fn is_proven(&self, visibility: Option<Duration>) -> bool {
-        let now = Instant::now();
+    fn is_proven(&self, visibility: Option<Duration>, now: Instant) -> bool {
         now < self.deadline
             && now.duration_since(self.proven) <= PROOF
             && self.granted == self.wanted(visibility)
@@ -75,9 +74,9 @@ impl Proxy {
             if picked.is_empty() {
                 break;
             }
-            let ours = self.prove(lane, picked, visibility).await;
+            let mut ours = self.prove(lane, picked, visibility).await;
             // Asked under the limits of now, whenever it was claimed.
-            let mut ours: Vec<Held> = ours.into_iter().map(|held| sidecar.renewed(held)).collect();
+            sidecar.renew(&mut ours);
             sidecar.bring_up_to_date(&mut ours);
             let asks: Vec<&Claimed> = ours.iter().map(|held| &held.claimed).collect();
             let verdicts = sidecar.store.take(&asks, want - out.len()).await;
@@ -105,9 +104,9 @@ impl Proxy {
                     }
                 }
             }
-            for start in started.into_iter().rev() {
-                self.leave_hold(start, &mut out).await;
-            }
+            started.reverse();
+            self.leave_hold(&mut started).await;
+            out.append(&mut started);
             if out.len() == before && dropped.is_empty() {
                 break;
             }
@@ -116,25 +115,42 @@ impl Proxy {
         out
     }
 
-    async fn leave_hold(&self, mut start: Started, out: &mut Vec<Started>) {
+    /// Takes started jobs out of the hold. One that may not go out any more is not among them after this,
+    /// and its start is undone.
+    async fn leave_hold(&self, started: &mut Vec<Started>) {
         let sidecar = &self.sidecar;
-        let claimed = &start.held.claimed;
-        if sidecar.hold.started(&start.held) {
-            let episode = start.held.refused.as_ref();
-            let since = episode.map_or(start.held.since, |episode| episode.since);
-            sidecar
-                .metrics
-                .started(&claimed.limited, since.elapsed(), episode.is_some());
+        let stay = sidecar
+            .hold
+            .started(started.iter().map(|start| &start.held));
+        for job in &stay {
+            let Some(at) = started
+                .iter()
+                .position(|start| start.held.claimed.job == *job)
+            else {
+                continue;
+            };
+            let held = started.remove(at).held;
+            let claimed = &held.claimed;
+            if let Ok(true) = sidecar.store.back(&claimed.job, claimed.generation).await {
+                sidecar.hold.wake(&claimed.limited);
+                sidecar.hold.put_back(held, None);
+            }
+        }
+        let now = Instant::now();
+        sidecar.metrics.started(started.iter().map(|start| {
+            let held = &start.held;
+            let episode = held.refused.as_ref();
+            let waited = episode.map(|episode| now.duration_since(episode.since));
+            (&*held.claimed.limited, waited)
+        }));
+        for start in started {
             if let Some(episode) = start.held.refused.take() {
                 sidecar.tell_released(&start.held, &episode);
             }
-            sidecar
-                .pressure
-                .started(&start.held.claimed.queue, sidecar.now());
-            out.push(start);
-        } else if let Ok(true) = sidecar.store.back(&claimed.job, claimed.generation).await {
-            sidecar.hold.wake(&claimed.limited);
-            sidecar.hold.put_back(start.held, None);
+            if sidecar.pressure.any() {
+                let of = &start.held.claimed;
+                (sidecar.pressure).started(&of.queue, &of.job, sidecar.now());
+            }
         }
     }
 
@@ -190,10 +206,12 @@ impl Proxy {
         picked: Vec<Held>,
         visibility: Option<Duration>,
     ) -> Vec<Held> {
-        if picked.iter().all(|held| held.is_proven(visibility)) {
+        let now = Instant::now();
+        let is_doubtful = |held: &&Held| !held.is_proven(visibility, now);
+        if !picked.iter().any(|held| is_doubtful(&held)) {
             return picked;
         }
-        let doubtful = picked.iter().filter(|held| !held.is_proven(visibility));
+        let doubtful = picked.iter().filter(is_doubtful);
         // Boxed, because it is rare and larger than all the rest.
         let told = Box::pin(self.ask_about_held(lane, doubtful.collect(), visibility)).await;
         let mut ours = Vec::with_capacity(picked.len());

@@ -81,7 +81,7 @@ impl Sidecar {
             .await
             .map_err(|error| store_failed(&error))?;
         let shown = until.map_or("null".into(), |until| quote(&rfc3339(until)).to_string());
-        tracing::info!(%key, next_start = shown, "set on the admin port");
+        tracing::info!(%key, next_start = %shown, "set on the admin port");
         let text = format!(r#"{{"key":{},"next_start":{shown}}}"#, quote(key.as_str()));
         self.changed(Space::Job, key);
         Ok(text)

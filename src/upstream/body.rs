@@ -149,13 +149,6 @@ impl ReplyBody {
         }
     }
 
-    /// Gives the connection back at once if there is no body. Not for a reply that switched
-    /// protocols: its connection is no longer ours.
-    pub(super) fn release_if_empty(mut self) -> ReplyBody {
-        self.release_at_end();
-        self
-    }
-
     /// The stream and what was read behind the head, once the backend has switched protocols.
     pub async fn into_stream(mut self) -> Option<(Stream, Bytes)> {
         Some(self.link.take()?.into_stream().await)
@@ -168,7 +161,9 @@ impl ReplyBody {
         hold(|| Pin::new(&mut self.body).poll_frame(&mut quiet)).0
     }
 
-    fn release_at_end(&mut self) {
+    /// Gives the connection back if the body is at its end. Not for a reply that switched protocols:
+    /// its connection is no longer ours.
+    pub(super) fn release_at_end(&mut self) {
         if self.body.is_end_stream()
             && let Some(link) = self.link.take()
         {

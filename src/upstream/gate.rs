@@ -3,8 +3,9 @@
 //! request. A [`Gate`] around the task's waker lets the taker look at such a wake before it counts.
 
 use std::cell::Cell;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Wake, Waker};
+use std::task::{Poll, Wake, Waker};
 
 thread_local! {
     /// Whether wakes are being held on this thread, and the last one that was.
@@ -61,11 +62,16 @@ impl Drop for Holding {
 
 /// Does one short step, and hands over the wake that it caused instead of letting it through.
 /// Dropping that wake says that nobody needs it.
-pub(super) fn hold<T>(step: impl FnOnce() -> T) -> (T, Option<Waker>) {
+pub(crate) fn hold<T>(step: impl FnOnce() -> T) -> (T, Option<Waker>) {
     let holding = Holding::begin();
     let done = step();
     drop(holding);
     (done, HELD.take().map(|gate| gate.0.clone()))
+}
+
+/// Polls once, and says how it went. What is over then needs no clock and no timer.
+pub(crate) async fn at_once<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
+    std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
 }
 
 #[cfg(test)]

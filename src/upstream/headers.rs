@@ -9,6 +9,46 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 /// Goes with `Upgrade: h2c` (Java's client offers it on every first request).
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
+/// Which headers that do not go on as they are a request has. One look at each name costs less than
+/// a lookup for each of these.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Seen {
+    pub(super) hop_by_hop: bool,
+    pub(super) upgrade: bool,
+    pub(super) expect: bool,
+    pub(super) accept_encoding: bool,
+    pub(super) content_length: bool,
+}
+
+impl Seen {
+    pub(super) fn of(headers: &HeaderMap) -> Seen {
+        let mut seen = Seen::default();
+        for name in headers.keys() {
+            match *name {
+                header::EXPECT => seen.expect = true,
+                header::ACCEPT_ENCODING => seen.accept_encoding = true,
+                header::CONTENT_LENGTH => seen.content_length = true,
+                _ => {
+                    seen.upgrade |= *name == header::UPGRADE;
+                    seen.hop_by_hop |= is_hop_by_hop(name);
+                }
+            }
+        }
+        seen
+    }
+}
+
+/// Whether the headers say this length, once and in digits.
+pub(super) fn says_length(headers: &HeaderMap, length: usize) -> bool {
+    let mut lines = headers.get_all(header::CONTENT_LENGTH).iter();
+    let (Some(line), None) = (lines.next(), lines.next()) else {
+        return false;
+    };
+    let digits = line.as_bytes();
+    digits.iter().all(u8::is_ascii_digit)
+        && line.to_str().is_ok_and(|text| text.parse() == Ok(length))
+}
+
 /// Removes the hop-by-hop headers (RFC 9110, 7.6.1) and those that `Connection` names. Where both
 /// lengths are given the chunked one counts, so `Content-Length` goes with `Transfer-Encoding`
 /// (RFC 9112, 6.3). Lines of one name keep their order; different names may change places, which
@@ -100,6 +140,18 @@ mod tests {
             [""; 0]
         );
         assert_eq!(left(&[("content-length", "5")]), ["content-length"]);
+    }
+
+    #[test]
+    fn a_length_that_fits_is_one_line_of_digits() {
+        let says = |lines: &[&'static str]| {
+            let lines: Vec<_> = lines.iter().map(|line| ("content-length", *line)).collect();
+            says_length(&heads(&lines), 5)
+        };
+        assert!(says(&["5"]) && says(&["05"]));
+        for wrong in [&["6"][..], &["+5"], &[""], &["5", "5"], &["5, 5"], &[]] {
+            assert!(!says(wrong), "{wrong:?}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! One connection to the backend, and the stack of those that are idle.
 
 use std::collections::VecDeque;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -33,12 +33,17 @@ pub(super) struct Link {
     /// For heads that do not come. It stays set from request to request and is moved only when it
     /// fires or would fire too late, so that most requests touch no timer.
     timer: Pin<Box<Sleep>>,
+    /// When its last request began. Idle connections are counted from there: to read the clock once
+    /// more at the end of each request would only keep a few a little longer.
+    since: Instant,
 }
 
 /// How long to wait for a head.
 pub(super) struct Patience {
-    /// From the last part of the request's body that moved.
+    /// From `since`, or from the last part of the request's body that moved.
     pub(super) time: Duration,
+    /// Now.
+    pub(super) since: Instant,
     /// The body, if it is streamed.
     pub(super) progress: Option<Arc<Progress>>,
 }
@@ -67,6 +72,7 @@ impl Link {
             connection,
             over: false,
             timer,
+            since: Instant::now(),
         }))
     }
 
@@ -84,21 +90,26 @@ impl Link {
         !self.drive(&mut Context::from_waker(Waker::noop())) && self.sender.is_ready()
     }
 
-    /// Sends a request and waits for the head of its reply: for ever, or as long as told.
-    pub(super) async fn exchange(
+    /// Sends a request and waits for the head of its reply as long as told.
+    ///
+    /// Futures grow with every layer that awaits them, and are copied each time that one is begun. So
+    /// what is large in this one is in boxes.
+    pub(super) fn exchange(
         &mut self,
-        request: Request<RequestBody>,
-        patience: Option<Patience>,
-    ) -> Result<Response<Incoming>, Failure> {
+        request: Box<Request<RequestBody>>,
+        patience: Patience,
+    ) -> impl Future<Output = Result<Response<Incoming>, Failure>> + Send + '_ {
         let Link {
             sender,
             connection,
             over,
             timer,
+            since,
         } = self;
-        let mut waiting = patience.map(|patience| Waiting::begin(patience, timer.as_mut()));
-        let mut head = pin!(sender.try_send_request(request));
-        std::future::poll_fn(|cx| {
+        *since = patience.since;
+        let mut waiting = Waiting::begin(patience, timer.as_mut());
+        let mut head = Box::pin(sender.try_send_request(*request));
+        std::future::poll_fn(move |cx| {
             if !*over && Pin::new(&mut *connection).poll(cx).is_ready() {
                 *over = true;
             }
@@ -110,13 +121,9 @@ impl Link {
                     None => Failure::Broken(Some(error.into_error())),
                 })),
                 Poll::Pending if *over => Poll::Ready(Err(Failure::Broken(None))),
-                Poll::Pending => match &mut waiting {
-                    Some(waiting) => waiting.poll(timer.as_mut(), cx).map(Err),
-                    None => Poll::Pending,
-                },
+                Poll::Pending => waiting.poll(timer.as_mut(), cx).map(Err),
             }
         })
-        .await
     }
 
     /// The stream itself and what was read past the head, after a reply that switched protocols.
@@ -144,7 +151,7 @@ struct Waiting {
 
 impl Waiting {
     fn begin(patience: Patience, timer: Pin<&mut Sleep>) -> Waiting {
-        let deadline = Instant::now() + patience.time;
+        let deadline = patience.since + patience.time;
         if deadline < timer.deadline() {
             timer.reset(deadline);
         }
@@ -188,16 +195,16 @@ impl Waiting {
 /// for a while, so the old ones at the bottom go first.
 #[derive(Debug, Default)]
 pub(super) struct Idle {
-    links: VecDeque<(Instant, Box<Link>)>,
+    links: VecDeque<Box<Link>>,
     /// A task comes by to close the old ones, for times without requests.
     swept: bool,
 }
 
 impl Idle {
     /// The youngest connection that is still good, if it was used within `idle`.
-    pub(super) fn pop(&mut self, idle: Duration) -> Option<Box<Link>> {
-        self.expire(idle);
-        while let Some((_, mut link)) = self.links.pop_back() {
+    pub(super) fn pop(&mut self, now: Instant, idle: Duration) -> Option<Box<Link>> {
+        self.expire(now, idle);
+        while let Some(mut link) = self.links.pop_back() {
             if link.is_idle() {
                 return Some(link);
             }
@@ -212,24 +219,23 @@ impl Idle {
         if link.over || !link.sender.is_ready() {
             return false;
         }
-        self.links.push_back((Instant::now(), link));
+        self.links.push_back(link);
         !std::mem::replace(&mut self.swept, true)
     }
 
     /// Closes what has been idle for too long; says whether to go on sweeping.
     pub(super) fn sweep(&mut self, idle: Duration) -> bool {
-        self.expire(idle);
+        self.expire(Instant::now(), idle);
         self.swept = !self.links.is_empty();
         self.swept
     }
 
     /// Closes what has been idle for too long.
-    fn expire(&mut self, idle: Duration) {
-        let now = Instant::now();
+    fn expire(&mut self, now: Instant, idle: Duration) {
         while self
             .links
             .front()
-            .is_some_and(|(since, _)| now.duration_since(*since) >= idle)
+            .is_some_and(|link| now.duration_since(link.since) >= idle)
         {
             self.links.pop_front();
         }

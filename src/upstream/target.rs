@@ -145,17 +145,17 @@ impl Target {
 
     /// What stands in the request line: the base path, then path and query as they came. Scheme
     /// and host that a client wrote there are not looked at: there is one backend.
-    pub(super) fn line(&self, target: &Uri) -> Result<Uri, uri::InvalidUri> {
+    pub(super) fn line(&self, target: Uri) -> Result<Uri, uri::InvalidUri> {
         if self.base.is_empty() {
             if target.authority().is_none() && target.scheme().is_none() {
-                return Ok(target.clone());
+                return Ok(target);
             }
             let path = target.path_and_query().map_or("/", PathAndQuery::as_str);
             return Uri::try_from(path);
         }
         let path = target.path_and_query().map_or("/", PathAndQuery::as_str);
         if path == "*" {
-            return Ok(target.clone());
+            return Ok(target);
         }
         Uri::try_from(format!("{}{path}", self.base))
     }
@@ -207,7 +207,7 @@ mod tests {
         let target: Uri = target.parse().unwrap();
         Target::parse(base, None)
             .unwrap()
-            .line(&target)
+            .line(target)
             .unwrap()
             .to_string()
     }

@@ -12,7 +12,10 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use ojs_throttle::backend::{Backend, Lax};
+use ojs_throttle::config::Settings;
 use ojs_throttle::net::{Net, sim};
+use ojs_throttle::run::{Env, Running, Stop};
+use ojs_throttle::store::memory::MemoryStore;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -26,6 +29,28 @@ pub async fn simulated(lax: Lax, config: &str) -> (Pair, Client) {
     let pair = Pair::start(net.clone(), lax, 7, config).await;
     let client = Client::new(&net, pair.sidecar.addr);
     (pair, client)
+}
+
+/// A backend with a sidecar before it, a client of the sidecar, and one of its admin port.
+pub async fn measured(config: &str) -> (Client, Client) {
+    let net = Net::Sim(sim::Network::default());
+    let behind = crate::pair::backend(&net, Lax::spec(), 7).await;
+    let text = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\nupstream = {:?}\n{config}",
+        behind.base()
+    );
+    let env = Env {
+        net: net.clone(),
+        store: Arc::new(MemoryStore::new(1_770_000_000_000_000)),
+        seed: 7,
+        reset: false,
+    };
+    let running = Running::start(Settings::parse(&text, "t").unwrap(), env)
+        .await
+        .unwrap();
+    let ports = (running.addr().unwrap(), running.admin_addr().unwrap());
+    tokio::spawn(running.serve(Stop::default()));
+    (Client::new(&net, ports.0), Client::new(&net, ports.1))
 }
 
 /// The path of a queue's config.

@@ -244,11 +244,13 @@ impl World {
 
     /// A client of the sidecar.
     pub fn client(&self) -> Client {
-        Client::new(
-            self.net.clone(),
-            self.address.clone(),
-            self.requests.clone(),
-        )
+        let (net, to) = self.road();
+        Client::new(net, to, self.requests.clone())
+    }
+
+    /// The way to the sidecar, for clients that are not the harness's.
+    pub fn road(&self) -> (Net, Address) {
+        (self.net.clone(), self.address.clone())
     }
 
     /// A worker by hand.

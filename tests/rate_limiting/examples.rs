@@ -514,8 +514,8 @@ async fn five_payments_at_once() {
     let rig = Rig::with("").await;
     rig.enqueue(PAYMENT.1, 12).await;
     let five = rig.only_so_many_go_out(5).await;
-    for nth in 0..5 {
-        rig.client.ack(id(&five[nth])).await;
+    for job in &five {
+        rig.client.ack(id(job)).await;
         assert_eq!(rig.client.fetch("default", 50).await.len(), 1);
     }
 }

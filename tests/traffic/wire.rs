@@ -1,7 +1,6 @@
 //! HTTP/1.1 messages as they stand on the wire: order and case of headers, reason, framing.
 
-use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// A request or a reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,12 +50,16 @@ pub fn framed(message: &Message) -> Vec<u8> {
     bytes
 }
 
-async fn more(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> bool {
+async fn more(stream: &mut (impl AsyncRead + Unpin), buffer: &mut Vec<u8>) -> bool {
     matches!(stream.read_buf(buffer).await, Ok(n) if n > 0)
 }
 
 /// Takes everything up to `end` off the buffer, reading as much as it takes; without `end` itself.
-async fn until(stream: &mut TcpStream, buffer: &mut Vec<u8>, end: &[u8]) -> Option<Vec<u8>> {
+async fn until(
+    stream: &mut (impl AsyncRead + Unpin),
+    buffer: &mut Vec<u8>,
+    end: &[u8],
+) -> Option<Vec<u8>> {
     loop {
         if let Some(at) = buffer.windows(end.len()).position(|window| window == end) {
             let rest = buffer.split_off(at + end.len());
@@ -70,7 +73,11 @@ async fn until(stream: &mut TcpStream, buffer: &mut Vec<u8>, end: &[u8]) -> Opti
     }
 }
 
-async fn exactly(stream: &mut TcpStream, buffer: &mut Vec<u8>, length: usize) -> Option<Vec<u8>> {
+async fn exactly(
+    stream: &mut (impl AsyncRead + Unpin),
+    buffer: &mut Vec<u8>,
+    length: usize,
+) -> Option<Vec<u8>> {
     while buffer.len() < length {
         if !more(stream, buffer).await {
             return None;
@@ -81,7 +88,7 @@ async fn exactly(stream: &mut TcpStream, buffer: &mut Vec<u8>, length: usize) ->
 }
 
 /// The next message on a connection; nothing if it ends first.
-pub async fn read(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Message> {
+pub async fn read(stream: &mut (impl AsyncRead + Unpin), buffer: &mut Vec<u8>) -> Option<Message> {
     let head = String::from_utf8(until(stream, buffer, b"\r\n\r\n").await?).ok()?;
     let mut lines = head.split("\r\n");
     let start = lines.next()?.to_owned();

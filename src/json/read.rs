@@ -1,0 +1,178 @@
+//! Reading while checking: each byte of a text is looked at once.
+//!
+//! [`Json::parse`] checks a text, and every walk over it afterwards looks at it again. Where one walk is
+//! enough, and the text is large or comes with every request, a [`Reader`] does both in one pass.
+
+use super::name::Name;
+use super::{Json, JsonError, scan};
+
+/// A place in a text that is being read from front to back. Until [`Reader::end`] has said so, what
+/// follows that place may be malformed.
+#[derive(Debug)]
+pub struct Reader<'a> {
+    text: &'a str,
+    pos: usize,
+    /// How many arrays and objects may still be opened inside each other.
+    depth: usize,
+    most: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// At the beginning of `text`, of which at most `depth` arrays and objects may be inside each other.
+    ///
+    /// # Errors
+    /// The text is not UTF-8.
+    pub fn new(text: &'a [u8], depth: usize) -> Result<Reader<'a>, JsonError> {
+        let text =
+            std::str::from_utf8(text).map_err(|error| JsonError::Malformed(error.valid_up_to()))?;
+        Ok(Reader {
+            text,
+            pos: scan::blank(text.as_bytes(), 0),
+            depth,
+            most: depth,
+        })
+    }
+
+    /// Reads one value.
+    ///
+    /// # Errors
+    /// The first place in it that is malformed or too deep.
+    pub fn value(&mut self) -> Result<Json<'a>, JsonError> {
+        let start = self.pos;
+        let end = scan::value(self.text.as_bytes(), start, self.depth);
+        self.pos = end.map_err(|error| self.deep(error))?;
+        Ok(self.since(start))
+    }
+
+    /// Reads one value; of an object also members, as [`Json::pick`] finds them.
+    ///
+    /// # Errors
+    /// See [`Reader::value`].
+    pub fn pick<const N: usize>(
+        &mut self,
+        names: [&str; N],
+    ) -> Result<(Json<'a>, [Option<Json<'a>>; N]), JsonError> {
+        let mut found = [None; N];
+        let whole = self.members(|name, reader| {
+            let value = reader.value()?;
+            for (slot, wanted) in found.iter_mut().zip(&names) {
+                if name.folds_to(wanted) {
+                    *slot = Some(value);
+                }
+            }
+            Ok(())
+        })?;
+        Ok((whole, found))
+    }
+
+    /// Reads one value; of an array `item` reads each item.
+    ///
+    /// # Errors
+    /// See [`Reader::value`].
+    pub fn items(
+        &mut self,
+        mut item: impl FnMut(&mut Reader<'a>) -> Result<(), JsonError>,
+    ) -> Result<Json<'a>, JsonError> {
+        self.inside(b'[', b']', |reader| item(reader))
+    }
+
+    /// Reads one value; of an object `member` reads the value of each member, the last of a name last.
+    ///
+    /// # Errors
+    /// See [`Reader::value`].
+    pub fn members(
+        &mut self,
+        mut member: impl FnMut(MemberName<'a>, &mut Reader<'a>) -> Result<(), JsonError>,
+    ) -> Result<Json<'a>, JsonError> {
+        self.inside(b'{', b'}', |reader| {
+            let text = reader.text;
+            let name = scan::name(text.as_bytes(), reader.pos)?;
+            reader.pos = name.value;
+            let inside = text.get(name.inside).unwrap_or_default();
+            member(MemberName(Name::known(inside, name.disguised)), reader)
+        })
+    }
+
+    /// Reads to the end of the text, where nothing may follow.
+    ///
+    /// # Errors
+    /// Something follows.
+    pub fn end(self) -> Result<(), JsonError> {
+        let rest = scan::blank(self.text.as_bytes(), self.pos);
+        match rest == self.text.len() {
+            true => Ok(()),
+            false => Err(JsonError::Malformed(rest)),
+        }
+    }
+
+    /// What comes between `open` and `close`, piece by piece; a value that begins otherwise as a whole.
+    fn inside(
+        &mut self,
+        open: u8,
+        close: u8,
+        mut piece: impl FnMut(&mut Reader<'a>) -> Result<(), JsonError>,
+    ) -> Result<Json<'a>, JsonError> {
+        let (bytes, start) = (self.text.as_bytes(), self.pos);
+        if bytes.get(start) != Some(&open) {
+            return self.value();
+        }
+        self.depth = (self.depth.checked_sub(1)).ok_or(JsonError::Deep(self.most))?;
+        self.pos = scan::blank(bytes, start + 1);
+        if bytes.get(self.pos) != Some(&close) {
+            loop {
+                piece(self)?;
+                let next = scan::blank(bytes, self.pos);
+                match bytes.get(next) {
+                    Some(b',') => self.pos = scan::blank(bytes, next + 1),
+                    Some(byte) if *byte == close => {
+                        self.pos = next;
+                        break;
+                    }
+                    _ => return Err(JsonError::Malformed(next)),
+                }
+            }
+        }
+        self.pos += 1;
+        self.depth += 1;
+        Ok(self.since(start))
+    }
+
+    fn since(&self, start: usize) -> Json<'a> {
+        Json {
+            text: self.text,
+            start,
+            end: self.pos,
+        }
+    }
+
+    /// The error with the depth that the caller named.
+    fn deep(&self, error: JsonError) -> JsonError {
+        match error {
+            JsonError::Deep(_) => JsonError::Deep(self.most),
+            other => other,
+        }
+    }
+}
+
+/// A member's name.
+#[derive(Clone, Copy)]
+pub struct MemberName<'a>(Name<'a>);
+
+impl MemberName<'_> {
+    /// As [`super::Member::is_named`].
+    #[inline]
+    pub fn folds_to(&self, name: &str) -> bool {
+        self.0.folds_to(name)
+    }
+
+    /// Whether it is exactly `name`.
+    pub fn is(&self, name: &str) -> bool {
+        self.0.is(name)
+    }
+}
+
+impl std::fmt::Debug for MemberName<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("MemberName")
+    }
+}

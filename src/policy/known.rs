@@ -1,0 +1,171 @@
+//! Limits of jobs like which one was seen before: found by one look, and shared.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use super::{JobLimits, JobView, KeyMissing, Policy, PolicySet};
+
+/// More than this many queues, or different sets of limits, are not remembered: names and keys come from
+/// jobs. A thousand busy tenants are far below.
+const MAX: usize = 16_384;
+
+/// What was found out about jobs under one [`PolicySet`], so that it need not be made anew for each.
+#[derive(Default, Debug)]
+pub struct Known {
+    /// The policies that jobs of a queue can meet, by their place in the set.
+    queues: HashMap<Box<str>, Queue>,
+    /// By queue and by what each policy that applies renders.
+    limits: HashMap<Box<str>, Option<JobLimits>>,
+    /// What is looked up; kept for its memory.
+    name: String,
+}
+
+#[derive(Clone, Debug)]
+struct Queue {
+    /// Its number, by which it is named.
+    number: usize,
+    policies: Arc<[usize]>,
+}
+
+impl Known {
+    /// [`PolicySet::limits`] of a job that brings no limits of its own. `policies` is the same set each
+    /// time.
+    pub fn limits(&mut self, policies: &PolicySet, job: &JobView<'_>) -> Option<JobLimits> {
+        let queue = self.queue(policies, job.queue);
+        let mut name = std::mem::take(&mut self.name);
+        name.clear();
+        push_number(queue.number, &mut name);
+        for nth in queue.policies.iter() {
+            if let Some(policy) = policies.policies.get(*nth)
+                && policy.matching.matches(job)
+            {
+                policy.write_name(*nth, job, &mut name);
+            }
+        }
+        let found = match self.limits.get(name.as_str()) {
+            Some(found) => found.clone(),
+            None => {
+                let found = policies.limits(job, &[]);
+                if self.limits.len() >= MAX {
+                    self.limits.clear();
+                }
+                self.limits.insert(name.as_str().into(), found.clone());
+                found
+            }
+        };
+        self.name = name;
+        found
+    }
+
+    fn queue(&mut self, policies: &PolicySet, name: &str) -> Queue {
+        if let Some(known) = self.queues.get(name) {
+            return known.clone();
+        }
+        if self.queues.len() >= MAX {
+            // Their numbers are given again.
+            self.queues.clear();
+            self.limits.clear();
+        }
+        let all = policies.policies.iter().enumerate();
+        let can_match = all.filter(|(_, policy)| policy.matching.can_match_queue(name));
+        let queue = Queue {
+            number: self.queues.len(),
+            policies: can_match.map(|(nth, _)| nth).collect(),
+        };
+        self.queues.insert(name.into(), queue.clone());
+        queue
+    }
+}
+
+/// Appends a number in a form that ends by itself.
+fn push_number(mut number: usize, name: &mut String) {
+    loop {
+        let (rest, digit) = (number >> 6, (number & 0x3F) as u8);
+        let more = if rest > 0 { 0x40 } else { 0 };
+        name.push(char::from(digit | more));
+        if rest == 0 {
+            return;
+        }
+        number = rest;
+    }
+}
+
+impl Policy {
+    /// Appends what tells jobs under this policy, the `nth` of its set, apart; nothing if it skips the job.
+    /// No key has a zero in it.
+    fn write_name(&self, nth: usize, job: &JobView<'_>, name: &mut String) {
+        let before = name.len();
+        push_number(nth, name);
+        let missing = self.key.fill(job, name);
+        name.push('\0');
+        if missing.is_some() && self.key_missing == KeyMissing::Skip {
+            name.truncate(before);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Accept, Feedback, Match, Pattern, Template};
+    use super::*;
+    use crate::json::Json;
+    use crate::limit::{Limits, OnLimit};
+
+    fn policy(name: &str, kind: &str, key: &str, key_missing: KeyMissing) -> Policy {
+        Policy {
+            name: name.into(),
+            matching: Match {
+                kind: vec![Pattern::new(kind)],
+                ..Match::default()
+            },
+            key: Template::new(key).unwrap(),
+            key_missing,
+            limits: Limits {
+                concurrency: Some(1),
+                ..Limits::default()
+            },
+            on_limit: OnLimit::Wait,
+            feedback: Feedback::default(),
+        }
+    }
+
+    #[test]
+    fn what_is_remembered_is_what_would_be_found() {
+        let policies = vec![
+            policy("all", "*", "all", KeyMissing::Shared),
+            policy("tenant", "a.*", "t:{meta.tenant}", KeyMissing::Skip),
+            policy("pair", "*", "p:{meta.tenant}:{queue}", KeyMissing::Shared),
+        ];
+        let set = PolicySet::new(policies, Vec::new(), Accept::Tighten);
+        let none = PolicySet::new(
+            vec![policy("a", "a", "k", KeyMissing::Skip)],
+            Vec::new(),
+            Accept::Tighten,
+        );
+        let (mut known, mut nothing) = (Known::default(), Known::default());
+        let metas = [r#"{"tenant":"x"}"#, r#"{"tenant":"x:q"}"#, "{}"];
+        for _ in 0..2 {
+            for meta in metas {
+                for (queue, kind) in [("q", "a.b"), ("q", "b"), ("q2", "a.b"), ("", "a.c")] {
+                    let job = JobView {
+                        queue,
+                        kind,
+                        meta: Some(Json::parse(meta.as_bytes(), 8).unwrap()),
+                        tenant: None,
+                    };
+                    assert_eq!(known.limits(&set, &job), set.limits(&job, &[]), "{job:?}");
+                    assert_eq!(nothing.limits(&none, &job), None);
+                }
+            }
+        }
+        let job = JobView {
+            queue: "q",
+            kind: "a.b",
+            meta: None,
+            tenant: None,
+        };
+        let (one, same) = (known.limits(&set, &job), known.limits(&set, &job));
+        assert!(Arc::ptr_eq(&one.unwrap().limited, &same.unwrap().limited));
+    }
+}

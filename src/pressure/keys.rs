@@ -1,0 +1,121 @@
+//! How many jobs of each key wait in one queue (`per_key`): no backend tells, so those that were enqueued
+//! here are remembered until they are seen to leave.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+/// More jobs than this are not told apart in one queue.
+const MOST: usize = 100_000;
+
+/// The keys of one queue.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Keys {
+    counts: HashMap<Arc<str>, u64>,
+    /// The jobs that wait, by id.
+    jobs: HashMap<Box<str>, Arc<str>>,
+    /// Their ids, oldest first; some may have left.
+    order: VecDeque<Box<str>>,
+}
+
+impl Keys {
+    /// How many jobs of the key wait or are on their way.
+    pub(super) fn count(&self, key: &str) -> u64 {
+        self.counts.get(key).copied().unwrap_or(0)
+    }
+
+    /// A job of the key is on its way.
+    pub(super) fn reserve(&mut self, key: &Arc<str>) {
+        *self.counts.entry(Arc::clone(key)).or_default() += 1;
+    }
+
+    /// It was not stored.
+    pub(super) fn refused(&mut self, key: &Arc<str>) {
+        self.release(key);
+    }
+
+    /// It was stored under this id; without one nobody would see it leave, so it does not count.
+    pub(super) fn stored(&mut self, key: &Arc<str>, id: Option<&str>) {
+        match id {
+            Some(id) if self.jobs.len() < MOST => {
+                if let Some(earlier) = self.jobs.insert(id.into(), Arc::clone(key)) {
+                    // An id that is used again takes the place of the job that had it.
+                    self.release(&earlier);
+                } else {
+                    self.order.push_back(id.into());
+                }
+            }
+            _ => self.release(key),
+        }
+    }
+
+    /// A job has left.
+    pub(super) fn left(&mut self, id: &str) {
+        if let Some(key) = self.jobs.remove(id) {
+            self.release(&key);
+        }
+    }
+
+    /// No more than `waiting` jobs wait: the oldest of those that are known have left unseen.
+    pub(super) fn at_most(&mut self, waiting: u64) {
+        while self.jobs.len() as u64 > waiting {
+            let Some(oldest) = self.order.pop_front() else {
+                return;
+            };
+            self.left(&oldest);
+        }
+        while (self.order.front()).is_some_and(|oldest| !self.jobs.contains_key(oldest)) {
+            self.order.pop_front();
+        }
+    }
+
+    fn release(&mut self, key: &Arc<str>) {
+        if let Some(count) = self.counts.get_mut(key) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_key_counts_its_own() {
+        let mut keys = Keys::default();
+        let [a, b]: [Arc<str>; 2] = ["a", "b"].map(Arc::from);
+        let store = |keys: &mut Keys, key, id: &str| {
+            keys.reserve(key);
+            keys.stored(key, Some(id));
+        };
+        store(&mut keys, &a, "1");
+        store(&mut keys, &b, "2");
+        store(&mut keys, &a, "3");
+        keys.reserve(&a);
+        assert_eq!(
+            (keys.count("a"), keys.count("b"), keys.count("c")),
+            (3, 1, 0)
+        );
+        keys.refused(&a);
+        keys.left("3");
+        keys.left("3");
+        assert_eq!(keys.count("a"), 1);
+        store(&mut keys, &b, "4");
+        keys.at_most(2);
+        assert_eq!(
+            (keys.count("a"), keys.count("b")),
+            (0, 2),
+            "the oldest is gone"
+        );
+        keys.at_most(0);
+        assert!(keys.counts.is_empty() && keys.jobs.is_empty() && keys.order.is_empty());
+        keys.reserve(&a);
+        keys.stored(&a, None);
+        assert_eq!(keys.count("a"), 0);
+        store(&mut keys, &a, "5");
+        store(&mut keys, &b, "5");
+        assert_eq!((keys.count("a"), keys.count("b")), (0, 1));
+    }
+}

@@ -1,0 +1,240 @@
+//! A FETCH as its worker sent it, and as the backend is asked.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::DEPTH;
+use crate::hold::Lane;
+use crate::json::{Json, JsonError, Kind, MemberName, Reader, quote};
+
+/// What a FETCH asks for.
+#[derive(Debug)]
+pub(super) struct Asked {
+    /// The queues, in order; at least one.
+    pub(super) queues: Vec<Arc<str>>,
+    /// The most jobs.
+    pub(super) count: usize,
+    /// The worker's own id, if it says one.
+    pub(super) worker_id: Option<Arc<str>>,
+    /// The visibility it asks for.
+    pub(super) visibility: Option<Duration>,
+    places: Places,
+}
+
+/// What of a FETCH is said to the backend in other words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum What {
+    Queues,
+    Count,
+    WorkerId,
+}
+
+/// Where a FETCH says what is said in other words, in the order of its text.
+#[derive(Debug, Default)]
+struct Places {
+    found: Vec<(What, Range<usize>)>,
+    /// Where the object ends; there is at least one member in it.
+    end: usize,
+}
+
+impl What {
+    fn of(name: MemberName<'_>) -> Option<What> {
+        if name.folds_to("queues") {
+            Some(What::Queues)
+        } else if name.folds_to("count") || name.folds_to("batch_size") {
+            Some(What::Count)
+        } else if name.folds_to("worker_id") {
+            Some(What::WorkerId)
+        } else {
+            None
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            What::Queues => "queues",
+            What::Count => "count",
+            What::WorkerId => "worker_id",
+        }
+    }
+}
+
+impl Asked {
+    /// Reads a FETCH; `None`: it is not one that we understand, and the backend will say so.
+    pub(super) fn read(body: &[u8]) -> Option<Asked> {
+        let mut reader = Reader::new(body, DEPTH).ok()?;
+        let mut places = Places::default();
+        let (mut queues, mut count, mut batch) = (None, None, None);
+        let (mut worker_id, mut visibility) = (None, None);
+        let whole = reader.members(|name, reader| {
+            let what = What::of(name);
+            let value = match what {
+                Some(What::Queues) => names(reader, &mut queues)?,
+                _ => reader.value()?,
+            };
+            match what {
+                Some(What::Count) if name.folds_to("count") => count = Some(value),
+                Some(What::Count) => batch = Some(value),
+                Some(What::WorkerId) => worker_id = value.text(),
+                None if name.folds_to("visibility_timeout_ms") => visibility = value.int(),
+                _ => {}
+            }
+            places.found.extend(what.map(|what| (what, value.range())));
+            Ok(())
+        });
+        places.end = whole.ok()?.range().end;
+        reader.end().ok()?;
+        let count = count.or(batch).filter(|count: &Json<'_>| !count.is_null());
+        let visibility = visibility.and_then(|ms| u64::try_from(ms).ok());
+        Some(Asked {
+            queues: queues.filter(|names| !names.is_empty())?,
+            // The backend answers anything else than a whole number by itself; zero and less mean one.
+            count: count.map_or(Some(1), |count| count.int())?.clamp(1, 10_000) as usize,
+            worker_id: worker_id.map(|id| Arc::from(id.as_ref())),
+            visibility: visibility.filter(|ms| *ms > 0).map(Duration::from_millis),
+            places,
+        })
+    }
+
+    /// The same FETCH, of which `body` is the text, for these queues and this many jobs, under `claim_id` if
+    /// there is one; everything else as it came.
+    pub(super) fn rewritten(
+        &self,
+        body: &[u8],
+        lanes: &[Lane],
+        count: usize,
+        claim_id: Option<&str>,
+    ) -> Vec<u8> {
+        let mut text = Vec::with_capacity(body.len() + 64);
+        let say = |what: What, text: &mut Vec<u8>| match what {
+            What::Queues => {
+                for (nth, lane) in lanes.iter().enumerate() {
+                    text.push(if nth == 0 { b'[' } else { b',' });
+                    text.extend_from_slice(quote(&lane.queue).as_bytes());
+                }
+                text.push(b']');
+            }
+            What::Count => text.extend_from_slice(count.to_string().as_bytes()),
+            What::WorkerId => {
+                text.extend_from_slice(quote(claim_id.unwrap_or_default()).as_bytes());
+            }
+        };
+        let said = |what: What| what != What::WorkerId || claim_id.is_some();
+        let piece = |range: Range<usize>| body.get(range).unwrap_or_default();
+        let mut done = 0;
+        let found = self.places.found.iter().filter(|(what, _)| said(*what));
+        for (what, range) in found {
+            text.extend_from_slice(piece(done..range.start));
+            say(*what, &mut text);
+            done = range.end;
+        }
+        // `queues` was found, so there is a member before these.
+        let brace = self.places.end.saturating_sub(1);
+        text.extend_from_slice(piece(done..brace));
+        for what in [What::Count, What::WorkerId] {
+            if said(what) && !self.places.found.iter().any(|(found, _)| *found == what) {
+                text.extend_from_slice(b",\"");
+                text.extend_from_slice(what.name().as_bytes());
+                text.extend_from_slice(b"\":");
+                say(what, &mut text);
+            }
+        }
+        text.extend_from_slice(piece(brace..body.len()));
+        text
+    }
+}
+
+/// Reads a list of names; `None` where it is something else.
+fn names<'a>(
+    reader: &mut Reader<'a>,
+    names: &mut Option<Vec<Arc<str>>>,
+) -> Result<Json<'a>, JsonError> {
+    let mut found = Some(Vec::new());
+    let list = reader.items(|reader| {
+        let name = reader.value()?.text().map(|name| Arc::from(name.as_ref()));
+        found = found.take().zip(name).map(|(mut found, name)| {
+            found.push(name);
+            found
+        });
+        Ok(())
+    })?;
+    *names = found.filter(|_| list.kind() == Kind::Array);
+    Ok(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked_again(body: &str, queues: &[&str], count: usize, claim_id: Option<&str>) -> String {
+        let lanes: Vec<Lane> = queues
+            .iter()
+            .map(|queue| Lane {
+                scope: 0,
+                queue: Arc::from(*queue),
+            })
+            .collect();
+        let asked = Asked::read(body.as_bytes()).unwrap();
+        let text = asked.rewritten(body.as_bytes(), &lanes, count, claim_id);
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn what_is_asked() {
+        let asked = Asked::read(
+            br#" {"Queues":["a","b\n"],"batch_size":7,"worker_id":"w","visibility_timeout_ms":5e3} "#,
+        )
+        .unwrap();
+        assert_eq!(asked.queues, [Arc::from("a"), Arc::from("b\n")]);
+        assert_eq!((asked.count, asked.worker_id), (7, Some(Arc::from("w"))));
+        assert_eq!(asked.visibility, Some(Duration::from_secs(5)));
+        for (body, count) in [
+            (r#"{"queues":["a"]}"#, 1),
+            (r#"{"queues":["a"],"count":null,"batch_size":3}"#, 1),
+            (r#"{"queues":["a"],"count":-4}"#, 1),
+            (r#"{"queues":[1],"queues":["a"],"count":99999}"#, 10_000),
+        ] {
+            assert_eq!(Asked::read(body.as_bytes()).unwrap().count, count, "{body}");
+        }
+        for body in [
+            "",
+            "[]",
+            "{}",
+            r#"{"queues":[]}"#,
+            r#"{"queues":"a"}"#,
+            r#"{"queues":["a",1]}"#,
+            r#"{"queues":["a"],"count":1.5}"#,
+            r#"{"queues":["a"]} x"#,
+            r#"{"queues":["a"],"x":}"#,
+        ] {
+            assert!(Asked::read(body.as_bytes()).is_none(), "{body}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_said_in_other_words_changes() {
+        let body = r#" {"x": [1 ], "worker_id" :"w", "queues":["a","b"] ,"count": 5,"y":{} } "#;
+        assert_eq!(
+            asked_again(body, &["b\""], 2, Some("me")),
+            r#" {"x": [1 ], "worker_id" :"me", "queues":["b\""] ,"count": 2,"y":{} } "#
+        );
+        assert_eq!(
+            asked_again(body, &["a", "b"], 5, None),
+            r#" {"x": [1 ], "worker_id" :"w", "queues":["a","b"] ,"count": 5,"y":{} } "#
+        );
+        assert_eq!(
+            asked_again(r#"{"queues":["a"] }"#, &["a"], 1, Some("me")),
+            r#"{"queues":["a"] ,"count":1,"worker_id":"me"}"#
+        );
+        assert_eq!(
+            asked_again(
+                r#"{"queues":[],"queues":["a"],"batch_size":3,"count":4}"#,
+                &["a"],
+                1,
+                None
+            ),
+            r#"{"queues":["a"],"queues":["a"],"batch_size":1,"count":1}"#
+        );
+    }
+}

@@ -1,0 +1,84 @@
+//! Bounds inside a shared queue (9.2): one tenant's burst is no other's trouble.
+
+use http::Method;
+use ojs_throttle::backend::Lax;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::client::{Client, Reply, id};
+use crate::rig::{directly, simulated};
+
+const FILE: &str = "[[queue]]\nname = \"q\"\nmax_depth = 20\n\
+    per_key = { by = \"{meta.tenant_id}\", max_depth = 3 }\n";
+
+fn job(tenant: &str) -> Value {
+    json!({"type": "t", "args": [], "meta": {"tenant_id": tenant}, "options": {"queue": "q"}})
+}
+
+async fn offer(client: &Client, tenant: &str) -> Reply {
+    client.post("/ojs/v1/jobs", job(tenant).to_string()).await
+}
+
+fn full(reply: &Reply, tenant: &str) {
+    assert_eq!(reply.status, 429, "{}", reply.text());
+    let error = &reply.json()["error"];
+    assert_eq!(
+        (&error["code"], &error["key"]),
+        (&json!("QUEUE_FULL"), &json!(tenant))
+    );
+    assert_eq!((&error["depth"], &error["bound"]), (&json!(3), &json!(3)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_tenant_has_its_share() {
+    let (pair, client) = simulated(Lax::spec(), FILE).await;
+    let mut of_a = Vec::new();
+    for _ in 0..3 {
+        let reply = offer(&client, "a").await;
+        assert_eq!(reply.status, 201);
+        of_a.push(reply.json()["job"]["id"].as_str().unwrap().to_owned());
+    }
+    full(&offer(&client, "a").await, "a");
+    for tenant in ["b", "b", "b", "c"] {
+        assert_eq!(offer(&client, tenant).await.status, 201);
+    }
+    // A batch is all or nothing over keys too.
+    let batch = json!({"jobs": [job("c"), job("b")]}).to_string();
+    full(&client.post("/ojs/v1/jobs/batch", batch).await, "b");
+    assert_eq!(offer(&client, "c").await.status, 201);
+    // Fetched, cancelled, and gone behind our back: each makes room for its tenant.
+    let first = client.fetch("q", 1).await;
+    assert_eq!(id(&first[0]), of_a[0]);
+    assert_eq!(offer(&client, "a").await.status, 201);
+    full(&offer(&client, "a").await, "a");
+    let path = format!("/ojs/v1/jobs/{}", of_a[1]);
+    assert_eq!(
+        client.send(Method::DELETE, &path, &[], "").await.status,
+        200
+    );
+    assert_eq!(offer(&client, "a").await.status, 201);
+    full(&offer(&client, "a").await, "a");
+    let fetch = json!({"queues": ["q"], "count": 2, "worker_id": "around"});
+    directly(&pair.behind.backend, "/ojs/v1/workers/fetch", fetch).await;
+    sleep(std::time::Duration::from_millis(120)).await;
+    assert_eq!(offer(&client, "a").await.status, 201);
+    pair.stop().await;
+}
+
+/// Held jobs are their tenant's until a worker has them.
+#[tokio::test(start_paused = true)]
+async fn held_jobs_are_their_tenant_s() {
+    let limits = "[[policy]]\nname = \"p\"\nkey = \"p:{type}\"\nconcurrency = 1\n";
+    let (pair, client) = simulated(Lax::spec(), &format!("{FILE}{limits}")).await;
+    for _ in 0..3 {
+        assert_eq!(offer(&client, "a").await.status, 201);
+    }
+    let out = client.fetch("q", 3).await;
+    assert_eq!(out.len(), 1, "two are held");
+    assert_eq!(offer(&client, "a").await.status, 201);
+    full(&offer(&client, "a").await, "a");
+    client.ack(id(&out[0])).await;
+    assert_eq!(client.fetch("q", 1).await.len(), 1);
+    assert_eq!(offer(&client, "a").await.status, 201);
+    pair.stop().await;
+}

@@ -1,0 +1,160 @@
+//! Events (10.1) and metrics (10.2), and the two bounds by time.
+
+use std::time::Duration;
+
+use ojs_throttle::backend::Lax;
+use serde_json::json;
+use tokio::time::sleep;
+
+use crate::listen::{Heard, Listener};
+use crate::rig::{full, measured, simulated};
+
+const STREAM: &str = "/ojs/v1/events/stream?types=backpressure.*";
+
+fn told(heard: &[Heard]) -> Vec<(&str, serde_json::Value)> {
+    let each = heard.iter();
+    each.map(|heard| (heard.event.as_str(), heard.data["data"].clone()))
+        .collect()
+}
+
+/// BP-004 and its like: edges, each with exactly the fields of the text.
+#[tokio::test(start_paused = true)]
+async fn edges_are_told_once() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    client
+        .bound("q", json!({"max_depth": 5, "warning_threshold": 0.8}))
+        .await;
+    let mut stream = Listener::open(&client, STREAM, &[]).await;
+    assert_eq!(stream.status, 200);
+    assert_eq!(stream.headers["content-type"], "text/event-stream");
+    client.fill("q", 3).await;
+    assert!(stream.so_far().await.is_empty());
+    client.fill("q", 2).await;
+    for _ in 0..5 {
+        full(&client.offer("q").await, "q", 5);
+    }
+    let heard = stream.so_far().await;
+    let warning = json!({"queue": "q", "depth": 4, "bound": 5});
+    let rejected = json!({"queue": "q", "depth": 5, "bound": 5, "job_type": "t.x"});
+    let expected = [
+        ("backpressure.warning", warning),
+        ("backpressure.rejected", rejected),
+    ];
+    assert_eq!(told(&heard), expected);
+    assert_eq!(heard[0].data["subject"], "q");
+    assert_eq!(heard[0].data["queue"], "q");
+    // Nobody enqueues any more: it is known all the same that it is well again.
+    client.fetch("q", 3).await;
+    let heard = stream.next().await;
+    let cleared = json!({"queue": "q", "depth": 2, "bound": 5});
+    assert_eq!(heard.id.as_deref(), heard.data["id"].as_str());
+    assert_eq!(told(&[heard]), [("backpressure.cleared", cleared)]);
+    sleep(Duration::from_millis(2_500)).await;
+    client.fill("q", 3).await;
+    full(&client.offer("q").await, "q", 5);
+    let kinds: Vec<String> = stream.so_far().await.into_iter().map(|h| h.event).collect();
+    assert_eq!(kinds, ["backpressure.warning", "backpressure.rejected"]);
+    pair.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_job_is_told() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    client
+        .bound(
+            "q",
+            json!({"max_depth": 2, "strategy": "drop_oldest", "warning_threshold": 1}),
+        )
+        .await;
+    let mut stream = Listener::open(
+        &client,
+        "/ojs/v1/events/stream?types=backpressure.dropped",
+        &[],
+    )
+    .await;
+    let jobs = client.fill("q", 4).await;
+    let heard = stream.so_far().await;
+    let dropped = |job: &str| {
+        let data = json!({"queue": "q", "job_id": job, "job_type": "t.x"});
+        ("backpressure.dropped", data)
+    };
+    assert_eq!(told(&heard), [dropped(&jobs[0]), dropped(&jobs[1])]);
+    assert_eq!(heard[1].data["subject"], *jobs[1]);
+    pair.stop().await;
+}
+
+/// BP-R005 and the counters.
+#[tokio::test(start_paused = true)]
+async fn pressure_is_measured() {
+    let file = "[[queue]]\nname = \"q\"\nmax_depth = 4\n[[queue]]\nname = \"d\"\nmax_depth = 2\nstrategy = \"drop_oldest\"\n";
+    let (client, admin) = measured(file).await;
+    client.fill("d", 4).await;
+    client.fill("q", 3).await;
+    let page = admin.get("/metrics").await.text();
+    assert!(
+        page.contains("ojs_backpressure_pressure{queue=\"q\"} 0.75"),
+        "{page}"
+    );
+    assert!(!page.contains("ojs_backpressure_rejected_total{"), "{page}");
+    client.fill("q", 1).await;
+    client.offer("q").await;
+    client.offer_all(&["q", "q"]).await;
+    let page = admin.get("/metrics").await.text();
+    assert!(
+        page.contains("ojs_backpressure_pressure{queue=\"q\"} 1\n"),
+        "{page}"
+    );
+    assert!(
+        page.contains("ojs_backpressure_rejected_total{queue=\"q\"} 2"),
+        "{page}"
+    );
+    client.fetch("q", 4).await;
+    let page = admin.get("/metrics").await.text();
+    assert!(
+        page.contains("ojs_backpressure_pressure{queue=\"q\"} 0\n"),
+        "{page}"
+    );
+    let dropped = "ojs_backpressure_dropped_total{queue=\"d\"} 2";
+    assert!(page.contains(dropped), "{page}");
+}
+
+/// `max_age`: refused while the oldest waits too long.
+#[tokio::test(start_paused = true)]
+async fn old_jobs_keep_new_ones_out() {
+    let config = "[[queue]]\nname = \"q\"\nmax_age = \"10s\"\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    client.fill("q", 1).await;
+    sleep(Duration::from_secs(6)).await;
+    client.fill("q", 1).await;
+    sleep(Duration::from_secs(6)).await;
+    let reply = client.offer("q").await;
+    assert_eq!(reply.status, 429, "{}", reply.text());
+    let error = &reply.json()["error"];
+    assert_eq!(
+        (&error["bound"], &error["depth"], &error["unit"]),
+        (&json!(10), &json!(12), &json!("seconds"))
+    );
+    client.fetch("q", 1).await;
+    sleep(Duration::from_millis(120)).await;
+    client.fill("q", 1).await;
+    pair.stop().await;
+}
+
+/// `max_wait`: refused when a new job could not start in time under the queue's own limits.
+#[tokio::test(start_paused = true)]
+async fn jobs_that_would_wait_too_long_are_refused() {
+    let config =
+        "[[queue]]\nname = \"q\"\nmax_wait = \"5s\"\nthrottle = { limit = 2, period = \"1s\" }\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    client.fill("q", 11).await;
+    let reply = client.offer("q").await;
+    assert_eq!(reply.status, 429, "{}", reply.text());
+    assert_eq!(reply.json()["error"]["bound"], 5);
+    let mut got = 0;
+    while got < 2 {
+        got += client.fetch("q", 1).await.len();
+        sleep(Duration::from_millis(100)).await;
+    }
+    client.fill("q", 1).await;
+    pair.stop().await;
+}

@@ -1,0 +1,105 @@
+//! Four clients of our own that send what the official SDKs send, when they send it, and take answers
+//! as they do. They produce and work through the sidecar, before backends of each kind.
+//!
+//! `cargo test --test sdks simulated::python_day` runs one; `SEED=7` in the environment picks its
+//! backend.
+
+#[path = "sdks/backends.rs"]
+mod backends;
+#[path = "sdks/client.rs"]
+mod client;
+#[path = "sdks/days.rs"]
+mod days;
+#[path = "sdks/go.rs"]
+mod go;
+#[expect(
+    dead_code,
+    unused_imports,
+    reason = "the harness has workers and jobs of its own"
+)]
+mod harness;
+#[path = "sdks/javascript.rs"]
+mod javascript;
+#[path = "sdks/office.rs"]
+mod office;
+#[path = "sdks/python.rs"]
+mod python;
+#[path = "sdks/reactions.rs"]
+mod reactions;
+#[path = "sdks/recorded.rs"]
+mod recorded;
+#[path = "sdks/rust.rs"]
+mod rust;
+#[path = "sdks/sdk.rs"]
+mod sdk;
+#[path = "sdks/stage.rs"]
+mod stage;
+#[path = "traffic/wire.rs"]
+mod wire;
+#[path = "sdks/worker.rs"]
+mod worker;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use harness::Scenario;
+
+// Each seed is a backend: those of the days try all of them.
+scenarios! {
+    days::javascript_day: 36 limit real;
+    days::python_day: 36 limit real;
+    days::go_day: 36 limit real;
+    days::rust_day: 36 limit real;
+    days::javascript_sigterm: 12 limit real;
+    days::python_sigterm: 12 limit real;
+    days::go_sigterm: 12 limit real;
+    days::rust_sigterm: 12 limit real;
+    days::javascript_sigint: 5;
+    days::python_sigint: 5;
+    days::go_sigint: 5;
+    days::rust_sigint: 12 limit real;
+    days::javascript_trouble: 5 limit;
+    days::python_trouble: 5 limit;
+    days::go_trouble: 5 limit;
+    days::rust_trouble: 5 limit;
+    days::javascript_restart: 10 limit;
+    days::python_half_an_ack: 5;
+    days::javascript_unrepaired: 1;
+    days::python_restart: 10 limit;
+    days::python_unrepaired: 1;
+    days::go_restart: 10 limit;
+    days::go_unrepaired: 1;
+    days::rust_restart: 10 limit;
+    days::rust_unrepaired: 1;
+}
+
+fn by_name(name: &str) -> Scenario {
+    all()
+        .into_iter()
+        .find(|scenario| scenario.name == name)
+        .expect("a scenario of that name")
+}
+
+/// Runs scenarios on a few threads, each with a runtime of its own.
+fn spread(wanted: impl Fn(&Scenario) -> bool, run: impl Fn(&Scenario) + Sync) {
+    let scenarios: Vec<Scenario> = all().into_iter().filter(wanted).collect();
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while let Some(scenario) = scenarios.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    run(scenario);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn over_real_sockets() {
+    spread(|scenario| scenario.real, Scenario::go_real);
+}
+
+#[test]
+fn without_limits_the_judges_see_it() {
+    spread(|scenario| scenario.limits, Scenario::must_break);
+}
