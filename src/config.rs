@@ -20,6 +20,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use crate::store::guard::OnStoreError;
+
 use crate::policy::PolicySet;
 use crate::pressure::FileBounds;
 
@@ -36,6 +38,7 @@ pub const LONGEST_WAIT: Duration = Duration::from_secs(25);
 const LONGEST_FILE: u64 = 1 << 20;
 
 const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(30);
+const STORE_TIMEOUT: Duration = Duration::from_millis(250);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Everything, ready to run with.
@@ -46,7 +49,7 @@ pub struct Settings {
     /// How the backend is reached and what is known of it.
     pub upstream: Upstream,
     /// Where usage is kept.
-    pub store: StoreUrl,
+    pub store: StoreSettings,
     /// How long a FETCH may take on our account.
     pub fetch: Fetch,
     /// Claimed jobs that wait.
@@ -180,11 +183,40 @@ pub enum Heartbeat {
 }
 
 /// `[store]`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoreSettings {
+    /// Where usage is kept.
+    pub url: StoreUrl,
+    /// Sidecars with the same one on the same store share their budgets.
+    pub namespace: String,
+    /// The longest that a call may take.
+    pub timeout: Duration,
+    /// What happens while the store is lost.
+    pub on_store_error: OnStoreError,
+    /// The PEM file of the roots to trust in place of the system's.
+    pub ca_file: Option<PathBuf>,
+}
+
+/// Where usage is kept.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum StoreUrl {
     /// `memory:`: in this process.
     #[default]
     Memory,
+    /// `redis://` and the like: one budget for all sidecars that share it. It may have a password.
+    Redis(Secret),
+}
+
+impl Default for StoreSettings {
+    fn default() -> StoreSettings {
+        StoreSettings {
+            url: StoreUrl::Memory,
+            namespace: "ojs-throttle".to_owned(),
+            timeout: STORE_TIMEOUT,
+            on_store_error: OnStoreError::default(),
+            ca_file: None,
+        }
+    }
 }
 
 /// `[fetch]`.
@@ -330,7 +362,7 @@ impl Settings {
         Settings {
             server: Server::default(),
             upstream: Upstream::new(upstream),
-            store: StoreUrl::default(),
+            store: StoreSettings::default(),
             fetch: Fetch::default(),
             hold: Hold::default(),
             settle: Settle::default(),

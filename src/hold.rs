@@ -85,6 +85,8 @@ pub struct Episode {
     pub key: Key,
     /// Which of their limits.
     pub strategy: Strategy,
+    /// Since when it waits for them, as far as is known.
+    pub since: Instant,
 }
 
 impl Held {
@@ -528,6 +530,13 @@ impl Hold {
         }
         state.take_in_hand(&taken);
         taken
+    }
+
+    /// Whether no worker has asked for the lane's jobs for so long.
+    pub fn is_idle(&self, lane: &Lane, idle: Duration, now: Instant) -> bool {
+        let state = self.state();
+        let queue = state.queues.get(lane);
+        queue.is_none_or(|queue| now.duration_since(queue.fetched_at) >= idle)
     }
 
     /// The waiting and hidden jobs, each with when the backend last said that it is ours.

@@ -59,7 +59,7 @@
 //! admin    -> metrics proxy server
 //! server   -> net proxy::body proxy::respond upstream
 //! proxy    -> duration events hold json limit metrics ojs policy pressure store upstream
-//! config   -> duration limit policy pressure
+//! config   -> duration limit policy pressure store
 //! pressure -> duration json limit policy
 //! hold     -> limit policy store
 //! events   -> duration json limit metrics ojs

@@ -8,6 +8,7 @@
 mod block;
 mod calendar;
 mod pace;
+mod packed;
 mod ring;
 mod shut;
 mod state;
@@ -174,6 +175,27 @@ impl WindowKind {
             WindowKind::Fixed => Some(Edges::fixed(period, now)),
             WindowKind::Calendar(unit, zone) => Some(Edges::calendar(*unit, zone, now)),
         }
+    }
+
+    /// All that tells it from other kinds, for stores: `""`, `fixed`, `P1D Europe/Oslo`.
+    pub fn code(&self) -> String {
+        match self {
+            WindowKind::Sliding => String::new(),
+            WindowKind::Fixed => "fixed".to_owned(),
+            WindowKind::Calendar(unit, zone) => format!("{} {}", unit.iso(), zone.name()),
+        }
+    }
+
+    /// The kind of a [`WindowKind::code`].
+    pub fn of_code(code: &str) -> Option<WindowKind> {
+        match code {
+            "" => return Some(WindowKind::Sliding),
+            "fixed" => return Some(WindowKind::Fixed),
+            _ => {}
+        }
+        let (unit, zone) = code.split_once(' ')?;
+        let unit = Unit::ALL.into_iter().find(|known| known.iso() == unit)?;
+        Some(WindowKind::Calendar(unit, Zone::new(zone).ok()?))
     }
 
     /// Its name in settings and bodies.

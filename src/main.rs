@@ -28,7 +28,7 @@ use ojs_throttle::config::{self, LogFormat, Overrides, Settings};
 use ojs_throttle::demo::picture::Style;
 use ojs_throttle::demo::{self, Options};
 use ojs_throttle::net::Net;
-use ojs_throttle::run::{Env, Running, Stop};
+use ojs_throttle::run::{Env, Running, Stop, open_store};
 use ojs_throttle::store::memory::MemoryStore;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
@@ -181,11 +181,11 @@ async fn serve(
     let upstream = settings.upstream.url.to_string();
     let policies = settings.policies.policies().len();
     let queues = settings.policies.queues().len();
-    let store = Arc::new(MemoryStore::new(unix_micros()));
+    let seed = seed();
     let env = Env {
         net: Net::Tcp,
-        store,
-        seed: seed(),
+        store: open_store(&settings.store, seed, unix_micros()).await?,
+        seed,
         reset,
     };
     let mut running = Running::start(settings, env).await?;

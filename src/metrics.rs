@@ -43,6 +43,8 @@ struct Inner {
     held: Gauge,
     held_bytes: Gauge,
     capacity: Gauge,
+    store_up: Gauge,
+    siblings: Gauge,
     slots: Gauge,
     fetch_wait: Histogram,
     claimed: Counter,
@@ -116,6 +118,8 @@ pub enum Event {
     SlotReclaimed,
     /// A running job was found that this sidecar had not handed out, and was given its slots.
     SlotAdopted,
+    /// A held job of a sibling was taken over.
+    HoldAdopted,
     /// The backend answered FETCH with something that is no FETCH reply; it was passed on.
     Nonsense,
     /// An ACK or nack was sent again inside the sidecar.
@@ -141,6 +145,7 @@ impl Event {
             Event::HoldLost => ("ojs_throttle_hold_lost_total", None),
             Event::SlotReclaimed => ("ojs_throttle_slots_reclaimed_total", None),
             Event::SlotAdopted => ("ojs_throttle_slots_adopted_total", None),
+            Event::HoldAdopted => ("ojs_throttle_hold_adopted_total", None),
             Event::Nonsense => ("ojs_throttle_upstream_nonsense_total", None),
             Event::SettleRetried => ("ojs_throttle_settle_retries_total", None),
             Event::SettleReplayed => ("ojs_throttle_settle_replays_total", None),
@@ -249,6 +254,18 @@ const DESCRIPTIONS: &[(&str, &str)] = &[
         "Running jobs found after a restart and given their slots.",
     ),
     (
+        "ojs_throttle_hold_adopted_total",
+        "Held jobs of other sidecars that were taken over.",
+    ),
+    (
+        "ojs_throttle_store_up",
+        "Whether the store answers; at 0 limits go on as store.on_store_error says.",
+    ),
+    (
+        "ojs_throttle_siblings",
+        "Other sidecars that share the store and live.",
+    ),
+    (
         "ojs_throttle_upstream_nonsense_total",
         "FETCH replies that could not be read and were passed on.",
     ),
@@ -325,6 +342,8 @@ impl Metrics {
             overrides: gauge(&recorder, "ojs_throttle_overrides_active", vec![]),
             held: gauge(&recorder, "ojs_throttle_held_jobs", vec![]),
             held_bytes: gauge(&recorder, "ojs_throttle_held_bytes", vec![]),
+            store_up: gauge(&recorder, "ojs_throttle_store_up", vec![]),
+            siblings: gauge(&recorder, "ojs_throttle_siblings", vec![]),
             capacity: gauge(&recorder, "ojs_throttle_hold_capacity", vec![]),
             slots: gauge(&recorder, "ojs_throttle_slots", vec![]),
             fetch_wait: histogram(&recorder, "ojs_throttle_fetch_wait_seconds", vec![]),
@@ -564,6 +583,12 @@ impl Metrics {
     /// Events went past a subscriber that did not keep up.
     pub fn events_lost(&self, events: u64) {
         self.0.events_lost.increment(events);
+    }
+
+    /// Whether the store answers, and how many others share it.
+    pub fn store(&self, is_lost: bool, siblings: usize) {
+        self.0.store_up.set(f64::from(u8::from(!is_lost)));
+        self.0.siblings.set(siblings as f64);
     }
 
     /// How many limits are set over HTTP.

@@ -38,6 +38,7 @@ mod drop;
 mod enqueue;
 mod feedback;
 mod fetch;
+mod gated;
 mod handout;
 mod heartbeat;
 mod job;
@@ -56,6 +57,7 @@ mod scope;
 mod service;
 mod settle;
 mod shape;
+mod siblings;
 mod start;
 mod stream;
 mod sweep;
@@ -177,6 +179,7 @@ pub struct Sidecar {
     paused: Mutex<HashMap<Arc<str>, Instant>>,
     settled: settle::Undelivered,
     vendors: feedback::Refusals,
+    gated: gated::Gated,
     named: limits::Named,
     /// The worker id under which limited queues are claimed.
     name: Arc<str>,
@@ -187,6 +190,10 @@ pub struct Sidecar {
     learnt: OnceCell<()>,
     /// Until when heartbeats of unknown jobs are looked up: jobs that ran before this sidecar started.
     adopting: Mutex<Adopting>,
+    /// Where siblings have held jobs for workers of ours.
+    offered: siblings::Offered,
+    /// Held jobs that siblings hid, and since when.
+    hidden: Mutex<HashMap<Arc<str>, Instant>>,
 }
 
 /// Which unknown jobs of heartbeats were looked up already.
@@ -224,6 +231,7 @@ impl Sidecar {
         });
         Arc::new(Sidecar {
             live: ArcSwap::from_pointee(Live::new(settings, policies)),
+            scopes: Scopes::new(store.is_shared()),
             store,
             hold,
             pressure,
@@ -232,10 +240,10 @@ impl Sidecar {
             events: Events::new(name, metrics.clone()),
             metrics,
             backend,
-            scopes: Scopes::default(),
             paused: Mutex::default(),
             settled: settle::Undelivered::default(),
             vendors: feedback::Refusals::default(),
+            gated: gated::Gated::default(),
             named: limits::Named::default(),
             name: Arc::from(name),
             claims: AtomicU64::new(1),
@@ -249,6 +257,8 @@ impl Sidecar {
                 lists: 0,
                 ended: HashSet::new(),
             }),
+            offered: siblings::Offered::default(),
+            hidden: Mutex::default(),
         })
     }
 
@@ -309,6 +319,8 @@ impl Sidecar {
             self.hold_max(),
             &waiting,
         );
+        self.metrics
+            .store(self.store.is_lost(), self.store.siblings());
         self.metrics.overrides(self.store.overrides().len());
         self.measure_pressure();
     }
@@ -413,6 +425,7 @@ impl Sidecar {
             .clear();
         self.settled.clear();
         self.named.clear();
+        self.gated.clear();
         self.metrics.clear();
         // Only the memory store can be behind this, and it does not fail.
         let _cleared = self.store.set(crate::store::Change::Clear).await;

@@ -25,8 +25,10 @@ use crate::store::Store;
 use crate::upstream::{self, Target, Upstream};
 
 mod reload;
+mod storage;
 
 pub use reload::{Outcome, Reload};
+pub use storage::open_store;
 
 use reload::Following;
 
@@ -123,7 +125,7 @@ impl Running {
             Arc::clone(&env.store),
             backend(&settings.upstream),
             metrics.clone(),
-            &format!("ojs-throttle-{:016x}", env.seed),
+            &storage::name(env.seed),
         );
         let reload = Reload::new(settings.clone(), Arc::clone(&sidecar), env.reset);
         Ok(Running {
@@ -225,7 +227,7 @@ impl Running {
         ));
         tasks.spawn({
             let (proxy, sweeping) = (proxy.clone(), sweeping.clone());
-            async move { proxy.sweep(sweeping).await }
+            async move { proxy.attend(sweeping).await }
         });
         tasks.spawn(follow(self.following, sweeping.clone()));
         self.readiness.ready();

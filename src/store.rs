@@ -21,8 +21,11 @@
 mod clock;
 pub mod faulty;
 mod fleet;
+pub mod guard;
 pub mod memory;
 mod overrides;
+mod record;
+pub mod redis;
 
 pub use crate::limit::Room;
 pub use clock::Clock;
@@ -261,12 +264,40 @@ pub struct Usage {
     pub shut_until: Option<Timestamp>,
 }
 
+impl Usage {
+    /// What a key's state says under these limits; `None`: nothing is used.
+    pub(crate) fn of(
+        state: &crate::limit::KeyState,
+        limits: &crate::limit::Limits,
+        now: Timestamp,
+    ) -> Option<Usage> {
+        if state.idle(now) {
+            return None;
+        }
+        let throttle = limits.throttle.as_ref();
+        Some(Usage {
+            active: state.active(),
+            windows: limits
+                .rates
+                .iter()
+                .map(|rate| state.counted(rate, now))
+                .collect(),
+            next_start: throttle.and_then(|throttle| state.next_start(throttle, now)),
+            shut_until: state.is_shut(now).map(|shut| shut.until),
+        })
+    }
+}
+
 /// The store could not answer. The memory store never says this.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum StoreError {
     /// It is not reachable, or refused.
     #[error("the store is not available: {0}")]
     Unavailable(String),
+    /// It answers, and cannot be used as it is: the user lacks rights, it is too old, something else is
+    /// under our keys.
+    #[error("the store cannot be used: {0}")]
+    Unusable(String),
     /// It took too long; the operation may still have been done.
     #[error("the store did not answer in time")]
     Timeout,
@@ -330,9 +361,39 @@ pub trait Store: std::fmt::Debug + Send + Sync {
     /// One step on a number that all sidecars share; it is 0 where nobody set it.
     fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number>;
 
+    /// Keeps for all sidecars that a queue was paused or resumed through this one, and tells them.
+    fn pause<'a>(&'a self, queue: &'a str, paused: bool) -> Answer<'a, ()> {
+        Answer::later(async move {
+            let step = Step::Put {
+                value: i64::from(paused),
+                version: None,
+            };
+            self.number(&fleet::paused(queue), step).await?;
+            Ok(())
+        })
+    }
+
+    /// Whether a queue was paused through some sidecar, and not resumed through one.
+    fn is_paused<'a>(&'a self, queue: &'a str) -> Answer<'a, bool> {
+        Answer::later(async move {
+            let number = self.number(&fleet::paused(queue), Step::Read).await?;
+            Ok(number.value != 0)
+        })
+    }
+
+    /// Whether other sidecars may share it: then rows of held jobs are put there as soon as they are held.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     /// How many other sidecars live, as far as is known here.
     fn siblings(&self) -> usize {
         0
+    }
+
+    /// Whether the store does not answer, and [`guard::OnStoreError`] says what happens.
+    fn is_lost(&self) -> bool {
+        false
     }
 
     /// Held rows of siblings in a lane that are overdue or were offered (`until` in the past), and not
@@ -345,8 +406,19 @@ pub trait Store: std::fmt::Debug + Send + Sync {
     /// Puts our rows back as they are, those out with their slots, and from then on goes by what the
     /// store knows. Done at the start (with no rows), after [`StoreError::Wiped`] and after an outage.
     fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
-        let _known = rows;
-        Answer::now(())
+        Answer::later(async move {
+            for row in rows {
+                let claimed = &row.claimed;
+                match row.place {
+                    Place::Held => drop(self.take(&[claimed], 0).await?),
+                    Place::Out => {
+                        let (claimed, until) = (claimed.clone(), row.until);
+                        self.set(Change::Adopt { claimed, until }).await?;
+                    }
+                }
+            }
+            Ok(())
+        })
     }
 
     /// The next thing a sibling did that matters here. One caller at a time; dropping it loses nothing.

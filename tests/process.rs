@@ -11,6 +11,9 @@ mod http;
 #[path = "process/relay.rs"]
 mod relay;
 
+#[path = "process/hole.rs"]
+mod hole;
+
 #[path = "process/cli.rs"]
 mod cli;
 
@@ -37,3 +40,9 @@ mod events;
 
 #[path = "process/reload.rs"]
 mod reload;
+
+#[path = "stores/server.rs"]
+mod server;
+
+#[path = "process/redis_fleet.rs"]
+mod redis_fleet;

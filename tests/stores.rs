@@ -8,7 +8,13 @@ mod contract;
 mod fleet;
 #[path = "stores/memory.rs"]
 mod memory;
+#[path = "stores/redis.rs"]
+mod redis;
+#[path = "stores/redis_faults.rs"]
+mod redis_faults;
 #[path = "stores/rig.rs"]
 mod rig;
 #[path = "stores/sequences.rs"]
 mod sequences;
+#[path = "stores/server.rs"]
+mod server;

@@ -230,7 +230,15 @@ const FIXED: &[(&str, Same)] = &[
     ("upstream.heartbeat", |a, b| {
         a.upstream.heartbeat == b.upstream.heartbeat
     }),
-    ("store.url", |a, b| a.store == b.store),
+    ("store.url", |a, b| a.store.url == b.store.url),
+    ("store.namespace", |a, b| {
+        a.store.namespace == b.store.namespace
+    }),
+    ("store.timeout", |a, b| a.store.timeout == b.store.timeout),
+    ("store.on_store_error", |a, b| {
+        a.store.on_store_error == b.store.on_store_error
+    }),
+    ("store.ca_file", |a, b| a.store.ca_file == b.store.ca_file),
     ("metrics.top_keys", |a, b| {
         a.metrics.top_keys == b.metrics.top_keys
     }),

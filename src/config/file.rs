@@ -15,8 +15,8 @@ use super::reader::{Env, Reading, Table};
 use super::report::{Problem, Report};
 use super::{
     BaseUrl, CONNECT_TIMEOUT, ClaimsCount, Fetch, Heartbeat, Hold, LONGEST_WAIT, Liveness,
-    LogFormat, MediaType, Metrics, Overrides, Repairs, Requeue, Secret, Server, Settings, Settle,
-    StoreUrl, UPSTREAM_TIMEOUT, Upstream, limits,
+    LogFormat, MediaType, Metrics, OnStoreError, Overrides, Repairs, Requeue, Secret, Server,
+    Settings, Settle, StoreSettings, StoreUrl, UPSTREAM_TIMEOUT, Upstream, limits,
 };
 
 /// The shortest timeout that makes sense.
@@ -360,19 +360,77 @@ fn ca_file(table: &mut Table<'_>, backend: &Backend) -> Option<PathBuf> {
     Some(path)
 }
 
-fn store(root: &mut Table<'_>) -> StoreUrl {
+fn store(root: &mut Table<'_>) -> StoreSettings {
     let mut table = root.table("store");
-    if let Some(url) = table.expanded("url")
-        && url.text != "memory:"
-    {
-        table.error(
-            &url.span,
-            "`store.url` can only be \"memory:\" in this version",
-            "write \"memory:\", or leave it out",
-        );
-    }
+    let default = StoreSettings::default();
+    let store = StoreSettings {
+        url: store_url(&mut table),
+        namespace: namespace(&mut table).unwrap_or(default.namespace),
+        timeout: table.duration("timeout", default.timeout, LEAST..=Duration::from_secs(10)),
+        on_store_error: table.word(
+            "on_store_error",
+            default.on_store_error,
+            &[
+                OnStoreError::Share,
+                OnStoreError::Closed,
+                OnStoreError::Open,
+            ]
+            .map(|mode| (mode.as_str(), mode)),
+        ),
+        ca_file: readable(&mut table, "ca_file"),
+    };
     table.finish();
+    store
+}
+
+fn store_url(table: &mut Table<'_>) -> StoreUrl {
+    let Some(url) = table.expanded("url").filter(|url| url.text != "memory:") else {
+        return StoreUrl::Memory;
+    };
+    let form = "write \"memory:\" or \"redis://HOST:PORT/DB\"";
+    if url.text.starts_with("redis") || url.text.starts_with("valkey") {
+        // What it says is never repeated: it may have a password in it.
+        if let Err(why) = crate::store::redis::Target::parse(&url.text, None) {
+            table.error(
+                &url.span,
+                format!("`store.url` is not understood: {why}"),
+                form,
+            );
+        }
+        return StoreUrl::Redis(Secret::new(url.text));
+    }
+    table.error(
+        &url.span,
+        "`store.url` names no store of this version",
+        form,
+    );
     StoreUrl::Memory
+}
+
+/// Part of every key of ours, between braces in Redis.
+fn namespace(table: &mut Table<'_>) -> Option<String> {
+    let given = table.text("namespace")?;
+    match crate::limit::Key::new(&given.text) {
+        Ok(_) => Some(given.text),
+        Err(why) => {
+            table.error(
+                &given.span,
+                format!("`store.namespace` cannot be used: {why}"),
+                "the default is \"ojs-throttle\"",
+            );
+            None
+        }
+    }
+}
+
+fn readable(table: &mut Table<'_>, name: &'static str) -> Option<PathBuf> {
+    let given = table.expanded(name)?;
+    let path = PathBuf::from(given.text);
+    if let Err(error) = std::fs::File::open(&path) {
+        let title = format!("`{}` cannot be read: {error}", table.path_of(name));
+        table.error(&given.span, title, "the path of a PEM file");
+    }
+    Some(path)
 }
 
 fn fetch(root: &mut Table<'_>) -> Fetch {

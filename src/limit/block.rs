@@ -1,5 +1,6 @@
 //! A window with edges over one key's starts: where it ends, and how many there were.
 
+use super::packed::{Reader, Writer};
 use super::{EARLY, Edges, Rate, Timestamp, WindowKind};
 
 /// The starts of one key in one fixed or calendar window.
@@ -33,6 +34,35 @@ impl Block {
 
     pub(super) fn is_of(&self, rate: &Rate) -> bool {
         self.period == rate.period.get() && self.kind == rate.window
+    }
+
+    /// Its body, without period and kind.
+    pub(super) fn pack(&self, to: &mut Writer) {
+        to.time(self.edges.starts);
+        to.time(self.edges.ends);
+        to.u32(self.count);
+        to.u32(self.next);
+    }
+
+    pub(super) fn unpack(period: u64, kind: WindowKind, from: &mut Reader<'_>) -> Option<Block> {
+        Some(Block {
+            period,
+            kind,
+            edges: Edges {
+                starts: from.time()?,
+                ends: from.time()?,
+            },
+            count: from.u32()?,
+            next: from.u32()?,
+        })
+    }
+
+    pub(super) fn period(&self) -> u64 {
+        self.period
+    }
+
+    pub(super) fn kind(&self) -> &WindowKind {
+        &self.kind
     }
 
     /// When it is over.

@@ -15,6 +15,7 @@ use governor::nanos::Nanos;
 use governor::state::{NotKeyed, StateStore};
 use governor::{Quota, RateLimiter};
 
+use super::packed::{Reader, Writer};
 use super::{EARLY, Room, Throttle, Timestamp};
 
 /// The longest time in nanoseconds in which a burst may be earned back: 2^61, some 73 years. A
@@ -132,11 +133,35 @@ impl Pace {
         }
     }
 
+    pub(super) fn pack(&self, to: &mut Writer) {
+        to.long(self.earned / 1000);
+        // Below 1000.
+        to.u16((self.earned % 1000) as u16);
+        to.time(self.last);
+    }
+
+    pub(super) fn unpack(from: &mut Reader<'_>) -> Option<Pace> {
+        let (micros, rest) = (from.long()?, u64::from(from.u16()?));
+        Some(Pace {
+            earned: micros.saturating_mul(1000).saturating_add(rest),
+            last: from.time()?,
+        })
+    }
+
     /// The time at which all is earned back, as far as `spacing` can tell: no start leaves more debt
     /// than a whole burst behind, so a limit that was raised does not wait for what the old one
     /// asked for.
     fn earned_under(&self, spacing: &Spacing) -> u64 {
         self.earned.min(nanos(self.last) + spacing.whole())
+    }
+}
+
+impl Throttle {
+    /// Nanoseconds between two starts, and those by which a burst may run ahead of that: what GCRA calls
+    /// its emission interval and its tolerance.
+    pub fn spacing(&self) -> (u64, u64) {
+        let spacing = Spacing::of(self);
+        (spacing.step, spacing.whole() - spacing.step)
     }
 }
 

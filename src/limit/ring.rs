@@ -1,5 +1,6 @@
 //! The starts of a busy window, counted by sub-window.
 
+use super::packed::{Reader, Writer};
 use super::{EARLY, Timestamp};
 
 /// How many sub-windows are kept. With 126 of them to a period and twice [`EARLY`] the oldest that
@@ -38,6 +39,24 @@ impl Ring {
             total: 0,
             counts: [0; SLOTS as usize],
         }
+    }
+
+    pub(super) fn pack(&self, to: &mut Writer) {
+        to.long(self.low);
+        to.time(self.newest.unwrap_or_default());
+        to.u32(self.total);
+        self.counts.iter().for_each(|count| to.u32(*count));
+    }
+
+    pub(super) fn unpack(period: u64, from: &mut Reader<'_>) -> Option<Ring> {
+        let mut ring = Ring::new(period, Timestamp::default());
+        ring.low = from.long()?;
+        ring.newest = from.time().filter(|at| *at != Timestamp::default());
+        ring.total = from.u32()?;
+        for count in &mut ring.counts {
+            *count = from.u32()?;
+        }
+        Some(ring)
     }
 
     /// Forgets what has left by `now`, and says how many starts count.

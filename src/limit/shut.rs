@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU64;
 
+use super::packed::{Reader, Writer};
 use super::{Room, Timestamp};
 
 /// No starts until a time, but for probes where they are wanted.
@@ -30,6 +31,22 @@ impl Shut {
             probe,
             next: probe.map_or(Timestamp::NEVER, |every| now.plus(every.get())),
         }
+    }
+
+    pub(super) fn pack(&self, to: &mut Writer) {
+        to.time(self.since);
+        to.time(self.until);
+        to.long(self.probe.map_or(0, NonZeroU64::get));
+        to.time(self.next);
+    }
+
+    pub(super) fn unpack(from: &mut Reader<'_>) -> Option<Shut> {
+        Some(Shut {
+            since: from.time()?,
+            until: from.time()?,
+            probe: NonZeroU64::new(from.long()?),
+            next: from.time()?,
+        })
     }
 
     /// When something may start, if nothing may at `now`.

@@ -1,5 +1,6 @@
 //! Everything that is known of one key, and the two steps of a start: ask, then take.
 
+use super::packed::{Reader, Writer};
 use super::windows::Windows;
 use super::{
     EARLY, Limits, Measure, Pace, Rate, Refusal, Room, Shut, Strategy, Throttle, Timestamp,
@@ -26,6 +27,30 @@ pub struct Undo {
     then: Timestamp,
     before: Pace,
     after: Pace,
+}
+
+impl Undo {
+    /// All of it as bytes.
+    pub fn pack(&self) -> Vec<u8> {
+        let mut to = Writer::default();
+        to.time(self.at);
+        to.time(self.then);
+        self.before.pack(&mut to);
+        self.after.pack(&mut to);
+        to.0
+    }
+
+    /// What [`Undo::pack`] wrote; `None`: somebody else did.
+    pub fn unpack(bytes: &[u8]) -> Option<Undo> {
+        let from = &mut Reader(bytes);
+        let undo = Undo {
+            at: from.time()?,
+            then: from.time()?,
+            before: Pace::unpack(from)?,
+            after: Pace::unpack(from)?,
+        };
+        from.0.is_empty().then_some(undo)
+    }
 }
 
 impl KeyState {
@@ -211,6 +236,38 @@ impl KeyState {
             && self.is_shut(now).is_none()
             && self.pace.idle(now)
             && self.windows.iter().all(|window| window.count(now) == 0)
+    }
+
+    /// All of it as bytes, with the latest time at which it was looked at.
+    pub fn pack(&self, seen: Timestamp) -> Vec<u8> {
+        let mut to = Writer::default();
+        to.u32(self.active);
+        to.time(seen);
+        self.pace.pack(&mut to);
+        to.byte(u8::from(self.shut.is_some()));
+        if let Some(shut) = &self.shut {
+            shut.pack(&mut to);
+        }
+        self.windows.pack(&mut to);
+        to.0
+    }
+
+    /// What [`KeyState::pack`] wrote; `None`: somebody else did.
+    pub fn unpack(bytes: &[u8]) -> Option<(KeyState, Timestamp)> {
+        let from = &mut Reader(bytes);
+        let (active, seen, pace) = (from.u32()?, from.time()?, Pace::unpack(from)?);
+        let shut = match from.byte()? {
+            0 => None,
+            _ => Some(Box::new(Shut::unpack(from)?)),
+        };
+        let windows = Windows::unpack(from)?;
+        let state = KeyState {
+            pace,
+            shut,
+            windows,
+            active,
+        };
+        from.0.is_empty().then_some((state, seen))
     }
 
     /// The memory it takes, in bytes.

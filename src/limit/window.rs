@@ -1,5 +1,6 @@
 //! A sliding window over one key's starts.
 
+use super::packed::{Reader, Writer};
 use super::ring::Ring;
 use super::{EARLY, Timestamp};
 
@@ -41,6 +42,27 @@ impl Window {
     /// Whether every start is kept as it was. If not, starts count up to 1 % of the period longer.
     pub fn is_exact(&self) -> bool {
         matches!(self.starts, Starts::Each(_))
+    }
+
+    /// Its body, without the period.
+    pub(super) fn pack(&self, to: &mut Writer) {
+        match &self.starts {
+            Starts::Each(log) => log.iter().for_each(|start| to.time(*start)),
+            Starts::Many(ring) => ring.pack(to),
+        }
+    }
+
+    pub(super) fn unpack(period: u64, is_exact: bool, from: &mut Reader<'_>) -> Option<Window> {
+        let starts = if is_exact {
+            let mut log = Vec::with_capacity(from.0.len() / 7);
+            while !from.0.is_empty() {
+                log.push(from.time()?);
+            }
+            Starts::Each(log)
+        } else {
+            Starts::Many(Box::new(Ring::unpack(period, from)?))
+        };
+        Some(Window { period, starts })
     }
 
     /// How many starts count at `now`.

@@ -1,6 +1,7 @@
 //! The windows of one key, one for each period and kind that its jobs name.
 
 use super::block::Block;
+use super::packed::{Reader, Writer};
 use super::{Rate, Timestamp, Window, WindowKind};
 
 /// Windows of one key that are kept for their own sake. Beyond this, a new one takes the place of an
@@ -115,6 +116,54 @@ impl Windows {
             Windows::More(windows) => windows.as_mut_slice(),
         };
         windows.iter_mut().find(|window| window.is_of(rate))
+    }
+
+    pub(super) fn pack(&self, to: &mut Writer) {
+        // There are a few of them, and a window has about half a kilobyte.
+        to.byte(u8::try_from(self.iter().len()).unwrap_or(u8::MAX));
+        for window in self.iter().take(u8::MAX.into()) {
+            let (kind, period, name) = match window {
+                Counted::Sliding(window) => {
+                    (u8::from(!window.is_exact()), window.period(), String::new())
+                }
+                Counted::Edged(block) => (2, block.period(), block.kind().code()),
+            };
+            to.byte(kind);
+            to.long(period);
+            to.byte(u8::try_from(name.len()).unwrap_or(u8::MAX));
+            to.0.extend_from_slice(name.as_bytes());
+            let mut body = Writer::default();
+            match window {
+                Counted::Sliding(window) => window.pack(&mut body),
+                Counted::Edged(block) => block.pack(&mut body),
+            }
+            to.u16(u16::try_from(body.0.len()).unwrap_or(u16::MAX));
+            to.0.append(&mut body.0);
+        }
+    }
+
+    pub(super) fn unpack(from: &mut Reader<'_>) -> Option<Windows> {
+        let mut windows = Vec::new();
+        for _ in 0..from.byte()? {
+            let (kind, period) = (from.byte()?, from.long()?);
+            let name = from.byte()?;
+            let name = std::str::from_utf8(from.take(name.into())?).ok()?;
+            let length = from.u16()?;
+            let body = &mut Reader(from.take(length.into())?);
+            windows.push(match kind {
+                2 => Counted::Edged(Box::new(Block::unpack(
+                    period,
+                    WindowKind::of_code(name)?,
+                    body,
+                )?)),
+                _ => Counted::Sliding(Window::unpack(period, kind == 0, body)?),
+            });
+        }
+        Some(match windows.len() {
+            0 => Windows::None,
+            1 => Windows::One(windows.remove(0)),
+            _ => Windows::More(windows),
+        })
     }
 
     /// The time from which `rate` allows a start, if it allows none at `now`, and how many count.

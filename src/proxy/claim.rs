@@ -206,6 +206,7 @@ impl Proxy {
         held.iter()
             .for_each(|held| sidecar.noted(&held.claimed.limited));
         self.end_earlier(&held).await;
+        sidecar.register(&held).await;
         let mut queues: Vec<Arc<str>> =
             held.iter().map(|held| held.claimed.queue.clone()).collect();
         queues.dedup();
@@ -213,6 +214,7 @@ impl Proxy {
             sidecar.unpause(queue, origin.sent);
         }
         let claimed = sidecar.by_queue(&held);
+        sidecar.gated.claimed(&origin.queues, &mut held);
         sidecar.hold.add(held);
         sidecar.fetched(&claimed, origin.mark, false);
         Some(Kept {

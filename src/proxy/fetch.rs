@@ -60,6 +60,7 @@ impl Proxy {
         let policies = &live.policies;
         let limits = !policies.is_empty()
             || !sidecar.hold.is_empty()
+            || sidecar.offered.any()
             || sidecar.store.overrides().any(Space::Queue);
         let asked = if limits { Asked::read(&body) } else { None };
         let scope = sidecar.scopes.of(&parts.headers);
@@ -74,6 +75,7 @@ impl Proxy {
         };
         let mut sections = Vec::new();
         if let Some(asked) = asked {
+            self.take_over_of(scope, &asked.queues).await;
             sections = self.sections(scope, &asked.queues, policies);
             wanted.understand(asked);
         }
@@ -253,6 +255,9 @@ impl Proxy {
             }
             let waited = Instant::now();
             let (prospect, hint) = self.prospect(sections, &mut shut).await;
+            if out.len() < wanted.count {
+                self.note_shut(wanted.scope, sections, &shut);
+            }
             let ends = !out.is_empty() || sidecar.draining.is_cancelled() || client.has_gone();
             let left = deadline.saturating_duration_since(waited) + Duration::from_micros(EARLY);
             let helps = || prospect.is_by(sidecar.store.now().plus(job::micros(left)));

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, RandomState};
 use std::sync::{Mutex, PoisonError};
 
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
@@ -21,7 +21,8 @@ const MAX: usize = 4096;
 /// The credentials of each scope seen.
 #[derive(Default)]
 pub(super) struct Scopes {
-    hasher: RandomState,
+    /// `None`: all sidecars must come to the same, for they hand each other's held jobs out.
+    hasher: Option<RandomState>,
     known: Mutex<Known>,
 }
 
@@ -46,14 +47,26 @@ impl fmt::Debug for Scopes {
 }
 
 impl Scopes {
+    /// No scopes yet; `is_shared` says whether other sidecars must find the same.
+    pub(super) fn new(is_shared: bool) -> Scopes {
+        Scopes {
+            hasher: (!is_shared).then(RandomState::new),
+            known: Mutex::default(),
+        }
+    }
+
     /// The scope of a request, remembered.
     pub(super) fn of(&self, headers: &HeaderMap) -> u64 {
         let authorization = headers.get(AUTHORIZATION);
         let tenant = headers.get(&TENANT);
-        let scope = self.hasher.hash_one((
+        let credentials = (
             authorization.map(HeaderValue::as_bytes),
             tenant.map(HeaderValue::as_bytes),
-        ));
+        );
+        let scope = match &self.hasher {
+            Some(hasher) => hasher.hash_one(credentials),
+            None => BuildHasherDefault::<DefaultHasher>::default().hash_one(credentials),
+        };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.looks += 1;
         let seen = known.looks;

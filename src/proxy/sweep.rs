@@ -11,6 +11,7 @@ use super::start::{Named, Word};
 use super::{DEFAULT_VISIBILITY, DEPTH, Proxy, Sidecar};
 use crate::hold::Held;
 use crate::json::{Json, quote};
+use crate::limit::Timestamp;
 use crate::metrics::Event;
 use crate::store::{Change, Claimed, Place, Row};
 
@@ -43,6 +44,7 @@ impl Proxy {
             self.drop_soon(self.sidecar.hold.doomed());
             self.ask_about_overdue(&mut unasked).await;
             self.ask_about_paused().await;
+            self.sidecar.show_forgotten().await;
             self.watch_bounds();
             let now = self.sidecar.live().edition;
             if std::mem::replace(&mut edition, now) != now {
@@ -58,7 +60,8 @@ impl Proxy {
     /// Gives held jobs back that no worker has asked for in a while, where that costs them nothing.
     async fn return_idle(&self) {
         let sidecar = &self.sidecar;
-        if !sidecar.backend.requeue_harmless() {
+        // A sibling that has a worker for them gets them at once, and in their order.
+        if !sidecar.backend.requeue_harmless() || sidecar.store.siblings() > 0 {
             return;
         }
         let now = Instant::now();
@@ -92,6 +95,8 @@ impl Proxy {
         if self.sidecar.backend.requeue_harmless() {
             self.give_back(self.sidecar.hold.take_idle(|_, _| true))
                 .await;
+        } else {
+            self.sidecar.offer_all().await;
         }
     }
 
@@ -212,7 +217,11 @@ impl Proxy {
         for row in rows {
             match row.place {
                 Place::Held if self.sidecar.hold.has(&row.claimed.job) => {
-                    self.look_later(&row).await
+                    match self.sidecar.offers(&row.claimed) {
+                        true if row.until == Timestamp(0) => {}
+                        true => self.sidecar.offer(&row.claimed).await,
+                        false => self.look_later(&row).await,
+                    }
                 }
                 Place::Held => {
                     self.sidecar
@@ -260,10 +269,11 @@ impl Proxy {
         // Still running past its deadline happens for as long as the backend has not noticed, which is
         // soon: a look every second costs little and frees the slot in time.
         let lapsed = row.place == Place::Out && !self.sidecar.backend.worker_liveness();
-        let wait = if lapsed {
-            claimed.visibility.min(1_000_000)
-        } else {
-            claimed.visibility
+        let wait = match row.place {
+            _ if lapsed => claimed.visibility.min(1_000_000),
+            Place::Out => claimed.visibility,
+            // Siblings must see that nobody looks after it while the claim lasts.
+            Place::Held => claimed.visibility / 3,
         };
         let change = Change::Until {
             job: claimed.job.clone(),

@@ -168,6 +168,19 @@ impl Overrides {
         ended
     }
 
+    /// These and no others are set from now on.
+    pub(super) fn replace(&self, sets: impl Iterator<Item = (Space, Key, Override)>) {
+        let mut all = self.write();
+        *all = All::default();
+        let mut first_end = Timestamp::NEVER;
+        for (space, key, set) in sets.take(MAX) {
+            first_end = first_end.min(set.expires_at.unwrap_or(Timestamp::NEVER));
+            all.of_mut(space).insert(key, Arc::new(set));
+        }
+        self.first_end.store(first_end.0, Ordering::Release);
+        self.count(&all);
+    }
+
     /// Takes all away.
     pub fn clear(&self) {
         let mut all = self.write();

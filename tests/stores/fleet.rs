@@ -1,1 +1,261 @@
 //! What holds where sidecars share a store.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use ojs_throttle::limit::{Key, Limits, Space, Timestamp};
+use ojs_throttle::store::{Change, Gen, Override, Place, Row, Step, Store, Verdict, Wake};
+
+use crate::rig::{Rig, SECOND, advance, claimed, limited, now, started, take};
+
+/// The next thing that `store` hears of which `wanted` is true.
+async fn heard(store: &dyn Store, wanted: impl Fn(&Wake) -> bool) {
+    let listening = async {
+        loop {
+            if wanted(&store.wake().await) {
+                return;
+            }
+        }
+    };
+    let heard = tokio::time::timeout(Duration::from_secs(10), listening).await;
+    heard.expect("nothing was heard");
+}
+
+fn names(rows: &[Row]) -> Vec<&str> {
+    rows.iter().map(|row| &*row.claimed.job).collect()
+}
+
+pub async fn one_budget_for_all(rig: &dyn Rig) {
+    let (a, b) = (rig.open("a").await, rig.open("b").await);
+    let two = [limited("k", Some(2), Some((3, SECOND)), None)];
+    assert!(started(&take(&*a, claimed("1", 1, &two)).await));
+    assert!(started(&take(&*b, claimed("2", 1, &two)).await));
+    for store in [&a, &b] {
+        assert!(!started(&take(&**store, claimed("3", 1, &two)).await));
+        assert_eq!(store.count(Place::Out).await.unwrap(), 1);
+        assert_eq!(store.room(&two).await.unwrap().starts, 0);
+    }
+    // The row of "3" is that of whoever asked first.
+    assert!(a.end("2", None).await.unwrap().is_some(), "by any sidecar");
+    assert_eq!(b.count(Place::Out).await.unwrap(), 0);
+    assert!(started(&take(&*a, claimed("3", 1, &two)).await));
+    assert!(b.end("1", None).await.unwrap().is_some());
+    assert!(
+        !started(&take(&*b, claimed("4", 1, &two)).await),
+        "3 in 1 s"
+    );
+}
+
+pub async fn only_the_owner_starts_a_job(rig: &dyn Rig) {
+    let (a, b) = (rig.open("a").await, rig.open("b").await);
+    let free = [limited("k", Some(9), None, None)];
+    a.take(&[&claimed("1", 5, &free)], 0).await.unwrap();
+    let ours = async |store: &dyn Store| store.row("1").await.unwrap().unwrap().ours;
+    assert!(ours(&*a).await && !ours(&*b).await);
+    assert_eq!(take(&*b, claimed("1", 5, &free)).await, Verdict::Lost);
+    // A newer claim is newer whoever made it.
+    assert!(started(&take(&*b, claimed("1", 6, &free)).await));
+    assert!(ours(&*b).await && !ours(&*a).await);
+    assert_eq!(take(&*a, claimed("1", 5, &free)).await, Verdict::Lost);
+}
+
+pub async fn a_freed_slot_is_heard_of(rig: &dyn Rig) {
+    let (a, b) = (rig.open("a").await, rig.open("b").await);
+    let one = [limited("k", Some(1), None, None)];
+    assert!(started(&take(&*a, claimed("1", 1, &one)).await));
+    let freed = Wake::Freed(vec![(Space::Job, one[0].key.clone())]);
+    a.end("1", None).await.unwrap();
+    heard(&*b, |wake| *wake == freed).await;
+    assert!(started(&take(&*b, claimed("2", 1, &one)).await));
+    assert!(b.back("2", Gen(1)).await.unwrap());
+    heard(&*a, |wake| *wake == freed).await;
+}
+
+pub async fn a_held_job_is_reached_through_any_sidecar(rig: &dyn Rig) {
+    let (a, b) = (rig.open("a").await, rig.open("b").await);
+    let free = [limited("k", Some(9), None, None)];
+    a.take(&[&claimed("1", 1, &free)], 0).await.unwrap();
+    let row = Wake::Row { job: "1".into() };
+    let hidden = Change::Hidden {
+        job: "1".into(),
+        hidden: true,
+    };
+    assert!(b.set(hidden).await.unwrap());
+    heard(&*a, |wake| *wake == row).await;
+    assert_eq!(take(&*a, claimed("1", 1, &free)).await, Verdict::Lost);
+    assert!(b.end("1", None).await.unwrap().is_some());
+    heard(&*a, |wake| *wake == row).await;
+    assert!(a.row("1").await.unwrap().is_none());
+}
+
+pub async fn an_offered_job_goes_to_one_sibling(rig: &dyn Rig) {
+    let (a, b) = (rig.open("a").await, rig.open("b").await);
+    let free = [limited("k", Some(9), None, None)];
+    let mut job = claimed("1", 1, &free);
+    job.scope = 7;
+    a.take(&[&job], 0).await.unwrap();
+    assert!(b.offered(7, "queue", 9).await.unwrap().is_empty());
+    let offer = Change::Until {
+        job: "1".into(),
+        generation: Gen(1),
+        until: Timestamp(0),
+        visibility: job.visibility,
+    };
+    assert!(a.set(offer).await.unwrap());
+    let of_lane =
+        |wake: &Wake| matches!(wake, Wake::Offered { scope: 7, queue } if &**queue == "queue");
+    heard(&*b, of_lane).await;
+    assert!(
+        b.offered(8, "queue", 9).await.unwrap().is_empty(),
+        "a scope"
+    );
+    assert!(
+        b.offered(7, "other", 9).await.unwrap().is_empty(),
+        "a queue"
+    );
+    assert!(
+        a.offered(7, "queue", 9).await.unwrap().is_empty(),
+        "its own"
+    );
+    let found = b.offered(7, "queue", 9).await.unwrap();
+    assert_eq!(names(&found), ["1"]);
+    let own = |next| Change::Own {
+        job: "1".into(),
+        generation: Gen(1),
+        next: Gen(next),
+        until: now(rig).plus(SECOND),
+    };
+    assert!(b.set(own(2)).await.unwrap());
+    assert!(
+        !rig.open("c").await.set(own(3)).await.unwrap(),
+        "one of them"
+    );
+    heard(&*a, |wake| *wake == Wake::Row { job: "1".into() }).await;
+    assert_eq!(take(&*a, job.clone()).await, Verdict::Lost);
+    job.generation = Gen(2);
+    assert!(started(&take(&*b, job).await));
+    assert_eq!(a.count(Place::Held).await.unwrap(), 0);
+}
+
+pub async fn overdue_slots_of_others_are_looked_after_by_one(rig: &dyn Rig) {
+    let (a, b, c) = (
+        rig.open("a").await,
+        rig.open("b").await,
+        rig.open("c").await,
+    );
+    let free = [limited("k", Some(9), None, None)];
+    assert!(started(&take(&*a, claimed("1", 1, &free)).await));
+    advance(rig, 30 * SECOND);
+    for store in [&a, &b, &c] {
+        store.due(9).await.unwrap();
+    }
+    advance(rig, 2 * SECOND + 1);
+    // It is its owner's still, which lives.
+    assert_eq!(names(&a.due(9).await.unwrap()), ["1"]);
+    assert!(b.due(9).await.unwrap().is_empty());
+    advance(rig, SECOND * 2);
+    // By then the owner should have looked.
+    let found = b.due(9).await.unwrap();
+    assert_eq!((names(&found), found[0].ours), (vec!["1"], false));
+    assert!(c.due(9).await.unwrap().is_empty(), "b does");
+    assert_eq!(b.room(&free).await.unwrap().starts, 8, "until it has ended");
+    b.end("1", Some(Gen(1))).await.unwrap();
+    assert_eq!(c.room(&free).await.unwrap().starts, 9);
+}
+
+pub async fn what_a_dead_sidecar_had_is_found(rig: &dyn Rig) {
+    let (a, b) = (rig.open("a").await, rig.open("b").await);
+    let free = [limited("k", Some(9), None, None)];
+    let (mut out, mut held) = (claimed("out", 1, &free), claimed("held", 1, &free));
+    (out.visibility, held.visibility) = (7 * SECOND, 21 * SECOND);
+    a.take(&[&out, &held], 1).await.unwrap();
+    for (seconds, siblings) in [(0, 1), (4, 1), (2, 0)] {
+        advance(rig, seconds * SECOND);
+        b.due(9).await.unwrap();
+        assert_eq!(b.siblings(), siblings);
+    }
+    // Both are overdue at seven seconds, and nobody else is there to wait for.
+    advance(rig, 2 * SECOND);
+    assert_eq!(names(&b.due(9).await.unwrap()), ["out"]);
+    heard(&*b, |wake| matches!(wake, Wake::Offered { scope: 0, .. })).await;
+    assert_eq!(names(&b.offered(0, "queue", 9).await.unwrap()), ["held"]);
+}
+
+pub async fn limits_set_over_http_are_told_to_all(rig: &dyn Rig) {
+    let (a, b) = (rig.open("a").await, rig.open("b").await);
+    let key = Key::new("k").unwrap();
+    let set = Override {
+        limits: Limits {
+            concurrency: Some(3),
+            ..Limits::default()
+        },
+        ..Override::default()
+    };
+    let put = |set| Change::Override {
+        space: Space::Queue,
+        key: key.clone(),
+        set,
+    };
+    let seen = |store: &dyn Store| {
+        store
+            .overrides()
+            .get(Space::Queue, &key, now(rig))
+            .is_some()
+    };
+    assert!(a.set(put(Some(set.clone()))).await.unwrap());
+    heard(&*b, |wake| *wake == Wake::All && seen(&*b)).await;
+    assert!(seen(&*rig.open("c").await), "who comes later");
+    assert!(b.set(put(None)).await.unwrap());
+    // Who hears nothing finds out with its next beat.
+    advance(rig, 3 * SECOND);
+    a.due(1).await.unwrap();
+    assert!(!seen(&*a));
+}
+
+pub async fn numbers_are_shared(rig: &dyn Rig) {
+    let (a, b) = (rig.open("a").await, rig.open("b").await);
+    let add = Step::Add {
+        by: 1,
+        most: Some(5),
+    };
+    let mut done = BTreeSet::new();
+    for n in 0..8 {
+        let store = if n % 2 == 0 { &a } else { &b };
+        let number = store.number("depth", add).await.unwrap();
+        if number.done {
+            done.insert(number.value);
+        }
+    }
+    assert_eq!(done, (1..=5).collect());
+}
+
+pub async fn jobs_that_many_ask_for_at_once_start_within_the_limit(rig: &dyn Rig) {
+    let mut asking = Vec::new();
+    for owner in 0..4 {
+        let store = rig.open(&format!("s{owner}")).await;
+        asking.push(async move {
+            let most = [
+                limited("k", Some(10), None, None),
+                limited(&format!("own-{owner}"), Some(100), None, None),
+                limited("l", None, Some((12, SECOND)), None),
+            ];
+            let mut count = 0;
+            for job in 0..10 {
+                let job = claimed(&format!("{owner}-{job}"), 1, &most);
+                count += usize::from(started(&take(&*store, job).await));
+            }
+            count
+        });
+    }
+    let mut all = tokio::task::JoinSet::new();
+    let local = tokio::task::LocalSet::new();
+    local
+        .run_until(async {
+            for one in asking {
+                all.spawn_local(one);
+            }
+            let counts = all.join_all().await;
+            assert_eq!(counts.iter().sum::<usize>(), 10, "{counts:?}");
+        })
+        .await;
+}

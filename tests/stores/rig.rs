@@ -96,6 +96,29 @@ macro_rules! stamp_contract {
     };
 }
 
+/// The checks that hold where sidecars share a store.
+#[macro_export]
+macro_rules! stamp_fleet {
+    ($rig:expr) => {
+        $crate::stamp!(
+            fleet,
+            $rig,
+            [
+                one_budget_for_all,
+                only_the_owner_starts_a_job,
+                a_freed_slot_is_heard_of,
+                a_held_job_is_reached_through_any_sidecar,
+                an_offered_job_goes_to_one_sibling,
+                overdue_slots_of_others_are_looked_after_by_one,
+                what_a_dead_sidecar_had_is_found,
+                limits_set_over_http_are_told_to_all,
+                numbers_are_shared,
+                jobs_that_many_ask_for_at_once_start_within_the_limit,
+            ]
+        );
+    };
+}
+
 pub fn number(n: u32) -> NonZeroU32 {
     NonZeroU32::new(n).unwrap()
 }

@@ -1,6 +1,10 @@
 //! Random sequences, through a store and through the core side by side: every answer is compared.
 
-use ojs_throttle::limit::{EARLY, Limited, OnLimit, Space, Timestamp};
+use std::num::NonZeroU64;
+
+use ojs_throttle::limit::{
+    EARLY, Limited, Measure, OnLimit, Space, Timestamp, Unit, WindowKind, Zone,
+};
 use ojs_throttle::store::memory::MemoryStore;
 use ojs_throttle::store::{Change, Claimed, Clock, Gen, Place, Store, Verdict};
 use rand::rngs::SmallRng;
@@ -8,8 +12,8 @@ use rand::{Rng as _, SeedableRng};
 
 use crate::rig::{Rig, advance, claimed, limited, now, number};
 
-const SEQUENCES: u64 = 6;
-const STEPS: usize = 500;
+const SEQUENCES: u64 = 12;
+const STEPS: usize = 600;
 const JOBS: u64 = 40;
 const KEYS: u64 = 4;
 
@@ -43,12 +47,22 @@ impl Dice {
         if let Some(throttle) = &mut one.limits.throttle {
             throttle.burst = number(self.of(&[1, 1, 2, 10]));
         }
+        if let Some(throttle) = &mut one.limits.throttle
+            && self.one_in(4)
+        {
+            throttle.measure = Measure::Completion;
+        }
+        if let Some(rate) = one.limits.rates.first_mut()
+            && self.one_in(3)
+        {
+            rate.window = self.window();
+        }
         if self.one_in(4)
             && let Some(first) = one.limits.rates.first().cloned()
         {
             let mut second = first;
             second.limit = number(self.of(&[3, 130]));
-            second.period = std::num::NonZeroU64::new(self.of(&[1_000_000, 90_000_000])).unwrap();
+            second.period = NonZeroU64::new(self.of(&[1_000_000, 90_000_000])).unwrap();
             one.limits.rates.push(second);
         }
         one.on_limit = self.of(&[OnLimit::Wait, OnLimit::Reschedule, OnLimit::Drop]);
@@ -56,6 +70,16 @@ impl Dice {
             one.space = Space::Queue;
         }
         one
+    }
+
+    fn window(&mut self) -> WindowKind {
+        match self.below(3) {
+            0 => WindowKind::Calendar(
+                self.of(&[Unit::Day, Unit::Week, Unit::Month]),
+                Zone::new(self.of(&["UTC", "Europe/Oslo"])).unwrap(),
+            ),
+            _ => WindowKind::Fixed,
+        }
     }
 
     fn limits(&mut self) -> Vec<Limited> {
@@ -115,7 +139,7 @@ impl Both<'_> {
         let generation = Gen(self.claims[job].saturating_sub(self.dice.below(2)));
         let name: std::sync::Arc<str> = format!("job-{job}").into();
         let until = now(self.rig).plus(self.dice.below(100_000));
-        let change = match self.dice.below(5) {
+        let change = match self.dice.below(7) {
             0 => Change::Until {
                 job: name,
                 generation,
@@ -129,8 +153,15 @@ impl Both<'_> {
             2 => Change::Shut {
                 key: limited(&format!("k{}", self.dice.below(KEYS)), None, None, None).key,
                 until: Timestamp(until.0 - 10_000),
-                at_least: false,
-                probe: None,
+                at_least: self.dice.one_in(2),
+                probe: NonZeroU64::new(self.dice.of(&[0, 20_000])),
+            },
+            5 => Change::Unused {
+                key: limited(&format!("k{}", self.dice.below(KEYS)), None, None, None).key,
+            },
+            4 => Change::Open {
+                key: limited(&format!("k{}", self.dice.below(KEYS)), None, None, None).key,
+                started: Timestamp(until.0 - 60_000),
             },
             3 => Change::Adopt {
                 claimed: self.claimed(job),

@@ -212,20 +212,7 @@ impl Books {
         now: Timestamp,
     ) -> Option<Usage> {
         let now = now.max(self.seen);
-        let state = self.keys.get(space, key).filter(|state| !state.idle(now))?;
-        Some(Usage {
-            active: state.active(),
-            windows: limits
-                .rates
-                .iter()
-                .map(|rate| state.counted(rate, now))
-                .collect(),
-            next_start: limits
-                .throttle
-                .as_ref()
-                .and_then(|throttle| state.next_start(throttle, now)),
-            shut_until: state.is_shut(now).map(|shut| shut.until),
-        })
+        Usage::of(self.keys.get(space, key)?, limits, now)
     }
 
     pub(super) fn count(&self, place: Place) -> usize {

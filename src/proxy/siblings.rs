@@ -1,0 +1,356 @@
+//! Other sidecars on the same store: what they do that matters here, and held jobs that go from one to
+//! another. A held job's row is known to all. Where its owner has no worker for it, drains, or is gone,
+//! a sidecar whose worker asks for jobs of its lane takes it over.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::job::{Came, Origin, Shown};
+use super::{DEPTH, Proxy, Sidecar};
+use crate::hold::{Held, Lane};
+use crate::json::Json;
+use crate::limit::{Limited, Limits, OnLimit, Timestamp};
+use crate::metrics::Event;
+use crate::store::{Change, Claimed, Row, Wake};
+
+/// The most held jobs that are taken over for one FETCH.
+const AT_ONCE: usize = 16;
+/// How long a drain waits for siblings to take what it offers.
+const OFFER: Duration = Duration::from_secs(5);
+
+/// Lanes in which siblings have offered held jobs.
+#[derive(Default, Debug)]
+pub(super) struct Offered {
+    any: AtomicBool,
+    lanes: Mutex<HashSet<Lane>>,
+}
+
+impl Offered {
+    fn put(&self, lane: Lane) {
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        lanes.insert(lane);
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// Whether there are any.
+    pub(super) fn any(&self) -> bool {
+        self.any.load(Ordering::Acquire)
+    }
+
+    fn take(&self, lane: &Lane) -> bool {
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = lanes.remove(lane);
+        self.any.store(!lanes.is_empty(), Ordering::Release);
+        found
+    }
+}
+
+impl Proxy {
+    /// Does what must be done although nobody asks, until the sidecar is told to stop.
+    pub async fn attend(&self, stop: CancellationToken) {
+        tokio::join!(self.sweep(stop.clone()), self.hear_siblings(stop));
+    }
+
+    /// Follows what siblings tell until the sidecar is told to stop. With the memory store there are
+    /// none.
+    pub async fn hear_siblings(&self, stop: CancellationToken) {
+        let sidecar = &self.sidecar;
+        loop {
+            let wake = tokio::select! {
+                wake = sidecar.store.wake() => wake,
+                () = stop.cancelled() => return,
+            };
+            match wake {
+                Wake::Freed(keys) => {
+                    let named = |(space, key)| Limited {
+                        space,
+                        key,
+                        limits: Limits::default(),
+                        on_limit: OnLimit::Wait,
+                        policy: "".into(),
+                    };
+                    let freed: Vec<Limited> = keys.into_iter().map(named).collect();
+                    sidecar.hold.wake(&freed);
+                }
+                Wake::Row { job } => sidecar.follow_row(&job).await,
+                Wake::Offered { scope, queue } => {
+                    sidecar.offered.put(Lane { scope, queue });
+                    sidecar.hold.wake_all();
+                }
+                Wake::Paused { queue, paused } => sidecar.heard_of_pause(&queue, paused),
+                Wake::All => {
+                    sidecar.read_pauses().await;
+                    sidecar.hold.wake_all();
+                }
+            }
+        }
+    }
+
+    /// Takes over what siblings have offered of these queues, for a worker that is here now; in a task
+    /// of its own, which ends whatever becomes of the worker.
+    pub(super) async fn take_over_of(&self, scope: u64, queues: &[Arc<str>]) {
+        if !self.sidecar.offered.any() {
+            return;
+        }
+        let (proxy, queues) = (self.clone(), queues.to_vec());
+        let taken = self.sidecar.tasks.spawn(async move {
+            for queue in queues {
+                proxy.take_over(&Lane { scope, queue }).await;
+            }
+        });
+        // Only a panic in there could fail, and would have been logged.
+        drop(taken.await);
+    }
+
+    async fn take_over(&self, lane: &Lane) {
+        let sidecar = &self.sidecar;
+        if sidecar.draining.is_cancelled() || !sidecar.offered.take(lane) {
+            return;
+        }
+        sidecar.read_pause(&lane.queue).await;
+        let rows = sidecar.store.offered(lane.scope, &lane.queue, AT_ONCE);
+        let Ok(rows) = rows.await else {
+            return;
+        };
+        if rows.len() >= AT_ONCE {
+            sidecar.offered.put(lane.clone());
+        }
+        for row in rows {
+            self.take_over_row(row).await;
+        }
+    }
+
+    async fn take_over_row(&self, row: Row) {
+        let sidecar = &self.sidecar;
+        let claimed = row.claimed;
+        let next = sidecar.next_claim();
+        let own = Change::Own {
+            job: claimed.job.clone(),
+            generation: claimed.generation,
+            next,
+            until: sidecar.store.now().plus(claimed.visibility / 3),
+        };
+        if !matches!(sidecar.store.set(own).await, Ok(true)) {
+            return;
+        }
+        let sent = Instant::now();
+        match self.read_again(&claimed, sent).await {
+            Some(mut held) => {
+                held.claimed.generation = next;
+                // When its claim was last extended only its former owner knew: it is proven first.
+                held.granted = Duration::ZERO;
+                sidecar.metrics.count(Event::HoldAdopted);
+                sidecar.hold.add(vec![held]);
+            }
+            None => {
+                sidecar.end(&claimed.job, Some(next)).await;
+            }
+        }
+    }
+
+    /// The job as the backend has it, if it is active in that attempt still.
+    async fn read_again(&self, claimed: &Claimed, sent: Instant) -> Option<Held> {
+        let sidecar = &self.sidecar;
+        let mark = sidecar.pressure.mark();
+        let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(&claimed.job));
+        let call = super::get(self, claimed.scope, target);
+        let reply = super::call(self, "get_job", call).await.ok()?;
+        if reply.status != StatusCode::OK {
+            return None;
+        }
+        let whole = Json::parse(&reply.body, DEPTH).ok()?;
+        let job = whole.get_exact("job").unwrap_or(whole);
+        let origin = Origin {
+            scope: claimed.scope,
+            tenant: None,
+            queues: vec![claimed.queue.clone()],
+            claim_id: &claimed.claim_id,
+            visibility: Some(Duration::from_micros(claimed.visibility)),
+            sent,
+            mark,
+        };
+        let active = job.get("state")?.text()? == "active";
+        let came = Came {
+            at: Instant::now(),
+            stored_at: sidecar.store.now(),
+        };
+        let held = sidecar.read_job(&Shown::of(job), &origin, came, &sidecar.live(), true)?;
+        (active && held.claimed.attempt == claimed.attempt).then_some(held)
+    }
+}
+
+impl Sidecar {
+    /// Puts rows of held jobs into a store that others share, so that they know of them.
+    pub(super) async fn register(&self, held: &[Held]) {
+        if !self.store.is_shared() || held.is_empty() {
+            return;
+        }
+        let claims: Vec<&Claimed> = held.iter().map(|held| &held.claimed).collect();
+        // While the store is away nothing starts either; the question of a start makes the row then.
+        drop(self.store.take(&claims, 0).await);
+    }
+
+    /// A sibling had to do with a row of ours: the hold does as the row says.
+    async fn follow_row(&self, job: &str) {
+        let Ok(row) = self.store.row(job).await else {
+            // The next question of a start tells.
+            return;
+        };
+        match row {
+            Some(row) if row.ours && row.hidden => self.hide_for_another(&row.claimed.job),
+            Some(row) if row.ours => self.hold.show(job),
+            _ => drop(self.hold.forget(job)),
+        }
+    }
+
+    fn hide_for_another(&self, job: &Arc<str>) {
+        if self.hold.hide(job) {
+            let mut hidden = self.hidden.lock().unwrap_or_else(PoisonError::into_inner);
+            hidden.entry(job.clone()).or_insert_with(Instant::now);
+        }
+    }
+
+    /// Shows what a sibling hid so long ago that it must be gone: its call would have ended.
+    pub(super) async fn show_forgotten(&self) {
+        let patience = self.live().settings.upstream_timeout + Duration::from_secs(5);
+        let forgotten: Vec<Arc<str>> = {
+            let mut hidden = self.hidden.lock().unwrap_or_else(PoisonError::into_inner);
+            if hidden.is_empty() {
+                return;
+            }
+            let (old, young) = (hidden.drain()).partition(|(_, since)| since.elapsed() >= patience);
+            *hidden = young;
+            let old: HashMap<Arc<str>, Instant> = old;
+            old.into_keys().collect()
+        };
+        for job in forgotten {
+            if self.hold.has(&job) {
+                self.show(&job).await;
+            }
+        }
+    }
+
+    /// Keeps a held job from going out, whoever holds it. `false`: nobody does.
+    pub(super) async fn hide(&self, job: &str) -> bool {
+        let here = self.hold.hide(job);
+        self.hide_there(job, true).await || here
+    }
+
+    /// As [`Sidecar::hide`], for its row alone.
+    pub(super) async fn hide_there(&self, job: &str, hidden: bool) -> bool {
+        let change = || Change::Hidden {
+            job: Arc::from(job),
+            hidden,
+        };
+        self.store.is_shared() && matches!(self.store.set(change()).await, Ok(true))
+    }
+
+    /// Lets a hidden job go out again.
+    pub(super) async fn show(&self, job: &str) {
+        self.hide_there(job, false).await;
+        self.hold.show(job);
+    }
+
+    /// A job in hand that the store does not start: it was hidden through a sibling, or it is not ours
+    /// any more.
+    pub(super) async fn lost(&self, held: Held) {
+        let job = held.claimed.job.clone();
+        if !self.store.is_shared() {
+            self.hold.forget(&job);
+            return;
+        }
+        // First, so that a word of a sibling that comes meanwhile has the last one.
+        self.hide_for_another(&job);
+        match self.store.row(&job).await {
+            Ok(Some(row)) if row.ours && row.claimed.generation == held.claimed.generation => {
+                if !row.hidden {
+                    self.hold.show(&job);
+                }
+                self.hold.put_back(held, None);
+            }
+            // If the store is away the next question of a start tells.
+            Err(_) => {
+                self.hold.show(&job);
+                self.hold.put_back(held, None);
+            }
+            Ok(_) => drop(self.hold.forget(&job)),
+        }
+    }
+
+    /// Tells siblings that a queue is paused through us, or is not.
+    pub(super) async fn share_pause(&self, queue: &str, paused: bool) {
+        if self.store.is_shared() {
+            // If the store is away, siblings hear it from the backend, which gives them no jobs.
+            drop(self.store.pause(queue, paused).await);
+        }
+    }
+
+    fn heard_of_pause(&self, queue: &str, paused: bool) {
+        self.set_paused(queue, paused);
+        if !paused {
+            self.hold.wake_all();
+        }
+    }
+
+    /// Learns whether a queue is paused; that it still is, the backend is asked soon.
+    async fn read_pause(&self, queue: &str) {
+        if let Ok(true) = self.store.is_paused(queue).await {
+            self.set_paused(queue, true);
+        }
+    }
+
+    /// Learns which queues of held jobs are paused.
+    async fn read_pauses(&self) {
+        if self.store.siblings() == 0 {
+            return;
+        }
+        for queue in self.hold.counts().keys().take(AT_ONCE) {
+            self.read_pause(queue).await;
+        }
+    }
+
+    /// Whether a held job should go to a sibling: nobody asks for it here, and somebody may elsewhere.
+    pub(super) fn offers(&self, claimed: &Claimed) -> bool {
+        if self.store.siblings() == 0 {
+            return false;
+        }
+        let lane = Lane {
+            scope: claimed.scope,
+            queue: claimed.queue.clone(),
+        };
+        let idle = self.live().settings.hold_idle;
+        self.draining.is_cancelled() || self.hold.is_idle(&lane, idle, Instant::now())
+    }
+
+    /// Offers a held job to siblings. It stays ours until one takes it.
+    pub(super) async fn offer(&self, claimed: &Claimed) {
+        let offer = Change::Until {
+            job: claimed.job.clone(),
+            generation: claimed.generation,
+            until: Timestamp(0),
+            visibility: claimed.visibility,
+        };
+        // If the store is away the row is offered when it is overdue.
+        drop(self.store.set(offer).await);
+    }
+
+    /// Offers all held jobs, and waits a while for siblings to take them.
+    pub(super) async fn offer_all(&self) {
+        if self.store.siblings() == 0 {
+            return;
+        }
+        for (claimed, _) in self.hold.proofs() {
+            self.offer(&claimed).await;
+        }
+        let patience = Instant::now() + OFFER;
+        while !self.hold.proofs().is_empty() && Instant::now() < patience {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! The store that the settings name.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+
+use crate::config::{StoreSettings, StoreUrl};
+use crate::store::guard::Guard;
+use crate::store::memory::MemoryStore;
+use crate::store::redis::{self, RedisStore};
+use crate::store::{Clock, Store, StoreError};
+
+/// The name of the sidecar with this seed: the worker id of its claims, and whose rows are its own.
+pub(super) fn name(seed: u64) -> String {
+    format!("ojs-throttle-{seed:016x}")
+}
+
+/// Opens the store for the sidecar with this seed. A shared one that does not answer is no reason not
+/// to start: `on_store_error` says what happens until it does.
+///
+/// # Errors
+/// It answers, and cannot be used as it is.
+pub async fn open_store(
+    settings: &StoreSettings,
+    seed: u64,
+    unix_micros: u64,
+) -> anyhow::Result<Arc<dyn Store>> {
+    let clock = Clock::new(unix_micros);
+    let url = match &settings.url {
+        StoreUrl::Memory => return Ok(Arc::new(MemoryStore::on(clock))),
+        StoreUrl::Redis(url) => url,
+    };
+    let roots = settings.ca_file.as_ref().map(std::fs::read).transpose();
+    let roots = roots.context("store.ca_file cannot be read")?;
+    let store = RedisStore::new(
+        redis::Config {
+            target: redis::Target::parse(url.expose(), roots).context("store.url")?,
+            namespace: settings.namespace.clone(),
+            owner: name(seed),
+            timeout: settings.timeout,
+        },
+        clock,
+    );
+    match store.check().await {
+        Ok(()) => {}
+        Err(error @ StoreError::Unusable(_)) => return Err(error).context("store.url"),
+        Err(error) => tracing::warn!(%error, "the store is not there yet"),
+    }
+    Ok(Arc::new(Guard::new(
+        Arc::new(store),
+        settings.on_store_error,
+    )))
+}

@@ -1,0 +1,155 @@
+//! The guard around a memory store that fails when it is told to.
+
+use std::time::Duration;
+
+use super::*;
+use crate::limit::OnLimit;
+use crate::store::faulty::{Fault, Faulty};
+
+const T: u64 = 1_800_000_000_000_000;
+
+struct Rig {
+    faulty: Arc<Faulty>,
+    guard: Guard,
+}
+
+fn rig(mode: OnStoreError) -> Rig {
+    let faulty = Arc::new(Faulty::new(Arc::new(MemoryStore::new(T))));
+    let guard = Guard::new(faulty.clone(), mode);
+    Rig { faulty, guard }
+}
+
+fn claimed(job: &str, slots: u32) -> Claimed {
+    Claimed {
+        job: Arc::from(job),
+        generation: Gen(1),
+        claim_id: Arc::from("claim"),
+        scope: 0,
+        queue: Arc::from("queue"),
+        priority: 0,
+        attempt: 0,
+        claimed_at: Timestamp(0),
+        visibility: 30_000_000,
+        limited: Arc::from([Limited {
+            space: Space::Job,
+            key: Key::new("k").unwrap(),
+            limits: Limits {
+                concurrency: Some(slots),
+                ..Limits::default()
+            },
+            on_limit: OnLimit::Wait,
+            policy: Arc::from("test"),
+        }]),
+    }
+}
+
+async fn starts(guard: &Guard, job: &str) -> Result<bool, StoreError> {
+    let verdicts = guard.take(&[&claimed(job, 3)], 1).await?;
+    Ok(matches!(verdicts[0], Verdict::Started { .. }))
+}
+
+/// Two failures make a loss; from the second on the mode answers.
+async fn lose(rig: &Rig) {
+    rig.faulty.standing(Some(Fault::gone()));
+    assert!(!rig.guard.is_lost());
+    assert!(rig.guard.count(Place::Out).await.is_err());
+    let _answered_by_the_mode = rig.guard.count(Place::Out).await;
+    assert!(rig.guard.is_lost());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_share_is_the_slots_that_were_ours() {
+    let rig = rig(OnStoreError::Share);
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    assert!(starts(&rig.guard, "b").await.unwrap());
+    lose(&rig).await;
+    assert!(
+        !starts(&rig.guard, "c").await.unwrap(),
+        "two of three were ours"
+    );
+    assert!(rig.guard.end("a", None).await.unwrap().is_some());
+    assert!(starts(&rig.guard, "c").await.unwrap());
+    assert_eq!(rig.guard.count(Place::Out).await.unwrap(), 2);
+    // Back: what went on without the store is known there before anything starts.
+    rig.faulty.standing(None);
+    rig.guard.due(9).await.unwrap();
+    assert!(!rig.guard.is_lost());
+    let key = Key::new("k").unwrap();
+    let usage = rig.faulty.usage(Space::Job, &key, &Limits::default()).await;
+    assert_eq!(usage.unwrap().unwrap().active, 2);
+    assert!(rig.faulty.row("a").await.unwrap().is_none());
+    assert!(starts(&rig.guard, "d").await.unwrap());
+    assert!(!starts(&rig.guard, "e").await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn closed_starts_nothing_and_open_everything() {
+    let closed = rig(OnStoreError::Closed);
+    assert!(starts(&closed.guard, "a").await.unwrap());
+    lose(&closed).await;
+    assert!(starts(&closed.guard, "b").await.is_err());
+    assert!(closed.guard.end("a", None).await.unwrap().is_some());
+    let open = rig(OnStoreError::Open);
+    assert!(starts(&open.guard, "a").await.unwrap());
+    lose(&open).await;
+    for n in 0..5 {
+        assert!(starts(&open.guard, &format!("{n}")).await.unwrap());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_never_knew_the_store_is_closed() {
+    let rig = rig(OnStoreError::Open);
+    lose(&rig).await;
+    assert!(starts(&rig.guard, "a").await.is_err());
+    rig.faulty.standing(None);
+    rig.guard.due(9).await.unwrap();
+    assert!(starts(&rig.guard, "a").await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_that_nobody_heard_of_is_undone() {
+    let rig = rig(OnStoreError::Share);
+    rig.faulty.script([Fault::unheard()]);
+    assert!(starts(&rig.guard, "a").await.is_err());
+    let row = rig.faulty.row("a").await.unwrap().unwrap();
+    assert_eq!(row.place, Place::Out, "it was done");
+    assert!(starts(&rig.guard, "a").await.unwrap(), "and is not lost");
+    assert_eq!(rig.guard.count(Place::Out).await.unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_failure_is_no_loss_and_nothing_waits_once_it_is_one() {
+    let rig = rig(OnStoreError::Closed);
+    rig.faulty.script([Fault::gone()]);
+    assert!(rig.guard.count(Place::Out).await.is_err());
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    assert!(!rig.guard.is_lost());
+    let slow = Fault {
+        delay: Duration::from_secs(1),
+        ..Fault::gone()
+    };
+    rig.faulty.standing(Some(slow));
+    for _ in 0..2 {
+        let _failed = rig.guard.count(Place::Out).await;
+    }
+    let asked = rig.guard.now();
+    assert!(starts(&rig.guard, "b").await.is_err());
+    assert_eq!(rig.guard.now(), asked, "it did not wait for the store");
+}
+
+#[test]
+fn parts_are_rounded_down_and_below_one_take_turns() {
+    let limits = |limit, period| {
+        let (limit, period) = divided(
+            NonZeroU32::new(limit).unwrap(),
+            NonZeroU64::new(period).unwrap(),
+            8,
+        );
+        (limit.get(), period.get())
+    };
+    assert_eq!(limits(100, 1_000), (12, 1_000));
+    assert_eq!(limits(8, 1_000), (1, 1_000));
+    assert_eq!(limits(3, 1_000), (1, 3_000));
+    assert_eq!(limits(1, 1_000), (1, 8_000));
+}

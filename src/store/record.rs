@@ -1,0 +1,213 @@
+//! Rows and overrides as text, for stores that keep them elsewhere.
+
+use std::num::{NonZeroU32, NonZeroU64};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Claimed, Gen, Override};
+use crate::limit::{
+    Key, Limited, Limits, Measure, OnLimit, Rate, Space, Throttle, Timestamp, WindowKind,
+};
+
+/// What was claimed, without what a row says beside it: the job's id, the claim, the visibility and the
+/// limits change or are asked for by themselves.
+#[derive(Serialize, Deserialize)]
+struct Claim {
+    claim_id: Arc<str>,
+    scope: u64,
+    queue: Arc<str>,
+    priority: i32,
+    attempt: u32,
+    claimed_at: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct One {
+    queue: bool,
+    key: Arc<str>,
+    #[serde(flatten)]
+    numbers: Numbers,
+    action: u8,
+    policy: Arc<str>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Numbers {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    slots: Option<u32>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    rates: Vec<(NonZeroU32, NonZeroU64, String)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    spacing: Option<(NonZeroU32, NonZeroU64, NonZeroU32, bool)>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Set {
+    #[serde(flatten)]
+    numbers: Numbers,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    expires_at: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reason: Option<Arc<str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    by: Option<Arc<str>>,
+}
+
+/// The parts of a row that are kept as text.
+pub(super) struct Texts<'a> {
+    /// [`claim`]
+    pub(super) claim: &'a str,
+    /// [`limits`]
+    pub(super) limits: &'a str,
+}
+
+/// What was claimed, as text.
+pub(super) fn claim(claimed: &Claimed) -> String {
+    text(&Claim {
+        claim_id: claimed.claim_id.clone(),
+        scope: claimed.scope,
+        queue: claimed.queue.clone(),
+        priority: claimed.priority,
+        attempt: claimed.attempt,
+        claimed_at: claimed.claimed_at.0,
+    })
+}
+
+/// The limits that apply to a job, as text.
+pub(super) fn limits(limited: &[Limited]) -> String {
+    let all: Vec<One> = limited
+        .iter()
+        .map(|one| One {
+            queue: one.space == Space::Queue,
+            key: Arc::from(one.key.as_str()),
+            numbers: numbers(&one.limits),
+            action: one.on_limit as u8,
+            policy: one.policy.clone(),
+        })
+        .collect();
+    text(&all)
+}
+
+/// The job as claimed, from the texts and what the row says beside them; `None`: somebody else wrote it.
+pub(super) fn claimed(
+    job: &str,
+    generation: Gen,
+    visibility: u64,
+    texts: &Texts<'_>,
+) -> Option<Claimed> {
+    let claim: Claim = serde_json::from_str(texts.claim).ok()?;
+    let limits: Vec<One> = serde_json::from_str(texts.limits).ok()?;
+    let limited: Option<Vec<Limited>> = limits.into_iter().map(limited).collect();
+    Some(Claimed {
+        job: Arc::from(job),
+        generation,
+        claim_id: claim.claim_id,
+        scope: claim.scope,
+        queue: claim.queue,
+        priority: claim.priority,
+        attempt: claim.attempt,
+        claimed_at: Timestamp(claim.claimed_at),
+        visibility,
+        limited: limited?.into(),
+    })
+}
+
+/// Limits set over HTTP, as text.
+pub(super) fn set(set: &Override) -> String {
+    text(&Set {
+        numbers: numbers(&set.limits),
+        expires_at: set.expires_at.map(|at| at.0),
+        reason: set.reason.clone(),
+        by: set.by.clone(),
+    })
+}
+
+/// Limits set over HTTP, from their text; `None`: somebody else wrote it.
+pub(super) fn read_set(text: &str) -> Option<Override> {
+    let set: Set = serde_json::from_str(text).ok()?;
+    Some(Override {
+        limits: read_numbers(set.numbers)?,
+        expires_at: set.expires_at.map(Timestamp),
+        reason: set.reason,
+        by: set.by,
+    })
+}
+
+/// A key as stores name it: `j:KEY`, `q:QUEUE`.
+pub(super) fn name(space: Space, key: &Key) -> String {
+    let space = match space {
+        Space::Job => "j:",
+        Space::Queue => "q:",
+    };
+    [space, key.as_str()].concat()
+}
+
+/// The key of a [`name`].
+pub(super) fn of_name(name: &str) -> Option<(Space, Key)> {
+    let (space, key) = name.split_once(':')?;
+    let space = match space {
+        "j" => Space::Job,
+        "q" => Space::Queue,
+        _ => return None,
+    };
+    Some((space, Key::new(key).ok()?))
+}
+
+fn limited(one: One) -> Option<Limited> {
+    Some(Limited {
+        space: if one.queue { Space::Queue } else { Space::Job },
+        key: Key::new(&one.key).ok()?,
+        limits: read_numbers(one.numbers)?,
+        on_limit: match one.action {
+            0 => OnLimit::Wait,
+            1 => OnLimit::Reschedule,
+            2 => OnLimit::Drop,
+            _ => return None,
+        },
+        policy: one.policy,
+    })
+}
+
+fn numbers(limits: &Limits) -> Numbers {
+    let rates = limits.rates.iter();
+    Numbers {
+        slots: limits.concurrency,
+        rates: rates
+            .map(|rate| (rate.limit, rate.period, rate.window.code()))
+            .collect(),
+        spacing: limits.throttle.map(|throttle| {
+            let completion = throttle.measure == Measure::Completion;
+            (throttle.limit, throttle.period, throttle.burst, completion)
+        }),
+    }
+}
+
+fn read_numbers(numbers: Numbers) -> Option<Limits> {
+    let rates = numbers.rates.into_iter().map(|(limit, period, code)| {
+        Some(Rate {
+            limit,
+            period,
+            window: WindowKind::of_code(&code)?,
+        })
+    });
+    let spacing = numbers.spacing;
+    Some(Limits {
+        concurrency: numbers.slots,
+        rates: rates.collect::<Option<_>>()?,
+        throttle: spacing.map(|(limit, period, burst, completion)| Throttle {
+            limit,
+            period,
+            burst,
+            measure: match completion {
+                true => Measure::Completion,
+                false => Measure::Start,
+            },
+        }),
+    })
+}
+
+/// Text of what cannot fail to be text: no maps, no floats.
+fn text(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}

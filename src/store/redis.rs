@@ -1,0 +1,764 @@
+//! The store of a fleet: a Redis, or a Valkey, that all sidecars share.
+//!
+//! Each operation is one script, which the server runs in one step: its clock decides, and all keys of
+//! a namespace lie under one hash tag, so that a cluster keeps them together. Everything expires by
+//! itself. Whatever goes wrong with a call it ends within the timeout, and the next one makes a new
+//! connection if there is none.
+
+mod link;
+mod target;
+mod wire;
+
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::{Cmd, PushInfo, PushKind, Value};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::Instant;
+
+use super::{
+    Answer, Change, Claimed, Clock, Ended, Gen, Number, Overrides, Place, Room, Row, Step, Store,
+    StoreError, Usage, Verdict, Wake, record,
+};
+use crate::limit::{Key, KeyState, Limited, Limits, Space, Timestamp};
+use link::{Failed, Link};
+
+pub use target::{BadUrl, Target};
+
+/// How often a sidecar says that it lives, in microseconds. Others take it for gone after 5 s.
+const BEAT: u64 = 2_000_000;
+
+/// What a store on Redis is told.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where it is.
+    pub target: Target,
+    /// The hash tag of all keys: sidecars with the same one share their budgets.
+    pub namespace: String,
+    /// The sidecar's name, which no other has.
+    pub owner: String,
+    /// The longest that a call may take.
+    pub timeout: Duration,
+}
+
+/// Keeps usage in Redis.
+#[derive(Debug)]
+pub struct RedisStore {
+    link: Link,
+    scripts: Scripts,
+    prefix: String,
+    owner: Arc<str>,
+    clock: ServerClock,
+    epoch: Mutex<Option<String>>,
+    overrides: Overrides,
+    /// Which edition of the overrides that is; below zero: none was read yet.
+    edition: AtomicI64,
+    siblings: AtomicUsize,
+    /// When the next beat is due, and before which time no row of ours is, by the store's clock.
+    beat_at: AtomicU64,
+    due_from: AtomicU64,
+    news: tokio::sync::Mutex<UnboundedReceiver<PushInfo>>,
+    told: UnboundedSender<PushInfo>,
+}
+
+/// The server's clock, as far as it is known from its answers.
+#[derive(Debug)]
+struct ServerClock {
+    /// What the server is told to go by, in tests.
+    given: Option<Clock>,
+    own: Clock,
+    /// Microseconds from ours to the server's.
+    ahead: AtomicI64,
+    /// How sure that is: the round trip of the answer it is from, and when that was.
+    sure: Mutex<Option<(Duration, Instant)>>,
+}
+
+struct Scripts {
+    take: Script,
+    back: Script,
+    end: Script,
+    due: Script,
+    set: Script,
+    look: Script,
+    number: Script,
+    join: Script,
+}
+
+/// A script, and the name under which the server keeps it once it was loaded.
+struct Script {
+    text: String,
+    hash: String,
+}
+
+impl Scripts {
+    fn new() -> Scripts {
+        let script = |text| {
+            let text = [include_str!("redis/core.lua"), text].concat();
+            let hash = redis::Script::new(&text).get_hash().to_owned();
+            Script { text, hash }
+        };
+        Scripts {
+            take: script(include_str!("redis/take.lua")),
+            back: script(include_str!("redis/back.lua")),
+            end: script(include_str!("redis/end.lua")),
+            due: script(include_str!("redis/due.lua")),
+            set: script(include_str!("redis/set.lua")),
+            look: script(include_str!("redis/look.lua")),
+            number: script(include_str!("redis/number.lua")),
+            join: script(include_str!("redis/join.lua")),
+        }
+    }
+}
+
+impl std::fmt::Debug for Scripts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("scripts")
+    }
+}
+
+impl ServerClock {
+    fn now(&self) -> Timestamp {
+        if let Some(given) = &self.given {
+            return given.now();
+        }
+        let own = self.own.now().0;
+        Timestamp(own.saturating_add_signed(self.ahead.load(Ordering::Relaxed)))
+    }
+
+    /// The server said `now` in an answer to something sent at `sent`: in between, as far as we know in
+    /// the middle. The quickest of the last answers says it best.
+    fn told(&self, now: Timestamp, sent: Instant) {
+        let trip = sent.elapsed();
+        let mut sure = self.sure.lock().unwrap_or_else(PoisonError::into_inner);
+        let stands =
+            sure.is_some_and(|(known, at)| known < trip && at.elapsed() < Duration::from_secs(10));
+        if !stands {
+            *sure = Some((trip, Instant::now()));
+            let there = now.0.cast_signed() + i64::try_from(trip.as_micros() / 2).unwrap_or(0);
+            let ahead = there - self.own.now().0.cast_signed();
+            self.ahead.store(ahead, Ordering::Relaxed);
+        }
+    }
+}
+
+impl RedisStore {
+    /// A store that is not connected yet. `clock` is this host's, for the time before the first answer.
+    pub fn new(config: Config, clock: Clock) -> RedisStore {
+        RedisStore::on(config, clock, None)
+    }
+
+    /// A store whose server goes by this clock instead of its own, for tests.
+    pub fn given(config: Config, clock: Clock) -> RedisStore {
+        RedisStore::on(config, clock.clone(), Some(clock))
+    }
+
+    fn on(config: Config, own: Clock, given: Option<Clock>) -> RedisStore {
+        let (told, news) = unbounded_channel();
+        let prefix = format!("{{{}}}:", config.namespace);
+        let channel = format!("{prefix}wake");
+        RedisStore {
+            link: Link::new(config.target, config.timeout, channel, told.clone()),
+            scripts: Scripts::new(),
+            prefix,
+            owner: config.owner.into(),
+            clock: ServerClock {
+                given,
+                own,
+                ahead: AtomicI64::new(0),
+                sure: Mutex::default(),
+            },
+            epoch: Mutex::default(),
+            overrides: Overrides::default(),
+            edition: AtomicI64::new(-1),
+            siblings: AtomicUsize::new(0),
+            beat_at: AtomicU64::new(0),
+            due_from: AtomicU64::new(0),
+            news: tokio::sync::Mutex::new(news),
+            told,
+        }
+    }
+
+    /// Connects, and says what is wrong if it cannot be used at all.
+    ///
+    /// # Errors
+    /// It is not reachable, too old, lacks rights, or has something else under our keys.
+    pub async fn check(&self) -> Result<(), StoreError> {
+        let info = redis::cmd("INFO").arg("server").to_owned();
+        // Who may not ask for it may be right all the same.
+        if let Ok(Value::BulkString(info)) = self.link.send(&info).await
+            && let Some((name, version)) = version(&String::from_utf8_lossy(&info))
+            && version < (6, 2)
+        {
+            let (major, minor) = version;
+            return Err(self.failed(&format!("{name} {major}.{minor} is too old, 6.2 is needed")));
+        }
+        self.announce(&[]).await
+    }
+
+    fn failed(&self, why: &str) -> StoreError {
+        StoreError::Unavailable(format!("{}: {why}", self.link.place()))
+    }
+
+    fn epoch(&self) -> MutexGuard<'_, Option<String>> {
+        self.epoch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn command(&self, script: &Script, epoch: &str) -> Cmd {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&script.hash).arg(1).arg(&self.prefix);
+        match &self.clock.given {
+            Some(given) => command.arg(given.now().0),
+            None => command.arg(""),
+        };
+        command.arg(&*self.owner).arg(epoch);
+        command
+    }
+
+    /// Runs a script with what `write` adds to its arguments; the answer begins with the server's time.
+    async fn run(
+        &self,
+        script: &Script,
+        write: impl FnOnce(&mut Cmd),
+    ) -> Result<Vec<Value>, StoreError> {
+        let known = self.epoch().clone();
+        let epoch = match known {
+            Some(epoch) => epoch,
+            None => self.join(false).await?,
+        };
+        let mut command = self.command(script, &epoch);
+        write(&mut command);
+        self.send(script, &command).await
+    }
+
+    async fn send(&self, script: &Script, command: &Cmd) -> Result<Vec<Value>, StoreError> {
+        let mut sent = Instant::now();
+        let mut answer = self.link.send(command).await;
+        if matches!(&answer, Err(Failed::Said(code, _)) if code == "NOSCRIPT") {
+            let load = redis::cmd("SCRIPT")
+                .arg("LOAD")
+                .arg(&script.text)
+                .to_owned();
+            answer = self.link.send(&load).await;
+            if answer.is_ok() {
+                sent = Instant::now();
+                answer = self.link.send(command).await;
+            }
+        }
+        match answer {
+            Ok(Value::Array(told)) => {
+                if let Some(now) = told.first().and_then(wire::int) {
+                    self.clock.told(wire::read_time(now), sent);
+                }
+                Ok(told)
+            }
+            Ok(other) => Err(self.failed(&format!("it answers {other:?}"))),
+            Err(Failed::Store(error)) => Err(error),
+            Err(Failed::Said(code, whole)) => Err(match code.as_str() {
+                "WIPED" => StoreError::Wiped,
+                "LATE" => StoreError::Timeout,
+                "NOPERM" | "NOAUTH" | "WRONGPASS" => {
+                    StoreError::Unusable(format!("{whole}; {}", self.link.needs()))
+                }
+                "FOREIGN" | "WRONGTYPE" => StoreError::Unusable(format!(
+                    "{whole}: something else is under {}*; another store.namespace helps",
+                    self.prefix
+                )),
+                _ => StoreError::Unavailable(whole),
+            }),
+        }
+    }
+
+    /// Learns the epoch of the store's data, or begins one.
+    async fn join(&self, knew: bool) -> Result<String, StoreError> {
+        let mut command = self.command(&self.scripts.join, "");
+        let fresh = format!("{:016x}", rand::random::<u64>());
+        command.arg(fresh).arg(u8::from(knew));
+        let told = self.send(&self.scripts.join, &command).await?;
+        let epoch = told.get(1).and_then(wire::text);
+        let epoch = epoch.ok_or_else(|| self.strange(&told))?.to_owned();
+        *self.epoch() = Some(epoch.clone());
+        if self.edition.load(Ordering::Relaxed) < 0 {
+            self.reload(&epoch).await?;
+        }
+        Ok(epoch)
+    }
+
+    /// Reads the overrides.
+    async fn reload(&self, epoch: &str) -> Result<(), StoreError> {
+        let mut command = self.command(&self.scripts.look, epoch);
+        command.arg("over");
+        let told = self.send(&self.scripts.look, &command).await?;
+        let edition = told.get(1).and_then(wire::int);
+        let fields = told.get(2).and_then(wire::list).unwrap_or_default();
+        let pairs = fields.chunks_exact(2).filter_map(|pair| {
+            let [name, text] = pair else { return None };
+            let (space, key) = record::of_name(wire::text(name)?)?;
+            Some((space, key, record::read_set(wire::text(text)?)?))
+        });
+        self.overrides.replace(pairs);
+        self.edition.store(edition.unwrap_or(0), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn strange(&self, told: &[Value]) -> StoreError {
+        self.failed(&format!("its answer is not understood: {told:?}"))
+    }
+
+    fn rows(&self, told: &[Value]) -> Result<Vec<Row>, StoreError> {
+        let rows = told.iter().map(|one| wire::row(one, &self.owner));
+        rows.collect::<Option<_>>()
+            .ok_or_else(|| self.strange(told))
+    }
+
+    fn done(&self, told: &[Value]) -> Result<bool, StoreError> {
+        match told.get(1).and_then(wire::int) {
+            Some(done) => Ok(done == 1),
+            None => Err(self.strange(told)),
+        }
+    }
+
+    /// A row of ours is due then.
+    fn due_at(&self, at: Timestamp) {
+        self.due_from.fetch_min(at.0, Ordering::AcqRel);
+    }
+
+    /// The states of keys, and the time at which they were read.
+    async fn states(
+        &self,
+        names: impl ExactSizeIterator<Item = String>,
+    ) -> Result<(Vec<KeyState>, Timestamp), StoreError> {
+        let count = names.len();
+        let write = |to: &mut Cmd| {
+            to.arg("keys").arg(count);
+            names.for_each(|name| {
+                to.arg(name);
+            });
+        };
+        let told = self.run(&self.scripts.look, write).await?;
+        let now = told.first().and_then(wire::int).map(wire::read_time);
+        let mut now = now.ok_or_else(|| self.strange(&told))?;
+        let mut states = Vec::with_capacity(count);
+        for nth in 1..=count {
+            let kept = match told.get(nth) {
+                None | Some(Value::Nil) => None,
+                Some(other) => Some(other),
+            };
+            let Some(kept) = kept else {
+                states.push(KeyState::default());
+                continue;
+            };
+            let state = wire::bytes(kept).and_then(KeyState::unpack);
+            let (state, seen) = state.ok_or_else(|| self.strange(&told))?;
+            now = now.max(seen);
+            states.push(state);
+        }
+        Ok((states, now))
+    }
+
+    async fn take_all(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
+        let now = self.now();
+        let patience = u64::try_from(self.link.timeout().as_micros()).unwrap_or(u64::MAX);
+        let write = |to: &mut Cmd| {
+            to.arg(wire::time(now.plus(patience).0))
+                .arg(want.min(1 << 30))
+                .arg(asks.len());
+            for ask in asks {
+                to.arg(&*ask.job).arg(wire::time(ask.generation.0));
+                wire::write_job(to, ask);
+                wire::write_limits(to, &ask.limited, now);
+            }
+        };
+        let told = self.run(&self.scripts.take, write).await?;
+        let verdicts = told.get(1..).unwrap_or_default().iter().map(wire::verdict);
+        let verdicts: Option<Vec<Verdict>> = verdicts.collect();
+        let verdicts = verdicts.filter(|verdicts| verdicts.len() == asks.len());
+        for ask in asks {
+            self.due_at(now.plus(ask.visibility / 3));
+        }
+        verdicts.ok_or_else(|| self.strange(&told))
+    }
+
+    /// A held row of ours is there again, if it is not there still.
+    async fn hold_again(&self, claimed: &Claimed) -> Result<(), StoreError> {
+        self.take_all(&[claimed], 0).await?;
+        Ok(())
+    }
+
+    async fn overdue(&self, max: usize) -> Result<Vec<Row>, StoreError> {
+        let told = self
+            .run(&self.scripts.due, |to| {
+                to.arg(max.min(10_000));
+            })
+            .await?;
+        let numbers: Option<Vec<i64>> = told.iter().take(4).map(wire::int).collect();
+        let Some([now, live, first, edition]) = numbers.as_deref() else {
+            return Err(self.strange(&told));
+        };
+        let now = wire::read_time(*now);
+        self.siblings
+            .store(usize::try_from(*live).unwrap_or(0), Ordering::Relaxed);
+        self.beat_at.store(now.plus(BEAT).0, Ordering::Relaxed);
+        self.due_from
+            .store(wire::read_time(*first).0, Ordering::Release);
+        if *edition != self.edition.load(Ordering::Relaxed) {
+            let epoch = self.epoch().clone().unwrap_or_default();
+            self.reload(&epoch).await?;
+        }
+        let lanes = told.get(4).and_then(wire::list).unwrap_or_default();
+        for lane in lanes {
+            let text = format!("\noffered\n{}", wire::text(lane).unwrap_or_default());
+            let data = vec![Value::Nil, Value::BulkString(text.into_bytes())];
+            let kind = PushKind::Message;
+            // The receiver is in this very store.
+            let _received = self.told.send(PushInfo { kind, data });
+        }
+        self.rows(told.get(5..).unwrap_or_default())
+    }
+
+    async fn change(&self, change: Change) -> Result<bool, StoreError> {
+        let now = self.now();
+        match &change {
+            Change::Until { until, .. }
+            | Change::Adopt { until, .. }
+            | Change::Own { until, .. } => self.due_at(*until),
+            _ => {}
+        }
+        let told = self
+            .run(&self.scripts.set, |to| write_change(to, &change, now))
+            .await?;
+        let done = self.done(&told)?;
+        match change {
+            Change::Override { space, key, set } => {
+                self.overrides.put(space, key, set);
+            }
+            Change::Clear => self.overrides.clear(),
+            _ => {}
+        }
+        Ok(done)
+    }
+
+    /// What a message of a sibling says; `None`: nothing for the caller.
+    async fn heard(&self, info: PushInfo) -> Option<Wake> {
+        match info.kind {
+            PushKind::Message => {}
+            // What was said in between was not heard.
+            PushKind::Disconnection | PushKind::Subscribe => return Some(Wake::All),
+            _ => return None,
+        }
+        let mut lines = wire::text(info.data.get(1)?)?.split('\n');
+        if lines.next()? == &*self.owner {
+            return None;
+        }
+        match lines.next()? {
+            "freed" => Some(Wake::Freed(lines.filter_map(record::of_name).collect())),
+            "row" => Some(Wake::Row {
+                job: lines.collect::<Vec<_>>().join("\n").into(),
+            }),
+            "offered" => {
+                let lane = lines.collect::<Vec<_>>().join("\n");
+                let (scope, queue) = wire::read_lane(&lane)?;
+                Some(Wake::Offered { scope, queue })
+            }
+            "paused" => {
+                let paused = lines.next()? == "1";
+                let queue = lines.collect::<Vec<_>>().join("\n").into();
+                Some(Wake::Paused { queue, paused })
+            }
+            "over" => {
+                let epoch = self.epoch().clone()?;
+                // If this fails, the next beat tells that ours are old.
+                let _read = self.reload(&epoch).await;
+                Some(Wake::All)
+            }
+            _ => None,
+        }
+    }
+}
+
+fn write_change(to: &mut Cmd, change: &Change, now: Timestamp) {
+    match change {
+        Change::Until {
+            job,
+            generation,
+            until,
+            visibility,
+        } => to
+            .arg("till")
+            .arg(&**job)
+            .arg(wire::time(generation.0))
+            .arg(wire::time(until.0))
+            .arg(wire::time(*visibility)),
+        Change::Hidden { job, hidden } => to.arg("hidden").arg(&**job).arg(u8::from(*hidden)),
+        Change::Shut {
+            key,
+            until,
+            at_least,
+            probe,
+        } => to
+            .arg("shut")
+            .arg(record::name(Space::Job, key))
+            .arg(wire::time(until.0))
+            .arg(u8::from(*at_least))
+            .arg(probe.map_or(0, |every| wire::time(every.get()))),
+        Change::Open { key, started } => to
+            .arg("open")
+            .arg(record::name(Space::Job, key))
+            .arg(wire::time(started.0)),
+        Change::Unused { key } => to.arg("unused").arg(record::name(Space::Job, key)),
+        Change::Adopt { claimed, until } => {
+            to.arg("adopt")
+                .arg(&*claimed.job)
+                .arg(wire::time(claimed.generation.0))
+                .arg(wire::time(until.0));
+            wire::write_job(to, claimed);
+            wire::write_limits(to, &claimed.limited, now);
+            to
+        }
+        Change::Override { space, key, set } => to
+            .arg("override")
+            .arg(record::name(*space, key))
+            .arg(set.as_ref().map_or(String::new(), record::set)),
+        Change::Own {
+            job,
+            generation,
+            next,
+            until,
+        } => to
+            .arg("own")
+            .arg(&**job)
+            .arg(wire::time(generation.0))
+            .arg(wire::time(next.0))
+            .arg(wire::time(until.0)),
+        Change::Clear => to.arg("clear"),
+    };
+}
+
+/// The server's name and version in the answer to INFO.
+fn version(info: &str) -> Option<(&'static str, (u32, u32))> {
+    let of = |field: &str| {
+        let line = info.lines().find_map(|line| line.strip_prefix(field))?;
+        let mut parts = line.trim().split('.').map(str::parse);
+        Some((parts.next()?.ok()?, parts.next()?.ok()?))
+    };
+    match of("valkey_version:") {
+        Some(version) => Some(("Valkey", version)),
+        None => Some(("Redis", of("redis_version:")?)),
+    }
+}
+
+impl Store for RedisStore {
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
+        if asks.is_empty() {
+            return Answer::now(Vec::new());
+        }
+        Answer::later(self.take_all(asks, want))
+    }
+
+    fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>> {
+        if claims.is_empty() {
+            return Answer::now(Vec::new());
+        }
+        Answer::later(async move {
+            let write = |to: &mut Cmd| {
+                to.arg("claimed").arg(claims.len());
+                for claim in claims {
+                    to.arg(&*claim.job).arg(wire::time(claim.generation.0));
+                }
+            };
+            let told = self.run(&self.scripts.end, write).await?;
+            self.rows(told.get(1..).unwrap_or_default())
+        })
+    }
+
+    fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool> {
+        Answer::later(async move {
+            let write = |to: &mut Cmd| {
+                to.arg(job).arg(wire::time(generation.0));
+            };
+            let told = self.run(&self.scripts.back, write).await?;
+            self.due_at(self.now());
+            self.done(&told)
+        })
+    }
+
+    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Ended>> {
+        Answer::later(async move {
+            let write = |to: &mut Cmd| {
+                to.arg("end").arg(1).arg(job);
+                match generation {
+                    Some(generation) => to.arg(wire::time(generation.0)),
+                    None => to.arg(-1),
+                };
+            };
+            let told = self.run(&self.scripts.end, write).await?;
+            let rows = self.rows(told.get(1..).unwrap_or_default())?;
+            Ok(rows.into_iter().next().map(|row| Ended { row }))
+        })
+    }
+
+    fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
+        let now = self.now().0;
+        let quiet = now < self.due_from.load(Ordering::Acquire)
+            && now < self.beat_at.load(Ordering::Relaxed);
+        if quiet {
+            return Answer::now(Vec::new());
+        }
+        Answer::later(self.overdue(max))
+    }
+
+    fn set(&self, change: Change) -> Answer<'_, bool> {
+        Answer::later(self.change(change))
+    }
+
+    fn overrides(&self) -> &Overrides {
+        &self.overrides
+    }
+
+    fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>> {
+        Answer::later(async move {
+            let write = |to: &mut Cmd| {
+                to.arg("row").arg(job);
+            };
+            let told = self.run(&self.scripts.look, write).await?;
+            let rows = self.rows(told.get(1..).unwrap_or_default())?;
+            Ok(rows.into_iter().next())
+        })
+    }
+
+    fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room> {
+        Answer::later(async move {
+            let names = limited.iter().map(|one| record::name(one.space, &one.key));
+            let (states, now) = self.states(names).await?;
+            let each = states.iter().zip(limited);
+            Ok(each.fold(Room::OPEN, |room, (state, one)| {
+                room.and(state.room(&one.limits, now))
+            }))
+        })
+    }
+
+    fn usage<'a>(
+        &'a self,
+        space: Space,
+        key: &'a Key,
+        limits: &'a Limits,
+    ) -> Answer<'a, Option<Usage>> {
+        Answer::later(async move {
+            let name = std::iter::once(record::name(space, key));
+            let (states, now) = self.states(name).await?;
+            Ok(states
+                .first()
+                .and_then(|state| Usage::of(state, limits, now)))
+        })
+    }
+
+    fn count(&self, place: Place) -> Answer<'_, usize> {
+        Answer::later(async move {
+            let write = |to: &mut Cmd| {
+                to.arg("count").arg(match place {
+                    Place::Held => "h",
+                    Place::Out => "o",
+                });
+            };
+            let told = self.run(&self.scripts.look, write).await?;
+            let count = told.get(1).and_then(wire::int);
+            let count = count.and_then(|count| usize::try_from(count).ok());
+            count.ok_or_else(|| self.strange(&told))
+        })
+    }
+
+    fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number> {
+        Answer::later(async move {
+            let optional = |number: Option<i64>| number.map_or(String::new(), |n| n.to_string());
+            let write = |to: &mut Cmd| {
+                to.arg(name);
+                match step {
+                    Step::Read => to.arg("read").arg(0).arg(""),
+                    Step::Add { by, most } => to.arg("add").arg(by).arg(optional(most)),
+                    Step::Put { value, version } => to
+                        .arg("put")
+                        .arg(value)
+                        .arg(version.map_or(String::new(), |n| n.to_string())),
+                };
+            };
+            let told = self.run(&self.scripts.number, write).await?;
+            let parts: Option<Vec<i64>> = told.iter().map(wire::int).collect();
+            match parts.as_deref() {
+                Some([_, value, version, put, done]) => Ok(Number {
+                    value: *value,
+                    version: version.cast_unsigned(),
+                    put_at: wire::read_time(*put),
+                    done: *done == 1,
+                }),
+                _ => Err(self.strange(&told)),
+            }
+        })
+    }
+
+    fn pause<'a>(&'a self, queue: &'a str, paused: bool) -> Answer<'a, ()> {
+        Answer::later(async move {
+            let write = |to: &mut Cmd| {
+                let number = super::fleet::paused(queue);
+                to.arg("paused")
+                    .arg(number)
+                    .arg(queue)
+                    .arg(u8::from(paused));
+            };
+            self.run(&self.scripts.set, write).await?;
+            Ok(())
+        })
+    }
+
+    fn siblings(&self) -> usize {
+        self.siblings.load(Ordering::Relaxed)
+    }
+
+    fn offered<'a>(&'a self, scope: u64, queue: &'a str, max: usize) -> Answer<'a, Vec<Row>> {
+        Answer::later(async move {
+            let write = |to: &mut Cmd| {
+                to.arg("offered").arg(wire::lane(scope, queue)).arg(max);
+            };
+            let told = self.run(&self.scripts.look, write).await?;
+            self.rows(told.get(1..).unwrap_or_default())
+        })
+    }
+
+    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
+        Answer::later(async move {
+            let knew = self.epoch().is_some();
+            self.join(knew).await?;
+            self.due_from.store(0, Ordering::Release);
+            for row in rows {
+                match row.place {
+                    Place::Out => {
+                        let (claimed, until) = (row.claimed.clone(), row.until);
+                        self.change(Change::Adopt { claimed, until }).await?;
+                    }
+                    Place::Held => {
+                        self.hold_again(&row.claimed).await?;
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn wake(&self) -> std::pin::Pin<Box<dyn Future<Output = Wake> + Send + '_>> {
+        Box::pin(async {
+            let mut news = self.news.lock().await;
+            loop {
+                let Some(info) = news.recv().await else {
+                    // The other end is in this very store.
+                    return std::future::pending().await;
+                };
+                if let Some(wake) = self.heard(info).await {
+                    return wake;
+                }
+            }
+        })
+    }
+}

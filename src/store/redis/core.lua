@@ -1,0 +1,645 @@
+-- The limiter in the server: what src/limit does, on the same state, with the same answers. All scripts
+-- begin with this. Times are microseconds since 1970, which a double holds exactly until the year 2255.
+
+local P = KEYS[1]
+local EARLY = 5000
+local NEVER = 9007199254740992
+-- What nobody has touched for a week is forgotten.
+local WEEK = 7 * 24 * 3600 * 1000
+local pack, unpack, sub, floor, max, min = struct.pack, struct.unpack, string.sub, math.floor, math.max, math.min
+
+local argn = 0
+local function arg()
+  argn = argn + 1
+  return ARGV[argn]
+end
+local function num()
+  argn = argn + 1
+  return tonumber(ARGV[argn])
+end
+
+-- The time: the server's, unless a test gives one.
+local function clock()
+  local given = arg()
+  if given ~= '' then return tonumber(given) end
+  local t = redis.call('TIME')
+  return t[1] * 1000000 + t[2]
+end
+
+local now = clock()
+local owner = arg()
+-- What the caller knows of these data; it has to announce itself when they are others.
+local epoch = arg()
+local meta = redis.call('HMGET', P .. 'meta', 'epoch', 'opens')
+if epoch ~= '' and meta[1] ~= epoch then return redis.error_reply('WIPED these are other data') end
+
+-- Keys ---------------------------------------------------------------------------------------------
+
+local keys = {}
+
+-- What is known of a key; read once in a call.
+local function key(name)
+  local k = keys[name]
+  if k then return k end
+  local s = redis.call('GET', P .. 'k:' .. name)
+  if not s then
+    k = { name = name, active = 0, seen = 0, eu = 0, en = 0, last = 0, w = {} }
+  else
+    local pos, shut, n
+    k = { name = name, w = {} }
+    k.active, k.seen, k.eu, k.en, k.last, shut, pos = unpack('<I4I7I7I2I7B', s)
+    if shut == 1 then
+      k.shut = {}
+      k.shut.since, k.shut.till, k.shut.probe, k.shut.next, pos = unpack('<I7I7I7I7', s, pos)
+    end
+    n, pos = unpack('B', s, pos)
+    for i = 1, n do
+      local w, len = {}, 0
+      w.kind, w.period, len, pos = unpack('<BI7B', s, pos)
+      w.name = sub(s, pos, pos + len - 1)
+      len, pos = unpack('<I2', s, pos + len)
+      w.s = sub(s, pos, pos + len - 1)
+      pos = pos + len
+      k.w[i] = w
+    end
+    if k.seen > now then now = k.seen end
+  end
+  keys[name] = k
+  return k
+end
+
+-- The last moment at which anything of a window counts.
+local function window_ends(w)
+  if w.kind == 0 then
+    if #w.s == 0 then return 0 end
+    return unpack('<I7', w.s, #w.s - 6) + w.period + EARLY
+  elseif w.kind == 1 then
+    return now + 2 * w.period + 4 * EARLY
+  end
+  local _, ends, _, next = unpack('<I7I7I4I4', w.s)
+  if next > 0 then return ends + w.period end
+  return ends
+end
+
+local function save(k)
+  local parts = { pack('<I4I7I7I2I7B', k.active, now, k.eu, k.en, k.last, k.shut and 1 or 0) }
+  local ends = k.eu + 1
+  local n = 1
+  if k.shut then
+    n = n + 1
+    parts[n] = pack('<I7I7I7I7', k.shut.since, k.shut.till, k.shut.probe, min(k.shut.next, NEVER))
+    ends = max(ends, k.shut.till)
+  end
+  n = n + 1
+  parts[n] = pack('B', #k.w)
+  for _, w in ipairs(k.w) do
+    n = n + 1
+    parts[n] = pack('<BI7B', w.kind, w.period, #w.name) .. w.name .. pack('<I2', #w.s) .. w.s
+    ends = max(ends, window_ends(w))
+  end
+  -- Kept as long as anything counts; slots end by deed, or when nobody is left to end them.
+  local lasts = floor((ends - now) / 1000) + 1000
+  if k.active > 0 then lasts = max(lasts, WEEK) end
+  if lasts > 2 * WEEK * 60 then lasts = 2 * WEEK * 60 end
+  if k.active == 0 and ends <= now then
+    redis.call('DEL', P .. 'k:' .. k.name)
+  else
+    redis.call('SET', P .. 'k:' .. k.name, table.concat(parts), 'PX', lasts)
+  end
+end
+
+-- Sliding windows: a log of up to 128 starts, else a ring of 128 sub-windows -------------------------
+
+local SLOTS = 128
+
+local function log_gone(w)
+  local s, keep = w.s, w.period + EARLY
+  local low, high = 0, #s / 7
+  if high == 0 or (unpack('<I7', s)) + keep > now then return 0 end
+  while low < high do
+    local mid = floor((low + high) / 2)
+    if (unpack('<I7', s, mid * 7 + 1)) + keep <= now then low = mid + 1 else high = mid end
+  end
+  return low
+end
+
+local function ring_open(w)
+  local r = {}
+  r.low, r.newest, r.total = unpack('<I7I7I4', w.s)
+  r.width = math.ceil((w.period + 2 * EARLY) / (SLOTS - 2))
+  r.keep = w.period + EARLY
+  return r
+end
+
+local function ring_at(w, n)
+  return (unpack('<I4', w.s, 19 + (n % SLOTS) * 4))
+end
+
+local function ring_put(w, n, count)
+  local at = 18 + (n % SLOTS) * 4
+  w.s = sub(w.s, 1, at) .. pack('<I4', count) .. sub(w.s, at + 5)
+end
+
+local function ring_close(w, r)
+  w.s = pack('<I7I7I4', r.low, r.newest, r.total) .. sub(w.s, 19)
+end
+
+local function ring_gone(r)
+  return floor(max(now - r.keep, 0) / r.width)
+end
+
+local function ring_count(w, r)
+  local count = r.total
+  for n = r.low, min(ring_gone(r), r.low + SLOTS) - 1 do count = count - ring_at(w, n) end
+  return count
+end
+
+local function ring_clear(w, r, low)
+  local gone = 0
+  for n = r.low, min(low, r.low + SLOTS) - 1 do
+    local count = ring_at(w, n)
+    if count > 0 then
+      gone = gone + count
+      ring_put(w, n, 0)
+    end
+  end
+  r.total = r.total - gone
+  r.low = max(r.low, low)
+  return gone
+end
+
+local function ring_add(w, r, at)
+  local n = max(floor(at / r.width), r.low)
+  if n - r.low >= SLOTS then
+    local low = n - (SLOTS - 1)
+    local gone = ring_clear(w, r, low)
+    ring_put(w, low, ring_at(w, low) + gone)
+    r.total = r.total + gone
+  end
+  if r.total >= 4294967295 then return end
+  ring_put(w, n, ring_at(w, n) + 1)
+  r.total = r.total + 1
+  r.newest = at
+end
+
+local function sliding_count(w)
+  if w.kind == 0 then return #w.s / 7 - log_gone(w) end
+  return ring_count(w, ring_open(w))
+end
+
+-- When the start with `nth` older ones beside it leaves; nil if there are not so many.
+local function sliding_leaves(w, nth)
+  if w.kind == 0 then
+    local at = (log_gone(w) + nth) * 7
+    if at + 7 > #w.s then return nil end
+    return (unpack('<I7', w.s, at + 1)) + w.period + EARLY
+  end
+  local r, older = ring_open(w), 0
+  for n = max(ring_gone(r), r.low), r.low + SLOTS - 1 do
+    older = older + ring_at(w, n)
+    if older > nth then return (n + 1) * r.width + r.keep end
+  end
+  return nil
+end
+
+local function sliding_add(w, at)
+  if w.kind == 1 then
+    local r = ring_open(w)
+    ring_clear(w, r, ring_gone(r))
+    if r.total > 0 then
+      ring_add(w, r, at)
+      ring_close(w, r)
+      return
+    end
+    w.kind, w.s = 0, ''
+  end
+  local gone = log_gone(w)
+  if gone > 0 then w.s = sub(w.s, gone * 7 + 1) end
+  local n = #w.s / 7
+  if n >= SLOTS then
+    local log, first = w.s, (unpack('<I7', w.s))
+    w.kind, w.s = 1, pack('<I7I7I4', 0, 0, 0) .. string.rep('\0', SLOTS * 4)
+    local r = ring_open(w)
+    r.low = floor(max(first - r.keep, 0) / r.width)
+    for i = 0, n - 1 do ring_add(w, r, (unpack('<I7', log, i * 7 + 1))) end
+    ring_clear(w, r, ring_gone(r))
+    ring_add(w, r, at)
+    ring_close(w, r)
+    return
+  end
+  while n > 0 and (unpack('<I7', w.s, n * 7 - 6)) > at do n = n - 1 end
+  w.s = sub(w.s, 1, n * 7) .. pack('<I7', at) .. sub(w.s, n * 7 + 1)
+end
+
+local function sliding_remove(w, at)
+  if w.kind == 0 then
+    if #w.s > 0 and (unpack('<I7', w.s, #w.s - 6)) == at then w.s = sub(w.s, 1, #w.s - 7) end
+    return
+  end
+  local r = ring_open(w)
+  if r.newest ~= at then return end
+  r.newest = 0
+  local n = max(floor(at / r.width), r.low)
+  local count = ring_at(w, n)
+  if count > 0 then
+    ring_put(w, n, count - 1)
+    r.total = r.total - 1
+  end
+  ring_close(w, r)
+end
+
+-- Windows with edges: fixed ones are reckoned, those of a calendar come with the question ------------
+
+local function edges(rate, at)
+  if rate.kind == 'fixed' then
+    local starts = floor(at / rate.period) * rate.period
+    return starts, starts + rate.period
+  end
+  local e = rate.edges
+  for i = 1, #e - 1 do
+    if at >= e[i] and at < e[i + 1] then return e[i], e[i + 1] end
+  end
+  -- The caller's clock is far from ours: the nearest that it knows, which frees nothing too soon.
+  if at < e[1] then return e[1], e[2] end
+  return e[#e - 1], max(e[#e], at + 1)
+end
+
+local function edged_at(w, rate)
+  local starts, ends, count, next = unpack('<I7I7I4I4', w.s)
+  if now < ends then return starts, ends, count, next end
+  local s, e = edges(rate, now)
+  return s, e, s == ends and next or 0, 0
+end
+
+local function edged_grows(w, rate)
+  local _, ends, count, next = edged_at(w, rate)
+  if count == 0 then return nil end
+  if max(rate.limit - next, 0) > max(rate.limit - count, 0) then return ends end
+  local _, after = edges(rate, ends)
+  return after
+end
+
+local function edged_add(w, rate)
+  local starts, ends, count, next = edged_at(w, rate)
+  if now + EARLY >= ends then next = next + 1 end
+  w.s = pack('<I7I7I4I4', starts, ends, count + 1, next)
+end
+
+local function edged_remove(w, at)
+  local starts, ends, count, next = unpack('<I7I7I4I4', w.s)
+  if starts <= at and at < ends then
+    count = max(count - 1, 0)
+    if at + EARLY >= ends then next = max(next - 1, 0) end
+  elseif at < starts and at + EARLY >= starts then
+    count = max(count - 1, 0)
+  end
+  w.s = pack('<I7I7I4I4', starts, ends, count, next)
+end
+
+-- All windows of a key -----------------------------------------------------------------------------
+
+local function window(k, rate)
+  for _, w in ipairs(k.w) do
+    if w.period == rate.period and w.name == rate.kind then return w end
+  end
+end
+
+local function window_count(w, rate)
+  if w.kind == 2 then
+    local _, _, count = edged_at(w, rate)
+    return count
+  end
+  return sliding_count(w)
+end
+
+local function window_idle(w)
+  if w.kind ~= 2 then return sliding_count(w) == 0 end
+  local _, ends, count, next = unpack('<I7I7I4I4', w.s)
+  if now < ends then return count == 0 end
+  return next == 0 or now >= ends + w.period
+end
+
+local function window_newest(w)
+  if w.kind == 0 then
+    if #w.s == 0 then return 0 end
+    return (unpack('<I7', w.s, #w.s - 6))
+  elseif w.kind == 1 then
+    return NEVER
+  end
+  local _, ends = unpack('<I7I7', w.s)
+  return ends
+end
+
+local function window_add(k, rate, at)
+  local w = window(k, rate)
+  if not w then
+    if #k.w >= 8 then
+      local idle
+      for i, other in ipairs(k.w) do
+        if window_idle(other) and (not idle or window_newest(other) < window_newest(k.w[idle])) then
+          idle = i
+        end
+      end
+      if idle then
+        k.w[idle] = k.w[#k.w]
+        k.w[#k.w] = nil
+      end
+    end
+    w = { period = rate.period, name = rate.kind, kind = 0, s = '' }
+    if rate.kind ~= '' then
+      local s, e = edges(rate, now)
+      w.kind, w.s = 2, pack('<I7I7I4I4', s, e, 0, 0)
+    end
+    k.w[#k.w + 1] = w
+  end
+  if w.kind == 2 then edged_add(w, rate) else sliding_add(w, at) end
+end
+
+-- Spacing: GCRA in nanoseconds, kept as microseconds and the rest, which doubles hold exactly ---------
+
+local function add(au, an, bu, bn)
+  local n = an + bn
+  if n >= 1000 then return au + bu + 1, n - 1000 end
+  return au + bu, n
+end
+
+local function less(au, an, bu, bn)
+  return au < bu or (au == bu and an < bn)
+end
+
+local function pace_earned(k, t)
+  local u, n = add(k.last, 0, t.wholeu, t.wholen)
+  if less(u, n, k.eu, k.en) then return u, n end
+  return k.eu, k.en
+end
+
+-- The earliest start, in nanoseconds.
+local function pace_earliest(u, n, t)
+  n = n - t.aheadn
+  u = u - t.aheadu
+  if n < 0 then u, n = u - 1, n + 1000 end
+  if u < 0 then return 0, 0 end
+  return u, n
+end
+
+local function pace_next(k, t)
+  local eu, en = pace_earned(k, t)
+  local u, n = pace_earliest(eu, en, t)
+  if less(now, 0, u, n) then
+    if n > 0 then return u + 1 end
+    return u
+  end
+  return now
+end
+
+local function pace_after(k, t, at)
+  local u, n = pace_earned(k, t)
+  local ou, on = pace_earliest(u, n, t)
+  if less(at, 0, ou, on) then
+    u, n = add(u, n, t.stepu, t.stepn)
+  elseif less(u, n, at, 0) then
+    u, n = add(at, 0, t.stepu, t.stepn)
+  else
+    u, n = add(u, n, t.stepu, t.stepn)
+  end
+  if less(u, n, k.eu, k.en) then u, n = k.eu, k.en end
+  return u, n
+end
+
+-- One key asked with the numbers that come with a job ------------------------------------------------
+
+local SHUT, CONCURRENCY, RATE, THROTTLE = 4, 1, 2, 3
+
+-- The time of the start, or nil and the refusal that lets go last.
+local function ask(k, l)
+  local worst, opens
+  local function refuse(strategy, limit, current, at)
+    local slot = at == nil and 1 or 0
+    at = at or -1
+    opens = max(opens or -1, at)
+    if not worst or slot > worst.slot or (slot == worst.slot and at > worst.own) then
+      worst = { strategy = strategy, limit = limit, current = current, own = at, slot = slot }
+    end
+  end
+  if k.shut then
+    local at = min(k.shut.till, k.shut.next)
+    if at > now then refuse(SHUT, 0, 0, at + EARLY) end
+  end
+  if l.slots >= 0 and k.active >= l.slots then refuse(CONCURRENCY, l.slots, k.active, nil) end
+  for _, rate in ipairs(l.rates) do
+    local w = window(k, rate)
+    if w then
+      local count = window_count(w, rate)
+      if count >= rate.limit then
+        local at
+        if w.kind == 2 then at = edged_grows(w, rate) else at = sliding_leaves(w, count - rate.limit) end
+        if at then refuse(RATE, rate.limit, count, at + EARLY) end
+      end
+    end
+  end
+  local at = now
+  if l.spacing then
+    at = pace_next(k, l.spacing)
+    if at > now + EARLY then refuse(THROTTLE, l.spacing.limit, l.spacing.limit, at) end
+  end
+  if worst then
+    worst.at = opens
+    return nil, worst
+  end
+  return at
+end
+
+-- Takes from a key with all the limits that the job brings to it, and says how to undo it.
+local function take(k, limits, at)
+  local undo = { k.name, 1, at, now, k.eu, k.en, k.last }
+  local eu, en, last = k.eu, k.en, k.last
+  local completion, periods, seen = nil, {}, {}
+  for _, l in ipairs(limits) do
+    if l.spacing then
+      local u, n = pace_after(k, l.spacing, at)
+      if less(eu, en, u, n) then eu, en = u, n end
+      last = max(last, k.last, at)
+      if completion == nil then completion = true end
+      completion = completion and l.spacing.completion
+    end
+  end
+  k.eu, k.en, k.last = eu, en, last
+  for _, l in ipairs(limits) do
+    for _, rate in ipairs(l.rates) do
+      local id = rate.period .. ' ' .. rate.kind
+      if not seen[id] then
+        seen[id] = true
+        periods[#periods + 1] = rate.period
+        periods[#periods + 1] = rate.kind
+        window_add(k, rate, at)
+      end
+    end
+  end
+  if k.shut and k.shut.probe > 0 then k.shut.next = at + k.shut.probe end
+  k.active = k.active + 1
+  undo[8], undo[9], undo[10] = k.eu, k.en, k.last
+  undo[11], undo[12] = completion and 1 or 0, periods
+  return undo
+end
+
+local function undo_take(k, undo)
+  k.active = max(k.active - 1, 0)
+  if undo[2] == 0 then return end
+  local at, as_of = undo[3], undo[4]
+  if k.eu == undo[8] and k.en == undo[9] and k.last == undo[10] then
+    k.eu, k.en, k.last = undo[5], undo[6], undo[7]
+  end
+  local periods = undo[12]
+  for i = 1, #periods, 2 do
+    for _, w in ipairs(k.w) do
+      if w.period == periods[i] and w.name == periods[i + 1] then
+        if w.kind == 2 then edged_remove(w, as_of) else sliding_remove(w, at) end
+      end
+    end
+  end
+  if k.shut and k.shut.probe > 0 and at + k.shut.probe == k.shut.next then k.shut.next = at end
+end
+
+-- A slot ends, after a start that counted: the running time may count towards the next start's wait.
+local function end_slot(k, undo)
+  k.active = max(k.active - 1, 0)
+  if undo[2] == 1 and undo[11] == 1 then
+    local took = max(now - undo[3], 0)
+    k.eu = k.eu - took
+    if k.eu < 0 then k.eu, k.en = 0, 0 end
+  end
+end
+
+-- Reads the limits of a job from the arguments.
+local function read_limits()
+  local limits = {}
+  for i = 1, num() do
+    local l = { key = arg(), action = num(), slots = num(), rates = {} }
+    local limit = num()
+    if limit > 0 then
+      l.spacing = {
+        limit = limit, completion = num() == 1, stepu = num(), stepn = num(),
+        aheadu = num(), aheadn = num(),
+      }
+      l.spacing.wholeu, l.spacing.wholen = add(l.spacing.stepu, l.spacing.stepn, l.spacing.aheadu, l.spacing.aheadn)
+    end
+    for j = 1, num() do
+      local rate = { limit = num(), period = num(), kind = arg() }
+      local edged = num()
+      if edged > 0 then
+        rate.edges = {}
+        for e = 1, edged do rate.edges[e] = num() end
+      end
+      l.rates[j] = rate
+    end
+    limits[i] = l
+  end
+  return limits
+end
+
+-- Each different key with all the limits that the job brings to it.
+local function each_key(limits, step)
+  local seen, taken = {}, {}
+  for _, l in ipairs(limits) do
+    if not seen[l.key] then
+      seen[l.key] = true
+      local same = {}
+      for _, other in ipairs(limits) do
+        if other.key == l.key then same[#same + 1] = other end
+      end
+      local k = key(l.key)
+      taken[#taken + 1] = step(k, same)
+      k.changed = true
+    end
+  end
+  return taken
+end
+
+local function save_all()
+  for _, k in pairs(keys) do
+    if k.changed then save(k) end
+  end
+end
+
+-- Rows ---------------------------------------------------------------------------------------------
+
+local function row(job)
+  local f = redis.call('HMGET', P .. 'r:' .. job, 'gen', 'place', 'till', 'owner', 'hidden', 'lasts',
+    'lane', 'claim', 'limits', 'taken', 'start')
+  if not f[1] then return nil end
+  return {
+    job = job, gen = tonumber(f[1]), place = f[2], till = tonumber(f[3]), owner = f[4],
+    hidden = f[5] == '1', lasts = tonumber(f[6]), lane = f[7], claim = f[8],
+    limits = f[9], taken = f[10], start = tonumber(f[11]),
+  }
+end
+
+-- What a caller is told of a row.
+local function tell(r)
+  return { r.job, r.gen, r.place, r.till, r.owner, r.hidden and 1 or 0, r.lasts, r.start or -1, r.claim, r.limits }
+end
+
+local function index(of, place)
+  return P .. place .. ':' .. of
+end
+
+-- A held row is worth nothing once the backend has its job back; one that is out is kept until somebody
+-- has asked the backend.
+local function put_row(r)
+  local name = P .. 'r:' .. r.job
+  redis.call('HSET', name, 'gen', r.gen, 'place', r.place, 'till', r.till, 'owner', r.owner,
+    'hidden', r.hidden and '1' or '0', 'lasts', r.lasts, 'lane', r.lane, 'claim', r.claim,
+    'limits', r.limits, 'taken', r.taken or '', 'start', r.start or -1)
+  redis.call('PEXPIRE', name, WEEK)
+  local set = index(r.owner, r.place)
+  redis.call('ZADD', set, r.till, r.job)
+  redis.call('PEXPIRE', set, WEEK)
+end
+
+local function drop_row(r)
+  redis.call('DEL', P .. 'r:' .. r.job)
+  redis.call('ZREM', index(r.owner, r.place), r.job)
+end
+
+local function taken_of(r)
+  if not r.taken or r.taken == '' then return {} end
+  return cmsgpack.unpack(r.taken)
+end
+
+local freed = {}
+
+-- The row goes, and its slots with it.
+local function end_row(r)
+  drop_row(r)
+  for _, undo in ipairs(taken_of(r)) do
+    local k = key(undo[1])
+    end_slot(k, undo)
+    k.changed = true
+    freed[#freed + 1] = undo[1]
+  end
+end
+
+-- Tells the others, if there are any, by a message that begins with who says it.
+local function publish(what)
+  if redis.call('ZCARD', P .. 'live') > 1 then
+    redis.call('PUBLISH', P .. 'wake', owner .. '\n' .. what)
+  end
+end
+
+local function publish_freed()
+  if #freed > 0 then publish('freed\n' .. table.concat(freed, '\n')) end
+end
+
+-- Moves a row to another place or owner.
+local function move_row(r, to_owner, place)
+  if r.owner ~= to_owner or r.place ~= place then
+    redis.call('ZREM', index(r.owner, r.place), r.job)
+    r.owner, r.place = to_owner, place
+  end
+  put_row(r)
+end
+
+-- When the owner of a held row must have sent a heartbeat.
+local function look_again(r)
+  return now + floor(r.lasts / 3)
+end

@@ -1,0 +1,133 @@
+-- Changes a row, a key, or a setting; says whether there was anything to change.
+
+local verb = arg()
+
+local function till()
+  local job, gen, at, lasts = arg(), num(), num(), num()
+  local r = row(job)
+  if not r or r.gen ~= gen then return false end
+  r.till, r.lasts = at, lasts
+  put_row(r)
+  for _, undo in ipairs(taken_of(r)) do redis.call('PEXPIRE', P .. 'k:' .. undo[1], WEEK) end
+  if at == 0 and r.place == 'h' then publish('offered\n' .. r.lane) end
+  return true
+end
+
+local function hidden()
+  local job, hide = arg(), num() == 1
+  local r = row(job)
+  if not r or r.place ~= 'h' or r.hidden == hide then return false end
+  r.hidden = hide
+  put_row(r)
+  if r.owner ~= owner then publish('row\n' .. job) end
+  return true
+end
+
+-- What a key has used is forgotten, but not its slots.
+local function unused()
+  local k = key(arg())
+  local used = k.active > 0 or (k.shut and k.shut.till > now) or less(now, 0, k.eu, k.en)
+  for _, w in ipairs(k.w) do used = used or not window_idle(w) end
+  k.eu, k.en, k.last, k.shut, k.w, k.changed = 0, 0, 0, nil, {}, true
+  freed[#freed + 1] = k.name
+  return used
+end
+
+-- A job that is out already takes its slots, whatever the limits say, and counts no start.
+local function adopt()
+  local job, gen, at, lasts, lane, claim, blob = arg(), num(), num(), num(), arg(), arg(), arg()
+  local limits = read_limits()
+  local r = row(job)
+  if r and (r.gen > gen or (r.gen == gen and r.place == 'o')) then return false end
+  if r then end_row(r) end
+  local taken = each_key(limits, function(k)
+    k.active = k.active + 1
+    return { k.name, 0 }
+  end)
+  put_row({ job = job, gen = gen, place = 'o', till = at, owner = owner, hidden = false, lasts = lasts,
+    lane = lane, claim = claim, limits = blob, taken = cmsgpack.pack(taken) })
+  return true
+end
+
+local function own()
+  local job, gen, next, at = arg(), num(), num(), num()
+  local r = row(job)
+  if not r or r.place ~= 'h' or r.hidden or r.gen ~= gen or next <= gen then return false end
+  local former = r.owner
+  r.gen, r.till = next, at
+  move_row(r, owner, 'h')
+  if former ~= owner then publish('row\n' .. job) end
+  return true
+end
+
+-- Limits set over HTTP; without a text they are taken away.
+local function override()
+  local name, text = arg(), arg()
+  local done
+  if text == '' then
+    done = redis.call('HDEL', P .. 'over', name) == 1
+  else
+    redis.call('HSET', P .. 'over', name, text)
+    done = true
+  end
+  redis.call('PEXPIRE', P .. 'over', WEEK)
+  if done then
+    redis.call('HINCRBY', P .. 'meta', 'over', 1)
+    publish('over')
+  end
+  return done
+end
+
+-- A queue was paused or resumed: a number says so, and a message.
+local function paused()
+  local number, queue, on = P .. 'n:' .. arg(), arg(), arg()
+  redis.call('HINCRBY', number, 'version', 1)
+  redis.call('HSET', number, 'value', on, 'put', now)
+  redis.call('PEXPIRE', number, 24 * 3600 * 1000)
+  publish('paused\n' .. on .. '\n' .. queue)
+  return true
+end
+
+-- For tests: on a large server it takes long.
+local function clear()
+  local done = false
+  for _, name in ipairs(redis.call('KEYS', P .. '*')) do
+    if name == P .. 'over' then redis.call('HINCRBY', P .. 'meta', 'over', 1) end
+    if name ~= P .. 'meta' and name ~= P .. 'live' then
+      redis.call('DEL', name)
+      done = true
+    end
+  end
+  return done
+end
+
+-- No starts of a key until a time but for probes; or as before, where it is shut for at least as long.
+local function shut()
+  local k, at, at_least, probe = key(arg()), num(), num() == 1, num()
+  local known = k.shut and k.shut.till > now and k.shut.till or -1
+  local wanted = at > now and at or -1
+  if known == wanted or (at_least and known > wanted) then return false end
+  k.shut = nil
+  if wanted > 0 then
+    k.shut = { since = now, till = at, probe = probe, next = probe > 0 and now + probe or NEVER }
+  end
+  k.changed = true
+  return true
+end
+
+-- A job of the key that started then has succeeded: if the key was shut before that, it opens.
+local function open()
+  local k, started = key(arg()), num()
+  if not k.shut or k.shut.till <= now or k.shut.since >= started then return false end
+  k.shut = nil
+  k.changed = true
+  freed[#freed + 1] = k.name
+  return true
+end
+
+local verbs = { till = till, hidden = hidden, adopt = adopt, own = own, override = override, clear = clear, shut = shut, open = open,
+  unused = unused, paused = paused }
+local done = verbs[verb]()
+save_all()
+publish_freed()
+return { now, done and 1 or 0 }

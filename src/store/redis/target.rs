@@ -1,0 +1,191 @@
+//! What a URL says about where Redis is.
+
+use redis::sentinel::SentinelClientBuilder;
+use redis::{
+    ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, TlsCertificates, TlsMode,
+};
+
+/// Where Redis is.
+#[derive(Clone)]
+pub struct Target {
+    /// For people: without user and password.
+    pub(super) place: String,
+    pub(super) kind: Kind,
+    /// Roots in PEM, in place of the system's.
+    roots: Option<Vec<u8>>,
+}
+
+#[derive(Clone)]
+pub(super) enum Kind {
+    One(ConnectionInfo),
+    /// The addresses are those of sentinels; user, password and database are the server's.
+    Sentinel {
+        nodes: Vec<ConnectionInfo>,
+        master: String,
+    },
+    Cluster(Vec<ConnectionInfo>),
+}
+
+/// Why a URL is none of a Redis.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct BadUrl(String);
+
+impl Target {
+    /// Reads `redis://[user:password@]host[:port][/db]`, with `rediss` for TLS. Several servers are
+    /// separated by commas: `redis+cluster://a,b,c` are nodes of a cluster,
+    /// `redis+sentinel://a,b,c/master[/db]` are sentinels (port 26379 unless said otherwise).
+    /// `roots` are PEM certificates to trust in place of the system's.
+    ///
+    /// # Errors
+    /// It is not of that form. The message does not repeat a password.
+    pub fn parse(url: &str, roots: Option<Vec<u8>>) -> Result<Target, BadUrl> {
+        let (scheme, rest) = url
+            .split_once("://")
+            .ok_or_else(|| BadUrl("it has no scheme, such as redis://".to_owned()))?;
+        let scheme = scheme.replace("valkey", "redis");
+        let (plain, mode) = scheme
+            .split_once('+')
+            .map_or((scheme.as_str(), ""), |(plain, mode)| (plain, mode));
+        if !["redis", "rediss"].contains(&plain) || !["", "cluster", "sentinel"].contains(&mode) {
+            let known = "redis, rediss, redis+cluster or redis+sentinel";
+            return Err(BadUrl(format!("its scheme is not {known}")));
+        }
+        let (login, hosts) = rest
+            .rsplit_once('@')
+            .map_or((String::new(), rest), |(login, hosts)| {
+                (format!("{login}@"), hosts)
+            });
+        let (hosts, path) = hosts.split_once('/').unwrap_or((hosts, ""));
+        let (master, db) = match mode {
+            "sentinel" => path.split_once('/').unwrap_or((path, "")),
+            _ => ("", path),
+        };
+        if mode == "sentinel" && master.is_empty() {
+            let form = "redis+sentinel://HOSTS/MASTER";
+            return Err(BadUrl(format!("it names no master: {form}")));
+        }
+        let mut nodes = Vec::new();
+        for host in hosts.split(',') {
+            let host = match (mode, host.rsplit_once(':')) {
+                ("sentinel", None) => format!("{host}:26379"),
+                _ => host.to_owned(),
+            };
+            nodes.push(node(&format!("{plain}://{login}{host}/{db}"))?);
+        }
+        let kind = match (mode, nodes.len()) {
+            ("sentinel", _) => Kind::Sentinel {
+                nodes,
+                master: master.to_owned(),
+            },
+            ("cluster", _) => Kind::Cluster(nodes),
+            (_, 1) => Kind::One(nodes.remove(0)),
+            _ => {
+                let more = "several servers are redis+cluster:// or redis+sentinel://";
+                return Err(BadUrl(more.to_owned()));
+            }
+        };
+        let place = format!("{scheme}://{hosts}/{path}");
+        Ok(Target {
+            place: place.trim_end_matches('/').to_owned(),
+            kind,
+            roots,
+        })
+    }
+
+    pub(super) fn certificates(&self) -> Option<TlsCertificates> {
+        let roots = self.roots.clone()?;
+        Some(TlsCertificates {
+            client_tls: None,
+            root_cert: Some(roots),
+        })
+    }
+
+    /// User, password, database and TLS of the server behind the sentinels.
+    pub(super) fn of_sentinel(&self, builder: SentinelClientBuilder) -> SentinelClientBuilder {
+        let Kind::Sentinel { nodes, .. } = &self.kind else {
+            return builder;
+        };
+        let Some(node) = nodes.first() else {
+            return builder;
+        };
+        let settings = node.redis_settings();
+        let mut builder = builder
+            .set_client_to_redis_db(settings.db())
+            .set_client_to_redis_protocol(ProtocolVersion::RESP3);
+        if let Some(user) = settings.username() {
+            builder = builder.set_client_to_redis_username(user);
+        }
+        if let Some(password) = settings.password() {
+            builder = builder.set_client_to_redis_password(password);
+        }
+        if matches!(node.addr(), ConnectionAddr::TcpTls { .. }) {
+            builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
+            if let Some(certificates) = self.certificates() {
+                builder = builder.set_client_to_redis_certificates(certificates);
+            }
+        }
+        builder
+    }
+}
+
+fn node(url: &str) -> Result<ConnectionInfo, BadUrl> {
+    let unread = |error: redis::RedisError| {
+        let why = error.detail().map(str::to_owned);
+        BadUrl(why.unwrap_or_else(|| error.category().to_owned()))
+    };
+    let info = url.into_connection_info().map_err(unread)?;
+    let settings = info.redis_settings().clone();
+    Ok(info.set_redis_settings(settings.set_protocol(ProtocolVersion::RESP3)))
+}
+
+impl std::fmt::Debug for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_read_and_passwords_are_not_shown() {
+        let place = |url: &str| Target::parse(url, None).map(|target| format!("{target:?}"));
+        let one = place("redis://user:secret@host:7000/2").unwrap();
+        assert_eq!(one, "redis://host:7000/2");
+        assert_eq!(place("rediss://host").unwrap(), "rediss://host");
+        assert_eq!(place("valkey://host").unwrap(), "redis://host");
+        let target = Target::parse("redis+cluster://:pw@a:1,b:2", None).unwrap();
+        let Kind::Cluster(nodes) = &target.kind else {
+            panic!()
+        };
+        assert_eq!(nodes[1].addr().to_string(), "b:2");
+        assert_eq!(nodes[1].redis_settings().password(), Some("pw"));
+        let target = Target::parse("redis+sentinel://a,b:5/main/3", None).unwrap();
+        let Kind::Sentinel { nodes, master } = &target.kind else {
+            panic!()
+        };
+        assert_eq!(nodes[0].addr().to_string(), "a:26379");
+        assert_eq!(
+            (master.as_str(), nodes[1].redis_settings().db()),
+            ("main", 3)
+        );
+    }
+
+    #[test]
+    fn what_is_no_redis_is_refused_without_its_password() {
+        for url in [
+            "host:6379",
+            "http://u:secret@host",
+            "redis+ring://u:secret@host",
+            "redis://u:secret@a,b",
+            "redis+sentinel://u:secret@a,b",
+            "redis://u:secret@host/db",
+            "redis://u:secret@host:port",
+        ] {
+            let error = Target::parse(url, None).unwrap_err().to_string();
+            assert!(!error.contains("secret"), "{url}: {error}");
+        }
+    }
+}

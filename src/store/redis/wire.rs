@@ -1,0 +1,200 @@
+//! What scripts are given and what they answer.
+
+use std::sync::Arc;
+
+use redis::{Cmd, Value};
+
+use super::super::{Claimed, Gen, Place, Row, Verdict, record};
+use crate::limit::{
+    Limited, Limits, Measure, OnLimit, Rate, Refusal, Strategy, Timestamp, WindowKind,
+};
+
+/// What is later is never: up to here a script's numbers are exact.
+const NEVER: u64 = 1 << 53;
+
+/// A time or a length as a script has it.
+pub(super) fn time(time: u64) -> u64 {
+    time.min(NEVER)
+}
+
+/// A time as a script gave it.
+pub(super) fn read_time(time: i64) -> Timestamp {
+    match u64::try_from(time) {
+        Ok(time) if time < NEVER => Timestamp(time),
+        Ok(_) => Timestamp::NEVER,
+        Err(_) => Timestamp(0),
+    }
+}
+
+/// Where a held job can be handed out.
+pub(super) fn lane(scope: u64, queue: &str) -> String {
+    format!("{scope}:{queue}")
+}
+
+/// Scope and queue of a [`lane`].
+pub(super) fn read_lane(lane: &str) -> Option<(u64, Arc<str>)> {
+    let (scope, queue) = lane.split_once(':')?;
+    Some((scope.parse().ok()?, Arc::from(queue)))
+}
+
+/// The limits of a job. A script cannot reckon with calendars, so the edges of the windows around `now`
+/// go with them.
+pub(super) fn write_limits(to: &mut Cmd, limited: &[Limited], now: Timestamp) {
+    to.arg(limited.len());
+    for one in limited {
+        to.arg(record::name(one.space, &one.key))
+            .arg(one.on_limit as u8)
+            .arg(one.limits.concurrency.map_or(-1, i64::from));
+        write_spacing(to, &one.limits);
+        to.arg(one.limits.rates.len());
+        for rate in &one.limits.rates {
+            to.arg(rate.limit.get())
+                .arg(time(rate.period.get()))
+                .arg(rate.window.code());
+            write_edges(to, rate, now);
+        }
+    }
+}
+
+fn write_spacing(to: &mut Cmd, limits: &Limits) {
+    let Some(throttle) = &limits.throttle else {
+        to.arg(0);
+        return;
+    };
+    let (step, ahead) = throttle.spacing();
+    to.arg(throttle.limit.get())
+        .arg(u8::from(throttle.measure == Measure::Completion))
+        .arg(step / 1000)
+        .arg(step % 1000)
+        .arg(ahead / 1000)
+        .arg(ahead % 1000);
+}
+
+/// The windows of a calendar: the one before, the one of now, and two more.
+fn write_edges(to: &mut Cmd, rate: &Rate, now: Timestamp) {
+    let at = |now| rate.window.edges(rate.period.get(), now);
+    let calendar = matches!(rate.window, WindowKind::Calendar(..));
+    let Some(current) = at(now).filter(|_| calendar) else {
+        to.arg(0);
+        return;
+    };
+    let before = at(Timestamp(current.starts.0.saturating_sub(1))).unwrap_or(current);
+    let next = at(current.ends).unwrap_or(current);
+    let last = at(next.ends).unwrap_or(next);
+    to.arg(5);
+    for edge in [
+        before.starts,
+        current.starts,
+        current.ends,
+        next.ends,
+        last.ends,
+    ] {
+        to.arg(time(edge.0));
+    }
+}
+
+/// A verdict of `take`.
+pub(super) fn verdict(of: &Value) -> Option<Verdict> {
+    let parts: Option<Vec<i64>> = list(of)?.iter().map(int).collect();
+    let known = |at: i64| (at >= 0).then(|| read_time(at));
+    let number = |n: i64| u32::try_from(n).ok();
+    Some(match *parts? {
+        [0] => Verdict::Lost,
+        [1, at] => Verdict::Started { at: read_time(at) },
+        [2, which, strategy, limit, current, own, slot, opens, action] => Verdict::Refused {
+            which: usize::try_from(which).ok()?,
+            why: Refusal {
+                strategy: match strategy {
+                    1 => Strategy::Concurrency,
+                    2 => Strategy::Rate,
+                    3 => Strategy::Throttle,
+                    _ => Strategy::Shut,
+                },
+                limit: number(limit)?,
+                current: number(current)?,
+                at: known(own),
+                slot: slot == 1,
+            },
+            at: known(opens),
+            action: match action {
+                0 => OnLimit::Wait,
+                1 => OnLimit::Reschedule,
+                _ => OnLimit::Drop,
+            },
+        },
+        [3] => Verdict::Unasked,
+        _ => return None,
+    })
+}
+
+/// A row, as the sidecar of this name sees it.
+pub(super) fn row(of: &Value, owner: &str) -> Option<Row> {
+    let [
+        job,
+        generation,
+        place,
+        until,
+        of_owner,
+        hidden,
+        lasts,
+        started,
+        claim,
+        limits,
+    ] = list(of)?
+    else {
+        return None;
+    };
+    let texts = record::Texts {
+        claim: text(claim)?,
+        limits: text(limits)?,
+    };
+    let generation = Gen(u64::try_from(int(generation)?).ok()?);
+    let visibility = u64::try_from(int(lasts)?).ok()?;
+    Some(Row {
+        claimed: record::claimed(text(job)?, generation, visibility, &texts)?,
+        place: match text(place)? {
+            "h" => Place::Held,
+            "o" => Place::Out,
+            _ => return None,
+        },
+        started: Some(int(started)?).filter(|at| *at >= 0).map(read_time),
+        until: read_time(int(until)?),
+        hidden: int(hidden)? == 1,
+        ours: text(of_owner)? == owner,
+    })
+}
+
+/// What comes before a job in `take` and in `set adopt`.
+pub(super) fn write_job(to: &mut Cmd, claimed: &Claimed) {
+    to.arg(time(claimed.visibility))
+        .arg(lane(claimed.scope, &claimed.queue))
+        .arg(record::claim(claimed))
+        .arg(record::limits(&claimed.limited));
+}
+
+pub(super) fn list(of: &Value) -> Option<&[Value]> {
+    match of {
+        Value::Array(all) => Some(all),
+        _ => None,
+    }
+}
+
+pub(super) fn int(of: &Value) -> Option<i64> {
+    match of {
+        Value::Int(number) => Some(*number),
+        Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse().ok(),
+        _ => None,
+    }
+}
+
+pub(super) fn bytes(of: &Value) -> Option<&[u8]> {
+    match of {
+        Value::BulkString(bytes) => Some(bytes),
+        Value::SimpleString(text) => Some(text.as_bytes()),
+        _ => None,
+    }
+}
+
+pub(super) fn text(of: &Value) -> Option<&str> {
+    std::str::from_utf8(bytes(of)?).ok()
+}

@@ -1,0 +1,314 @@
+//! Several sidecars, one Redis, one budget; judged from what the workers did.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use ojs_throttle::backend::{EventKind, Lax};
+use serde_json::json;
+
+use crate::hole::Hole;
+use crate::http::{ack, ask, enqueue, fetch};
+use crate::rig::{Backend, Sidecar, config, until};
+use crate::server::Server;
+
+const TWO: &str =
+    "[[policy]]\nname = \"two\"\nmatch = { queue = \"q\" }\nkey = \"{type}\"\nconcurrency = 2\n";
+
+fn sidecar(backend: &Backend, store: &Server, more: &str, policy: &str) -> Sidecar {
+    sidecar_at(backend.addr, store, more, policy)
+}
+
+fn sidecar_at(upstream: SocketAddr, store: &Server, more: &str, policy: &str) -> Sidecar {
+    let rest = format!(
+        "{policy}\n[fetch]\nmax_wait = \"5s\"\n[store]\nurl = \"{}\"\n{more}",
+        store.url()
+    );
+    Sidecar::run(&config(upstream, "upstream_timeout = \"5s\"", &rest))
+}
+
+fn know_each_other(sidecars: &[Sidecar], others: f64) {
+    let known = |sidecar: &Sidecar| sidecar.metric("ojs_throttle_siblings") > others - 0.5;
+    until("they know each other", || {
+        sidecars.iter().all(known).then_some(())
+    });
+}
+
+/// What workers have out at once, as they see it.
+#[derive(Default)]
+struct Ledger {
+    out: AtomicUsize,
+    most: AtomicUsize,
+    done: Mutex<BTreeSet<String>>,
+}
+
+impl Ledger {
+    /// Fetches, runs and acknowledges until all jobs are done.
+    fn work(&self, to: SocketAddr, worker: &str, all: usize) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while self.done.lock().unwrap().len() < all {
+            assert!(Instant::now() < deadline, "not done in a minute");
+            for job in fetch(to, "q", 1, worker).jobs() {
+                let out = self.out.fetch_add(1, Ordering::SeqCst) + 1;
+                self.most.fetch_max(out, Ordering::SeqCst);
+                std::thread::sleep(Duration::from_millis(5));
+                self.out.fetch_sub(1, Ordering::SeqCst);
+                assert_eq!(ack(to, &job, worker).status, 200);
+                assert!(self.done.lock().unwrap().insert(job), "a job came twice");
+            }
+        }
+    }
+}
+
+#[test]
+fn three_sidecars_have_one_budget() {
+    let (backend, store) = (Backend::start(Lax::redis()), Server::start());
+    let sidecars = [(); 3].map(|()| sidecar(&backend, &store, "", TWO));
+    for _ in 0..60 {
+        enqueue(backend.addr, "q", json!({}));
+    }
+    let ledger = Ledger::default();
+    std::thread::scope(|threads| {
+        for (nth, sidecar) in sidecars.iter().enumerate() {
+            for worker in 0..2 {
+                let (ledger, to) = (&ledger, sidecar.data);
+                threads.spawn(move || ledger.work(to, &format!("w{nth}-{worker}"), 60));
+            }
+        }
+    });
+    assert_eq!(ledger.most.load(Ordering::SeqCst), 2);
+    know_each_other(&sidecars, 2.0);
+}
+
+#[test]
+fn a_slot_freed_in_one_sidecar_wakes_a_worker_in_another() {
+    let (backend, store) = (Backend::start(Lax::redis()), Server::start());
+    let one = TWO.replace("concurrency = 2", "concurrency = 1");
+    let (a, b) = (
+        sidecar(&backend, &store, "", &one),
+        sidecar(&backend, &store, "", &one),
+    );
+    let mut quickest = Duration::MAX;
+    for _ in 0..5 {
+        enqueue(backend.addr, "q", json!({}));
+        enqueue(backend.addr, "q", json!({}));
+        let first = fetch(a.data, "q", 1, "wa").jobs();
+        assert_eq!(first.len(), 1);
+        let (to, ended) = (b.data, Mutex::new(None));
+        std::thread::scope(|threads| {
+            let waiting = threads.spawn(move || (fetch(to, "q", 1, "wb").jobs(), Instant::now()));
+            // Until it stands in line, and a while longer.
+            std::thread::sleep(Duration::from_millis(400));
+            assert!(!waiting.is_finished(), "the only slot is taken");
+            *ended.lock().unwrap() = Some(Instant::now());
+            assert_eq!(ack(a.data, &first[0], "wa").status, 200);
+            let (second, at) = waiting.join().unwrap();
+            assert_eq!(second.len(), 1);
+            quickest = quickest.min(at - ended.lock().unwrap().unwrap());
+            assert_eq!(ack(to, &second[0], "wb").status, 200);
+        });
+    }
+    eprintln!("woken after {quickest:?}");
+    assert!(quickest < Duration::from_millis(20), "{quickest:?}");
+}
+
+#[test]
+fn a_redis_that_is_killed_is_no_way_past_a_limit() {
+    let (backend, mut store) = (Backend::start(Lax::redis()), Server::start());
+    let more = "on_store_error = \"share\"\n";
+    let sidecars = [(); 2].map(|()| sidecar(&backend, &store, more, TWO));
+    let (a, b) = (sidecars[0].data, sidecars[1].data);
+    for _ in 0..12 {
+        enqueue(backend.addr, "q", json!({}));
+    }
+    let first = fetch(a, "q", 1, "wa").jobs();
+    let second = fetch(b, "q", 1, "wb").jobs();
+    assert_eq!((first.len(), second.len()), (1, 1));
+    store.kill();
+    let lost = |sidecar: &Sidecar| sidecar.metric("ojs_throttle_store_up") < 0.5;
+    until("both know that it is lost", || {
+        sidecars.iter().all(lost).then_some(())
+    });
+    // Each had one slot, and has no more; what ends makes place for the next.
+    assert_eq!(ack(a, &first[0], "wa").status, 200);
+    let third = fetch(a, "q", 2, "wa").jobs();
+    assert_eq!(third.len(), 1, "{}", sidecars[0].log());
+    assert!(fetch(b, "q", 1, "wb").jobs().is_empty());
+    store.restart(&[]);
+    until("both have it back", || {
+        (!sidecars.iter().any(lost)).then_some(())
+    });
+    // It came back empty, and knows what is out all the same.
+    for to in [a, b] {
+        assert!(fetch(to, "q", 1, "w").jobs().is_empty());
+    }
+    for (to, job) in [(b, &third[0]), (a, &second[0])] {
+        assert_eq!(ack(to, job, "w").status, 200, "through the other one");
+    }
+    let ledger = Ledger::default();
+    std::thread::scope(|threads| {
+        for to in [a, b] {
+            let ledger = &ledger;
+            threads.spawn(move || ledger.work(to, &format!("w{to}"), 9));
+        }
+    });
+    assert!(ledger.most.load(Ordering::SeqCst) <= 2);
+}
+
+/// A job that one sidecar holds, and the other that is to hand it out.
+fn held_by_the_first(more: &str) -> (Backend, Server, [Sidecar; 2], String, String) {
+    let (backend, store) = (Backend::start(Lax::redis()), Server::start());
+    let one = TWO.replace("concurrency = 2", "concurrency = 1");
+    let more = format!("{more}\n[upstream]\nrequeue = \"burns\"\n[hold]\nidle = \"1s\"\n");
+    let sidecars = [(); 2].map(|()| sidecar(&backend, &store, &more, &one));
+    let (out, held) = hold_one(&backend, &sidecars);
+    (backend, store, sidecars, out, held)
+}
+
+/// The second sidecar's worker has the only slot of the first job; the first sidecar holds the second.
+fn hold_one(backend: &Backend, sidecars: &[Sidecar; 2]) -> (String, String) {
+    know_each_other(sidecars, 1.0);
+    let (a, b) = (sidecars[0].data, sidecars[1].data);
+    enqueue(backend.addr, "q", json!({}));
+    let out = fetch(b, "q", 1, "wb").jobs().remove(0);
+    let held = enqueue(backend.addr, "q", json!({}));
+    // Short, so that the test need not wait for long until somebody looks.
+    let body =
+        json!({"queues": ["q"], "count": 1, "worker_id": "wa", "visibility_timeout_ms": 6000});
+    std::thread::scope(|threads| {
+        let fetch = threads.spawn(|| {
+            crate::http::Conn::open(a).try_ask("POST", "/ojs/v1/workers/fetch", &body.to_string())
+        });
+        until("the first one holds it", || {
+            (sidecars[0].metric("ojs_throttle_held_jobs") > 0.5).then_some(())
+        });
+        let reply = fetch.join().unwrap().unwrap();
+        assert!(reply.jobs().is_empty());
+    });
+    (out, held)
+}
+
+/// Two sidecars, of which the second one's way to the backend can be cut.
+fn second_cut_off() -> (Backend, Server, Hole, [Sidecar; 2]) {
+    let (backend, store) = (Backend::start(Lax::redis()), Server::start());
+    let hole = Hole::before(backend.addr);
+    let policy = TWO.replace("concurrency = 2", "concurrency = 1");
+    let sidecars = [backend.addr, hole.addr].map(|to| sidecar_at(to, &store, "", &policy));
+    (backend, store, hole, sidecars)
+}
+
+/// Whether the row of a held job says that it must not go out.
+fn hidden(store: &Server, job: &str) -> bool {
+    told(store, &format!("HGET {{ojs-throttle}}:r:{job} hidden")).starts_with("$1\r\n1\r\n")
+}
+
+/// What the store answers to a command, as it stands on the wire.
+fn told(store: &Server, command: &str) -> String {
+    let mut to = TcpStream::connect(("127.0.0.1", store.port)).unwrap();
+    to.write_all(format!("{command}\r\nQUIT\r\n").as_bytes())
+        .unwrap();
+    let mut told = String::new();
+    to.read_to_string(&mut told).unwrap();
+    told
+}
+
+#[test]
+fn a_held_job_is_cancelled_through_a_sibling_at_once() {
+    let (backend, store, hole, sidecars) = second_cut_off();
+    let (a, b) = (sidecars[0].data, sidecars[1].data);
+    let (out, held) = hold_one(&backend, &sidecars);
+    hole.swallow();
+    std::thread::scope(|threads| {
+        let path = format!("/ojs/v1/jobs/{held}");
+        let cancel = threads.spawn(move || ask(b, "DELETE", &path, ""));
+        // The cancel has hidden it and is on its way to the backend; its slot ends meanwhile.
+        until("it is hidden", || hidden(&store, &held).then_some(()));
+        assert_eq!(ack(a, &out, "wb").status, 200);
+        assert!(fetch(a, "q", 1, "wa").jobs().is_empty(), "it is hidden");
+        hole.heal();
+        assert_eq!(cancel.join().unwrap().status, 200);
+    });
+    until("the holder has let go", || {
+        (sidecars[0].metric("ojs_throttle_held_jobs") < 0.5).then_some(())
+    });
+    assert_eq!(backend.count(EventKind::Cancelled, &held), 1);
+    assert!(fetch(a, "q", 1, "wa").jobs().is_empty());
+}
+
+#[test]
+fn a_cancel_through_a_sibling_that_fails_lets_the_job_go_out_again() {
+    let (backend, store, hole, mut sidecars) = second_cut_off();
+    let (a, b) = (sidecars[0].data, sidecars[1].data);
+    let (out, held) = hold_one(&backend, &sidecars);
+    hole.swallow();
+    let path = format!("/ojs/v1/jobs/{held}");
+    let cancel =
+        std::thread::spawn(move || crate::http::Conn::open(b).try_ask("DELETE", &path, ""));
+    until("the cancel has hidden it", || {
+        hidden(&store, &held).then_some(())
+    });
+    assert_eq!(ack(a, &out, "wb").status, 200);
+    assert!(fetch(a, "q", 1, "wa").jobs().is_empty(), "it is hidden");
+    sidecars[1].kill();
+    drop(cancel.join());
+    let got = until("it goes out again", || fetch(a, "q", 1, "wa").jobs().pop());
+    assert_eq!(got, held);
+}
+
+#[test]
+fn a_pause_through_one_sidecar_keeps_what_another_holds() {
+    let (backend, _store, sidecars, out, held) = held_by_the_first("");
+    let (a, b) = (sidecars[0].data, sidecars[1].data);
+    let paused = ask(b, "POST", "/ojs/v1/queues/q/pause", "");
+    assert_eq!(paused.status, 200, "{paused:?}");
+    assert_eq!(ack(b, &out, "wb").status, 200);
+    for to in [a, b] {
+        assert!(fetch(to, "q", 1, "w").jobs().is_empty(), "it is paused");
+    }
+    assert_eq!(ask(a, "POST", "/ojs/v1/queues/q/resume", "").status, 200);
+    let got = until("it goes on", || {
+        [a, b]
+            .iter()
+            .find_map(|to| fetch(*to, "q", 1, "w").jobs().pop())
+    });
+    assert_eq!(got, held);
+    assert_eq!(backend.count(EventKind::Claimed, &held), 1);
+}
+
+/// The second sidecar's worker gets the job that the first one held.
+fn taken_over(second: &Sidecar, out: &str, held: &str) {
+    assert_eq!(ack(second.data, out, "wb").status, 200);
+    let got = until("it is taken over", || {
+        fetch(second.data, "q", 1, "wb").jobs().pop()
+    });
+    assert_eq!(got, held);
+    assert!(second.metric("ojs_throttle_hold_adopted_total") > 0.5);
+    assert_eq!(ack(second.data, &got, "wb").status, 200);
+}
+
+#[test]
+fn a_held_job_of_an_idle_sidecar_goes_to_a_sibling() {
+    let (_backend, _store, sidecars, out, held) = held_by_the_first("");
+    taken_over(&sidecars[1], &out, &held);
+    until("the first one has let go", || {
+        (sidecars[0].metric("ojs_throttle_held_jobs") < 0.5).then_some(())
+    });
+}
+
+#[test]
+fn a_held_job_of_a_draining_sidecar_goes_to_a_sibling() {
+    let (_backend, _store, mut sidecars, out, held) = held_by_the_first("");
+    sidecars[0].signal("TERM");
+    taken_over(&sidecars[1], &out, &held);
+    assert!(sidecars[0].ended().success());
+}
+
+#[test]
+fn a_held_job_of_a_killed_sidecar_goes_to_a_sibling() {
+    let (_backend, _store, mut sidecars, out, held) = held_by_the_first("");
+    sidecars[0].kill();
+    taken_over(&sidecars[1], &out, &held);
+}

@@ -1,0 +1,54 @@
+//! The store on Redis: against a server of the test's own.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use ojs_throttle::store::redis::{Config, RedisStore, Target};
+use ojs_throttle::store::{Clock, Store};
+
+use crate::rig::{Opened, Rig, clock};
+use crate::server::Server;
+
+pub fn config(server: &Server, owner: &str) -> Config {
+    Config {
+        target: Target::parse(&server.url(), None).unwrap(),
+        namespace: "ojs-throttle".to_owned(),
+        owner: owner.to_owned(),
+        timeout: Duration::from_secs(5),
+    }
+}
+
+pub struct Redis {
+    pub server: Server,
+    micros: Arc<AtomicU64>,
+    clock: Clock,
+}
+
+impl Redis {
+    pub fn new() -> Redis {
+        let (micros, clock) = clock();
+        Redis {
+            server: Server::start(),
+            micros,
+            clock,
+        }
+    }
+}
+
+impl Rig for Redis {
+    fn open<'a>(&'a self, owner: &'a str) -> Opened<'a> {
+        Box::pin(async move {
+            let store = RedisStore::given(config(&self.server, owner), self.clock.clone());
+            store.check().await.unwrap();
+            Arc::new(store) as Arc<dyn Store>
+        })
+    }
+
+    fn clock(&self) -> &Arc<AtomicU64> {
+        &self.micros
+    }
+}
+
+crate::stamp_contract!(async { Redis::new() });
+crate::stamp_fleet!(async { Redis::new() });

@@ -1,0 +1,300 @@
+//! What goes wrong with a Redis, each by name.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use ojs_throttle::store::redis::{Config, RedisStore, Target};
+use ojs_throttle::store::{Change, Clock, Gen, Place, Store, StoreError, Verdict};
+
+use crate::redis::config;
+use crate::rig::{SECOND, T, claimed, limited, started, take};
+use crate::server::Server;
+
+fn cli(server: &Server, args: &[&str]) -> String {
+    let port = server.port.to_string();
+    let done = Command::new("redis-cli")
+        .args(["-p", &port])
+        .args(args)
+        .output()
+        .unwrap();
+    String::from_utf8(done.stdout).unwrap().trim().to_owned()
+}
+
+fn open(server: &Server, owner: &str, timeout: u64) -> RedisStore {
+    let config = Config {
+        timeout: Duration::from_millis(timeout),
+        ..config(server, owner)
+    };
+    RedisStore::new(config, Clock::new(T))
+}
+
+/// Until the store answers again.
+async fn back(store: &RedisStore) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        match store.count(Place::Out).await {
+            Ok(_) | Err(StoreError::Wiped) => return,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn the_servers_clock_decides() {
+    let server = Server::start();
+    let store = open(&server, "a", 1_000);
+    store.check().await.unwrap();
+    let seconds: u64 = cli(&server, &["TIME"])
+        .lines()
+        .next()
+        .unwrap()
+        .parse()
+        .unwrap();
+    // Ours said that it is 2027.
+    assert!(store.now().0.abs_diff(seconds * 1_000_000) < 2 * SECOND);
+    let one = [limited("k", None, Some((1, SECOND)), None)];
+    let Verdict::Started { at } = take(&store, claimed("a", 1, &one)).await else {
+        panic!()
+    };
+    assert!(at.0.abs_diff(seconds * 1_000_000) < 2 * SECOND);
+}
+
+#[tokio::test]
+async fn scripts_that_were_flushed_are_loaded_again() {
+    let server = Server::start();
+    let store = open(&server, "a", 1_000);
+    store.check().await.unwrap();
+    assert_eq!(cli(&server, &["SCRIPT", "FLUSH"]), "OK");
+    let one = [limited("k", Some(1), None, None)];
+    assert!(started(&take(&store, claimed("a", 1, &one)).await));
+    assert_eq!(cli(&server, &["SCRIPT", "FLUSH"]), "OK");
+    assert!(store.end("a", None).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_server_that_was_killed_is_found_again_and_has_forgotten() {
+    let mut server = Server::start();
+    let (a, b) = (open(&server, "a", 500), open(&server, "b", 500));
+    a.check().await.unwrap();
+    b.check().await.unwrap();
+    let one = [limited("k", Some(1), None, None)];
+    assert!(started(&take(&a, claimed("a", 1, &one)).await));
+    let row = a.row("a").await.unwrap().unwrap();
+    server.kill();
+    let asked = Instant::now();
+    assert!(a.count(Place::Out).await.is_err());
+    assert!(a.count(Place::Out).await.is_err());
+    assert!(asked.elapsed() < Duration::from_secs(2), "nothing hangs");
+    server.restart(&[]);
+    back(&a).await;
+    let ask = claimed("b", 1, &one);
+    assert_eq!(a.take(&[&ask], 1).await, Err(StoreError::Wiped));
+    // Who comes back first keeps the others from starting until all had time to come back.
+    a.announce(&[row]).await.unwrap();
+    assert!(b.take(&[&ask], 1).await.is_err());
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    back(&b).await;
+    b.announce(&[]).await.unwrap();
+    assert!(
+        !started(&take(&b, ask.clone()).await),
+        "the slot is taken still"
+    );
+    assert!(b.end("a", None).await.unwrap().is_some());
+    assert!(started(&take(&b, ask).await));
+}
+
+#[tokio::test]
+async fn data_that_were_wiped_are_missed() {
+    let server = Server::start();
+    let store = open(&server, "a", 1_000);
+    store.check().await.unwrap();
+    assert_eq!(cli(&server, &["FLUSHALL"]), "OK");
+    let ask = claimed("a", 1, &[limited("k", Some(1), None, None)]);
+    assert_eq!(store.take(&[&ask], 1).await, Err(StoreError::Wiped));
+    assert_eq!(store.end("a", None).await.err(), Some(StoreError::Wiped));
+    store.announce(&[]).await.unwrap();
+    assert!(store.end("a", None).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_start_that_comes_too_late_is_refused_by_the_server() {
+    let server = Server::start();
+    let (a, b) = (open(&server, "a", 300), open(&server, "b", 5_000));
+    a.check().await.unwrap();
+    b.check().await.unwrap();
+    // Writes wait for a second; reads go on.
+    assert_eq!(cli(&server, &["CLIENT", "PAUSE", "1000", "WRITE"]), "OK");
+    let one = [limited("k", Some(1), None, None)];
+    let asked = Instant::now();
+    let ask = claimed("late", 1, &one);
+    assert_eq!(a.take(&[&ask], 1).await, Err(StoreError::Timeout));
+    assert!(asked.elapsed() < Duration::from_millis(900));
+    // After the pause the server came to it, and did nothing.
+    assert!(started(&take(&b, claimed("b", 1, &one)).await));
+    assert!(b.row("late").await.unwrap().is_none());
+    back(&a).await;
+    assert!(!a.back("late", Gen(1)).await.unwrap());
+}
+
+#[tokio::test]
+async fn all_that_is_kept_expires() {
+    let server = Server::start();
+    let store = open(&server, "a", 1_000);
+    store.check().await.unwrap();
+    let limits = [
+        limited("k", Some(9), Some((9, 3_600 * SECOND)), Some(1)),
+        limited("l", None, None, None),
+    ];
+    let asks = [claimed("out", 1, &limits), claimed("held", 1, &limits)];
+    store.take(&asks.each_ref(), 1).await.unwrap();
+    let shut = Change::Shut {
+        key: limits[1].key.clone(),
+        until: store.now().plus(60 * SECOND),
+        at_least: false,
+        probe: None,
+    };
+    assert!(store.set(shut).await.unwrap());
+    let step = ojs_throttle::store::Step::Add { by: 1, most: None };
+    store.number("n", step).await.unwrap();
+    store.due(9).await.unwrap();
+    let keys = cli(&server, &["KEYS", "*"]);
+    assert!(keys.lines().count() >= 8, "{keys}");
+    for key in keys.lines() {
+        assert!(key.starts_with("{ojs-throttle}:"), "{key}");
+        let lasts: i64 = cli(&server, &["PTTL", key]).parse().unwrap();
+        assert!(lasts > 0, "{key} does not expire: {lasts}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_stays_under_a_kilobyte_whatever_it_counts() {
+    let server = Server::start();
+    let store = open(&server, "a", 1_000);
+    store.check().await.unwrap();
+    let most = [limited("k", None, Some((1_000, 3_600 * SECOND)), None)];
+    for count in [127, 128, 300] {
+        let asks: Vec<_> = (0..count)
+            .map(|n| claimed(&format!("{count}-{n}"), 1, &most))
+            .collect();
+        let asks: Vec<_> = asks.iter().collect();
+        store.take(&asks, asks.len()).await.unwrap();
+        let length: usize = cli(&server, &["STRLEN", "{ojs-throttle}:k:j:k"])
+            .parse()
+            .unwrap();
+        assert!(length < 1_024, "{length} bytes");
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_place_for_us_says_why() {
+    let server = Server::with(&["--requirepass", "right"]);
+    let checked = async |url: String| {
+        let target = Target::parse(&url, None).unwrap();
+        let config = Config {
+            target,
+            ..config(&server, "a")
+        };
+        RedisStore::new(config, Clock::new(T)).check().await
+    };
+    let port = server.port;
+    let wrong = checked(format!("redis://:wrong@127.0.0.1:{port}")).await;
+    let Err(StoreError::Unusable(why)) = wrong else {
+        panic!("{wrong:?}")
+    };
+    assert!(
+        why.contains(&port.to_string()) && !why.contains("wrong@"),
+        "{why}"
+    );
+    let none = checked(format!("redis://127.0.0.1:{port}")).await;
+    assert!(matches!(none, Err(StoreError::Unusable(_))), "{none:?}");
+    checked(format!("redis://:right@127.0.0.1:{port}/3"))
+        .await
+        .unwrap();
+    let nobody = Server::start();
+    let port = nobody.port;
+    drop(nobody);
+    let gone = checked(format!("redis://127.0.0.1:{port}")).await;
+    assert!(matches!(gone, Err(StoreError::Unavailable(_))), "{gone:?}");
+}
+
+#[tokio::test]
+async fn data_of_another_program_are_left_alone() {
+    let server = Server::start();
+    let foreign: [&[&str]; 3] = [
+        &["SET", "{ojs-throttle}:meta", "mine"],
+        &["HSET", "{ojs-throttle}:meta", "color", "red"],
+        &["HSET", "{ojs-throttle}:meta", "format", "9"],
+    ];
+    for set in foreign {
+        cli(&server, &["FLUSHALL"]);
+        cli(&server, set);
+        let checked = open(&server, "a", 1_000).check().await;
+        let Err(StoreError::Unusable(why)) = checked else {
+            panic!("{checked:?}")
+        };
+        assert!(why.contains("store.namespace"), "{why}");
+    }
+    cli(&server, &["FLUSHALL"]);
+    let store = open(&server, "a", 1_000);
+    store.check().await.unwrap();
+    cli(&server, &["SADD", "{ojs-throttle}:k:j:k", "1"]);
+    let ask = claimed("a", 1, &[limited("k", Some(1), None, None)]);
+    let asked = store.take(&[&ask], 1).await;
+    assert!(matches!(asked, Err(StoreError::Unusable(_))), "{asked:?}");
+    cli(&server, &["SET", "{ojs-throttle}:k:j:l", "text"]);
+    let limits = [limited("l", Some(1), None, None)];
+    assert!(store.room(&limits).await.is_err());
+    let ask = claimed("a", 1, &limits);
+    assert!(store.take(&[&ask], 1).await.is_err());
+}
+
+/// The user of the README.
+const RIGHTS: [&str; 5] = [
+    "on",
+    ">secret",
+    "~{ojs-throttle}:*",
+    "&{ojs-throttle}:*",
+    "-@all",
+];
+const COMMANDS: [&str; 9] = [
+    "+@connection",
+    "+@read",
+    "+@write",
+    "+@scripting",
+    "+@pubsub",
+    "-@dangerous",
+    "+time",
+    "+info",
+    "+@fast",
+];
+
+#[tokio::test]
+async fn a_user_limited_to_the_namespace_is_enough() {
+    let server = Server::start();
+    let made = ["ACL", "SETUSER", "ojs"]
+        .iter()
+        .chain(&RIGHTS)
+        .chain(&COMMANDS);
+    assert_eq!(cli(&server, &made.copied().collect::<Vec<_>>()), "OK");
+    let of = |namespace: &str| {
+        let url = format!("redis://ojs:secret@127.0.0.1:{}", server.port);
+        let config = Config {
+            target: Target::parse(&url, None).unwrap(),
+            namespace: namespace.to_owned(),
+            ..config(&server, "a")
+        };
+        RedisStore::new(config, Clock::new(T))
+    };
+    let store = of("ojs-throttle");
+    store.check().await.unwrap();
+    let one = [limited("k", Some(1), Some((5, SECOND)), Some(1))];
+    assert!(started(&take(&store, claimed("a", 1, &one)).await));
+    store.due(9).await.unwrap();
+    assert!(store.end("a", None).await.unwrap().is_some());
+    let other = of("other").check().await;
+    let Err(StoreError::Unusable(why)) = other else {
+        panic!("{other:?}")
+    };
+    assert!(why.contains("{other}:"), "{why}");
+}

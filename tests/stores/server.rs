@@ -1,0 +1,78 @@
+//! A Redis of the test's own.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+
+/// A server in a folder of its own, on a free port; ended with this.
+pub struct Server {
+    child: Child,
+    pub port: u16,
+    pub dir: tempfile::TempDir,
+}
+
+impl Server {
+    pub fn start() -> Server {
+        Server::with(&[])
+    }
+
+    pub fn with(more: &[&str]) -> Server {
+        let dir = tempfile::tempdir().unwrap();
+        // Somebody else may take the port in between; then it does not start, and another is tried.
+        for _ in 0..20 {
+            let free = TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = free.local_addr().unwrap().port();
+            drop(free);
+            if let Some(child) = serve(port, dir.path(), more) {
+                return Server { child, port, dir };
+            }
+        }
+        panic!("redis-server does not start")
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// As `kill -9`.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Starts again on the same port.
+    pub fn restart(&mut self, more: &[&str]) {
+        self.child = serve(self.port, self.dir.path(), more).expect("its port is still free");
+    }
+}
+
+fn serve(port: u16, dir: &std::path::Path, more: &[&str]) -> Option<Child> {
+    let mut child = Command::new("redis-server")
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+        .args(["--save", "", "--appendonly", "no", "--dir"])
+        .arg(dir)
+        .args(more)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect(
+            "redis-server is missing: apt install redis-server, or tests/run.sh --without redis",
+        );
+    let said = child.stdout.take().expect("it is piped");
+    let mut lines = BufReader::new(said).lines();
+    let ready = lines.any(|line| line.is_ok_and(|line| line.contains("Ready to accept")));
+    if ready {
+        // It must not wait for someone to read what it says.
+        std::thread::spawn(move || lines.for_each(drop));
+        return Some(child);
+    }
+    child.wait().ok();
+    None
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
