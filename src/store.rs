@@ -24,12 +24,16 @@ mod fleet;
 pub mod guard;
 pub mod memory;
 mod overrides;
+
 mod record;
 pub mod redis;
+mod sql;
+pub mod sqlite;
 
 pub use crate::limit::Room;
 pub use clock::Clock;
 pub use fleet::{NUMBER_LASTS, Number, Step, Wake};
+pub use sql::SqlStore;
 pub use overrides::{MAX as MAX_OVERRIDES, Override, Overrides};
 
 use std::fmt;

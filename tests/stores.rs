@@ -18,3 +18,5 @@ mod rig;
 mod sequences;
 #[path = "stores/server.rs"]
 mod server;
+#[path = "stores/sqlite.rs"]
+mod sqlite;

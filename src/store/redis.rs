@@ -64,7 +64,7 @@ pub struct RedisStore {
 
 /// The server's clock, as far as it is known from its answers.
 #[derive(Debug)]
-struct ServerClock {
+pub(super) struct ServerClock {
     /// What the server is told to go by, in tests.
     given: Option<Clock>,
     own: Clock,
@@ -118,7 +118,17 @@ impl std::fmt::Debug for Scripts {
 }
 
 impl ServerClock {
-    fn now(&self) -> Timestamp {
+    /// `given`: the server goes by this clock too.
+    pub(super) fn new(own: Clock, given: bool) -> ServerClock {
+        ServerClock {
+            given: given.then(|| own.clone()),
+            own,
+            ahead: AtomicI64::new(0),
+            sure: Mutex::default(),
+        }
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
         if let Some(given) = &self.given {
             return given.now();
         }
@@ -128,7 +138,7 @@ impl ServerClock {
 
     /// The server said `now` in an answer to something sent at `sent`: in between, as far as we know in
     /// the middle. The quickest of the last answers says it best.
-    fn told(&self, now: Timestamp, sent: Instant) {
+    pub(super) fn told(&self, now: Timestamp, sent: Instant) {
         let trip = sent.elapsed();
         let mut sure = self.sure.lock().unwrap_or_else(PoisonError::into_inner);
         let stands =
