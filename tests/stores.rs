@@ -8,6 +8,10 @@ mod contract;
 mod fleet;
 #[path = "stores/memory.rs"]
 mod memory;
+#[path = "stores/postgres.rs"]
+mod postgres;
+#[path = "stores/postgres_server.rs"]
+mod postgres_server;
 #[path = "stores/redis.rs"]
 mod redis;
 #[path = "stores/redis_faults.rs"]

@@ -22,8 +22,8 @@ use super::{
 use crate::limit::{Key, KeyState, Space, Timestamp};
 
 pub(super) use flat::{Flat, Kept, lane, number, unsigned};
-pub use front::SqlStore;
 pub(super) use front::Post;
+pub use front::SqlStore;
 pub(super) use page::{Head, PATIENCE, Page, SILENCE};
 pub(super) use search::{Books, Due, Need};
 
@@ -105,6 +105,7 @@ pub(super) enum Reply {
 impl Op {
     /// What has to be on the page.
     fn need(&self, need: &mut Need) {
+        need.writes |= !matches!(self, Op::Row(_) | Op::States(_) | Op::Offered { .. });
         match self {
             Op::Take { asks, .. } => asks.iter().for_each(|ask| need.claimed(ask)),
             Op::Claimed(claims) => claims.iter().for_each(|(job, _)| need.job(job)),

@@ -52,7 +52,9 @@ pub struct Config {
 /// # Errors
 /// Why it is none, in words.
 pub fn path(url: &str) -> Result<PathBuf, &'static str> {
-    let path = url.strip_prefix("sqlite:").ok_or("it is no `sqlite:PATH`")?;
+    let path = url
+        .strip_prefix("sqlite:")
+        .ok_or("it is no `sqlite:PATH`")?;
     let path = path.strip_prefix("//").unwrap_or(path);
     match path {
         "" => Err("a path has to follow `sqlite:`"),
@@ -264,7 +266,11 @@ impl Books for File {
     }
 
     async fn begin(&mut self, need: &Need) -> Result<Page, StoreError> {
-        self.with(|connection| connection.execute_batch("BEGIN IMMEDIATE"))?;
+        let begin = match need.writes {
+            true => "BEGIN IMMEDIATE",
+            false => "BEGIN",
+        };
+        self.with(|connection| connection.execute_batch(begin))?;
         // Read when nobody else can write: times are in the order of the transactions.
         let now = self.now();
         let page = self.with(|connection| table::page(connection, need, now))?;
@@ -358,7 +364,10 @@ mod tests {
     fn a_path_follows_the_scheme() {
         let read = |url| path(url).map(|path| path.display().to_string());
         assert_eq!(read("sqlite:limits.db"), Ok("limits.db".to_owned()));
-        assert_eq!(read("sqlite:/var/lib/a b.db"), Ok("/var/lib/a b.db".to_owned()));
+        assert_eq!(
+            read("sqlite:/var/lib/a b.db"),
+            Ok("/var/lib/a b.db".to_owned())
+        );
         assert_eq!(read("sqlite:///var/x"), Ok("/var/x".to_owned()));
         assert!(read("sqlite:").is_err() && read("sqlite::memory:").is_err());
         assert!(read("file:x").is_err());

@@ -184,8 +184,7 @@ impl SqlStore {
             return Err(strange());
         };
         self.siblings.store(siblings, Ordering::Relaxed);
-        self.beat_at
-            .store(told.now.plus(BEAT).0, Ordering::Relaxed);
+        self.beat_at.store(told.now.plus(BEAT).0, Ordering::Relaxed);
         self.due_from.store(first.0, Ordering::Release);
         let epoch = self.epoch().clone();
         if edition != self.edition.load(Ordering::Relaxed)

@@ -128,7 +128,8 @@ impl Page {
             .keys
             .iter()
             .filter(move |(_, entry)| entry.changed && (entry.known || state(entry)));
-        changed.map(move |(name, entry)| (name.as_str(), Some(&entry.value).filter(|_| state(entry))))
+        changed
+            .map(move |(name, entry)| (name.as_str(), Some(&entry.value).filter(|_| state(entry))))
     }
 
     /// Numbers to write.
@@ -215,7 +216,11 @@ impl Page {
     ) -> Vec<Taken> {
         let mut taken = Vec::with_capacity(limited.len());
         for (nth, one) in limited.iter().enumerate() {
-            if limited.iter().take(nth).any(|earlier| is_same(earlier, one)) {
+            if limited
+                .iter()
+                .take(nth)
+                .any(|earlier| is_same(earlier, one))
+            {
                 continue;
             }
             let name = record::name(one.space, &one.key);
@@ -433,7 +438,9 @@ impl Page {
         rows.truncate(max);
         for job in &found.others_out {
             let overdue = self.kept(job).is_some_and(|row| {
-                row.place == Place::Out && *row.owner != *me && row.until <= self.overdue(&row.owner)
+                row.place == Place::Out
+                    && *row.owner != *me
+                    && row.until <= self.overdue(&row.owner)
             });
             if !overdue || rows.len() >= max {
                 continue;

@@ -14,6 +14,8 @@ pub(in crate::store) struct Need {
     /// Keys, by [`record::name`]; those that the rows have slots of come by themselves.
     pub(in crate::store) names: BTreeSet<String>,
     pub(in crate::store) numbers: BTreeSet<String>,
+    /// Whether anything may be changed; else nothing has to be locked.
+    pub(in crate::store) writes: bool,
 }
 
 impl Need {

@@ -82,8 +82,8 @@ pub(super) fn open(path: &Path, namespace: &str, opens: Timestamp) -> Result<Con
     }
     transaction.commit()?;
     ours(&connection)?;
-    let known: Option<String> = connection
-        .query_row("SELECT max(namespace) FROM meta", (), |row| row.get(0))?;
+    let known: Option<String> =
+        connection.query_row("SELECT max(namespace) FROM meta", (), |row| row.get(0))?;
     match known {
         Some(known) if known != namespace => Err(Refused::Foreign(format!(
             "it is of the namespace \"{known}\", and store.namespace is \"{namespace}\""

@@ -2,9 +2,7 @@
 
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 
-use super::super::sql::{
-    Due, Flat, Head, Kept, Need, PATIENCE, Page, SILENCE, number, unsigned,
-};
+use super::super::sql::{Due, Flat, Head, Kept, Need, PATIENCE, Page, SILENCE, number, unsigned};
 use super::super::{NUMBER_LASTS, Number};
 use crate::limit::{KeyState, Timestamp};
 
@@ -159,7 +157,13 @@ pub(super) fn write(connection: &Connection, page: &Page, me: &str) -> Result<()
     for (name, one) in page.numbers() {
         let ends = number(now.plus(NUMBER_LASTS).0);
         let version = number(one.version);
-        put.execute(params![name, one.value, version, number(one.put_at.0), ends])?;
+        put.execute(params![
+            name,
+            one.value,
+            version,
+            number(one.put_at.0),
+            ends
+        ])?;
     }
     for text in page.news() {
         say(connection, me, text, now)?;
@@ -329,8 +333,8 @@ pub(super) fn offered(
 }
 
 pub(super) fn count(connection: &Connection, me: &str, out: bool) -> Result<usize, Error> {
-    let mut statement = connection
-        .prepare_cached("SELECT count(*) FROM rows WHERE owner = ?1 AND is_out = ?2")?;
+    let mut statement =
+        connection.prepare_cached("SELECT count(*) FROM rows WHERE owner = ?1 AND is_out = ?2")?;
     let count: i64 = statement.query_row(params![me, out], |row| row.get(0))?;
     Ok(usize::try_from(count).unwrap_or(0))
 }
@@ -386,7 +390,11 @@ pub(super) fn join(
     now: Timestamp,
 ) -> Result<String, Error> {
     immediately(connection, || {
-        let opens = if knew { now.plus(SETTLING) } else { Timestamp(0) };
+        let opens = if knew {
+            now.plus(SETTLING)
+        } else {
+            Timestamp(0)
+        };
         begin(connection, namespace, opens)?;
         live(connection, me, now)?;
         Ok(head(connection, now)?.epoch)
