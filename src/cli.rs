@@ -110,9 +110,21 @@ pub struct Dev {
     pub config: Option<PathBuf>,
 }
 
+/// What `demo` shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Scene {
+    /// Limits at work
+    Limits,
+    /// A queue that stays within its bound
+    Backpressure,
+}
+
 /// `demo`.
 #[derive(Clone, PartialEq, Eq, Debug, Args)]
 pub struct Demo {
+    /// What to show
+    #[arg(value_enum, default_value_t = Scene::Limits)]
+    pub scene: Scene,
     /// Run with the limits off, to see them broken
     #[arg(long = "break")]
     pub broken: bool,
@@ -155,6 +167,7 @@ mod tests {
         assert_eq!(run.overrides().listen, "0.0.0.0:1".parse().ok());
         let cli = Cli::parse_from(["ojs-throttle", "demo", "--break"]);
         let demo = Demo {
+            scene: Scene::Limits,
             broken: true,
             record: None,
             seconds: 12,

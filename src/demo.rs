@@ -18,6 +18,7 @@ use crate::backend::{Backend, Lax};
 use crate::config::Settings;
 use crate::run::{Env, Running, Stop};
 
+pub mod backpressure;
 pub mod client;
 pub mod judge;
 pub mod picture;

@@ -142,6 +142,11 @@ impl Places {
             .collect()
     }
 
+    /// Whether the backend is to be asked or told something when they are settled.
+    pub fn asks(&self) -> bool {
+        !self.look.is_empty() || self.wants.iter().any(|(_, drop)| *drop > 0)
+    }
+
     /// From now on the jobs may be stored.
     pub fn sending(&mut self) {
         self.sent = true;

@@ -133,3 +133,20 @@ fn well_formed(file: &Path, word: &str) {
     assert!(open.is_empty(), "{open:?}");
     assert!(!svg.contains("NaN"));
 }
+
+/// The scene of backpressure: the queue stays within its bound, and without one it does not.
+#[tokio::test]
+async fn the_bounded_queue_stays_within_its_bound() {
+    let (bounded, text) = output(&["backpressure", "--seconds", "4"]).await;
+    assert!(bounded.status.success(), "{text}");
+    assert!(text.contains("never more than 60 waiting   yes"), "{text}");
+    assert!(text.contains("accepted is stored        yes"), "{text}");
+    let refused = text.lines().filter_map(|line| {
+        let (_, counts) = line.rsplit_once('|')?;
+        counts.split_whitespace().last()?.parse::<u64>().ok()
+    });
+    assert!(refused.max().unwrap() > 10, "{text}");
+    let (broken, text) = output(&["backpressure", "--seconds", "4", "--break"]).await;
+    assert_eq!(broken.status.code(), Some(1), "{text}");
+    assert!(text.contains("never more than 60 waiting   NO"), "{text}");
+}

@@ -10,6 +10,8 @@ mod fleet;
 mod memory;
 #[path = "stores/postgres.rs"]
 mod postgres;
+#[path = "stores/postgres_faults.rs"]
+mod postgres_faults;
 #[path = "stores/postgres_server.rs"]
 mod postgres_server;
 #[path = "stores/redis.rs"]
@@ -24,3 +26,5 @@ mod sequences;
 mod server;
 #[path = "stores/sqlite.rs"]
 mod sqlite;
+#[path = "stores/sqlite_faults.rs"]
+mod sqlite_faults;

@@ -65,7 +65,11 @@ impl Client {
         serde_json::from_slice(&body).with_context(what)
     }
 
-    async fn exchange(
+    /// Sends `body` and returns the reply's status and body, whatever they are.
+    ///
+    /// # Errors
+    /// No reply.
+    pub async fn exchange(
         &self,
         method: &Method,
         path: &str,

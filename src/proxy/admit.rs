@@ -49,7 +49,8 @@ impl Proxy {
             return Ok(None);
         }
         let patience = block_timeout(parts)?;
-        let scope = self.sidecar.scopes.of(&parts.headers);
+        // Only looks need it, and they are rare.
+        let scope = || self.sidecar.scopes.of(&parts.headers);
         let pressure = &self.sidecar.pressure;
         loop {
             match pressure.ask(&mut wants, self.sidecar.now()) {
@@ -57,7 +58,7 @@ impl Proxy {
                 Answer::Away(away) => return Err(Fault::backend(&unanswered(away), false)),
                 Answer::Look(looks) => {
                     for look in looks.iter().filter(|look| look.begin) {
-                        self.look_soon(Arc::clone(&look.queue), scope);
+                        self.look_soon(Arc::clone(&look.queue), scope());
                     }
                     for look in looks {
                         look.done.await;
@@ -70,7 +71,7 @@ impl Proxy {
                         return Err(self.sidecar.full(&full, body, sends));
                     }
                     let until = Instant::now() + longest;
-                    let places = self.blocked(wants, scope, until, *full).await;
+                    let places = self.blocked(wants, scope(), until, *full).await;
                     return match places {
                         Ok(places) => Ok(Some(places)),
                         Err(full) => Err(self.sidecar.full(&full, body, sends)),

@@ -98,8 +98,8 @@ impl Proxy {
     ) -> Response<Body> {
         let proxy = self.clone();
         let scope = match &places {
-            Some(_) => self.sidecar.scopes.of(&parts.headers),
-            None => 0,
+            Some(places) if places.asks() => self.sidecar.scopes.of(&parts.headers),
+            _ => 0,
         };
         let call = self.enqueue_call(&mut parts, body);
         let work = async move {

@@ -59,6 +59,12 @@ pub(super) struct Shown<'a> {
 const MEMBERS: [&str; 6] = ["id", "type", "queue", "priority", "attempt", "meta"];
 
 impl<'a> Shown<'a> {
+    /// A job that was read already.
+    pub(super) fn of(job: Json<'a>) -> Shown<'a> {
+        let members = job.pick(MEMBERS);
+        Shown { job, members }
+    }
+
     /// The next value of a text as a job.
     fn read(reader: &mut Reader<'a>) -> Result<Shown<'a>, JsonError> {
         let (job, members) = reader.pick(MEMBERS)?;
@@ -92,10 +98,7 @@ impl<'a> Shown<'a> {
             _ if !is_object => None,
             (Some(jobs), _) if jobs.kind() == Kind::Array => Some(shown),
             (Some(jobs), None) if !jobs.is_null() => None,
-            (_, Some(job)) if job.kind() == Kind::Object => {
-                let members = job.pick(MEMBERS);
-                Some(vec![Shown { job, members }])
-            }
+            (_, Some(job)) if job.kind() == Kind::Object => Some(vec![Shown::of(job)]),
             _ => Some(Vec::new()),
         }
     }

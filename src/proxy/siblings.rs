@@ -11,7 +11,7 @@ use http::StatusCode;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::job::Origin;
+use super::job::{Came, Origin, Shown};
 use super::{DEPTH, Proxy, Sidecar};
 use crate::hold::{Held, Lane};
 use crate::json::Json;
@@ -171,7 +171,11 @@ impl Proxy {
             mark,
         };
         let active = job.get("state")?.text()? == "active";
-        let held = sidecar.read_job(job, &origin, &sidecar.live(), true)?;
+        let came = Came {
+            at: Instant::now(),
+            stored_at: sidecar.store.now(),
+        };
+        let held = sidecar.read_job(&Shown::of(job), &origin, came, &sidecar.live(), true)?;
         (active && held.claimed.attempt == claimed.attempt).then_some(held)
     }
 }

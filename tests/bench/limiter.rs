@@ -9,11 +9,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
+use mimalloc::MiMalloc;
 use ojs_throttle::limit::{
     Key, KeyState, Limited, Limits, OnLimit, Rate, Space, Throttle, Timestamp,
 };
 use ojs_throttle::store::memory::MemoryStore;
 use ojs_throttle::store::{Claimed, Gen, Store, Verdict};
+
+/// As in the program.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 const NOW: Timestamp = Timestamp(1_800_000_000_000_000);
 

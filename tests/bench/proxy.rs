@@ -182,6 +182,7 @@ fn cases() -> Vec<Case> {
         post("/ojs/v1/workers/fetch", &body)
     };
     let job = r#"{"type":"email.send","args":[{"to":"user@example.com","subject":"Your order has been shipped","template":"order-shipped-v2","locale":"en-US","order":12345678}],"meta":{"trace_id":"4bf92f3577b34da6a3ce929d0e0e4736"},"options":{"queue":"default","priority":10,"timeout_ms":30000,"unique":{"keys":["args"]}}}"#;
+    let bounded = job.replace(r#""queue":"default""#, r#""queue":"bounded""#);
     let alive = r#"{"worker_id":"worker-0195f3a0-7c1e","active_jobs":[],"state":"active"}"#;
     vec![
         case(
@@ -197,6 +198,12 @@ fn cases() -> Vec<Case> {
             0,
         ),
         case("enqueue", Some(1.15), post("/ojs/v1/jobs", job), 0),
+        case(
+            "enqueue, bounded queue",
+            None,
+            post("/ojs/v1/jobs", &bounded),
+            0,
+        ),
         case("FETCH, nothing there", None, fetch("empty", 1), 0),
         case("FETCH, no limit, 1 job", Some(1.15), fetch("free", 1), 1),
         case("FETCH, no limit, 10 jobs", None, fetch("free", 10), 10),

@@ -33,9 +33,8 @@ impl Producers {
                     let reply = client.post("/ojs/v1/jobs", &body).await;
                     let status = reply.map_or(0, |reply| reply.status);
                     answers.push(status);
-                    if status != 201 {
-                        sleep(pause).await;
-                    }
+                    // Simulated time passes only where somebody waits.
+                    sleep(if status == 201 { pause / 8 } else { pause }).await;
                 }
                 answers
             });
@@ -101,31 +100,29 @@ pub async fn hammered(ctx: Ctx) -> Judge {
     };
     w.backend.often(Op::Enqueue, 1.0, fault);
     let producers = Producers::start(&w, 64, Duration::from_millis(15));
-    w.pass(900).await;
     let waiting = async || {
-        let stats = w
-            .backend
-            .direct("GET", "/ojs/v1/queues/q/stats", &json!(null))
-            .await;
+        let path = "/ojs/v1/queues/q/stats";
+        let stats = w.backend.direct("GET", path, &json!(null)).await;
         stats["queue"]["available"].as_u64().unwrap_or(0)
     };
-    let full = waiting().await;
+    // A busy machine is slow at first; what counts is that the queue is filled to the last place.
+    let patience = if ctx.real { 30 } else { 1 };
+    let full = async || w.until(patience, async || waiting().await == 1_000).await;
+    let first = full().await;
     // Behind the sidecar's back, and through it.
     let fetch = json!({"queues": ["q"], "count": 40, "worker_id": "around"});
-    w.backend
-        .direct("POST", "/ojs/v1/workers/fetch", &fetch)
-        .await;
-    w.pass(400).await;
-    let again = waiting().await;
-    let taken = w.client().post("/ojs/v1/workers/fetch", &fetch).await;
-    w.pass(400).await;
-    let third = waiting().await;
+    let path = "/ojs/v1/workers/fetch";
+    w.backend.direct("POST", path, &fetch).await;
+    let second = full().await;
+    let taken = w.client().post(path, &fetch).await;
+    let third = full().await;
+    w.pass(300).await;
     let answers = producers.stop().await;
     let mut judge = w.judge().await;
     check(&mut judge, &answers, 1_000);
     judge.that(taken.is_ok(), "a FETCH failed");
-    for (when, depth) in [("first", full), ("second", again), ("third", third)] {
-        judge.that(depth >= 1_000, format!("{depth} jobs waited, {when}"));
+    for (when, full) in [("first", first), ("second", second), ("third", third)] {
+        judge.that(full, format!("the queue was not filled, {when}"));
     }
     judge
 }

@@ -1,14 +1,31 @@
 //! The store on Postgres: each check in a schema of its own, on a server of the test's own.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, Weak};
 use std::time::Duration;
 
 use ojs_throttle::store::postgres::{Config, Target, given};
 use ojs_throttle::store::{Clock, Store};
 
-use crate::postgres_server::{Server, shared};
+use crate::postgres_server::Server;
 use crate::rig::{Opened, Rig, clock};
+
+/// The one server of all checks that need none of their own.
+pub fn shared() -> Arc<Server> {
+    static SHARED: LazyLock<Mutex<Weak<Server>>> = LazyLock::new(Mutex::default);
+    let mut shared = SHARED.lock().unwrap();
+    if let Some(server) = shared.upgrade() {
+        return server;
+    }
+    let server = Arc::new(Server::start(&[
+        "-c",
+        "fsync=off",
+        "-c",
+        "max_connections=200",
+    ]));
+    *shared = Arc::downgrade(&server);
+    server
+}
 
 pub struct Postgres {
     pub server: Arc<Server>,

@@ -1,11 +1,9 @@
 //! A Postgres of the test's own, on a socket in a folder of its own.
 
-use std::io::Read as _;
 use std::os::unix::fs::{MetadataExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, LazyLock, Mutex, Weak};
 use std::time::Duration;
 
 const MISSING: &str =
@@ -13,32 +11,15 @@ const MISSING: &str =
 
 /// A server that is ended with this, and by the end of this process however that comes.
 pub struct Server {
-    dir: tempfile::TempDir,
+    pub dir: tempfile::TempDir,
     /// A shell that has the server as its child and waits for the end of its input.
     shell: Option<Child>,
     user: Option<(u32, u32)>,
     with: Vec<String>,
 }
 
-/// The one server of all checks that need none of their own.
-pub fn shared() -> Arc<Server> {
-    static SHARED: LazyLock<Mutex<Weak<Server>>> = LazyLock::new(Mutex::default);
-    let mut shared = SHARED.lock().unwrap();
-    if let Some(server) = shared.upgrade() {
-        return server;
-    }
-    let server = Arc::new(Server::start(&[
-        "-c",
-        "fsync=off",
-        "-c",
-        "max_connections=200",
-    ]));
-    *shared = Arc::downgrade(&server);
-    server
-}
-
 /// The newest installed.
-fn programs() -> PathBuf {
+pub fn programs() -> PathBuf {
     let mut found: Vec<PathBuf> = std::fs::read_dir("/usr/lib/postgresql")
         .into_iter()
         .flatten()
@@ -155,27 +136,6 @@ impl Server {
             std::thread::sleep(Duration::from_millis(50));
         }
         panic!("postgres does not start")
-    }
-
-    /// Runs a statement and gives what it says.
-    pub fn sql(&self, text: &str) -> String {
-        let mut psql = Command::new(programs().join("psql"));
-        psql.args(["-U", "postgres", "-qAt", "-h"])
-            .arg(self.dir.path());
-        let mut said = String::new();
-        let mut running = psql
-            .args(["-c", text])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        running
-            .stdout
-            .take()
-            .unwrap()
-            .read_to_string(&mut said)
-            .unwrap();
-        assert!(running.wait().unwrap().success(), "{text}");
-        said.trim().to_owned()
     }
 }
 

@@ -275,25 +275,28 @@ impl Session {
             async { self.ask(any_number, &these.numbers, &[&numbers]).await },
             self.head(),
         };
+        // The first that failed says why; after it all do.
         begun?;
-        (locked?, keys_locked?);
-        let head = head?;
+        locked?;
+        let rows = rows?;
+        keys_locked?;
+        let (keys, found, head) = (keys?, found?, head?);
         let now = head.now;
         let mut page = Page::new(head);
         for job in jobs {
             page.has_row(job, None);
         }
-        for row in rows? {
+        for row in rows {
             let flat = flat(&row)?;
             let job = flat.job.clone();
             page.has_row(job, Some(flat.kept().ok_or_else(strange)?));
         }
-        for row in keys? {
+        for row in keys {
             let state = KeyState::unpack(row.try_get(1)?);
             let (state, seen) = state.ok_or_else(strange)?;
             page.has_key(row.try_get(0)?, state, seen);
         }
-        for row in found? {
+        for row in found {
             if row.try_get::<_, i64>(4)? > number(now.0) {
                 page.has_number(row.try_get(0)?, shared_number(&row)?);
             }

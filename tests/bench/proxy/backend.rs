@@ -43,6 +43,7 @@ struct Replies {
     ended: Vec<u8>,
     alive: Vec<u8>,
     empty: Vec<u8>,
+    depth: Vec<u8>,
     unknown: Vec<u8>,
     /// A job before its id, between id and tenant, and behind the tenant; by whether the queue has
     /// limits.
@@ -63,6 +64,10 @@ impl Replies {
                 r#"{"state":"active","jobs_extended":[],"directives":[],"server_time":"2026-01-01T00:00:00.000Z"}"#,
             ),
             empty: whole(200, r#"{"jobs":[]}"#),
+            depth: whole(
+                200,
+                r#"{"name":"bounded","paused":false,"counts":{"available":100,"active":3,"scheduled":7,"retryable":1}}"#,
+            ),
             unknown: whole(
                 404,
                 r#"{"error":{"code":"not_found","message":"no such route"}}"#,
@@ -82,6 +87,8 @@ impl Replies {
             &self.ended
         } else if asks("POST /ojs/v1/workers/heartbeat") {
             &self.alive
+        } else if asks("GET /ojs/v1/admin/queues/") {
+            &self.depth
         } else if asks("POST /ojs/v1/jobs")
             || asks("POST /ojs/v1/workflows")
             || asks("GET /ojs/v1/schemas")

@@ -66,6 +66,10 @@ impl Process {
             claims_count = "no"
             [hold]
             max = 4096
+            [[queue]]
+            name = "bounded"
+            max_depth = 10000000
+
             [[policy]]
             name = "tenant"
             match = {{ queue = "limited" }}
