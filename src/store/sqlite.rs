@@ -215,7 +215,7 @@ impl File {
     /// Passes on what others wrote.
     fn listen(&mut self, news: &UnboundedSender<String>) {
         let now = self.now();
-        let missed = self.looked.plus(MISSED) < now && self.heard.is_some();
+        let missed = self.looked.plus(MISSED) < now || self.heard.is_none();
         self.looked = now;
         let (heard, me) = (self.heard, self.owner.clone());
         let Some(open) = &mut self.open else { return };
@@ -231,7 +231,7 @@ impl File {
         };
         self.heard = Some(last);
         // The receiver lives as long as whoever sends jobs.
-        if missed || (heard.is_none() && !texts.is_empty()) {
+        if missed {
             let _received = news.send("all".to_owned());
         }
         for text in texts {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Statement};
 
 use super::super::sql::{Due, Flat, Head, Kept, Need, PATIENCE, Page, SILENCE, number, unsigned};
@@ -42,9 +42,15 @@ const LOCKS: i32 = 0x6f6a_7300;
 
 const NOW: &str = "coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)";
 
-const OTHERS: &str = "FROM rows LEFT JOIN live ON live.owner = rows.owner
-    WHERE rows.owner <> $1 AND is_out = $2
-    AND until <= CASE WHEN live.seen + $4 > $3 THEN $3 - $5 ELSE $3 END";
+/// Rows of others that are overdue at `t.now`, in order: the owner lives and is late, or is gone.
+fn others(which: &str, most: &str) -> String {
+    format!(
+        "SELECT job FROM rows LEFT JOIN live ON live.owner = rows.owner
+         WHERE rows.owner <> $2 AND {which} AND until <=
+             CASE WHEN live.seen + {SILENCE} > t.now THEN t.now - {PATIENCE} ELSE t.now END
+         ORDER BY until, job LIMIT {most}"
+    )
+}
 
 const LOCK: &str = "SELECT pg_advisory_xact_lock(class, hash) FROM (
          SELECT DISTINCT class, hashtext($2 || name) AS hash FROM (
@@ -92,6 +98,8 @@ const PUT_NUMBERS: &str = "INSERT INTO numbers
      SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
      ON CONFLICT (name) DO UPDATE SET value = excluded.value, version = excluded.version,
          put_at = excluded.put_at, ends = excluded.ends";
+
+const WALK: &str = "SELECT name, state FROM keys WHERE name > $1 ORDER BY name LIMIT $2";
 
 const SAY: &str = "SELECT pg_notify($1, text) FROM unnest($2::text[]) AS text";
 
@@ -147,6 +155,9 @@ struct Statements {
     drop_keys: Statement,
     put_numbers: Statement,
     say: Statement,
+    due: Statement,
+    walk: Statement,
+    offered: Statement,
 }
 
 impl Statements {
@@ -155,6 +166,17 @@ impl Statements {
             "SELECT {NOW}, epoch, opens, edition, array(SELECT owner FROM live ORDER BY owner),
              array(SELECT seen FROM live ORDER BY owner)
              FROM (SELECT 1) AS one LEFT JOIN meta ON id = 1"
+        );
+        let mine =
+            "SELECT job FROM rows WHERE owner = $2 AND until <= t.now ORDER BY until, job LIMIT $3";
+        let (out, held) = (others("is_out", "$3"), others("NOT is_out", "64"));
+        let due = format!(
+            "WITH t AS (SELECT {NOW} AS now) SELECT now, array({mine}),
+             (SELECT min(until) FROM rows WHERE owner = $2), array({out}), array({held}) FROM t"
+        );
+        let offered = others("NOT is_out AND NOT hidden AND lane = $3", "$4");
+        let offered = format!(
+            "WITH t AS (SELECT {NOW} AS now) SELECT each.job FROM t, LATERAL ({offered}) AS each"
         );
         Ok(Statements {
             head: client.prepare(&head).await?,
@@ -169,6 +191,9 @@ impl Statements {
             drop_keys: client.prepare(DROP_KEYS).await?,
             put_numbers: client.prepare(PUT_NUMBERS).await?,
             say: client.prepare(SAY).await?,
+            due: client.prepare(&due).await?,
+            walk: client.prepare(WALK).await?,
+            offered: client.prepare(&offered).await?,
         })
     }
 }
@@ -373,37 +398,21 @@ impl Session {
     }
 
     pub(super) async fn due(&self, me: &str, max: usize, walk: &mut Walk) -> Result<Due, Failed> {
-        let now = number(self.head().await?.now.0);
+        let given = self.given();
         let max = i64::try_from(max).unwrap_or(i64::MAX);
-        let client = &self.client;
-        let others = format!("SELECT job {OTHERS} ORDER BY until, job LIMIT $6");
-        let (silence, patience) = (number(SILENCE), number(PATIENCE));
         let count = walk.count.max(256);
-        let text = "SELECT name, state FROM keys WHERE name > $1 ORDER BY name LIMIT $2";
-        let types = [
-            Type::TEXT,
-            Type::BOOL,
-            Type::INT8,
-            Type::INT8,
-            Type::INT8,
-            Type::INT8,
-        ];
-        let others = client.prepare_typed(&others, &types).await?;
-        let mine =
-            "SELECT job FROM rows WHERE owner = $1 AND until <= $2 ORDER BY until, job LIMIT $3";
-        let mine = client.query(mine, &[&me, &now, &max]).await?;
-        let first = "SELECT min(until) FROM rows WHERE owner = $1";
-        let first = client.query_one(first, &[&me]).await?;
-        let with: [&(dyn ToSql + Sync); 6] = [&me, &true, &now, &silence, &patience, &max];
-        let out = client.query(&others, &with).await?;
-        let with: [&(dyn ToSql + Sync); 6] = [&me, &false, &now, &silence, &patience, &64_i64];
-        let held = client.query(&others, &with).await?;
-        let keys = client.query(text, &[&walk.after, &count]).await?;
-        let first: Option<i64> = first.try_get(0)?;
+        let (found, keys) = tokio::join! {
+            biased;
+            async { self.client.query_one(&self.statements.due, &[&given, &me, &max]).await },
+            async { self.client.query(&self.statements.walk, &[&walk.after, &count]).await },
+        };
+        let (found, keys) = (found?, keys?);
+        let now = Timestamp(unsigned(found.try_get(0)?));
+        let first: Option<i64> = found.try_get(2)?;
         let mut idle = Vec::new();
         for row in &keys {
             let state = KeyState::unpack(row.try_get(1)?);
-            if state.is_some_and(|(state, _)| state.idle(Timestamp(unsigned(now)))) {
+            if state.is_some_and(|(state, _)| state.idle(now)) {
                 idle.push(row.try_get(0)?);
             }
         }
@@ -417,9 +426,9 @@ impl Session {
             .unwrap_or(0)
             .clamp(256, 10_000);
         Ok(Due {
-            mine: first_column(&mine)?,
-            others_out: first_column(&out)?,
-            others_held: first_column(&held)?,
+            mine: found.try_get(1)?,
+            others_out: found.try_get(3)?,
+            others_held: found.try_get(4)?,
             first: first.map_or(Timestamp::NEVER, |at| Timestamp(unsigned(at))),
             idle,
         })
@@ -431,25 +440,13 @@ impl Session {
         lane: &str,
         max: usize,
     ) -> Result<Vec<String>, Failed> {
-        let now = number(self.head().await?.now.0);
-        let text = format!(
-            "SELECT job {OTHERS} AND lane = $7 AND NOT hidden ORDER BY until, job LIMIT $6"
-        );
+        let given = self.given();
         let max = i64::try_from(max).unwrap_or(i64::MAX);
-        let (silence, patience) = (number(SILENCE), number(PATIENCE));
-        let types = [
-            Type::TEXT,
-            Type::BOOL,
-            Type::INT8,
-            Type::INT8,
-            Type::INT8,
-            Type::INT8,
-            Type::TEXT,
-        ];
-        let statement = self.client.prepare_typed(&text, &types).await?;
-        let with: [&(dyn ToSql + Sync); 7] = [&me, &false, &now, &silence, &patience, &max, &lane];
-        let found = self.client.query(&statement, &with).await?;
-        Ok(first_column(&found)?)
+        let statement = &self.statements.offered;
+        let with: [&(dyn ToSql + Sync); 4] = [&given, &me, &lane, &max];
+        let found = self.client.query(statement, &with).await?;
+        let jobs: Result<_, Error> = found.iter().map(|row| row.try_get(0)).collect();
+        Ok(jobs?)
     }
 
     pub(super) async fn count(&self, me: &str, out: bool) -> Result<usize, Failed> {
@@ -569,10 +566,6 @@ async fn prepare_schema(client: &Client, namespace: &str) -> Result<(), Failed> 
 
 fn strange() -> Failed {
     Failed::Unavailable("a row is not understood".to_owned())
-}
-
-fn first_column(rows: &[tokio_postgres::Row]) -> Result<Vec<String>, Error> {
-    rows.iter().map(|row| row.try_get(0)).collect()
 }
 
 fn news(me: &str, text: &str) -> String {

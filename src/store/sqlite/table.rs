@@ -34,8 +34,7 @@ pub(super) fn news(
     let mut last = connection
         .prepare_cached("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'news'")?;
     let last: i64 = last.query_row((), |row| row.get(0))?;
-    // Who has read none yet has nothing to catch up with but the last second's.
-    let since = since.unwrap_or((last - 16).max(0));
+    let since = since.unwrap_or(last);
     let mut statement = connection.prepare_cached(
         "SELECT text FROM news WHERE id > ?1 AND id <= ?2 AND owner <> ?3 ORDER BY id",
     )?;
