@@ -12,6 +12,7 @@ mod link;
 mod table;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::mpsc::{Receiver, channel};
@@ -61,8 +62,9 @@ fn start(config: Config, clock: Clock, given: bool) -> SqlStore {
     SqlStore::new(clock, given, timeout, |news| {
         let (post, jobs) = channel(WAITING);
         let jobs = Arc::new(tokio::sync::Mutex::new(jobs));
+        let gone = Arc::new(AtomicU64::new(0));
         for _ in 0..CONNECTIONS {
-            let server = Server::new(&config, given_clock.clone());
+            let server = Server::new(&config, given_clock.clone(), gone.clone());
             tokio::spawn(work(server, jobs.clone()));
         }
         let owner = config.owner.clone();
@@ -95,17 +97,23 @@ struct Server {
     given: Option<Clock>,
     timeout: Duration,
     session: Option<table::Session>,
+    /// How often our tables were found to be gone, by any connection, and how often when this one was
+    /// made: its statements are of tables that are no more.
+    gone: Arc<AtomicU64>,
+    made: u64,
     walk: Walk,
 }
 
 impl Server {
-    fn new(config: &Config, given: Option<Clock>) -> Server {
+    fn new(config: &Config, given: Option<Clock>, gone: Arc<AtomicU64>) -> Server {
         Server {
             link: Link::new(config),
             owner: config.owner.as_str().into(),
             given,
             timeout: config.timeout,
             session: None,
+            gone,
+            made: 0,
             walk: Walk::default(),
         }
     }
@@ -115,7 +123,10 @@ impl Server {
         &mut self,
         what: impl AsyncFnOnce(&mut table::Session) -> Result<T, table::Failed>,
     ) -> Result<T, StoreError> {
-        let known = self.session.take().filter(|session| !session.is_closed());
+        let gone = self.gone.load(Ordering::Acquire);
+        let known = self.session.take();
+        let known = known.filter(|session| !session.is_closed() && self.made == gone);
+        self.made = gone;
         let done = tokio::time::timeout(self.timeout, async {
             let mut session = match known {
                 Some(session) => session,
@@ -131,7 +142,13 @@ impl Server {
                 Ok(value)
             }
             // Its transaction ends with it.
-            Err(failed) => Err(self.link.told(&failed)),
+            Err(failed) => {
+                let error = self.link.told(&failed);
+                if error == StoreError::Wiped {
+                    self.gone.fetch_add(1, Ordering::AcqRel);
+                }
+                Err(error)
+            }
         }
     }
 }
