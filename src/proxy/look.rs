@@ -375,7 +375,7 @@ impl Proxy {
 
     /// What the backend says of a queue: under `admin`, where all states are told, or else the plain
     /// statistics.
-    async fn depth_told(&self, queue: &str, scope: u64) -> Told {
+    pub(super) async fn depth_told(&self, queue: &str, scope: u64) -> Told {
         let stats = &self.sidecar.stats;
         let name = crate::ojs::encoded(queue);
         let mut absent = None;
