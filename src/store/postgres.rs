@@ -8,7 +8,9 @@
 //! Two connections work and one listens. A connection that fails is dropped, and the next operation makes
 //! another.
 
+mod columns;
 mod link;
+mod schema;
 mod table;
 
 use std::sync::Arc;

@@ -11,6 +11,7 @@ mod flat;
 mod front;
 mod page;
 mod search;
+mod steps;
 
 use std::sync::Arc;
 

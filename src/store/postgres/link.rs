@@ -146,7 +146,7 @@ impl Link {
         else {
             return;
         };
-        let channel = super::table::quoted(&self.namespace);
+        let channel = super::schema::quoted(&self.namespace);
         if client
             .batch_execute(&format!("LISTEN {channel}"))
             .await
@@ -207,7 +207,7 @@ impl Link {
             "57014" | "55P03" | "25P03" => StoreError::Timeout,
             "42501" => StoreError::Unusable(format!(
                 "{text}; the user needs CREATE on the database, or to own the schema {}",
-                super::table::quoted(&self.namespace)
+                super::schema::quoted(&self.namespace)
             )),
             "28P01" | "28000" | "3D000" => StoreError::Unusable(text),
             _ => StoreError::Unavailable(text),

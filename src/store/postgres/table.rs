@@ -1,44 +1,24 @@
-//! The tables and the statements.
+//! The statements.
 
 use std::time::Duration;
 
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Statement};
 
-use super::super::sql::{Due, Flat, Head, Kept, Need, PATIENCE, Page, SILENCE, number, unsigned};
-use super::super::{Clock, NUMBER_LASTS, Number};
+use super::super::sql::{Due, Flat, Head, Need, PATIENCE, Page, SILENCE, number, unsigned};
+use super::super::{Clock, Number};
+use super::columns::{Columns, Numbers};
+use super::schema::{self, LOCKS, VERSION};
 use crate::limit::{KeyState, Timestamp};
 
 /// The oldest server that will do.
 const OLDEST: i32 = 120_000;
-/// Which tables there are.
-const VERSION: i32 = 1;
 /// So long all have to put back what they know before anything starts, in data that begin anew.
 const SETTLING: u64 = 1_000_000;
 /// Limits set over HTTP are kept this long after their end, for whoever looks at them.
 const DAY: u64 = 24 * 3600 * 1_000_000;
 /// More than this a notification cannot carry.
 const LONGEST_NEWS: usize = 7_900;
-
-const TABLES: &str = "
-CREATE TABLE meta (
-    id integer PRIMARY KEY, version integer NOT NULL, epoch text NOT NULL, timeline text NOT NULL,
-    opens bigint NOT NULL, edition bigint NOT NULL);
-CREATE TABLE live (owner text PRIMARY KEY, seen bigint NOT NULL) WITH (fillfactor = 20);
-CREATE TABLE rows (
-    job text PRIMARY KEY, claim_number bigint NOT NULL, is_out boolean NOT NULL, until bigint NOT NULL,
-    owner text NOT NULL, hidden boolean NOT NULL, lasts bigint NOT NULL, lane text NOT NULL,
-    claim text NOT NULL, limits text NOT NULL, taken bytea NOT NULL, names text NOT NULL,
-    started bigint, touched bigint NOT NULL) WITH (fillfactor = 50);
-CREATE TABLE keys (name text PRIMARY KEY, state bytea NOT NULL) WITH (fillfactor = 50);
-CREATE TABLE numbers (
-    name text PRIMARY KEY, value bigint NOT NULL, version bigint NOT NULL, put_at bigint NOT NULL,
-    ends bigint NOT NULL) WITH (fillfactor = 50);
-CREATE TABLE overrides (name text PRIMARY KEY, text text NOT NULL, ends bigint);
-";
-
-/// Locks that no other program is likely to use: rows, then numbers, then keys, then the tables.
-const LOCKS: i32 = 0x6f6a_7300;
 
 const NOW: &str = "coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)";
 
@@ -123,11 +103,6 @@ impl From<Error> for Failed {
 pub(super) struct Walk {
     after: String,
     count: i64,
-}
-
-/// A name as an identifier.
-pub(super) fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 /// A connection with its statements.
@@ -217,7 +192,7 @@ impl Session {
         if about.try_get(2)? {
             return Err(Failed::Unavailable("it is a standby".to_owned()));
         }
-        let schema = quoted(namespace);
+        let schema = schema::quoted(namespace);
         let millis = timeout.as_millis().max(1);
         // Nothing of ours may hold a lock for longer than anybody waits for it.
         client
@@ -227,7 +202,7 @@ impl Session {
                  SET default_transaction_isolation = 'read committed'"
             ))
             .await?;
-        prepare_schema(&client, namespace).await?;
+        schema::prepare(&client, namespace).await?;
         let timeline = "SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)";
         let timeline: String = client.query_one(timeline, &[]).await?.try_get(0)?;
         let statements = Statements::new(&client).await?;
@@ -524,46 +499,6 @@ impl Session {
     }
 }
 
-/// Makes the schema, if it is not there, and says whether it is ours.
-async fn prepare_schema(client: &Client, namespace: &str) -> Result<(), Failed> {
-    let known = "SELECT to_regclass('meta') IS NOT NULL, (SELECT count(*) FROM pg_class
-        WHERE relnamespace = to_regnamespace($1) AND relkind IN ('r', 'v', 'm', 'p', 'f'))";
-    let schema = quoted(namespace);
-    let known_now = client.query_one(known, &[&schema]).await?;
-    if !known_now.try_get::<_, bool>(0)? {
-        client.batch_execute("BEGIN").await?;
-        let lock = "SELECT pg_advisory_xact_lock($1::int, hashtext($2))";
-        client.query(lock, &[&(LOCKS + 3), &namespace]).await?;
-        // Another one may have made it meanwhile.
-        let found = client.query_one(known, &[&schema]).await?;
-        let ours: bool = found.try_get(0)?;
-        if !ours && found.try_get::<_, i64>(1)? > 0 {
-            return Err(Failed::Unusable(format!(
-                "the schema {schema} is not ours: another store.namespace helps"
-            )));
-        }
-        if !ours {
-            let create = format!("CREATE SCHEMA IF NOT EXISTS {schema}; {TABLES}");
-            client.batch_execute(&create).await?;
-        }
-        client.batch_execute("COMMIT").await?;
-    }
-    // Whatever is called so has to have such a column, or it is not ours.
-    let version = client.query_opt("SELECT version FROM meta WHERE id = 1", &[]);
-    let version = version.await.map_err(|error| match error.code() {
-        Some(code) if code.code() == "42703" => {
-            Failed::Unusable(format!("the table meta in {schema} is not ours"))
-        }
-        _ => Failed::Postgres(error),
-    })?;
-    match version.map(|row| row.try_get::<_, i32>(0)).transpose()? {
-        Some(version) if version != VERSION => Err(Failed::Unusable(format!(
-            "the tables in {schema} are of version {version}, and this program knows version {VERSION}"
-        ))),
-        _ => Ok(()),
-    }
-}
-
 fn strange() -> Failed {
     Failed::Unavailable("a row is not understood".to_owned())
 }
@@ -601,105 +536,4 @@ fn shared_number(row: &tokio_postgres::Row) -> Result<Number, Error> {
         put_at: Timestamp(unsigned(row.try_get(3)?)),
         done: true,
     })
-}
-
-/// Rows to write, by column.
-#[derive(Default)]
-struct Columns {
-    job: Vec<String>,
-    claim_number: Vec<i64>,
-    is_out: Vec<bool>,
-    until: Vec<i64>,
-    owner: Vec<String>,
-    hidden: Vec<bool>,
-    lasts: Vec<i64>,
-    lane: Vec<String>,
-    claim: Vec<String>,
-    limits: Vec<String>,
-    taken: Vec<Vec<u8>>,
-    names: Vec<String>,
-    started: Vec<Option<i64>>,
-    touched: Vec<i64>,
-}
-
-impl Columns {
-    /// Those, and the jobs whose rows go.
-    fn of(page: &Page) -> (Columns, Vec<&str>) {
-        let (mut all, mut gone) = (Columns::default(), Vec::new());
-        for (job, row) in page.rows() {
-            let Some(row) = row else {
-                gone.push(job);
-                continue;
-            };
-            all.names.push(row.names().collect::<Vec<_>>().join("\n"));
-            let flat = Kept::flat(row);
-            all.job.push(flat.job);
-            all.claim_number.push(flat.claim_number);
-            all.is_out.push(flat.is_out);
-            all.until.push(flat.until);
-            all.owner.push(flat.owner);
-            all.hidden.push(flat.hidden);
-            all.lasts.push(flat.lasts);
-            all.lane.push(flat.lane);
-            all.claim.push(flat.claim);
-            all.limits.push(flat.limits);
-            all.taken.push(flat.taken);
-            all.started.push(flat.started);
-            all.touched.push(flat.touched);
-        }
-        (all, gone)
-    }
-
-    fn with(&self) -> [&(dyn ToSql + Sync); 14] {
-        [
-            &self.job,
-            &self.claim_number,
-            &self.is_out,
-            &self.until,
-            &self.owner,
-            &self.hidden,
-            &self.lasts,
-            &self.lane,
-            &self.claim,
-            &self.limits,
-            &self.taken,
-            &self.names,
-            &self.started,
-            &self.touched,
-        ]
-    }
-}
-
-/// Numbers to write, by column.
-#[derive(Default)]
-struct Numbers<'a> {
-    names: Vec<&'a str>,
-    values: Vec<i64>,
-    versions: Vec<i64>,
-    put_at: Vec<i64>,
-    ends: Vec<i64>,
-}
-
-impl<'a> Numbers<'a> {
-    fn of(page: &'a Page) -> Numbers<'a> {
-        let mut all = Numbers::default();
-        for (name, one) in page.numbers() {
-            all.names.push(name);
-            all.values.push(one.value);
-            all.versions.push(number(one.version));
-            all.put_at.push(number(one.put_at.0));
-            all.ends.push(number(page.now().plus(NUMBER_LASTS).0));
-        }
-        all
-    }
-
-    fn with(&self) -> [&(dyn ToSql + Sync); 5] {
-        [
-            &self.names,
-            &self.values,
-            &self.versions,
-            &self.put_at,
-            &self.ends,
-        ]
-    }
 }
