@@ -83,12 +83,16 @@ impl ServerClock {
     pub(super) fn told(&self, now: Timestamp, sent: Instant) {
         let trip = sent.elapsed();
         let mut sure = self.sure.lock().unwrap_or_else(PoisonError::into_inner);
-        let stands =
-            sure.is_some_and(|(known, at)| known < trip && at.elapsed() < Duration::from_secs(10));
+        let there = now.0.cast_signed() + i64::try_from(trip.as_micros() / 2).unwrap_or(0);
+        let ahead = there - self.own.now().0.cast_signed();
+        let off = ahead.abs_diff(self.ahead.load(Ordering::Relaxed));
+        let stands = sure.is_some_and(|(known, at)| {
+            // Unless its clock was set meanwhile: that is not possible otherwise.
+            let possible = u128::from(off) <= (known + trip).as_micros();
+            known < trip && possible && at.elapsed() < Duration::from_secs(10)
+        });
         if !stands {
             *sure = Some((trip, Instant::now()));
-            let there = now.0.cast_signed() + i64::try_from(trip.as_micros() / 2).unwrap_or(0);
-            let ahead = there - self.own.now().0.cast_signed();
             self.ahead.store(ahead, Ordering::Relaxed);
         }
     }
