@@ -469,6 +469,10 @@ impl Pressure {
                 queue.estimate.untold(now.at);
                 queue.away = None;
             }
+            Told::Lie => {
+                queue.estimate.disbelieved(now.at);
+                queue.away = None;
+            }
             Told::Away(away) => {
                 queue.estimate.unanswered(now.at);
                 queue.away = Some((away, now.at));
@@ -584,6 +588,13 @@ impl Pressure {
             .count()
     }
 
+    /// Whether jobs should wait in the backend's queue, by what was seen to come and go.
+    pub fn believes_any(&self, name: &str) -> bool {
+        let state = self.state();
+        let queue = state.queues.get(name);
+        queue.is_some_and(|queue| queue.estimate.waiting(Held::default()) > 0)
+    }
+
     /// How many jobs of a queue wait in states that the backend does not tell of.
     pub fn untold(&self, name: &str) -> u64 {
         let state = self.state();
@@ -617,6 +628,8 @@ pub enum Told {
     Counts(Counts),
     /// It has none.
     Nothing,
+    /// They are not true.
+    Lie,
     /// It did not answer.
     Away(Away),
 }

@@ -61,6 +61,7 @@ mod start;
 mod stream;
 mod sweep;
 mod tell;
+mod told;
 mod verbs;
 mod wait;
 
@@ -169,7 +170,7 @@ pub struct Sidecar {
     store: Arc<dyn Store>,
     hold: Arc<Hold>,
     pressure: Arc<Pressure>,
-    stats: look::Stats,
+    stats: told::Stats,
     refusals: AtomicU64,
     metrics: Metrics,
     events: Events,
@@ -231,7 +232,7 @@ impl Sidecar {
             store,
             hold,
             pressure,
-            stats: look::Stats::default(),
+            stats: told::Stats::default(),
             refusals: AtomicU64::new(0),
             events: Events::new(name, metrics.clone()),
             metrics,

@@ -336,7 +336,7 @@ impl Sidecar {
             false => Vec::new(),
         };
         let ids = match &answer {
-            Ok(reply) if stored && places.wants_ids() => Sidecar::stored_ids(reply),
+            Ok(reply) if stored && places.wants_ids() => Sidecar::stored_ids(&reply.body),
             _ => Vec::new(),
         };
         let outcome = match stored {
@@ -354,6 +354,9 @@ impl Sidecar {
             return to_drop;
         }
         self.note_scheduled(reply);
+        if let [queue] = &*queues {
+            self.stats.keep(queue, reply);
+        }
         let near = levels.iter().filter(|level| level.above);
         let most = near.max_by(|a, b| a.pressure().total_cmp(&b.pressure()));
         if let Some((level, (used, bound))) = most.and_then(|level| Some((level, level.most?))) {
