@@ -38,6 +38,7 @@ mod drop;
 mod enqueue;
 mod feedback;
 mod fetch;
+mod full;
 mod handout;
 mod heartbeat;
 mod job;

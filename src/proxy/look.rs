@@ -13,7 +13,7 @@ use super::{DEPTH, Proxy, Sidecar};
 use crate::events::{Event, Value};
 use crate::json::Json;
 use crate::limit::Timestamp;
-use crate::pressure::{Edge, Mark, Now, Untold};
+use crate::pressure::{Edge, Level, Mark, Now, Untold};
 use crate::upstream::Reply;
 
 /// How long a look waits for enqueues that are on their way.
@@ -30,8 +30,14 @@ impl Sidecar {
     }
 
     /// Where a queue stands, told if an edge was crossed.
-    pub(super) fn tell_level(&self, queue: &str) -> Option<crate::pressure::Level> {
+    pub(super) fn tell_level(&self, queue: &str) -> Option<Level> {
         let level = self.pressure.level(queue)?;
+        self.tell_edge(queue, &level);
+        Some(level)
+    }
+
+    /// Tells of an edge that was crossed.
+    pub(super) fn tell_edge(&self, queue: &str, level: &Level) {
         if let (Some(edge), Some((depth, bound))) = (level.edge, level.most) {
             let kind = match edge {
                 Edge::Warning => "backpressure.warning",
@@ -48,7 +54,6 @@ impl Sidecar {
             ];
             self.tell_pressure(kind, queue, None, &data);
         }
-        Some(level)
     }
 
     /// Tells those who listen of something that befell a queue.
