@@ -39,6 +39,7 @@ mod enqueue;
 mod feedback;
 mod fetch;
 mod full;
+mod gated;
 mod handout;
 mod heartbeat;
 mod job;
@@ -180,6 +181,7 @@ pub struct Sidecar {
     paused: Mutex<HashMap<Arc<str>, Instant>>,
     settled: settle::Undelivered,
     vendors: feedback::Refusals,
+    gated: gated::Gated,
     named: limits::Named,
     /// The worker id under which limited queues are claimed.
     name: Arc<str>,
@@ -241,6 +243,7 @@ impl Sidecar {
             paused: Mutex::default(),
             settled: settle::Undelivered::default(),
             vendors: feedback::Refusals::default(),
+            gated: gated::Gated::default(),
             named: limits::Named::default(),
             name: Arc::from(name),
             claims: AtomicU64::new(1),
@@ -421,6 +424,7 @@ impl Sidecar {
             .clear();
         self.settled.clear();
         self.named.clear();
+        self.gated.clear();
         self.metrics.clear();
         // Only the memory store can be behind this, and it does not fail.
         let _cleared = self.store.set(crate::store::Change::Clear).await;
