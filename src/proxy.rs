@@ -38,6 +38,7 @@ mod drop;
 mod enqueue;
 mod feedback;
 mod fetch;
+mod full;
 mod gated;
 mod handout;
 mod heartbeat;
@@ -62,6 +63,7 @@ mod start;
 mod stream;
 mod sweep;
 mod tell;
+mod told;
 mod verbs;
 mod wait;
 
@@ -170,7 +172,7 @@ pub struct Sidecar {
     store: Arc<dyn Store>,
     hold: Arc<Hold>,
     pressure: Arc<Pressure>,
-    stats: look::Stats,
+    stats: told::Stats,
     refusals: AtomicU64,
     metrics: Metrics,
     events: Events,
@@ -192,6 +194,8 @@ pub struct Sidecar {
     adopting: Mutex<Adopting>,
     /// Where siblings have held jobs for workers of ours.
     offered: siblings::Offered,
+    /// Held jobs that siblings hid, and since when.
+    hidden: Mutex<HashMap<Arc<str>, Instant>>,
 }
 
 /// Which unknown jobs of heartbeats were looked up already.
@@ -233,7 +237,7 @@ impl Sidecar {
             store,
             hold,
             pressure,
-            stats: look::Stats::default(),
+            stats: told::Stats::default(),
             refusals: AtomicU64::new(0),
             events: Events::new(name, metrics.clone()),
             metrics,
@@ -256,6 +260,7 @@ impl Sidecar {
                 ended: HashSet::new(),
             }),
             offered: siblings::Offered::default(),
+            hidden: Mutex::default(),
         })
     }
 

@@ -18,7 +18,8 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::{
-    Change, Claimed, Ended, Gen, Number, Override, Place, Row, Step, StoreError, Verdict, record,
+    Change, Claimed, Ended, Gen, Number, Override, Place, Row, Step, StoreError, Verdict, fleet,
+    record,
 };
 use crate::limit::{Key, KeyState, Space, Timestamp};
 
@@ -62,6 +63,10 @@ pub(super) enum Op {
     Row(Arc<str>),
     States(Vec<String>),
     Number(String, Step),
+    Pause {
+        queue: Arc<str>,
+        paused: bool,
+    },
     Due {
         max: usize,
         found: Due,
@@ -123,6 +128,7 @@ impl Op {
             },
             Op::States(names) => names.iter().for_each(|name| need.name(name.clone())),
             Op::Number(name, _) => need.number(name),
+            Op::Pause { queue, .. } => need.number(&fleet::paused(queue)),
             Op::Due { found, .. } => {
                 let rows = [&found.mine, &found.others_out, &found.others_held];
                 rows.into_iter().flatten().for_each(|job| need.job(job));
@@ -170,6 +176,7 @@ impl Op {
                 Reply::States(states.collect())
             }
             Op::Number(name, step) => Reply::Number(page.number(&name, step)),
+            Op::Pause { queue, paused } => Reply::Number(page.pause(&queue, paused, me)),
             Op::Due { max, found } => {
                 let (rows, lanes) = page.due(&found, max, me);
                 let alive = |seen: &Timestamp| seen.plus(SILENCE) > page.now;

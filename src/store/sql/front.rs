@@ -231,6 +231,13 @@ impl SqlStore {
                 let (scope, queue) = read_lane(rest)?;
                 Some(Wake::Offered { scope, queue })
             }
+            "paused" => {
+                let (paused, queue) = rest.split_once('\n')?;
+                Some(Wake::Paused {
+                    queue: queue.into(),
+                    paused: paused == "1",
+                })
+            }
             "over" => {
                 let epoch = self.epoch().clone()?;
                 // If this fails, the next beat tells that ours are old.
@@ -372,6 +379,13 @@ impl Store for SqlStore {
                 Reply::Number(number) => Ok(number),
                 _ => Err(strange()),
             }
+        })
+    }
+
+    fn pause<'a>(&'a self, queue: &'a str, paused: bool) -> Answer<'a, ()> {
+        Answer::later(async move {
+            let queue = queue.into();
+            self.ask(Op::Pause { queue, paused }).await.map(drop)
         })
     }
 

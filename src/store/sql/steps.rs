@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::super::memory::{look_again, worse};
-use super::super::{Change, Claimed, Ended, Gen, Number, Place, Row, Step, Verdict, record};
+use super::super::{Change, Claimed, Ended, Gen, Number, Place, Row, Step, Verdict, fleet, record};
 use super::flat::{Kept, lane};
 use super::page::Page;
 use super::search::Due;
@@ -146,6 +146,17 @@ impl Page {
         entry.value = after;
         entry.changed |= after.version != before;
         after
+    }
+
+    /// Keeps whether a queue is paused, and tells the others.
+    pub(super) fn pause(&mut self, queue: &str, paused: bool, me: &str) -> Number {
+        let paused = i64::from(paused);
+        self.say(me, format!("paused\n{paused}\n{queue}"));
+        let put = Step::Put {
+            value: paused,
+            version: None,
+        };
+        self.number(&fleet::paused(queue), put)
     }
 
     /// The rows that were found and are due, at most `max`, and the lanes of held ones that are.
