@@ -192,6 +192,8 @@ pub struct Sidecar {
     adopting: Mutex<Adopting>,
     /// Where siblings have held jobs for workers of ours.
     offered: siblings::Offered,
+    /// Held jobs that siblings hid, and since when.
+    hidden: Mutex<HashMap<Arc<str>, Instant>>,
 }
 
 /// Which unknown jobs of heartbeats were looked up already.
@@ -256,6 +258,7 @@ impl Sidecar {
                 ended: HashSet::new(),
             }),
             offered: siblings::Offered::default(),
+            hidden: Mutex::default(),
         })
     }
 

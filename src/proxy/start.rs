@@ -99,9 +99,7 @@ impl Proxy {
                         action,
                     } => dropped.extend(self.refused(held, which, &why, at, action)),
                     Verdict::Unasked => sidecar.hold.put_back(held, None),
-                    Verdict::Lost => {
-                        sidecar.hold.forget(&held.claimed.job);
-                    }
+                    Verdict::Lost => sidecar.lost(held).await,
                 }
             }
             started.reverse();
