@@ -1,0 +1,1 @@
+//! Eight sidecars on one key of a Redis.
