@@ -49,6 +49,3 @@ mod doctor;
 
 #[path = "process/redis_doctor.rs"]
 mod redis_doctor;
-
-#[path = "process/redis_trace.rs"]
-mod redis_trace;

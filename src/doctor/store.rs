@@ -122,7 +122,8 @@ fn data(seen: &Inspection, report: &mut Report) {
 
 fn clock(ahead: i64, sure: Option<Duration>, report: &mut Report) {
     let by = Duration::from_micros(ahead.unsigned_abs());
-    let sure = sure.unwrap_or_default() / 2;
+    // Nobody need know less than that.
+    let sure = (sure.unwrap_or_default() / 2).max(Duration::from_millis(10));
     let where_to = if ahead < 0 { "behind" } else { "ahead of" };
     let says = match by <= sure {
         true => format!("the same as this host's, give or take {}", length(sure)),

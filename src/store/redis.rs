@@ -289,6 +289,10 @@ impl RedisStore {
                 "{whole}: something else is under {}*; another store.namespace helps",
                 self.prefix
             )),
+            // What a script may not do has no code of its own.
+            _ if whole.contains("executing the script can't") => {
+                StoreError::Unusable(format!("{whole}; {}", self.link.needs()))
+            }
             _ => StoreError::Unavailable(whole),
         }
     }

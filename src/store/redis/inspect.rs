@@ -68,6 +68,7 @@ impl RedisStore {
         }
         trips.sort_unstable();
         let kept = self.kept(ahead).await?;
+        let scripts = self.loaded().await;
         // Runs a script that reads one row that is not there.
         let mut look = self.command(&self.scripts.look, "");
         look.arg("row").arg("-");
@@ -80,7 +81,7 @@ impl RedisStore {
             server: server.as_deref().and_then(version),
             eviction: memory.and_then(|info| info.lines().find_map(eviction)),
             kept,
-            scripts: self.loaded().await,
+            scripts,
             ahead,
             trips,
         })

@@ -1,1 +1,0 @@
-//! Eight sidecars on one key of a Redis.
