@@ -79,6 +79,8 @@ pub struct Episode {
     pub key: Key,
     /// Which of their limits.
     pub strategy: Strategy,
+    /// Since when it waits for them, as far as is known.
+    pub since: Instant,
 }
 
 impl Held {

@@ -38,6 +38,8 @@ mod drop;
 mod enqueue;
 mod feedback;
 mod fetch;
+mod full;
+mod gated;
 mod handout;
 mod heartbeat;
 mod job;
@@ -61,6 +63,7 @@ mod start;
 mod stream;
 mod sweep;
 mod tell;
+mod told;
 mod verbs;
 mod wait;
 
@@ -169,7 +172,7 @@ pub struct Sidecar {
     store: Arc<dyn Store>,
     hold: Arc<Hold>,
     pressure: Arc<Pressure>,
-    stats: look::Stats,
+    stats: told::Stats,
     refusals: AtomicU64,
     metrics: Metrics,
     events: Events,
@@ -178,6 +181,7 @@ pub struct Sidecar {
     paused: Mutex<HashMap<Arc<str>, Instant>>,
     settled: settle::Undelivered,
     vendors: feedback::Refusals,
+    gated: gated::Gated,
     named: limits::Named,
     /// The worker id under which limited queues are claimed.
     name: Arc<str>,
@@ -190,6 +194,8 @@ pub struct Sidecar {
     adopting: Mutex<Adopting>,
     /// Where siblings have held jobs for workers of ours.
     offered: siblings::Offered,
+    /// Held jobs that siblings hid, and since when.
+    hidden: Mutex<HashMap<Arc<str>, Instant>>,
 }
 
 /// Which unknown jobs of heartbeats were looked up already.
@@ -231,7 +237,7 @@ impl Sidecar {
             store,
             hold,
             pressure,
-            stats: look::Stats::default(),
+            stats: told::Stats::default(),
             refusals: AtomicU64::new(0),
             events: Events::new(name, metrics.clone()),
             metrics,
@@ -239,6 +245,7 @@ impl Sidecar {
             paused: Mutex::default(),
             settled: settle::Undelivered::default(),
             vendors: feedback::Refusals::default(),
+            gated: gated::Gated::default(),
             named: limits::Named::default(),
             name: Arc::from(name),
             claims: AtomicU64::new(1),
@@ -253,6 +260,7 @@ impl Sidecar {
                 ended: HashSet::new(),
             }),
             offered: siblings::Offered::default(),
+            hidden: Mutex::default(),
         })
     }
 
@@ -419,6 +427,7 @@ impl Sidecar {
             .clear();
         self.settled.clear();
         self.named.clear();
+        self.gated.clear();
         self.metrics.clear();
         // Only the memory store can be behind this, and it does not fail.
         let _cleared = self.store.set(crate::store::Change::Clear).await;

@@ -361,6 +361,26 @@ pub trait Store: std::fmt::Debug + Send + Sync {
     /// One step on a number that all sidecars share; it is 0 where nobody set it.
     fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number>;
 
+    /// Keeps for all sidecars that a queue was paused or resumed through this one, and tells them.
+    fn pause<'a>(&'a self, queue: &'a str, paused: bool) -> Answer<'a, ()> {
+        Answer::later(async move {
+            let step = Step::Put {
+                value: i64::from(paused),
+                version: None,
+            };
+            self.number(&fleet::paused(queue), step).await?;
+            Ok(())
+        })
+    }
+
+    /// Whether a queue was paused through some sidecar, and not resumed through one.
+    fn is_paused<'a>(&'a self, queue: &'a str) -> Answer<'a, bool> {
+        Answer::later(async move {
+            let number = self.number(&fleet::paused(queue), Step::Read).await?;
+            Ok(number.value != 0)
+        })
+    }
+
     /// Whether other sidecars may share it: then rows of held jobs are put there as soon as they are held.
     fn is_shared(&self) -> bool {
         false

@@ -11,6 +11,9 @@ mod http;
 #[path = "process/relay.rs"]
 mod relay;
 
+#[path = "process/hole.rs"]
+mod hole;
+
 #[path = "process/cli.rs"]
 mod cli;
 

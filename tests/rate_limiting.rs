@@ -16,14 +16,28 @@ mod actions;
 mod enqueue;
 #[path = "rate_limiting/events.rs"]
 mod events;
+#[path = "rate_limiting/examples.rs"]
+mod examples;
+#[path = "rate_limiting/gated.rs"]
+mod gated;
+#[path = "rate_limiting/input.rs"]
+mod input;
 #[path = "rate_limiting/limits.rs"]
 mod limits;
+#[path = "rate_limiting/metrics.rs"]
+mod metrics;
 #[path = "rate_limiting/overrides.rs"]
 mod overrides;
 #[path = "rate_limiting/queue_limits.rs"]
 mod queue_limits;
+#[path = "rate_limiting/required.rs"]
+mod required;
+#[path = "rate_limiting/rig.rs"]
+mod rig;
 #[path = "rate_limiting/seen.rs"]
 mod seen;
+#[path = "rate_limiting/spellings.rs"]
+mod spellings;
 #[path = "rate_limiting/surface.rs"]
 mod surface;
 #[path = "rate_limiting/templates.rs"]

@@ -214,6 +214,7 @@ impl Proxy {
             sidecar.unpause(queue, origin.sent);
         }
         let claimed = sidecar.by_queue(&held);
+        sidecar.gated.claimed(&origin.queues, &mut held);
         sidecar.hold.add(held);
         sidecar.fetched(&claimed, origin.mark, false);
         Some(Kept {

@@ -256,6 +256,9 @@ impl Proxy {
             }
             let waited = Instant::now();
             let (prospect, hint) = self.prospect(sections, &mut shut).await;
+            if out.len() < wanted.count {
+                self.note_shut(wanted.scope, sections, &shut);
+            }
             let ends = !out.is_empty() || sidecar.draining.is_cancelled() || client.has_gone();
             let left = deadline.saturating_duration_since(waited) + Duration::from_micros(EARLY);
             let helps = prospect.is_by(sidecar.store.now().plus(job::micros(left)));

@@ -77,7 +77,7 @@ impl Proxy {
     /// Cancel or delete of a job: a held one is hidden first, then the call goes on.
     pub(super) async fn cancel(&self, parts: Parts, body: Bytes, job: &str) -> Response<Body> {
         let sidecar = &self.sidecar;
-        let hidden = sidecar.hold.hide(job);
+        let hidden = sidecar.hide(job).await;
         let proxy = self.clone();
         let call = self.plain_call(&parts, body);
         let name = job.to_owned();
@@ -100,7 +100,7 @@ impl Proxy {
                     proxy.sidecar.made_room();
                 }
                 // Gone or in another state: the next proof tells, if it is still ours.
-                _ if hidden => proxy.sidecar.hold.show(&name),
+                _ if hidden => proxy.sidecar.show(&name).await,
                 _ => {}
             }
             answer
@@ -124,11 +124,16 @@ impl Proxy {
         let was = sidecar.paused(queue);
         if pause {
             sidecar.set_paused(queue, true);
+            sidecar.share_pause(queue, true).await;
         }
         let answer = super::call(self, "pause", self.plain_call(&parts, body)).await;
         let done = answer.as_ref().is_ok_and(|reply| reply.status.is_success());
         // Set again when it is done: only what is sent after this proves that the pause is over.
-        sidecar.set_paused(queue, if done { pause } else { was });
+        let now = if done { pause } else { was };
+        sidecar.set_paused(queue, now);
+        if now != pause || !pause {
+            sidecar.share_pause(queue, now).await;
+        }
         if done && !pause {
             sidecar.hold.wake_all();
         }

@@ -21,7 +21,7 @@ use super::respond::{self, Fault};
 use super::{DEPTH, Proxy, mirror};
 use crate::json::{Json, Reader, Splice, quote};
 use crate::metrics::Event;
-use crate::store::Row;
+use crate::store::{Place, Row};
 use crate::upstream::{Call, Reply, UpstreamError};
 
 /// How long an answer that did not reach its worker is kept.
@@ -210,8 +210,11 @@ impl Proxy {
         let Some((job, worker_id)) = named(&call.body) else {
             return self.upstream.call(call).await;
         };
-        let hidden = sidecar.hold.hide(&job);
+        let mut hidden = sidecar.hold.hide(&job);
         let row = sidecar.store.row(&job).await.ok().flatten();
+        if row.as_ref().is_some_and(|row| row.place == Place::Held) {
+            hidden |= sidecar.hide_there(&job, true).await;
+        }
         if let Some(row) = &row
             && let Some(range) = worker_id
         {
@@ -250,7 +253,7 @@ impl Proxy {
             sidecar.hold.forget(&job);
             sidecar.end(&job, None).await;
         } else if hidden {
-            sidecar.hold.show(&job);
+            sidecar.show(&job).await;
         }
         answer
     }

@@ -2,7 +2,7 @@
 //! another. A held job's row is known to all. Where its owner has no worker for it, drains, or is gone,
 //! a sidecar whose worker asks for jobs of its lane takes it over.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -83,7 +83,11 @@ impl Proxy {
                     sidecar.offered.put(Lane { scope, queue });
                     sidecar.hold.wake_all();
                 }
-                Wake::All => sidecar.hold.wake_all(),
+                Wake::Paused { queue, paused } => sidecar.heard_of_pause(&queue, paused),
+                Wake::All => {
+                    sidecar.read_pauses().await;
+                    sidecar.hold.wake_all();
+                }
             }
         }
     }
@@ -109,6 +113,7 @@ impl Proxy {
         if sidecar.draining.is_cancelled() || !sidecar.offered.take(lane) {
             return;
         }
+        sidecar.read_pause(&lane.queue).await;
         let rows = sidecar.store.offered(lane.scope, &lane.queue, AT_ONCE);
         let Ok(rows) = rows.await else {
             return;
@@ -198,9 +203,115 @@ impl Sidecar {
             return;
         };
         match row {
-            Some(row) if row.ours && row.hidden => drop(self.hold.hide(job)),
+            Some(row) if row.ours && row.hidden => self.hide_for_another(&row.claimed.job),
             Some(row) if row.ours => self.hold.show(job),
             _ => drop(self.hold.forget(job)),
+        }
+    }
+
+    fn hide_for_another(&self, job: &Arc<str>) {
+        if self.hold.hide(job) {
+            let mut hidden = self.hidden.lock().unwrap_or_else(PoisonError::into_inner);
+            hidden.entry(job.clone()).or_insert_with(Instant::now);
+        }
+    }
+
+    /// Shows what a sibling hid so long ago that it must be gone: its call would have ended.
+    pub(super) async fn show_forgotten(&self) {
+        let patience = self.live().settings.upstream_timeout + Duration::from_secs(5);
+        let forgotten: Vec<Arc<str>> = {
+            let mut hidden = self.hidden.lock().unwrap_or_else(PoisonError::into_inner);
+            if hidden.is_empty() {
+                return;
+            }
+            let (old, young) = (hidden.drain()).partition(|(_, since)| since.elapsed() >= patience);
+            *hidden = young;
+            let old: HashMap<Arc<str>, Instant> = old;
+            old.into_keys().collect()
+        };
+        for job in forgotten {
+            if self.hold.has(&job) {
+                self.show(&job).await;
+            }
+        }
+    }
+
+    /// Keeps a held job from going out, whoever holds it. `false`: nobody does.
+    pub(super) async fn hide(&self, job: &str) -> bool {
+        let here = self.hold.hide(job);
+        self.hide_there(job, true).await || here
+    }
+
+    /// As [`Sidecar::hide`], for its row alone.
+    pub(super) async fn hide_there(&self, job: &str, hidden: bool) -> bool {
+        let change = || Change::Hidden {
+            job: Arc::from(job),
+            hidden,
+        };
+        self.store.is_shared() && matches!(self.store.set(change()).await, Ok(true))
+    }
+
+    /// Lets a hidden job go out again.
+    pub(super) async fn show(&self, job: &str) {
+        self.hide_there(job, false).await;
+        self.hold.show(job);
+    }
+
+    /// A job in hand that the store does not start: it was hidden through a sibling, or it is not ours
+    /// any more.
+    pub(super) async fn lost(&self, held: Held) {
+        let job = held.claimed.job.clone();
+        if !self.store.is_shared() {
+            self.hold.forget(&job);
+            return;
+        }
+        // First, so that a word of a sibling that comes meanwhile has the last one.
+        self.hide_for_another(&job);
+        match self.store.row(&job).await {
+            Ok(Some(row)) if row.ours && row.claimed.generation == held.claimed.generation => {
+                if !row.hidden {
+                    self.hold.show(&job);
+                }
+                self.hold.put_back(held, None);
+            }
+            // If the store is away the next question of a start tells.
+            Err(_) => {
+                self.hold.show(&job);
+                self.hold.put_back(held, None);
+            }
+            Ok(_) => drop(self.hold.forget(&job)),
+        }
+    }
+
+    /// Tells siblings that a queue is paused through us, or is not.
+    pub(super) async fn share_pause(&self, queue: &str, paused: bool) {
+        if self.store.is_shared() {
+            // If the store is away, siblings hear it from the backend, which gives them no jobs.
+            drop(self.store.pause(queue, paused).await);
+        }
+    }
+
+    fn heard_of_pause(&self, queue: &str, paused: bool) {
+        self.set_paused(queue, paused);
+        if !paused {
+            self.hold.wake_all();
+        }
+    }
+
+    /// Learns whether a queue is paused; that it still is, the backend is asked soon.
+    async fn read_pause(&self, queue: &str) {
+        if let Ok(true) = self.store.is_paused(queue).await {
+            self.set_paused(queue, true);
+        }
+    }
+
+    /// Learns which queues of held jobs are paused.
+    async fn read_pauses(&self) {
+        if self.store.siblings() == 0 {
+            return;
+        }
+        for queue in self.hold.counts().keys().take(AT_ONCE) {
+            self.read_pause(queue).await;
         }
     }
 

@@ -99,9 +99,7 @@ impl Proxy {
                         action,
                     } => dropped.extend(self.refused(held, which, &why, at, action)),
                     Verdict::Unasked => sidecar.hold.put_back(held, None),
-                    Verdict::Lost => {
-                        sidecar.hold.forget(&held.claimed.job);
-                    }
+                    Verdict::Lost => sidecar.lost(held).await,
                 }
             }
             started.reverse();
@@ -139,9 +137,9 @@ impl Proxy {
         let now = Instant::now();
         sidecar.metrics.started(started.iter().map(|start| {
             let held = &start.held;
-            let waited = now.duration_since(held.since);
-            let was_refused = held.refused.is_some();
-            (&*held.claimed.limited, was_refused.then_some(waited))
+            let episode = held.refused.as_ref();
+            let waited = episode.map(|episode| now.duration_since(episode.since));
+            (&*held.claimed.limited, waited)
         }));
         for start in started {
             if let Some(episode) = start.held.refused.take() {
@@ -176,6 +174,7 @@ impl Proxy {
                 space: limited.space,
                 key: limited.key.clone(),
                 strategy: why.strategy,
+                since: held.since,
             });
         }
         let by = acting(&held, which, action).unwrap_or(limited);

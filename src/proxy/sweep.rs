@@ -44,6 +44,7 @@ impl Proxy {
             self.drop_soon(self.sidecar.hold.doomed());
             self.ask_about_overdue(&mut unasked).await;
             self.ask_about_paused().await;
+            self.sidecar.show_forgotten().await;
             self.watch_bounds();
             let now = self.sidecar.live().edition;
             if std::mem::replace(&mut edition, now) != now {

@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 
+use super::gated::Met;
 use super::{DEPTH, Sidecar};
 use crate::events::{Event, Value};
 use crate::hold::{Episode, Held};
@@ -26,6 +27,27 @@ impl Sidecar {
             ("current", Value::Number(why.current.into())),
         ];
         self.tell("rate_limit.exceeded", &about, &data);
+    }
+
+    /// A queue's own limits keep its next job in the backend, where nobody reads it: that is counted and
+    /// told of the queue.
+    pub(super) fn exceeded_unread(&self, queue: &str, by: &Limited, why: Met) {
+        self.metrics.exceeded(by, why.strategy);
+        let key = by.space.name_of(&by.key);
+        let event = Event {
+            kind: "rate_limit.exceeded",
+            subject: &key,
+            queue: Some(queue),
+            job: None,
+            job_type: None,
+            data: &[
+                ("key", Value::Text(&key)),
+                ("strategy", Value::Text(why.strategy.as_str())),
+                ("limit", Value::Number(why.limit.into())),
+                ("current", Value::Number(why.current.into())),
+            ],
+        };
+        self.events.tell(self.store.now(), &event);
     }
 
     /// A job that was refused may start now, and does.

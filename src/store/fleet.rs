@@ -24,6 +24,13 @@ pub enum Wake {
         /// The row's job.
         job: Arc<str>,
     },
+    /// A queue was paused or resumed through a sibling.
+    Paused {
+        /// The queue.
+        queue: Arc<str>,
+        /// Whether it is paused.
+        paused: bool,
+    },
     /// Messages may have been missed: look at everything.
     All,
 }
@@ -47,6 +54,11 @@ pub enum Step {
         /// [`Number::version`] as read; `None`: whatever was done to it since.
         version: Option<u64>,
     },
+}
+
+/// The name of the number that says whether a queue is paused.
+pub(super) fn paused(queue: &str) -> String {
+    format!("paused:{queue}")
 }
 
 /// A shared number after a step.

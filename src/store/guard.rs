@@ -551,6 +551,13 @@ impl Store for Guard {
         })
     }
 
+    fn pause<'a>(&'a self, queue: &'a str, paused: bool) -> Answer<'a, ()> {
+        Answer::later(async move {
+            let there = self.inner.pause(queue, paused);
+            self.ask(there, async |lost| lost.closed()).await
+        })
+    }
+
     fn is_shared(&self) -> bool {
         true
     }

@@ -488,6 +488,11 @@ impl RedisStore {
                 let (scope, queue) = wire::read_lane(&lane)?;
                 Some(Wake::Offered { scope, queue })
             }
+            "paused" => {
+                let paused = lines.next()? == "1";
+                let queue = lines.collect::<Vec<_>>().join("\n").into();
+                Some(Wake::Paused { queue, paused })
+            }
             "over" => {
                 let epoch = self.epoch().clone()?;
                 // If this fails, the next beat tells that ours are old.
@@ -719,6 +724,20 @@ impl Store for RedisStore {
                 }),
                 _ => Err(self.strange(&told)),
             }
+        })
+    }
+
+    fn pause<'a>(&'a self, queue: &'a str, paused: bool) -> Answer<'a, ()> {
+        Answer::later(async move {
+            let write = |to: &mut Cmd| {
+                let number = super::fleet::paused(queue);
+                to.arg("paused")
+                    .arg(number)
+                    .arg(queue)
+                    .arg(u8::from(paused));
+            };
+            self.run(&self.scripts.set, write).await?;
+            Ok(())
         })
     }
 

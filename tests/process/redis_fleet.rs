@@ -1,15 +1,17 @@
 //! Several sidecars, one Redis, one budget; judged from what the workers did.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use ojs_throttle::backend::Lax;
+use ojs_throttle::backend::{EventKind, Lax};
 use serde_json::json;
 
-use crate::http::{ack, enqueue, fetch};
+use crate::hole::Hole;
+use crate::http::{ack, ask, enqueue, fetch};
 use crate::rig::{Backend, Sidecar, config, until};
 use crate::server::Server;
 
@@ -17,11 +19,15 @@ const TWO: &str =
     "[[policy]]\nname = \"two\"\nmatch = { queue = \"q\" }\nkey = \"{type}\"\nconcurrency = 2\n";
 
 fn sidecar(backend: &Backend, store: &Server, more: &str, policy: &str) -> Sidecar {
+    sidecar_at(backend.addr, store, more, policy)
+}
+
+fn sidecar_at(upstream: SocketAddr, store: &Server, more: &str, policy: &str) -> Sidecar {
     let rest = format!(
         "{policy}\n[fetch]\nmax_wait = \"5s\"\n[store]\nurl = \"{}\"\n{more}",
         store.url()
     );
-    Sidecar::run(&config(backend.addr, "", &rest))
+    Sidecar::run(&config(upstream, "upstream_timeout = \"5s\"", &rest))
 }
 
 fn know_each_other(sidecars: &[Sidecar], others: f64) {
@@ -158,7 +164,13 @@ fn held_by_the_first(more: &str) -> (Backend, Server, [Sidecar; 2], String, Stri
     let one = TWO.replace("concurrency = 2", "concurrency = 1");
     let more = format!("{more}\n[upstream]\nrequeue = \"burns\"\n[hold]\nidle = \"1s\"\n");
     let sidecars = [(); 2].map(|()| sidecar(&backend, &store, &more, &one));
-    know_each_other(&sidecars, 1.0);
+    let (out, held) = hold_one(&backend, &sidecars);
+    (backend, store, sidecars, out, held)
+}
+
+/// The second sidecar's worker has the only slot of the first job; the first sidecar holds the second.
+fn hold_one(backend: &Backend, sidecars: &[Sidecar; 2]) -> (String, String) {
+    know_each_other(sidecars, 1.0);
     let (a, b) = (sidecars[0].data, sidecars[1].data);
     enqueue(backend.addr, "q", json!({}));
     let out = fetch(b, "q", 1, "wb").jobs().remove(0);
@@ -176,7 +188,94 @@ fn held_by_the_first(more: &str) -> (Backend, Server, [Sidecar; 2], String, Stri
         let reply = fetch.join().unwrap().unwrap();
         assert!(reply.jobs().is_empty());
     });
-    (backend, store, sidecars, out, held)
+    (out, held)
+}
+
+/// Two sidecars, of which the second one's way to the backend can be cut.
+fn second_cut_off() -> (Backend, Server, Hole, [Sidecar; 2]) {
+    let (backend, store) = (Backend::start(Lax::redis()), Server::start());
+    let hole = Hole::before(backend.addr);
+    let policy = TWO.replace("concurrency = 2", "concurrency = 1");
+    let sidecars = [backend.addr, hole.addr].map(|to| sidecar_at(to, &store, "", &policy));
+    (backend, store, hole, sidecars)
+}
+
+/// Whether the row of a held job says that it must not go out.
+fn hidden(store: &Server, job: &str) -> bool {
+    told(store, &format!("HGET {{ojs-throttle}}:r:{job} hidden")).starts_with("$1\r\n1\r\n")
+}
+
+/// What the store answers to a command, as it stands on the wire.
+fn told(store: &Server, command: &str) -> String {
+    let mut to = TcpStream::connect(("127.0.0.1", store.port)).unwrap();
+    to.write_all(format!("{command}\r\nQUIT\r\n").as_bytes())
+        .unwrap();
+    let mut told = String::new();
+    to.read_to_string(&mut told).unwrap();
+    told
+}
+
+#[test]
+fn a_held_job_is_cancelled_through_a_sibling_at_once() {
+    let (backend, store, hole, sidecars) = second_cut_off();
+    let (a, b) = (sidecars[0].data, sidecars[1].data);
+    let (out, held) = hold_one(&backend, &sidecars);
+    hole.swallow();
+    std::thread::scope(|threads| {
+        let path = format!("/ojs/v1/jobs/{held}");
+        let cancel = threads.spawn(move || ask(b, "DELETE", &path, ""));
+        // The cancel has hidden it and is on its way to the backend; its slot ends meanwhile.
+        until("it is hidden", || hidden(&store, &held).then_some(()));
+        assert_eq!(ack(a, &out, "wb").status, 200);
+        assert!(fetch(a, "q", 1, "wa").jobs().is_empty(), "it is hidden");
+        hole.heal();
+        assert_eq!(cancel.join().unwrap().status, 200);
+    });
+    until("the holder has let go", || {
+        (sidecars[0].metric("ojs_throttle_held_jobs") < 0.5).then_some(())
+    });
+    assert_eq!(backend.count(EventKind::Cancelled, &held), 1);
+    assert!(fetch(a, "q", 1, "wa").jobs().is_empty());
+}
+
+#[test]
+fn a_cancel_through_a_sibling_that_fails_lets_the_job_go_out_again() {
+    let (backend, store, hole, mut sidecars) = second_cut_off();
+    let (a, b) = (sidecars[0].data, sidecars[1].data);
+    let (out, held) = hold_one(&backend, &sidecars);
+    hole.swallow();
+    let path = format!("/ojs/v1/jobs/{held}");
+    let cancel =
+        std::thread::spawn(move || crate::http::Conn::open(b).try_ask("DELETE", &path, ""));
+    until("the cancel has hidden it", || {
+        hidden(&store, &held).then_some(())
+    });
+    assert_eq!(ack(a, &out, "wb").status, 200);
+    assert!(fetch(a, "q", 1, "wa").jobs().is_empty(), "it is hidden");
+    sidecars[1].kill();
+    drop(cancel.join());
+    let got = until("it goes out again", || fetch(a, "q", 1, "wa").jobs().pop());
+    assert_eq!(got, held);
+}
+
+#[test]
+fn a_pause_through_one_sidecar_keeps_what_another_holds() {
+    let (backend, _store, sidecars, out, held) = held_by_the_first("");
+    let (a, b) = (sidecars[0].data, sidecars[1].data);
+    let paused = ask(b, "POST", "/ojs/v1/queues/q/pause", "");
+    assert_eq!(paused.status, 200, "{paused:?}");
+    assert_eq!(ack(b, &out, "wb").status, 200);
+    for to in [a, b] {
+        assert!(fetch(to, "q", 1, "w").jobs().is_empty(), "it is paused");
+    }
+    assert_eq!(ask(a, "POST", "/ojs/v1/queues/q/resume", "").status, 200);
+    let got = until("it goes on", || {
+        [a, b]
+            .iter()
+            .find_map(|to| fetch(*to, "q", 1, "w").jobs().pop())
+    });
+    assert_eq!(got, held);
+    assert_eq!(backend.count(EventKind::Claimed, &held), 1);
 }
 
 /// The second sidecar's worker gets the job that the first one held.

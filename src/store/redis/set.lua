@@ -78,6 +78,16 @@ local function override()
   return done
 end
 
+-- A queue was paused or resumed: a number says so, and a message.
+local function paused()
+  local number, queue, on = P .. 'n:' .. arg(), arg(), arg()
+  redis.call('HINCRBY', number, 'version', 1)
+  redis.call('HSET', number, 'value', on, 'put', now)
+  redis.call('PEXPIRE', number, 24 * 3600 * 1000)
+  publish('paused\n' .. on .. '\n' .. queue)
+  return true
+end
+
 -- For tests: on a large server it takes long.
 local function clear()
   local done = false
@@ -116,7 +126,7 @@ local function open()
 end
 
 local verbs = { till = till, hidden = hidden, adopt = adopt, own = own, override = override, clear = clear, shut = shut, open = open,
-  unused = unused }
+  unused = unused, paused = paused }
 local done = verbs[verb]()
 save_all()
 publish_freed()

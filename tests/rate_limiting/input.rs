@@ -1,0 +1,379 @@
+//! Bad input: each field of every body that the sidecar reads, with a wrong type, negative, zero, absurdly
+//! large, unknown or missing: 400 with the field and what would be right, and nothing is changed.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::client::{Client, Reply, id};
+use crate::rig::Rig;
+
+/// What a field takes.
+#[derive(Clone, Copy)]
+enum Takes {
+    /// A whole number from `from`.
+    Number { from: i64 },
+    /// A number from 0 to 1.
+    Part,
+    /// A duration, as text.
+    Period,
+    /// A time to come, as text.
+    Time,
+    /// One of some words.
+    Word,
+    /// Any text.
+    Text,
+    /// An object.
+    Object,
+    /// An object, a list, or a number beside a `period`.
+    Rate,
+    /// A number of bytes, or text with a unit.
+    Size,
+}
+
+impl Takes {
+    /// Values that it does not take.
+    fn wrong(self) -> Vec<Value> {
+        let mut all = vec![json!(true), json!([1, 2])];
+        if !matches!(self, Takes::Object | Takes::Rate) {
+            all.push(json!({"a": 1}));
+        }
+        match self {
+            Takes::Number { from } => {
+                all.extend([
+                    json!("5"),
+                    json!("five"),
+                    json!(-1),
+                    json!(1.5),
+                    json!(-1e300),
+                ]);
+                all.extend([json!(u64::MAX), json!(1e300), json!("")]);
+                all.extend((from > 0).then(|| json!(0)));
+            }
+            Takes::Part => all.extend([json!("0.5"), json!(-0.1), json!(1.5), json!(1e300)]),
+            Takes::Period => {
+                all.extend([json!("soon"), json!(""), json!("PT0S"), json!("-PT1S")]);
+                all.extend([json!("P9999999999D"), json!("100000000000000000000s")]);
+                all.extend([json!("1e400s"), json!(-1), json!(0)]);
+            }
+            Takes::Time => {
+                all.extend([json!("soon"), json!(""), json!("2020-01-01T00:00:00Z")]);
+                all.extend([json!("2026-02-30T00:00:00Z"), json!(0), json!(-1)]);
+                all.extend([json!(1e300), json!("2026-02-14T00:00:00")]);
+            }
+            Takes::Word => all.extend([json!("explode"), json!(""), json!(1), json!(-1)]),
+            Takes::Text => all.extend([json!(1), json!(-1), json!(0.5)]),
+            Takes::Object => all.extend([json!("fast"), json!(-1), json!(1e300)]),
+            Takes::Rate => all.extend([json!("fast"), json!("")]),
+            Takes::Size => all.extend([json!("much"), json!(-1), json!(1.5), json!(1e300)]),
+        }
+        all
+    }
+}
+
+/// A body that is right, the fields in it, and those of them that it cannot do without.
+struct Body {
+    method: Method,
+    path: &'static str,
+    admin: bool,
+    right: Value,
+    fields: &'static [(&'static str, Takes)],
+    needed: &'static [&'static str],
+}
+
+const NUMBER: Takes = Takes::Number { from: 1 };
+const SLOTS: Takes = Takes::Number { from: 0 };
+
+/// Those of an override, and of a queue's limits.
+const LIMITS: &[(&str, Takes)] = &[
+    ("concurrency", SLOTS),
+    ("rate", Takes::Rate),
+    ("rate.limit", NUMBER),
+    ("rate.period", Takes::Period),
+    ("throttle", Takes::Object),
+    ("throttle.limit", NUMBER),
+    ("throttle.period", Takes::Period),
+    ("throttle.burst", NUMBER),
+    ("expires_at", Takes::Time),
+    ("reason", Takes::Text),
+    ("by", Takes::Text),
+];
+
+fn bodies() -> Vec<Body> {
+    let limits = json!({
+        "concurrency": 5,
+        "rate": {"limit": 100, "period": "PT1M"},
+        "throttle": {"limit": 10, "period": "PT1S", "burst": 2},
+        "expires_at": "2026-02-13T13:00:00Z",
+        "reason": "INC-42",
+        "by": "eve",
+    });
+    let put = |path, right: &Value, fields, needed| Body {
+        method: Method::PUT,
+        path,
+        admin: false,
+        right: right.clone(),
+        fields,
+        needed,
+    };
+    let needed: &[&str] = &[
+        "rate.limit",
+        "rate.period",
+        "throttle.limit",
+        "throttle.period",
+    ];
+    let flat = json!({"limit": 5, "period": "1m"});
+    let flat_fields: &[(&str, Takes)] = &[("limit", NUMBER), ("period", Takes::Period)];
+    let queue_config = json!({"concurrency": 5, "rate_limit": {"limit": 5, "period": "1m"}});
+    let bounds = json!({"backpressure": {
+        "max_depth": 100, "max_size_bytes": 1_000_000, "strategy": "reject",
+        "warning_threshold": 0.8,
+    }});
+    vec![
+        put("/ojs/v1/rate-limits/k", &limits, LIMITS, needed),
+        put("/ojs/v1/rate-limits/k/override", &limits, LIMITS, needed),
+        put("/ojs/v1/admin/queues/q/rate-limit", &limits, LIMITS, needed),
+        put(
+            "/ojs/v1/rate-limits/k",
+            &flat,
+            flat_fields,
+            &["limit", "period"],
+        ),
+        put(
+            "/ojs/v1/rate-limits/k/override",
+            &flat,
+            flat_fields,
+            &["limit", "period"],
+        ),
+        put(
+            "/ojs/v1/rate-limits/k",
+            &json!({"throttle": {"interval": "PT0.1S"}}),
+            &[
+                ("throttle", Takes::Object),
+                ("throttle.interval", Takes::Period),
+            ],
+            &["throttle"],
+        ),
+        put(
+            "/ojs/v1/rate-limits/k",
+            &json!({"max_per_second": 5}),
+            &[("max_per_second", NUMBER)],
+            &[],
+        ),
+        put(
+            "/ojs/v1/admin/queues/q/config",
+            &queue_config,
+            &[
+                ("concurrency", SLOTS),
+                ("rate_limit.limit", NUMBER),
+                ("rate_limit.period", Takes::Period),
+            ],
+            &["rate_limit.limit", "rate_limit.period"],
+        ),
+        put(
+            "/ojs/v1/admin/queues/q/config",
+            &bounds,
+            &[
+                ("backpressure", Takes::Object),
+                ("backpressure.max_depth", SLOTS),
+                ("backpressure.max_size_bytes", Takes::Size),
+                ("backpressure.strategy", Takes::Word),
+                ("backpressure.warning_threshold", Takes::Part),
+            ],
+            &[],
+        ),
+        Body {
+            method: Method::PUT,
+            path: "/throttle/v1/keys/k/next-start",
+            admin: true,
+            right: json!({"after": "PT30S"}),
+            fields: &[("after", Takes::Period)],
+            needed: &["after"],
+        },
+        Body {
+            method: Method::PUT,
+            path: "/throttle/v1/keys/k/next-start",
+            admin: true,
+            right: json!({"at": "2026-02-13T13:00:00Z"}),
+            fields: &[("at", Takes::Time)],
+            needed: &["at"],
+        },
+    ]
+}
+
+/// `body` with another value at a path of names, or without it.
+fn with(body: &Value, path: &str, value: Option<Value>) -> Value {
+    let mut body = body.clone();
+    let (above, name) = path.rsplit_once('.').unwrap_or(("", path));
+    let names = above.split('.').filter(|name| !name.is_empty());
+    let place = names.fold(&mut body, |place, name| &mut place[name]);
+    let place = place.as_object_mut().unwrap();
+    match value {
+        Some(value) => place.insert(name.to_owned(), value),
+        None => place.remove(name),
+    };
+    body
+}
+
+impl Body {
+    async fn send(&self, rig: &Rig, body: &str) -> Reply {
+        let to: &Client = if self.admin { &rig.admin } else { &rig.client };
+        let kind = [("content-type", "application/json")];
+        to.send(self.method.clone(), self.path, &kind, body.to_owned())
+            .await
+    }
+
+    /// Sends a body that is wrong in `field`, and reads the refusal.
+    async fn is_refused(&self, rig: &Rig, body: &Value, field: &str) {
+        let reply = self.send(rig, &body.to_string()).await;
+        let what = format!("{} {body}: {}", self.path, reply.text());
+        assert_eq!(reply.status, 400, "{what}");
+        let error = &reply.json()["error"];
+        assert_eq!(error["code"], "invalid_request", "{what}");
+        assert_eq!(error["retryable"], false, "{what}");
+        let named = error["details"]["field"].as_str().unwrap_or_default();
+        assert!(
+            named == field
+                || named.starts_with(&format!("{field}."))
+                || named.starts_with(&format!("{field}[")),
+            "{field} is wrong: {what}"
+        );
+        let message = error["message"].as_str().unwrap();
+        let right = message.split_once(named).map(|(_, rest)| rest);
+        assert!(
+            right.is_some_and(|rest| rest.len() > 10),
+            "what would be right: {what}"
+        );
+    }
+}
+
+/// What can be seen of all limits.
+async fn seen(rig: &Rig) -> Vec<String> {
+    let mut all = Vec::new();
+    for path in [
+        "/ojs/v1/rate-limits",
+        "/ojs/v1/rate-limits/k",
+        "/ojs/v1/admin/queues/q/rate-limit",
+        "/ojs/v1/admin/queues/q/config",
+        "/ojs/v1/queues/q/stats",
+    ] {
+        let text = rig.client.get(path).await.text();
+        let mut shown: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
+        // Each answer has another.
+        if let Some(error) = shown["error"].as_object_mut() {
+            error.remove("request_id");
+        }
+        all.push(shown.to_string());
+    }
+    all
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_field_of_each_body() {
+    let mut asked = 0;
+    for body in bodies() {
+        let rig = Rig::with("").await;
+        rig.enqueue(
+            r#"{"type":"t","args":[],"options":{"queue":"q","rate_limit":{"key":"k","concurrency":3}}}"#,
+            4,
+        )
+        .await;
+        let before = seen(&rig).await;
+        for (field, takes) in body.fields {
+            for wrong in takes.wrong() {
+                let wrong = with(&body.right, field, Some(wrong));
+                body.is_refused(&rig, &wrong, field).await;
+                asked += 1;
+            }
+            let (above, name) = field.rsplit_once('.').unwrap_or(("", field));
+            // The body of a queue's config is the backend's as well: what is unknown in it is not ours.
+            if !above.is_empty() || !body.path.ends_with("/config") {
+                let at = |name: &str| format!("{above}.{name}").trim_matches('.').to_owned();
+                let unknown = at(&format!("{name}_x"));
+                let with = with(&body.right, &unknown, Some(json!(1)));
+                body.is_refused(&rig, &with, &unknown).await;
+                asked += 1;
+            }
+        }
+        for field in body.needed {
+            let without = with(&body.right, field, None);
+            let reply = body.send(&rig, &without.to_string()).await;
+            assert_eq!(
+                reply.status,
+                400,
+                "{} {without}: {}",
+                body.path,
+                reply.text()
+            );
+            let named = reply.json()["error"]["details"]["field"].clone();
+            assert!(
+                named.is_string(),
+                "{} {without}: {}",
+                body.path,
+                reply.text()
+            );
+            asked += 1;
+        }
+        assert_eq!(seen(&rig).await, before, "{} {}", body.path, body.right);
+        assert_eq!(
+            rig.client.fetch("q", 9).await.len(),
+            3,
+            "the limits are as before"
+        );
+        let reply = body.send(&rig, &body.right.to_string()).await;
+        assert_eq!(reply.status, 200, "{}: {}", body.right, reply.text());
+        assert_ne!(seen(&rig).await, before, "what is right changes something");
+    }
+    assert!(asked > 500, "{asked}");
+}
+
+/// What a nack says of a vendor is the backend's to accept: a signal that is none shuts nothing, and one
+/// for absurdly long is clamped to `max_pause`.
+#[tokio::test(start_paused = true)]
+async fn signals_that_are_none() {
+    let wrong = [
+        ("retry_after", Takes::Period.wrong()),
+        ("rate_limit_until", Takes::Time.wrong()),
+        ("details", Takes::Object.wrong()),
+    ];
+    for (field, values) in wrong {
+        for value in values {
+            let (status, shut) =
+                nacked(json!({"type": "E", "message": "no", (field): value})).await;
+            // A number is a time in seconds, so 0 is one that has passed.
+            assert_eq!((status, shut), (200, Value::Null), "{field}: {value}");
+        }
+    }
+    for long in [
+        json!({"retry_after": 1_000_000}),
+        json!({"retry_after": 1e300}),
+        json!({"retry_after": "P100D"}),
+        json!({"rate_limit_until": "9999-12-30T00:00:00Z"}),
+        json!({"details": {"Retry-After": "1000000"}}),
+        json!({"details": {"headers": {"retry-after": "Fri, 31 Dec 9999 23:59:59 GMT"}}}),
+        json!({"details": {"X-RateLimit-Reset": "99999999999"}}),
+    ] {
+        let mut error = json!({"type": "E", "message": "no"});
+        let members = long.as_object().unwrap().clone();
+        error.as_object_mut().unwrap().extend(members);
+        let (status, shut) = nacked(error).await;
+        let shut = shut.as_str().unwrap_or_default();
+        assert!(
+            status == 200 && shut.starts_with("2026-02-13T12:15:00"),
+            "{long}: {shut}"
+        );
+    }
+}
+
+/// A job of key `k` fails with this error: the status, and until when the key is shut.
+async fn nacked(error: Value) -> (u16, Value) {
+    let rig = Rig::with("").await;
+    rig.enqueue(
+        r#"{"type":"t","args":[],"rate_limit":{"key":"k","concurrency":3}}"#,
+        1,
+    )
+    .await;
+    let job = rig.client.fetch("default", 1).await;
+    let body = json!({"job_id": id(&job[0]), "worker_id": "w", "error": error}).to_string();
+    let status = rig.client.post("/ojs/v1/workers/nack", body).await.status;
+    (status, rig.inspect("k").await["shut_until"].clone())
+}

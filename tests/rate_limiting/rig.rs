@@ -1,0 +1,213 @@
+//! A sidecar whose clock shows the time of the text's examples, with its admin port, before a backend; and
+//! workers that write down what they did.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ojs_throttle::backend::{Event, EventKind, Lax};
+use ojs_throttle::config::Settings;
+use ojs_throttle::net::{Net, sim};
+use ojs_throttle::run::{Env, Running, Stop};
+use ojs_throttle::store::memory::MemoryStore;
+use serde_json::{Value, json};
+use tokio::task::LocalSet;
+use tokio::time::{Instant, sleep};
+
+use crate::client::{Client, id};
+use crate::pair::{Served, backend};
+
+/// 2026-02-13T12:00:00Z, in microseconds since 1970.
+const NOON: u64 = 1_770_984_000_000_000;
+
+/// A backend, a sidecar, and both of its ports.
+pub struct Rig {
+    pub client: Client,
+    pub admin: Client,
+    pub behind: Served,
+    began: Instant,
+}
+
+impl Rig {
+    /// `config` is TOML that begins inside `[server]`.
+    pub async fn with(config: &str) -> Rig {
+        let net = Net::Sim(sim::Network::default());
+        let behind = backend(&net, Lax::spec(), 7).await;
+        let head = "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\n";
+        let config = format!("{head}upstream = {:?}\n{config}", behind.base());
+        let settings =
+            Settings::parse(&config, "test.toml").unwrap_or_else(|report| panic!("{report}"));
+        let env = Env {
+            net: net.clone(),
+            store: Arc::new(MemoryStore::new(NOON)),
+            seed: 7,
+            reset: false,
+        };
+        let began = Instant::now();
+        let running = Running::start(settings, env).await.unwrap();
+        let (data, admin) = (running.addr().unwrap(), running.admin_addr().unwrap());
+        tokio::spawn(running.serve(Stop::default()));
+        Rig {
+            client: Client::new(&net, data),
+            admin: Client::new(&net, admin),
+            behind,
+            began,
+        }
+    }
+
+    /// The sidecar's time, as a time of day on 2026-02-13 in seconds after noon.
+    pub fn after_noon(&self) -> f64 {
+        self.began.elapsed().as_secs_f64()
+    }
+
+    /// A number on the metrics page; `None`: there is no such series.
+    pub async fn metric(&self, series: &str) -> Option<f64> {
+        let page = self.admin.get("/metrics").await.text();
+        let mut lines = page.lines();
+        let rest = lines.find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
+        Some(rest.parse().unwrap())
+    }
+
+    /// What `GET /ojs/v1/rate-limits/KEY` says.
+    pub async fn inspect(&self, key: &str) -> Value {
+        let reply = self.client.get(&format!("/ojs/v1/rate-limits/{key}")).await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        reply.json()
+    }
+
+    /// Enqueues the same text so often, as it stands, in as few requests as the backend takes.
+    pub async fn enqueue(&self, text: &str, times: usize) {
+        let mut left = times;
+        while left > 0 {
+            let now = left.min(1_000);
+            let jobs = vec![text; now].join(",");
+            let body = format!("{{\"jobs\":[{jobs}]}}");
+            let reply = self.client.post("/ojs/v1/jobs/batch", body).await;
+            assert_eq!(reply.status, 201, "{}", reply.text());
+            left -= now;
+        }
+    }
+
+    /// How many events of a kind the backend has in its ledger.
+    pub fn count(&self, kind: EventKind) -> usize {
+        let ledger = self.behind.backend.ledger();
+        ledger.iter().filter(|event| event.kind == kind).count()
+    }
+
+    /// The most jobs that the backend ever had out at once, by its own ledger.
+    pub fn most_claimed(&self) -> usize {
+        let over = [
+            EventKind::Acked,
+            EventKind::Nacked,
+            EventKind::Requeued,
+            EventKind::Expired,
+            EventKind::Cancelled,
+        ];
+        let (mut out, mut most) = (0_usize, 0);
+        for Event { kind, .. } in self.behind.backend.ledger() {
+            match kind {
+                EventKind::Claimed => out += 1,
+                kind if over.contains(&kind) => out = out.saturating_sub(1),
+                _ => {}
+            }
+            most = most.max(out);
+        }
+        most
+    }
+}
+
+/// One run of a job, as its worker saw it.
+#[derive(Clone, Debug)]
+pub struct Run {
+    pub job: String,
+    pub key: String,
+    pub from: Instant,
+    pub to: Instant,
+}
+
+/// Workers of one queue that take one job at a time until `runs` of them were run, each for as long as
+/// `lasts` says of the how manyeth it is; then what they did, in the order in which it began.
+pub async fn work(
+    client: &Client,
+    queues: &[&str],
+    workers: usize,
+    runs: usize,
+    lasts: impl Fn(usize) -> Duration + Clone + 'static,
+) -> Vec<Run> {
+    let done = Rc::new(RefCell::new(Vec::<Run>::new()));
+    let begun = Rc::new(RefCell::new(0));
+    let began = Instant::now();
+    let set = LocalSet::new();
+    for _ in 0..workers {
+        let (client, done, begun) = (client.clone(), Rc::clone(&done), Rc::clone(&begun));
+        let (queues, lasts) = (json!(queues), lasts.clone());
+        set.spawn_local(async move {
+            let mut idle = Duration::from_millis(100);
+            while *begun.borrow() < runs {
+                assert!(began.elapsed() < Duration::from_secs(7_200), "no end of it");
+                let asked = json!({"queues": queues, "count": 1, "worker_id": "w"});
+                let jobs = client.fetch_as(asked).await;
+                // As workers do, and the longer the less often: some limits last an hour.
+                let none = jobs.is_empty();
+                for job in jobs {
+                    let from = Instant::now();
+                    let nth = begun.replace_with(|begun| *begun + 1);
+                    sleep(lasts(nth)).await;
+                    let to = Instant::now();
+                    client.ack(id(&job)).await;
+                    done.borrow_mut().push(Run {
+                        job: id(&job).to_owned(),
+                        key: job["rate_limit"]["key"].as_str().unwrap_or("").to_owned(),
+                        from,
+                        to,
+                    });
+                }
+                if none {
+                    sleep(idle).await;
+                    idle = (idle * 2).min(Duration::from_secs(1));
+                } else {
+                    idle = Duration::from_millis(100);
+                }
+            }
+        });
+    }
+    set.await;
+    let mut all = done.take();
+    all.sort_by_key(|run| run.from);
+    all
+}
+
+/// The most of these that ran at once.
+pub fn most_at_once<'a>(runs: impl Iterator<Item = &'a Run>) -> usize {
+    let mut edges: Vec<(Instant, isize)> =
+        runs.flat_map(|run| [(run.from, 1), (run.to, -1)]).collect();
+    edges.sort();
+    let mut out = 0;
+    let counts = edges.into_iter().map(|(_, step)| {
+        out += step;
+        out
+    });
+    counts.max().unwrap_or(0).try_into().unwrap()
+}
+
+/// Asserts that no interval of `period`, wherever it begins, has more than `limit` starts.
+pub fn no_interval_has_more(runs: &[Run], limit: usize, period: Duration) {
+    for more in runs.windows(limit + 1) {
+        let span = more[limit].from - more[0].from;
+        assert!(span >= period, "{} starts within {span:?}", limit + 1);
+    }
+}
+
+/// Asserts that starts are at least so far apart, less the 5 ms that the README allows.
+pub fn spaced(runs: &[Run], interval: Duration) {
+    for two in runs.windows(2) {
+        let gap = two[1].from - two[0].from;
+        assert!(gap + Duration::from_millis(5) >= interval, "{gap:?} apart");
+    }
+}
+
+/// No time at all: jobs that are done at once.
+pub fn at_once(_: usize) -> Duration {
+    Duration::ZERO
+}
