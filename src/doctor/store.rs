@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::{Env, Level, Report, Source};
 use crate::config::{StoreSettings, StoreUrl};
 use crate::duration;
+use crate::run::open_store;
 use crate::store::redis::{self, Inspection, Kept, RedisStore};
 use crate::store::{Clock, Step, Store, StoreError};
 
@@ -15,13 +18,37 @@ const APART: Duration = Duration::from_secs(1);
 const PART: &str = "store";
 
 pub(super) async fn examine(settings: &StoreSettings, probe: bool, env: &Env, report: &mut Report) {
-    match &settings.url {
-        StoreUrl::Memory => {
-            let says = "memory: in each sidecar's own process; a restart begins with empty windows";
-            report.add(PART, "kind", Source::Config, says.to_owned());
-        }
-        StoreUrl::Redis(url) => on_redis(settings, url.expose(), probe, env, report).await,
+    if let StoreUrl::Redis(url) = &settings.url {
+        on_redis(settings, url.expose(), probe, env, report).await;
+    } else if settings.url == StoreUrl::Memory {
+        let says = "memory: in each sidecar's own process; a restart begins with empty windows";
+        report.add(PART, "kind", Source::Config, says.to_owned());
+    } else {
+        on_any(settings, env, report).await;
     }
+}
+
+/// A store that is asked only what every store answers. It is opened as a sidecar opens it.
+async fn on_any(settings: &StoreSettings, env: &Env, report: &mut Report) {
+    let own = Clock::new(env.unix_micros);
+    let store = match open_store(settings, env.seed, env.unix_micros).await {
+        Ok(store) => store,
+        Err(error) => return lost(&StoreError::Unusable(format!("{error:#}")), report),
+    };
+    let mut taken = Vec::new();
+    for _ in 0..CALLS {
+        let sent = Instant::now();
+        if let Err(error) = store.number("doctor", Step::Read).await {
+            return lost(&error, report);
+        }
+        taken.push(sent.elapsed());
+    }
+    taken.sort_unstable();
+    let says = format!("yes, namespace {}", settings.namespace);
+    report.add(PART, "reachable", Source::Measured, says);
+    let ahead = store.now().0.cast_signed() - own.now().0.cast_signed();
+    clock(ahead, taken.first().copied(), report);
+    trips(&taken, settings.timeout, report);
 }
 
 async fn on_redis(
