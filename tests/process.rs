@@ -52,3 +52,15 @@ mod doctor;
 
 #[path = "process/redis_doctor.rs"]
 mod redis_doctor;
+
+#[path = "stores/postgres_server.rs"]
+mod postgres_server;
+
+#[path = "process/postgres_fleet.rs"]
+mod postgres_fleet;
+
+#[path = "process/sqlite_fleet.rs"]
+mod sqlite_fleet;
+
+#[path = "process/ledger.rs"]
+mod ledger;

@@ -1,10 +1,9 @@
 //! Several sidecars, one Redis, one budget; judged from what the workers did.
 
-use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use ojs_throttle::backend::{EventKind, Lax};
@@ -12,6 +11,7 @@ use serde_json::json;
 
 use crate::hole::Hole;
 use crate::http::{ack, ask, enqueue, fetch};
+use crate::ledger::Ledger;
 use crate::rig::{Backend, Sidecar, config, until};
 use crate::server::Server;
 
@@ -35,32 +35,6 @@ fn know_each_other(sidecars: &[Sidecar], others: f64) {
     until("they know each other", || {
         sidecars.iter().all(known).then_some(())
     });
-}
-
-/// What workers have out at once, as they see it.
-#[derive(Default)]
-struct Ledger {
-    out: AtomicUsize,
-    most: AtomicUsize,
-    done: Mutex<BTreeSet<String>>,
-}
-
-impl Ledger {
-    /// Fetches, runs and acknowledges until all jobs are done.
-    fn work(&self, to: SocketAddr, worker: &str, all: usize) {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while self.done.lock().unwrap().len() < all {
-            assert!(Instant::now() < deadline, "not done in a minute");
-            for job in fetch(to, "q", 1, worker).jobs() {
-                let out = self.out.fetch_add(1, Ordering::SeqCst) + 1;
-                self.most.fetch_max(out, Ordering::SeqCst);
-                std::thread::sleep(Duration::from_millis(5));
-                self.out.fetch_sub(1, Ordering::SeqCst);
-                assert_eq!(ack(to, &job, worker).status, 200);
-                assert!(self.done.lock().unwrap().insert(job), "a job came twice");
-            }
-        }
-    }
 }
 
 #[test]
