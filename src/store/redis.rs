@@ -5,6 +5,7 @@
 //! itself. Whatever goes wrong with a call it ends within the timeout, and the next one makes a new
 //! connection if there is none.
 
+mod inspect;
 mod link;
 mod target;
 mod wire;
@@ -25,6 +26,7 @@ use super::{
 use crate::limit::{Key, KeyState, Limited, Limits, Space, Timestamp};
 use link::{Failed, Link};
 
+pub use inspect::{Inspection, Kept};
 pub use target::{BadUrl, Target};
 
 /// How often a sidecar says that it lives, in microseconds. Others take it for gone after 5 s.
@@ -97,6 +99,21 @@ impl Scripts {
             number: script(include_str!("redis/number.lua")),
             join: script(include_str!("redis/join.lua")),
         }
+    }
+}
+
+impl Scripts {
+    fn all(&self) -> [&Script; 8] {
+        [
+            &self.take,
+            &self.back,
+            &self.end,
+            &self.due,
+            &self.set,
+            &self.look,
+            &self.number,
+            &self.join,
+        ]
     }
 }
 
@@ -212,19 +229,30 @@ impl RedisStore {
                 Ok(told)
             }
             Ok(other) => Err(self.failed(&format!("it answers {other:?}"))),
-            Err(Failed::Store(error)) => Err(error),
-            Err(Failed::Said(code, whole)) => Err(match code.as_str() {
-                "WIPED" => StoreError::Wiped,
-                "LATE" => StoreError::Timeout,
-                "NOPERM" | "NOAUTH" | "WRONGPASS" => {
-                    StoreError::Unusable(format!("{whole}; {}", self.link.needs()))
-                }
-                "FOREIGN" | "WRONGTYPE" => StoreError::Unusable(format!(
-                    "{whole}: something else is under {}*; another store.namespace helps",
-                    self.prefix
-                )),
-                _ => StoreError::Unavailable(whole),
-            }),
+            Err(failed) => Err(self.refused(failed)),
+        }
+    }
+
+    fn refused(&self, failed: Failed) -> StoreError {
+        let (code, whole) = match failed {
+            Failed::Store(error) => return error,
+            Failed::Said(code, whole) => (code, whole),
+        };
+        match code.as_str() {
+            "WIPED" => StoreError::Wiped,
+            "LATE" => StoreError::Timeout,
+            "NOPERM" | "NOAUTH" | "WRONGPASS" => {
+                StoreError::Unusable(format!("{whole}; {}", self.link.needs()))
+            }
+            "FOREIGN" | "WRONGTYPE" => StoreError::Unusable(format!(
+                "{whole}: something else is under {}*; another store.namespace helps",
+                self.prefix
+            )),
+            // What a script may not do has no code of its own.
+            _ if whole.contains("executing the script can't") => {
+                StoreError::Unusable(format!("{whole}; {}", self.link.needs()))
+            }
+            _ => StoreError::Unavailable(whole),
         }
     }
 
