@@ -178,6 +178,9 @@ const CAN_CHANGE: &[(&str, Same)] = &[
     ("repairs.media_type", |a, b| {
         a.repairs.media_type == b.repairs.media_type
     }),
+    ("policy.on_store_error", |a, b| {
+        a.store.by_policy == b.store.by_policy
+    }),
     ("job_policies.accept", |a, b| {
         a.policies.accept() == b.policies.accept()
     }),
