@@ -64,6 +64,12 @@ with --break that is always so."
     Demo(Demo),
 }
 
+/// An address to listen on.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse()
+        .map_err(|_| "give an IP address and a port, such as 127.0.0.1:8080".to_owned())
+}
+
 /// `run`.
 #[derive(Clone, PartialEq, Eq, Debug, Args)]
 #[command(
@@ -75,13 +81,13 @@ pub struct Run {
     #[arg(short, long, value_name = "PATH", env = "OJS_THROTTLE_CONFIG")]
     pub config: Option<PathBuf>,
     /// Where SDKs connect [default: 127.0.0.1:8080]
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub listen: Option<SocketAddr>,
     /// The backend, such as http://127.0.0.1:9090
     #[arg(long, value_name = "URL")]
     pub upstream: Option<BaseUrl>,
     /// Where metrics and health are [default: 127.0.0.1:9091]
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub admin_listen: Option<SocketAddr>,
 }
 
@@ -100,11 +106,14 @@ impl Run {
 #[derive(Clone, PartialEq, Eq, Debug, Args)]
 pub struct Dev {
     /// Where SDKs connect
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address, default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
     /// Where the backend listens, for calls that go around the sidecar
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9090")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address, default_value = "127.0.0.1:9090")]
     pub backend_listen: SocketAddr,
+    /// Where metrics and health are [default: 127.0.0.1:9091]
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
+    pub admin_listen: Option<SocketAddr>,
     /// A TOML file with policies; its `listen` and `upstream` are not used
     #[arg(short, long, value_name = "PATH")]
     pub config: Option<PathBuf>,
@@ -174,6 +183,14 @@ mod tests {
         };
         assert_eq!(cli.command, Command::Demo(demo));
         assert!(Cli::try_parse_from(["ojs-throttle", "run", "--upstream", "ojs:80"]).is_err());
+        let named = Cli::try_parse_from(["ojs-throttle", "run", "--listen", "localhost:8080"]);
+        let told = named.unwrap_err().to_string();
+        assert!(told.contains("such as 127.0.0.1:8080"), "{told}");
+        let dev = Cli::parse_from(["ojs-throttle", "dev", "--admin-listen", "127.0.0.1:1"]);
+        let Command::Dev(dev) = dev.command else {
+            panic!("not dev")
+        };
+        assert_eq!(dev.admin_listen, "127.0.0.1:1".parse().ok());
         assert!(Cli::try_parse_from(["ojs-throttle", "demo", "--seconds", "0"]).is_err());
     }
 

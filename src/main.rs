@@ -80,7 +80,7 @@ fn run(args: &Run) -> anyhow::Result<ExitCode> {
     let runtime = runtime()?;
     let served = runtime.block_on(async {
         let stop = Stop::default();
-        let hangup = watch_signals(stop.clone())?;
+        let hangup = watch_signals(stop.clone(), file.is_some())?;
         serve(settings, file.zip(Some(hangup)), false, stop).await
     });
     // A look at a file on a disk that does not answer must not keep the process.
@@ -105,7 +105,7 @@ fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
         .map_err(anyhow::Error::msg)?;
     let overrides = Overrides {
         listen: Some(args.listen),
-        admin_listen: None,
+        admin_listen: args.admin_listen,
         upstream: Some(backend),
     };
     let settings = match Settings::load_with(args.config.as_deref(), &overrides) {
@@ -120,7 +120,7 @@ fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
     let file = file(args.config.as_deref(), overrides);
     let served = runtime.block_on(async {
         let stop = Stop::default();
-        let hangup = watch_signals(stop.clone())?;
+        let hangup = watch_signals(stop.clone(), file.is_some())?;
         let ended = CancellationToken::new();
         let serving =
             tokio::spawn(Backend::new(Lax::spec(), seed()).serve(listener, ended.clone()));
@@ -227,8 +227,9 @@ fn file(path: Option<&Path>, overrides: Overrides) -> Option<config::File> {
     })
 }
 
-/// The first SIGTERM or SIGINT drains, the second ends at once. A SIGHUP notifies what is returned.
-fn watch_signals(stop: Stop) -> anyhow::Result<Arc<Notify>> {
+/// The first SIGTERM or SIGINT drains, the second ends at once. A SIGHUP notifies what is returned; if no
+/// file `is_followed`, it is said that nobody heeds it.
+fn watch_signals(stop: Stop, is_followed: bool) -> anyhow::Result<Arc<Notify>> {
     let mut hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be handled")?;
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be handled")?;
@@ -249,6 +250,9 @@ fn watch_signals(stop: Stop) -> anyhow::Result<Arc<Notify>> {
     let asked = Arc::clone(&ask);
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
+            if !is_followed {
+                tracing::info!("SIGHUP changes nothing: there is no config file (--config)");
+            }
             asked.notify_one();
         }
     });

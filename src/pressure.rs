@@ -16,8 +16,11 @@ mod given;
 mod hidden;
 mod keys;
 mod line;
+mod look;
+mod places;
 mod queue;
 mod sizes;
+mod want;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -34,7 +37,9 @@ pub use bounds::{Bounds, FileBounds, Given, PerKey, PushRate, Strategy};
 pub use edge::Edge;
 pub use estimate::{Counts, Held, Mark};
 pub use line::Turn;
-pub use queue::{Full, Level, Met, Now, Want};
+pub use look::{Told, Untold};
+pub use places::Places;
+pub use want::{Full, Level, Met, Now, Want};
 
 use bounds::Table;
 use line::Line;
@@ -113,82 +118,6 @@ pub enum Outcome {
     Stored,
     /// It surely did not.
     Refused,
-}
-
-/// Places in bounded queues, taken and not settled. Dropped before anything was sent on they are free
-/// again; dropped later they count as filled.
-#[derive(Debug)]
-pub struct Places {
-    pressure: Arc<Pressure>,
-    /// Each with how many jobs are to be dropped for it.
-    wants: Vec<(Want, u64)>,
-    now: Now,
-    sent: bool,
-    /// Queues that should be looked at soon, by the caller.
-    pub look: Vec<Arc<str>>,
-}
-
-impl Places {
-    /// What it was that fitted.
-    pub fn wants(&self) -> impl Iterator<Item = &Want> {
-        self.wants.iter().map(|(want, _)| want)
-    }
-
-    /// How many jobs must go, by queue.
-    pub fn to_drop(&self) -> Vec<(Arc<str>, u64)> {
-        let dropping = self.wants.iter().filter(|(_, drop)| *drop > 0);
-        dropping
-            .map(|(want, drop)| (Arc::clone(&want.queue), *drop))
-            .collect()
-    }
-
-    /// Whether the backend is to be asked or told something when they are settled.
-    pub fn asks(&self) -> bool {
-        !self.look.is_empty() || self.wants.iter().any(|(_, drop)| *drop > 0)
-    }
-
-    /// From now on the jobs may be stored.
-    pub fn sending(&mut self) {
-        self.sent = true;
-    }
-
-    /// Whether the ids of the jobs are wanted when they are settled.
-    pub fn wants_ids(&self) -> bool {
-        self.wants.iter().any(|(want, _)| !want.keys.is_empty())
-    }
-
-    /// Settles them. `ids`: of the jobs that were stored, each with its queue, in the order in which they
-    /// were sent.
-    pub fn settle(mut self, outcome: Outcome, ids: &[(Arc<str>, Box<str>)]) {
-        self.end(outcome, ids);
-    }
-
-    fn end(&mut self, outcome: Outcome, ids: &[(Arc<str>, Box<str>)]) {
-        let wants = std::mem::take(&mut self.wants);
-        if wants.is_empty() {
-            return;
-        }
-        let (mark, now) = (self.pressure.mark(), Instant::now());
-        let mut state = self.pressure.state();
-        state.settle(&wants, outcome, ids, self.now.stamp, mark, now);
-        if outcome == Outcome::Refused {
-            let now = Now {
-                at: now,
-                ..self.now
-            };
-            self.pressure.serve(&mut state, now);
-        }
-    }
-}
-
-impl Drop for Places {
-    fn drop(&mut self) {
-        let outcome = match self.sent {
-            true => Outcome::Stored,
-            false => Outcome::Refused,
-        };
-        self.end(outcome, &[]);
-    }
 }
 
 impl Pressure {
@@ -401,84 +330,6 @@ impl Pressure {
         self.state().line.len()
     }
 
-    /// Begins a look at a queue; `closed`: enqueues wait for it. `false`: one is on its way, or the queue
-    /// is not known.
-    pub fn begin_look(&self, queue: &str, closed: bool) -> bool {
-        let mut state = self.state();
-        let queue = state.queues.get_mut(queue);
-        queue.is_some_and(|queue| queue.estimate.begin(closed))
-    }
-
-    /// Begins a look at a queue if the last is long enough ago.
-    pub fn begin_due_look(&self, queue: &str, now: Instant) -> bool {
-        let mut state = self.state();
-        let queue = state.queues.get_mut(queue);
-        queue.is_some_and(|queue| queue.estimate.is_due(now) && queue.estimate.begin(true))
-    }
-
-    /// What a look that keeps enqueues out should wait for, if anything: that those on their way are
-    /// answered.
-    pub fn in_flight(&self, queue: &str) -> Option<OwnedNotified> {
-        let state = self.state();
-        let queue = state.queues.get(queue)?;
-        let wait = queue.estimate.is_closed() && queue.estimate.in_flight() > 0 && !queue.stuck;
-        wait.then(|| Arc::clone(&queue.settled).notified_owned())
-    }
-
-    /// The question of a look leaves now. `stuck`: it was not worth waiting for those on their way.
-    /// `scope`: whose credentials it has.
-    pub fn asking(&self, queue: &str, stuck: bool, scope: u64) {
-        let mut state = self.state();
-        if let Some(queue) = state.queues.get_mut(queue) {
-            queue.stuck |= stuck;
-            queue.scope = scope;
-            queue.estimate.asking();
-        }
-    }
-
-    /// A look ended. Says whether the backend turns out not to tell of all that waits.
-    pub fn looked(self: &Arc<Self>, name: &str, told: Told, now: Now) -> Option<Untold> {
-        let mut state = self.state();
-        let queue = state.queues.get_mut(name)?;
-        let mut untold = None;
-        match told {
-            Told::Counts(counts) => {
-                let (tells_scheduled, tells_retryable) = &self.tells;
-                let (scheduled, retryable) = queue.hidden.waiting(now.at);
-                let hides = |tells: &AtomicBool, told: u64, ours: u64| {
-                    if told > 0 {
-                        tells.store(true, Ordering::Relaxed);
-                    }
-                    match tells.load(Ordering::Relaxed) {
-                        true => 0,
-                        false => ours,
-                    }
-                };
-                let hidden = hides(tells_scheduled, counts.scheduled, scheduled)
-                    + hides(tells_retryable, counts.retryable, retryable);
-                if hidden > 0 {
-                    untold = Some(Untold::States);
-                }
-                let mark = self.mark();
-                queue.told(counts, hidden, (self.held)(name), now.at, mark);
-            }
-            Told::Nothing => {
-                if !queue.estimate.is_told() {
-                    untold = Some(Untold::All);
-                }
-                queue.estimate.untold(now.at);
-                queue.away = None;
-            }
-            Told::Away(away) => {
-                queue.estimate.unanswered(now.at);
-                queue.away = Some((away, now.at));
-            }
-        }
-        queue.done.notify_waiters();
-        self.serve(&mut state, now);
-        untold
-    }
-
     /// Jobs of a queue were given to us in answer to a FETCH that was sent at `sent`. `out`: to a
     /// worker; else they are held here.
     pub fn left(self: &Arc<Self>, name: &str, jobs: u64, sent: Mark, out: bool, now: Now) {
@@ -556,7 +407,10 @@ impl Pressure {
 
     /// Where a queue stands; `None`: nothing is known of it.
     pub fn level(&self, name: &str) -> Option<Level> {
-        let mut state = self.state();
+        self.level_in(&mut self.state(), name)
+    }
+
+    fn level_in(&self, state: &mut State, name: &str) -> Option<Level> {
         let queue = state.queues.get_mut(name)?;
         queue
             .estimate
@@ -584,6 +438,13 @@ impl Pressure {
             .count()
     }
 
+    /// Whether jobs should wait in the backend's queue, by what was seen to come and go.
+    pub fn believes_any(&self, name: &str) -> bool {
+        let state = self.state();
+        let queue = state.queues.get(name);
+        queue.is_some_and(|queue| queue.estimate.waiting(Held::default()) > 0)
+    }
+
     /// How many jobs of a queue wait in states that the backend does not tell of.
     pub fn untold(&self, name: &str) -> u64 {
         let state = self.state();
@@ -608,26 +469,6 @@ impl Pressure {
         }
         state.queues.clear();
     }
-}
-
-/// What a look came to.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Told {
-    /// The backend's numbers.
-    Counts(Counts),
-    /// It has none.
-    Nothing,
-    /// It did not answer.
-    Away(Away),
-}
-
-/// What a backend does not tell of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Untold {
-    /// Jobs that are scheduled or to be tried again.
-    States,
-    /// Anything.
-    All,
 }
 
 /// The state of a wanted queue.

@@ -38,6 +38,7 @@ mod drop;
 mod enqueue;
 mod feedback;
 mod fetch;
+mod full;
 mod gated;
 mod handout;
 mod heartbeat;
@@ -62,6 +63,7 @@ mod start;
 mod stream;
 mod sweep;
 mod tell;
+mod told;
 mod verbs;
 mod wait;
 
@@ -170,7 +172,7 @@ pub struct Sidecar {
     store: Arc<dyn Store>,
     hold: Arc<Hold>,
     pressure: Arc<Pressure>,
-    stats: look::Stats,
+    stats: told::Stats,
     refusals: AtomicU64,
     metrics: Metrics,
     events: Events,
@@ -235,7 +237,7 @@ impl Sidecar {
             store,
             hold,
             pressure,
-            stats: look::Stats::default(),
+            stats: told::Stats::default(),
             refusals: AtomicU64::new(0),
             events: Events::new(name, metrics.clone()),
             metrics,

@@ -383,7 +383,12 @@ impl Upstream {
         };
         match timeout(limits.connect, open).await {
             Ok(Ok(stream)) => Link::open(stream).await.map_err(unsendable),
-            Ok(Err(error)) => Err(UpstreamError::Unreachable(format!("{target:?}: {error}"))),
+            Ok(Err(error)) => {
+                let hint = distrust(&error);
+                Err(UpstreamError::Unreachable(format!(
+                    "{target:?}: {error}{hint}"
+                )))
+            }
             Err(_) => {
                 let waited = limits.connect;
                 Err(UpstreamError::Unreachable(format!(
@@ -467,6 +472,17 @@ pub fn wants_websocket(headers: &HeaderMap) -> bool {
     let protocol = headers.get(header::UPGRADE).map(HeaderValue::as_bytes);
     protocol.is_some_and(|protocol| protocol.eq_ignore_ascii_case(b"websocket"))
         && named_by_connection(headers).any(|name| name == header::UPGRADE)
+}
+
+/// What to do where the backend's certificate is not trusted.
+fn distrust(error: &std::io::Error) -> &'static str {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    match inner {
+        Some(rustls::Error::InvalidCertificate(_)) => {
+            " (upstream.ca_file names the certificates that are trusted)"
+        }
+        _ => "",
+    }
 }
 
 /// What cannot even be written.

@@ -281,6 +281,12 @@ impl Estimate {
         }
     }
 
+    /// The backend's numbers are not true, and never were: only what passes counts.
+    pub fn disbelieved(&mut self, now: Instant) {
+        self.untold(now);
+        self.source = Source::Passing;
+    }
+
     /// The backend did not answer.
     pub fn unanswered(&mut self, now: Instant) {
         self.look = None;

@@ -1,5 +1,7 @@
 //! One bounded queue: whether an enqueue fits, and why not.
 
+mod flow;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,89 +12,16 @@ use tokio::time::Instant;
 use super::Away;
 use super::bounds::{Bounds, PushRate, Strategy};
 use super::drain::Drain;
-use super::edge::{Edge, Edges};
-use super::estimate::{Counts, Estimate, Held, Mark, NEAR, Want as Look};
+use super::edge::Edges;
+use super::estimate::{Estimate, Held, NEAR, Want as Look};
 use super::hidden::Hidden;
 use super::keys::Keys;
 use super::sizes::Sizes;
-use crate::limit::{Timestamp, Window};
+use super::want::{Full, Level, Met, Now, Want};
+use crate::limit::Window;
 
 /// How long a queue of which nothing could be dropped refuses instead.
 const UNDROPPABLE: Duration = Duration::from_secs(1);
-
-/// The moment of a question, on both clocks.
-#[derive(Clone, Copy, Debug)]
-pub struct Now {
-    /// On this process's clock.
-    pub at: Instant,
-    /// On the store's clock, for rates.
-    pub stamp: Timestamp,
-}
-
-/// What an enqueue wants of one queue.
-#[derive(Clone, Debug)]
-pub struct Want {
-    /// The queue.
-    pub queue: Arc<str>,
-    /// What bounds it.
-    pub bounds: Arc<Bounds>,
-    /// How many jobs.
-    pub jobs: u64,
-    /// How long each of them is, as sent.
-    pub sizes: Vec<u64>,
-    /// The key of each of them, where the queue has a bound for each key.
-    pub keys: Vec<Arc<str>>,
-    /// The fastest that jobs of the queue may start under its own limits, a second.
-    pub pace: Option<f64>,
-}
-
-impl Want {
-    fn bytes(&self) -> u64 {
-        self.sizes.iter().sum()
-    }
-}
-
-/// Which bound an enqueue met.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Met {
-    /// `max_depth`.
-    Depth,
-    /// `max_size`.
-    Bytes,
-    /// `max_age`, in whole seconds.
-    Age,
-    /// `max_wait`, in whole seconds.
-    Wait,
-    /// `enqueue_rate`.
-    Rate,
-    /// `per_key`.
-    Key,
-}
-
-/// Why an enqueue does not fit.
-#[derive(Clone, Debug)]
-pub struct Full {
-    /// The queue.
-    pub queue: Arc<str>,
-    /// Which of its bounds.
-    pub met: Met,
-    /// How much of it is used.
-    pub depth: u64,
-    /// The bound.
-    pub bound: u64,
-    /// What the queue does.
-    pub strategy: Strategy,
-    /// When there should be room; `None`: nobody knows.
-    pub after: Option<Duration>,
-    /// Jobs that leave in a second, as measured.
-    pub drain: Option<f64>,
-    /// Whether it could ever fit.
-    pub ever: bool,
-    /// Whether this is worth an event: the first since the queue accepted one.
-    pub say: bool,
-    /// The key whose bound was met.
-    pub key: Option<Arc<str>>,
-}
 
 /// What one queue says to an enqueue.
 #[derive(Debug)]
@@ -428,123 +357,6 @@ impl Queue {
         Duration::from_secs_f64(seconds.clamp(0.0, 1e9))
     }
 
-    /// Takes the places of an enqueue that fits.
-    pub(super) fn reserve(&mut self, want: &Want, drop: u64, now: Now) {
-        self.estimate.reserve(want.jobs);
-        self.bytes_in_flight += want.bytes();
-        self.dropping += drop;
-        want.keys.iter().for_each(|key| self.keys.reserve(key));
-        self.edges.accepted();
-        if let Some(rate) = want.bounds.enqueue_rate {
-            let window = self.window(rate);
-            (0..want.jobs).for_each(|_| window.add(now.stamp, now.stamp));
-        }
-    }
-
-    /// The jobs were stored, or perhaps were.
-    /// `ids`: those of the jobs, in their order.
-    pub(super) fn stored<'a>(
-        &mut self,
-        want: &Want,
-        mut ids: impl Iterator<Item = &'a str>,
-        mark: Mark,
-        now: Instant,
-    ) {
-        for key in &want.keys {
-            self.keys.stored(key, ids.next());
-        }
-        self.estimate.stored(want.jobs, mark);
-        self.bytes_in_flight = self.bytes_in_flight.saturating_sub(want.bytes());
-        if want.bounds.max_bytes.is_some() || want.bounds.max_age.is_some() {
-            want.sizes
-                .iter()
-                .for_each(|size| self.sizes.add(*size, now));
-        }
-        self.tell_settled();
-    }
-
-    /// They were not stored. `at`: when they were admitted.
-    pub(super) fn refused(&mut self, want: &Want, drop: u64, at: Timestamp) {
-        self.estimate.refused(want.jobs);
-        self.bytes_in_flight = self.bytes_in_flight.saturating_sub(want.bytes());
-        self.dropping = self.dropping.saturating_sub(drop);
-        want.keys.iter().for_each(|key| self.keys.refused(key));
-        if let Some(window) = &mut self.window {
-            (0..want.jobs).for_each(|_| window.remove(at));
-        }
-        self.tell_settled();
-    }
-
-    fn tell_settled(&mut self) {
-        if self.estimate.in_flight() == 0 {
-            self.stuck = false;
-            self.settled.notify_waiters();
-        }
-    }
-
-    /// A job that was to be dropped is gone, or (`false`) could not be dropped.
-    pub(super) fn dropped(&mut self, gone: bool, mark: Mark, now: Instant) {
-        self.dropping = self.dropping.saturating_sub(1);
-        match gone {
-            true => {
-                self.estimate.left(1, mark);
-            }
-            false => self.undroppable = Some(now),
-        }
-    }
-
-    /// Jobs were given to a worker in answer to what was sent at `sent`. `out`: they wait no longer;
-    /// else they are held.
-    pub(super) fn left(&mut self, jobs: u64, sent: Mark, out: bool, now: Instant) {
-        let counted = self.estimate.left(jobs, sent);
-        if out {
-            self.drain.note(counted, now);
-        }
-    }
-
-    /// A job was stored that waits for `due`.
-    pub(super) fn schedules(&mut self, due: Instant) {
-        self.later += 1;
-        self.hidden.schedule(due);
-    }
-
-    /// A job failed that is tried again from `due` on.
-    pub(super) fn retries(&mut self, due: Instant) {
-        self.later += 1;
-        self.hidden.retry(due);
-    }
-
-    /// A held job went to a worker.
-    pub(super) fn started(&mut self, id: &str, now: Instant) {
-        self.drain.note(1, now);
-        self.keys.left(id);
-    }
-
-    /// This job waits no longer.
-    pub(super) fn gone(&mut self, id: &str) {
-        self.keys.left(id);
-    }
-
-    /// The backend told its numbers.
-    pub(super) fn told(
-        &mut self,
-        counts: Counts,
-        hidden: u64,
-        held: Held,
-        now: Instant,
-        mark: Mark,
-    ) {
-        self.later = counts.scheduled + counts.retryable + hidden;
-        let gone = self.estimate.told(counts, hidden, held, now, mark);
-        self.drain.note(gone, now);
-        self.keys.at_most(self.estimate.depth(held));
-        if self.estimate.waiting(held) == 0 {
-            // An empty queue gives up no more than comes in: that is not how fast it could be.
-            self.drain = Drain::default();
-        }
-        self.away = None;
-    }
-
     /// Where the queue stands now: its depth and its bound, and whether an edge was crossed.
     pub(super) fn level(&mut self, held: Held) -> Level {
         let bounds = Arc::clone(&self.bounds);
@@ -578,27 +390,6 @@ impl Queue {
     /// Whether a refusal at `now` is worth saying.
     pub(super) fn is_news(&mut self, now: Instant) -> bool {
         self.edges.refused(now)
-    }
-}
-
-/// Where a queue stands.
-#[derive(Clone, Copy, Debug)]
-pub struct Level {
-    /// Its depth.
-    pub depth: u64,
-    /// What is used of the bound that is nearest, and that bound; `None`: no bound of this kind.
-    pub most: Option<(u64, u64)>,
-    /// Whether that is at the warning threshold or beyond.
-    pub above: bool,
-    /// What is worth saying.
-    pub edge: Option<Edge>,
-}
-
-impl Level {
-    /// The fraction of the nearest bound that is used, 0 to 1.
-    pub fn pressure(&self) -> f64 {
-        self.most
-            .map_or(0.0, |(used, bound)| (used as f64 / bound as f64).min(1.0))
     }
 }
 

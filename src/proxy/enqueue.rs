@@ -48,7 +48,7 @@ impl Proxy {
         let sidecar = &self.sidecar;
         let mut places = None;
         if sends != Sends::Templates && sidecar.pressure.any() {
-            match Box::pin(self.admit(&parts, &body, sends)).await {
+            match self.admit(&parts, &body, sends).await {
                 Ok(found) => places = found,
                 Err(fault) => return refuse(&parts, fault),
             }

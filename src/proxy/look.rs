@@ -11,28 +11,15 @@ use tokio::time::{Instant, timeout};
 
 use super::{DEPTH, Proxy, Sidecar};
 use crate::events::{Event, Value};
-use crate::json::{Json, Kind, Splice, quote};
+use crate::json::Json;
 use crate::limit::Timestamp;
-use crate::pressure::{Away, Counts, Edge, Mark, Now, Told, Untold};
-use crate::upstream::{Reply, UpstreamError};
+use crate::pressure::{Edge, Level, Mark, Now, Untold};
+use crate::upstream::Reply;
 
 /// How long a look waits for enqueues that are on their way.
 const SETTLE: Duration = Duration::from_millis(250);
 /// The most queues that one line names.
 const NAMED: usize = 20;
-/// How long the backend may take to say how deep a queue is.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// What was learnt of the backend's statistics.
-#[derive(Debug, Default)]
-pub(super) struct Stats {
-    /// There are none under `/ojs/v1/admin`.
-    plain_only: AtomicBool,
-    /// What was warned of.
-    warned: AtomicBool,
-    warned_of_states: AtomicBool,
-}
-
 impl Sidecar {
     /// This moment on both clocks.
     pub(super) fn now(&self) -> Now {
@@ -43,8 +30,14 @@ impl Sidecar {
     }
 
     /// Where a queue stands, told if an edge was crossed.
-    pub(super) fn tell_level(&self, queue: &str) -> Option<crate::pressure::Level> {
+    pub(super) fn tell_level(&self, queue: &str) -> Option<Level> {
         let level = self.pressure.level(queue)?;
+        self.tell_edge(queue, &level);
+        Some(level)
+    }
+
+    /// Tells of an edge that was crossed.
+    pub(super) fn tell_edge(&self, queue: &str, level: &Level) {
         if let (Some(edge), Some((depth, bound))) = (level.edge, level.most) {
             let kind = match edge {
                 Edge::Warning => "backpressure.warning",
@@ -61,7 +54,6 @@ impl Sidecar {
             ];
             self.tell_pressure(kind, queue, None, &data);
         }
-        Some(level)
     }
 
     /// Tells those who listen of something that befell a queue.
@@ -205,8 +197,8 @@ impl Sidecar {
     }
 
     /// The ids of the jobs in the reply to an enqueue, each with its queue.
-    pub(super) fn stored_ids(reply: &Reply) -> Vec<(Arc<str>, Box<str>)> {
-        let Ok(whole) = Json::parse(&reply.body, DEPTH) else {
+    pub(super) fn stored_ids(reply: &[u8]) -> Vec<(Arc<str>, Box<str>)> {
+        let Ok(whole) = Json::parse(reply, DEPTH) else {
             return Vec::new();
         };
         let jobs = whole.get_exact("jobs").into_iter().flat_map(|j| j.items());
@@ -249,47 +241,6 @@ impl Sidecar {
         let at: jiff::Timestamp = at.parse().ok()?;
         let at = Timestamp(u64::try_from(at.as_microsecond()).ok()?);
         Some(self.instant_of(at))
-    }
-}
-
-impl Sidecar {
-    /// A bounded queue's numbers with `stats` in them: `queue`, `depth`, `bound` and `pressure`, beside
-    /// what is there already. `None`: they stay as they are.
-    pub(super) fn with_depth(&self, text: &[u8], queue: &str) -> Option<Vec<u8>> {
-        let bounds = self.pressure.bounds(queue)?;
-        let whole = Json::parse(text, DEPTH).ok()?;
-        let counts = counts(whole)?;
-        let told = counts.available + counts.scheduled + counts.retryable;
-        let depth = told + self.pressure.untold(queue);
-        let mut members = vec![("queue", quote(queue)), ("depth", depth.to_string())];
-        if let Some(bound) = bounds.max_depth {
-            let pressure = (depth as f64 / bound as f64).min(1.0);
-            let pressure = (pressure * 1e4).round() / 1e4;
-            members.push(("bound", bound.to_string()));
-            members.push(("max_depth", bound.to_string()));
-            members.push(("pressure", pressure.to_string()));
-        }
-        let mut splice = Splice::new();
-        match whole
-            .get_exact("stats")
-            .filter(|stats| stats.kind() == Kind::Object)
-        {
-            Some(stats) => {
-                for (name, value) in members {
-                    match stats.get_exact(name) {
-                        Some(theirs) => splice.replace(theirs.range(), value),
-                        None => splice.add_member(stats, name, value.as_bytes()),
-                    }
-                }
-            }
-            None => {
-                let each: Vec<String> = (members.iter())
-                    .map(|(name, value)| format!("\"{name}\":{value}"))
-                    .collect();
-                splice.add_member(whole, "stats", format!("{{{}}}", each.join(",")).as_bytes());
-            }
-        }
-        Some(splice.apply(text))
     }
 }
 
@@ -372,109 +323,4 @@ impl Proxy {
         }
         let _level = sidecar.tell_level(queue);
     }
-
-    /// What the backend says of a queue: under `admin`, where all states are told, or else the plain
-    /// statistics.
-    pub(super) async fn depth_told(&self, queue: &str, scope: u64) -> Told {
-        let stats = &self.sidecar.stats;
-        let name = crate::ojs::encoded(queue);
-        let mut absent = None;
-        if !stats.plain_only.load(Ordering::Relaxed) {
-            match self
-                .asked(format!("/ojs/v1/admin/queues/{name}"), scope)
-                .await
-            {
-                Ok(reply) => match read(&reply) {
-                    Read::Counts(counts) => return Told::Counts(counts),
-                    Read::Away => return Told::Away(Away::Silent(status(&reply))),
-                    read => absent = Some(read),
-                },
-                Err(away) => return Told::Away(away),
-            }
-        }
-        match self
-            .asked(format!("/ojs/v1/queues/{name}/stats"), scope)
-            .await
-        {
-            Ok(reply) => match read(&reply) {
-                Read::Counts(counts) => {
-                    // The queue is there, and `admin` does not know it: there is no such route.
-                    let known = counts != Counts::default();
-                    if absent == Some(Read::NoRoute) || (absent.is_some() && known) {
-                        stats.plain_only.store(true, Ordering::Relaxed);
-                    }
-                    Told::Counts(counts)
-                }
-                // No queue of that name yet.
-                Read::Unknown => Told::Counts(Counts::default()),
-                Read::NoRoute => Told::Nothing,
-                Read::Away => Told::Away(Away::Silent(status(&reply))),
-            },
-            Err(away) => Told::Away(away),
-        }
-    }
-
-    async fn asked(&self, target: String, scope: u64) -> Result<Reply, Away> {
-        let mut call = super::get(self, scope, target);
-        call.timeout = call.timeout.min(PATIENCE);
-        super::call(self, "queue_stats", call)
-            .await
-            .map_err(|error| {
-                let text = error.to_string();
-                match error {
-                    UpstreamError::Unreachable(_) => Away::Unreachable(text),
-                    _ => Away::Silent(text),
-                }
-            })
-    }
-}
-
-fn status(reply: &Reply) -> String {
-    format!("its statistics are answered with {}", reply.status)
-}
-
-/// A reply about a queue's numbers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Read {
-    Counts(Counts),
-    /// There is no such queue.
-    Unknown,
-    /// There are no such numbers.
-    NoRoute,
-    /// Something between us and the backend speaks for it.
-    Away,
-}
-
-fn read(reply: &Reply) -> Read {
-    match reply.status {
-        StatusCode::OK => {}
-        StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
-            return Read::Away;
-        }
-        // A route that is not there is answered with plain text.
-        StatusCode::NOT_FOUND if Json::parse(&reply.body, DEPTH).is_ok() => return Read::Unknown,
-        _ => return Read::NoRoute,
-    }
-    let whole = Json::parse(&reply.body, DEPTH).ok();
-    whole.and_then(counts).map_or(Read::NoRoute, Read::Counts)
-}
-
-/// The numbers of a queue in an answer, wherever they stand in it.
-pub(super) fn counts(whole: Json<'_>) -> Option<Counts> {
-    let inside = ["counts", "queue", "stats", "jobs"];
-    let inside = inside.into_iter().filter_map(|name| whole.get_exact(name));
-    let mut places = inside
-        .filter(|place| place.kind() == Kind::Object)
-        .chain([whole]);
-    places.find_map(|place| {
-        let number = |name: &str| {
-            let number = place.get_exact(name)?.int()?;
-            u64::try_from(number).ok()
-        };
-        Some(Counts {
-            available: number("available")?,
-            scheduled: number("scheduled").unwrap_or(0),
-            retryable: number("retryable").unwrap_or(0),
-        })
-    })
 }

@@ -153,6 +153,66 @@ async fn without_statistics_what_passes_counts() {
     sidecar.stop().await;
 }
 
+/// A backend that says 0 of every queue: a job that waits in an empty queue gives it away.
+#[tokio::test(start_paused = true)]
+async fn a_row_of_zeros_is_not_believed() {
+    let (jobs, given) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (state, give) = (jobs.clone(), given.clone());
+    let answers = move |method: &Method, path: &str| match path {
+        "/ojs/v1/jobs" => (201, r#"{"job":{"id":"x","queue":"q"}}"#.to_owned()),
+        "/ojs/v1/jobs/x" if method == Method::GET => {
+            let state = ["available", "active"][state.load(Ordering::SeqCst) as usize];
+            (
+                200,
+                format!(r#"{{"job":{{"id":"x","queue":"q","state":"{state}"}}}}"#),
+            )
+        }
+        "/ojs/v1/workers/fetch" => {
+            let jobs =
+                vec![r#"{"id":"x","type":"t","queue":"q"}"#; give.load(Ordering::SeqCst) as usize];
+            (200, format!(r#"{{"jobs":[{}]}}"#, jobs.join(",")))
+        }
+        _ => (
+            200,
+            r#"{"counts":{"available":0,"scheduled":0,"retryable":0}}"#.to_owned(),
+        ),
+    };
+    let (backend, sidecar, client) = told(FILE, Duration::ZERO, answers).await;
+    // Elsewhere workers are fast: the queue is empty indeed.
+    jobs.store(1, Ordering::SeqCst);
+    for _ in 0..9 {
+        assert_eq!(client.offer("q").await.status, 201);
+        sleep(Duration::from_millis(110)).await;
+    }
+    // Now they are gone, and the backend's word does not change: the last of them waits.
+    jobs.store(0, Ordering::SeqCst);
+    for _ in 0..2 {
+        assert_eq!(client.offer("q").await.status, 201);
+        sleep(Duration::from_millis(110)).await;
+    }
+    full(&client.offer("q").await, "q", 3);
+    let stats = client.get("/ojs/v1/queues/q/stats").await.json();
+    assert_eq!(stats["stats"]["depth"], 3);
+    let looks = backend.asked(Method::GET, "/queues/q");
+    sleep(Duration::from_secs(20)).await;
+    full(&client.offer("q").await, "q", 3);
+    assert!(
+        backend.asked(Method::GET, "/queues/q") <= looks + 1,
+        "it is not worth asking"
+    );
+    // Seen jobs make room, and a FETCH that finds nothing makes all of it.
+    given.store(2, Ordering::SeqCst);
+    assert_eq!(client.fetch("q", 2).await.len(), 2);
+    for _ in 0..2 {
+        assert_eq!(client.offer("q").await.status, 201);
+    }
+    full(&client.offer("q").await, "q", 3);
+    given.store(0, Ordering::SeqCst);
+    assert!(client.fetch("q", 2).await.is_empty());
+    assert_eq!(client.offer("q").await.status, 201);
+    sidecar.stop().await;
+}
+
 /// EXT-BP-004 and 7.2 of the wire: `stats` stands beside what the backend says, which stays.
 #[tokio::test(start_paused = true)]
 async fn statistics_tell_depth_and_bound() {

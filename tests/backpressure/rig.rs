@@ -131,7 +131,7 @@ pub fn full(reply: &Reply, queue: &str, bound: u64) -> Value {
     error
 }
 
-type Heard = Arc<Mutex<Vec<(Method, String)>>>;
+type Heard = Arc<Mutex<Vec<(Method, String, Bytes)>>>;
 
 /// A backend that answers as it is told.
 #[derive(Clone)]
@@ -145,8 +145,19 @@ impl Told {
         let heard = self.heard.lock().unwrap();
         let alike = heard
             .iter()
-            .filter(|(m, path)| *m == method && path.contains(part));
+            .filter(|(m, path, _)| *m == method && path.contains(part));
         alike.count()
+    }
+
+    /// The bodies that came for this path, those of GETs left out.
+    pub fn bodies(&self, path: &str) -> Vec<String> {
+        let heard = self.heard.lock().unwrap();
+        let alike = heard
+            .iter()
+            .filter(|(m, p, _)| *m != Method::GET && p == path);
+        alike
+            .map(|(.., body)| String::from_utf8(body.to_vec()).unwrap())
+            .collect()
     }
 }
 
@@ -171,12 +182,13 @@ pub async fn told(
                 let (heard, answers) = (heard.clone(), answers.clone());
                 async move {
                     let (head, body) = request.into_parts();
-                    let _body = body.collect().await;
+                    let body = body.collect().await.map(|body| body.to_bytes());
                     let path = head.uri.path().to_owned();
-                    heard
-                        .lock()
-                        .unwrap()
-                        .push((head.method.clone(), path.clone()));
+                    heard.lock().unwrap().push((
+                        head.method.clone(),
+                        path.clone(),
+                        body.unwrap_or_default(),
+                    ));
                     let (status, body) = answers(&head.method, &path);
                     sleep(slow).await;
                     let mut response = Response::new(Full::new(Bytes::from(body)));

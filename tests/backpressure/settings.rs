@@ -1,10 +1,14 @@
 //! What is wrong is refused, with the field named, and changes nothing.
 
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::Method;
 use ojs_throttle::backend::Lax;
 use ojs_throttle::config::Settings;
 use serde_json::json;
 
-use crate::rig::{config, full, simulated};
+use crate::rig::{config, full, simulated, told};
 
 #[tokio::test(start_paused = true)]
 async fn each_wrong_field_is_named_and_changes_nothing() {
@@ -49,6 +53,54 @@ async fn each_wrong_field_is_named_and_changes_nothing() {
         );
     }
     pair.stop().await;
+}
+
+/// The backend's own route gets every word of a PUT, ours too; what it refuses is not set; where it shows
+/// a queue's configuration, ours stands in it.
+#[tokio::test(start_paused = true)]
+async fn bounds_are_passed_on() {
+    let sent = Arc::<Mutex<Vec<String>>>::default();
+    let seen = sent.clone();
+    let answers = move |method: &Method, path: &str| match path {
+        "/ojs/v1/admin/queues/no/config" => (422, r#"{"error":{"code":"theirs"}}"#.to_owned()),
+        "/ojs/v1/admin/queues/q/config" => {
+            seen.lock().unwrap().push(method.to_string());
+            (
+                200,
+                r#"{"queue":"q","configuration":{"retention":5}}"#.to_owned(),
+            )
+        }
+        "/ojs/v1/admin/queues/q" => (
+            200,
+            r#"{"name":"q","configuration":{"retention":5}}"#.to_owned(),
+        ),
+        _ => (404, "404 page not found\n".to_owned()),
+    };
+    let (backend, sidecar, client) = told("", Duration::ZERO, answers).await;
+    let body = json!({"backpressure": {"max_depth": 5}, "retention": 5});
+    let reply = client.put(&config("q"), body.clone()).await;
+    assert_eq!(reply.status, 200);
+    let expected = json!({"retention": 5, "backpressure": {"max_depth": 5}});
+    assert_eq!(reply.json()["configuration"], expected);
+    assert_eq!(*sent.lock().unwrap(), ["PUT"]);
+    assert_eq!(
+        backend.bodies("/ojs/v1/admin/queues/q/config"),
+        [body.to_string()]
+    );
+    for path in ["/ojs/v1/admin/queues/q", "/ojs/v1/admin/queues/q/config"] {
+        assert_eq!(client.get(path).await.json()["configuration"], expected);
+    }
+    let refused = client.put(&config("no"), body).await;
+    assert_eq!(refused.status, 422);
+    assert_eq!(refused.json()["error"]["code"], "theirs");
+    assert!(
+        !client
+            .get(&config("no"))
+            .await
+            .text()
+            .contains("backpressure")
+    );
+    sidecar.stop().await;
 }
 
 #[test]

@@ -2,7 +2,10 @@
 //! have to wait for. `cargo bench --bench reload`
 
 use std::hint::black_box;
-use std::sync::Arc;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -11,7 +14,7 @@ use ojs_throttle::hold::{Held, Hold, Relimited};
 use ojs_throttle::limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};
 use ojs_throttle::net::Net;
 use ojs_throttle::policy::JobLimits;
-use ojs_throttle::run::{Env, Outcome, Running};
+use ojs_throttle::run::{Env, Outcome, Running, Stop};
 use ojs_throttle::store::memory::MemoryStore;
 use ojs_throttle::store::{Claimed, Gen};
 
@@ -21,6 +24,7 @@ const ROUNDS: usize = 9;
 
 fn main() {
     whole();
+    beside();
     regroup("one key", |_| 0);
     regroup("a key each", |nth| nth);
 }
@@ -71,6 +75,70 @@ fn whole() {
     print("5,000 policies: read and checked", read);
     print("5,000 policies: compared and swapped", applied);
     print("5,000 policies: reload in all (aim: 100 ms)", all);
+}
+
+/// How long requests take while nothing else happens, and while one reload of 5,000 policies follows
+/// another on a thread of its own, as in the program (aim: no request delayed by more than 1 ms).
+fn beside() {
+    let (give, take) = mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let env = Env {
+                net: Net::Tcp,
+                store: Arc::new(MemoryStore::new(0)),
+                seed: 1,
+                reset: false,
+            };
+            let settings = Settings::parse(&text(0), "bench.toml").unwrap();
+            let running = Running::start(settings, env).await.unwrap();
+            give.send((running.addr().unwrap(), running.reload()))
+                .unwrap();
+            running.serve(Stop::default()).await;
+        });
+    });
+    let (addr, reload) = take.recv().unwrap();
+    let mut stream = TcpStream::connect(addr).unwrap();
+    stream.set_nodelay(true).unwrap();
+    let mut requests = |go_on: &dyn Fn(usize) -> bool| {
+        let mut times = Vec::new();
+        let mut answer = [0; 4096];
+        while go_on(times.len()) {
+            let begun = Instant::now();
+            // Answered without the backend.
+            let request = b"GET /ojs/v1/rate-limits/unknown HTTP/1.1\r\nHost: ojs\r\n\r\n";
+            stream.write_all(request).unwrap();
+            assert!(stream.read(&mut answer).unwrap() > 0);
+            times.push(begun.elapsed());
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        times
+    };
+    requests(&|done| done < 500);
+    let quiet = requests(&|done| done < 4_000);
+    let over = AtomicBool::new(false);
+    let during = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 1..=2 * ROUNDS {
+                let settings = Settings::parse(&text(round), "bench.toml").unwrap();
+                assert!(matches!(reload.apply(settings), Outcome::Applied(_)));
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        requests(&|_| !over.load(Ordering::Relaxed))
+    });
+    for (what, mut times) in [("alone", quiet), ("beside reloads", during)] {
+        times.sort();
+        let high = times[times.len() * 99 / 100];
+        print(
+            &format!("a request {what} ({} of them)", times.len()),
+            times,
+        );
+        println!("{:<44} 99 % under {high:.1?}", "");
+    }
 }
 
 fn limits(key: &str, slots: u32) -> JobLimits {

@@ -4,7 +4,7 @@ use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 
 use crate::http::{Conn, ack, ask, enqueue, fetch, get, heartbeat, nack};
-use crate::rig::{Backend, Sidecar, config};
+use crate::rig::{Backend, Sidecar, config, until};
 
 const ONE: &str = "[upstream]\ntoken = \"CANARY-token\"\n[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
 
@@ -113,4 +113,35 @@ fn work_is_not_logged_at_info() {
         }
         assert_eq!(line["level"], "INFO");
     }
+}
+
+/// Backpressure text, 6.3: at start those that the backend lists, in one line; others at first use, once.
+#[test]
+fn queues_without_bounds_are_warned_of() {
+    let backend = Backend::start(Lax::spec());
+    enqueue(backend.addr, "old", json!({}));
+    enqueue(backend.addr, "bounded", json!({}));
+    let bounds = "[[queue]]\nname = \"bounded\"\nmax_depth = 9\n";
+    let sidecar = Sidecar::run(&config(backend.addr, "", bounds));
+    let warnings = || {
+        let lines = sidecar.lines().into_iter();
+        let about = lines.filter(|line| line.contains("WARN") && line.contains("no bound"));
+        about.collect::<Vec<_>>()
+    };
+    until("the warning at start", || {
+        (warnings().len() == 1).then_some(())
+    });
+    for queue in ["old", "bounded", "new", "new", "old"] {
+        enqueue(sidecar.data, queue, json!({}));
+    }
+    until("the warning at first use", || {
+        (warnings().len() > 1).then_some(())
+    });
+    let said = warnings();
+    assert_eq!(said.len(), 2, "{said:#?}");
+    assert!(
+        said[0].contains("old") && !said[0].contains("bounded"),
+        "{said:#?}"
+    );
+    assert!(said[1].contains("new"), "{said:#?}");
 }

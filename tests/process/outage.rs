@@ -160,7 +160,7 @@ fn unknown() -> SocketAddr {
 fn https_that_fails_is_a_sentence() {
     let plain = Backend::start(Lax::spec());
     for (upstream, word) in [
-        (unknown(), "UnknownIssuer"),
+        (unknown(), "UnknownIssuer (upstream.ca_file names"),
         (plain.addr, "InvalidContentType"),
     ] {
         let text = config(upstream, "", "").replace("http://", "https://");

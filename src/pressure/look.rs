@@ -1,0 +1,115 @@
+//! Looks: one question to the backend for all who wait for its answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::futures::OwnedNotified;
+use tokio::time::Instant;
+
+use super::{Away, Counts, Now, Pressure};
+
+/// What a look came to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Told {
+    /// The backend's numbers.
+    Counts(Counts),
+    /// It has none.
+    Nothing,
+    /// They are not true.
+    Lie,
+    /// It did not answer.
+    Away(Away),
+}
+
+/// What a backend does not tell of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Untold {
+    /// Jobs that are scheduled or to be tried again.
+    States,
+    /// Anything.
+    All,
+}
+
+impl Pressure {
+    /// Begins a look at a queue; `closed`: enqueues wait for it. `false`: one is on its way, or the queue
+    /// is not known.
+    pub fn begin_look(&self, queue: &str, closed: bool) -> bool {
+        let mut state = self.state();
+        let queue = state.queues.get_mut(queue);
+        queue.is_some_and(|queue| queue.estimate.begin(closed))
+    }
+
+    /// Begins a look at a queue if the last is long enough ago.
+    pub fn begin_due_look(&self, queue: &str, now: Instant) -> bool {
+        let mut state = self.state();
+        let queue = state.queues.get_mut(queue);
+        queue.is_some_and(|queue| queue.estimate.is_due(now) && queue.estimate.begin(true))
+    }
+
+    /// What a look that keeps enqueues out should wait for, if anything: that those on their way are
+    /// answered.
+    pub fn in_flight(&self, queue: &str) -> Option<OwnedNotified> {
+        let state = self.state();
+        let queue = state.queues.get(queue)?;
+        let wait = queue.estimate.is_closed() && queue.estimate.in_flight() > 0 && !queue.stuck;
+        wait.then(|| Arc::clone(&queue.settled).notified_owned())
+    }
+
+    /// The question of a look leaves now. `stuck`: it was not worth waiting for those on their way.
+    /// `scope`: whose credentials it has.
+    pub fn asking(&self, queue: &str, stuck: bool, scope: u64) {
+        let mut state = self.state();
+        if let Some(queue) = state.queues.get_mut(queue) {
+            queue.stuck |= stuck;
+            queue.scope = scope;
+            queue.estimate.asking();
+        }
+    }
+
+    /// A look ended. Says whether the backend turns out not to tell of all that waits.
+    pub fn looked(self: &Arc<Self>, name: &str, told: Told, now: Now) -> Option<Untold> {
+        let mut state = self.state();
+        let queue = state.queues.get_mut(name)?;
+        let mut untold = None;
+        match told {
+            Told::Counts(counts) => {
+                let (tells_scheduled, tells_retryable) = &self.tells;
+                let (scheduled, retryable) = queue.hidden.waiting(now.at);
+                let hides = |tells: &AtomicBool, told: u64, ours: u64| {
+                    if told > 0 {
+                        tells.store(true, Ordering::Relaxed);
+                    }
+                    match tells.load(Ordering::Relaxed) {
+                        true => 0,
+                        false => ours,
+                    }
+                };
+                let hidden = hides(tells_scheduled, counts.scheduled, scheduled)
+                    + hides(tells_retryable, counts.retryable, retryable);
+                if hidden > 0 {
+                    untold = Some(Untold::States);
+                }
+                let mark = self.mark();
+                queue.told(counts, hidden, (self.held)(name), now.at, mark);
+            }
+            Told::Nothing => {
+                if !queue.estimate.is_told() {
+                    untold = Some(Untold::All);
+                }
+                queue.estimate.untold(now.at);
+                queue.away = None;
+            }
+            Told::Lie => {
+                queue.estimate.disbelieved(now.at);
+                queue.away = None;
+            }
+            Told::Away(away) => {
+                queue.estimate.unanswered(now.at);
+                queue.away = Some((away, now.at));
+            }
+        }
+        queue.done.notify_waiters();
+        self.serve(&mut state, now);
+        untold
+    }
+}

@@ -1,0 +1,98 @@
+//! Places in bounded queues, from when they are taken until the backend has answered.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::{Level, Now, Outcome, Pressure, Want};
+
+/// Places in bounded queues, taken and not settled. Dropped before anything was sent on they are free
+/// again; dropped later they count as filled.
+#[derive(Debug)]
+pub struct Places {
+    pub(super) pressure: Arc<Pressure>,
+    /// Each with how many jobs are to be dropped for it.
+    pub(super) wants: Vec<(Want, u64)>,
+    pub(super) now: Now,
+    pub(super) sent: bool,
+    /// Queues that should be looked at soon, by the caller.
+    pub look: Vec<Arc<str>>,
+}
+
+impl Places {
+    /// What it was that fitted.
+    pub fn wants(&self) -> impl Iterator<Item = &Want> {
+        self.wants.iter().map(|(want, _)| want)
+    }
+
+    /// How many jobs must go, by queue.
+    pub fn to_drop(&self) -> Vec<(Arc<str>, u64)> {
+        let dropping = self.wants.iter().filter(|(_, drop)| *drop > 0);
+        dropping
+            .map(|(want, drop)| (Arc::clone(&want.queue), *drop))
+            .collect()
+    }
+
+    /// Whether the backend is to be asked or told something when they are settled.
+    pub fn asks(&self) -> bool {
+        !self.look.is_empty() || self.wants.iter().any(|(_, drop)| *drop > 0)
+    }
+
+    /// From now on the jobs may be stored.
+    pub fn sending(&mut self) {
+        self.sent = true;
+    }
+
+    /// Whether the ids of the jobs are wanted when they are settled.
+    pub fn wants_ids(&self) -> bool {
+        self.wants.iter().any(|(want, _)| !want.keys.is_empty())
+    }
+
+    /// Settles them. `ids`: of the jobs that were stored, each with its queue, in the order in which they
+    /// were sent. Says where each queue stands now.
+    pub fn settle(
+        mut self,
+        outcome: Outcome,
+        ids: &[(Arc<str>, Box<str>)],
+    ) -> Vec<(Arc<str>, Level)> {
+        let mut levels = Vec::with_capacity(self.wants.len());
+        self.end(outcome, ids, &mut levels);
+        levels
+    }
+
+    fn end(
+        &mut self,
+        outcome: Outcome,
+        ids: &[(Arc<str>, Box<str>)],
+        levels: &mut Vec<(Arc<str>, Level)>,
+    ) {
+        let wants = std::mem::take(&mut self.wants);
+        if wants.is_empty() {
+            return;
+        }
+        let (mark, now) = (self.pressure.mark(), Instant::now());
+        let mut state = self.pressure.state();
+        state.settle(&wants, outcome, ids, self.now.stamp, mark, now);
+        if outcome == Outcome::Refused {
+            let now = Now {
+                at: now,
+                ..self.now
+            };
+            self.pressure.serve(&mut state, now);
+        }
+        for (Want { queue, .. }, _) in wants {
+            let level = self.pressure.level_in(&mut state, &queue);
+            levels.extend(level.map(|level| (queue, level)));
+        }
+    }
+}
+
+impl Drop for Places {
+    fn drop(&mut self) {
+        let outcome = match self.sent {
+            true => Outcome::Stored,
+            false => Outcome::Refused,
+        };
+        self.end(outcome, &[], &mut Vec::new());
+    }
+}

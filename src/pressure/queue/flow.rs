@@ -1,0 +1,128 @@
+//! What comes to a queue and leaves it.
+
+use tokio::time::Instant;
+
+use super::Queue;
+use crate::limit::Timestamp;
+use crate::pressure::drain::Drain;
+use crate::pressure::estimate::{Counts, Held, Mark};
+use crate::pressure::want::{Now, Want};
+
+impl Queue {
+    /// Takes the places of an enqueue that fits.
+    pub(in crate::pressure) fn reserve(&mut self, want: &Want, drop: u64, now: Now) {
+        self.estimate.reserve(want.jobs);
+        self.bytes_in_flight += want.bytes();
+        self.dropping += drop;
+        want.keys.iter().for_each(|key| self.keys.reserve(key));
+        self.edges.accepted();
+        if let Some(rate) = want.bounds.enqueue_rate {
+            let window = self.window(rate);
+            (0..want.jobs).for_each(|_| window.add(now.stamp, now.stamp));
+        }
+    }
+
+    /// The jobs were stored, or perhaps were.
+    /// `ids`: those of the jobs, in their order.
+    pub(in crate::pressure) fn stored<'a>(
+        &mut self,
+        want: &Want,
+        mut ids: impl Iterator<Item = &'a str>,
+        mark: Mark,
+        now: Instant,
+    ) {
+        for key in &want.keys {
+            self.keys.stored(key, ids.next());
+        }
+        self.estimate.stored(want.jobs, mark);
+        self.bytes_in_flight = self.bytes_in_flight.saturating_sub(want.bytes());
+        if want.bounds.max_bytes.is_some() || want.bounds.max_age.is_some() {
+            want.sizes
+                .iter()
+                .for_each(|size| self.sizes.add(*size, now));
+        }
+        self.tell_settled();
+    }
+
+    /// They were not stored. `at`: when they were admitted.
+    pub(in crate::pressure) fn refused(&mut self, want: &Want, drop: u64, at: Timestamp) {
+        self.estimate.refused(want.jobs);
+        self.bytes_in_flight = self.bytes_in_flight.saturating_sub(want.bytes());
+        self.dropping = self.dropping.saturating_sub(drop);
+        want.keys.iter().for_each(|key| self.keys.refused(key));
+        if let Some(window) = &mut self.window {
+            (0..want.jobs).for_each(|_| window.remove(at));
+        }
+        self.tell_settled();
+    }
+
+    fn tell_settled(&mut self) {
+        if self.estimate.in_flight() == 0 {
+            self.stuck = false;
+            self.settled.notify_waiters();
+        }
+    }
+
+    /// A job that was to be dropped is gone, or (`false`) could not be dropped.
+    pub(in crate::pressure) fn dropped(&mut self, gone: bool, mark: Mark, now: Instant) {
+        self.dropping = self.dropping.saturating_sub(1);
+        match gone {
+            true => {
+                self.estimate.left(1, mark);
+            }
+            false => self.undroppable = Some(now),
+        }
+    }
+
+    /// Jobs were given to a worker in answer to what was sent at `sent`. `out`: they wait no longer;
+    /// else they are held.
+    pub(in crate::pressure) fn left(&mut self, jobs: u64, sent: Mark, out: bool, now: Instant) {
+        let counted = self.estimate.left(jobs, sent);
+        if out {
+            self.drain.note(counted, now);
+        }
+    }
+
+    /// A job was stored that waits for `due`.
+    pub(in crate::pressure) fn schedules(&mut self, due: Instant) {
+        self.later += 1;
+        self.hidden.schedule(due);
+    }
+
+    /// A job failed that is tried again from `due` on.
+    pub(in crate::pressure) fn retries(&mut self, due: Instant) {
+        self.later += 1;
+        self.hidden.retry(due);
+    }
+
+    /// A held job went to a worker.
+    pub(in crate::pressure) fn started(&mut self, id: &str, now: Instant) {
+        self.drain.note(1, now);
+        self.keys.left(id);
+    }
+
+    /// This job waits no longer.
+    pub(in crate::pressure) fn gone(&mut self, id: &str) {
+        self.keys.left(id);
+    }
+
+    /// The backend told its numbers.
+    pub(in crate::pressure) fn told(
+        &mut self,
+        counts: Counts,
+        hidden: u64,
+        held: Held,
+        now: Instant,
+        mark: Mark,
+    ) {
+        self.later = counts.scheduled + counts.retryable + hidden;
+        let gone = self.estimate.told(counts, hidden, held, now, mark);
+        self.drain.note(gone, now);
+        self.keys.at_most(self.estimate.depth(held));
+        if self.estimate.waiting(held) == 0 {
+            // An empty queue gives up no more than comes in: that is not how fast it could be.
+            self.drain = Drain::default();
+        }
+        self.away = None;
+    }
+}

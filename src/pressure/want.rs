@@ -1,0 +1,105 @@
+//! What is asked of bounded queues, and what they say: plain data.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::bounds::{Bounds, Strategy};
+use super::edge::Edge;
+use crate::limit::Timestamp;
+
+/// The moment of a question, on both clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// On this process's clock.
+    pub at: Instant,
+    /// On the store's clock, for rates.
+    pub stamp: Timestamp,
+}
+
+/// What an enqueue wants of one queue.
+#[derive(Clone, Debug)]
+pub struct Want {
+    /// The queue.
+    pub queue: Arc<str>,
+    /// What bounds it.
+    pub bounds: Arc<Bounds>,
+    /// How many jobs.
+    pub jobs: u64,
+    /// How long each of them is, as sent.
+    pub sizes: Vec<u64>,
+    /// The key of each of them, where the queue has a bound for each key.
+    pub keys: Vec<Arc<str>>,
+    /// The fastest that jobs of the queue may start under its own limits, a second.
+    pub pace: Option<f64>,
+}
+
+impl Want {
+    pub(super) fn bytes(&self) -> u64 {
+        self.sizes.iter().sum()
+    }
+}
+
+/// Which bound an enqueue met.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Met {
+    /// `max_depth`.
+    Depth,
+    /// `max_size`.
+    Bytes,
+    /// `max_age`, in whole seconds.
+    Age,
+    /// `max_wait`, in whole seconds.
+    Wait,
+    /// `enqueue_rate`.
+    Rate,
+    /// `per_key`.
+    Key,
+}
+
+/// Why an enqueue does not fit.
+#[derive(Clone, Debug)]
+pub struct Full {
+    /// The queue.
+    pub queue: Arc<str>,
+    /// Which of its bounds.
+    pub met: Met,
+    /// How much of it is used.
+    pub depth: u64,
+    /// The bound.
+    pub bound: u64,
+    /// What the queue does.
+    pub strategy: Strategy,
+    /// When there should be room; `None`: nobody knows.
+    pub after: Option<Duration>,
+    /// Jobs that leave in a second, as measured.
+    pub drain: Option<f64>,
+    /// Whether it could ever fit.
+    pub ever: bool,
+    /// Whether this is worth an event: the first since the queue accepted one.
+    pub say: bool,
+    /// The key whose bound was met.
+    pub key: Option<Arc<str>>,
+}
+
+/// Where a queue stands.
+#[derive(Clone, Copy, Debug)]
+pub struct Level {
+    /// Its depth.
+    pub depth: u64,
+    /// What is used of the bound that is nearest, and that bound; `None`: no bound of this kind.
+    pub most: Option<(u64, u64)>,
+    /// Whether that is at the warning threshold or beyond.
+    pub above: bool,
+    /// What is worth saying.
+    pub edge: Option<Edge>,
+}
+
+impl Level {
+    /// The fraction of the nearest bound that is used, 0 to 1.
+    pub fn pressure(&self) -> f64 {
+        self.most
+            .map_or(0.0, |(used, bound)| (used as f64 / bound as f64).min(1.0))
+    }
+}

@@ -1,0 +1,160 @@
+//! The answer to an enqueue that does not fit (backpressure text, 7.1 and 7.2): which bound it met, how much
+//! of that is used, and when to come back.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue, StatusCode};
+
+use super::admit::queue_of;
+use super::enqueue::Sends;
+use super::respond::{Fault, More};
+use super::{DEPTH, Sidecar};
+use crate::events::Value;
+use crate::json::Json;
+use crate::pressure::{Full, Met};
+
+const DEPTH_HEADER: HeaderName = HeaderName::from_static("x-ojs-queue-depth");
+const BOUND_HEADER: HeaderName = HeaderName::from_static("x-ojs-queue-bound");
+/// What the OJS website calls the bound.
+const MAX_DEPTH_HEADER: HeaderName = HeaderName::from_static("x-ojs-queue-max-depth");
+
+/// When to come back to a queue of which nobody knows how fast it empties.
+const UNKNOWN: Duration = Duration::from_secs(5);
+/// The longest `Retry-After`: what could never fit is not worth less.
+const LATEST: Duration = Duration::from_secs(30);
+
+impl Sidecar {
+    /// The answer to an enqueue that does not fit.
+    pub(super) fn full(&self, full: &Full, body: &[u8], sends: Sends) -> Fault {
+        self.metrics.rejected(&full.queue);
+        if full.say {
+            self.tell_rejected(full, body, sends);
+        }
+        let (used, bound) = (full.depth, full.bound);
+        let (code, unit) = match full.met {
+            Met::Depth | Met::Key => ("QUEUE_FULL", None),
+            Met::Bytes => ("QUEUE_FULL", Some("bytes")),
+            Met::Age | Met::Wait => ("QUEUE_FULL", Some("seconds")),
+            Met::Rate => ("rate_limited", None),
+        };
+        let mut fault = Fault::new(StatusCode::TOO_MANY_REQUESTS, code, message(full))
+            .later(Duration::from_secs(self.retry_after(full)))
+            .with("queue", &*full.queue)
+            .with("depth", used)
+            .with("bound", bound)
+            .with("strategy", full.strategy.as_str());
+        fault.retryable = full.ever;
+        if let Some(unit) = unit {
+            fault = fault.with("unit", unit);
+        }
+        if let Some(key) = &full.key {
+            fault = fault.with("key", &**key);
+        }
+        let mut more = More::default();
+        if full.met == Met::Rate {
+            more.headers = self.rate_headers(full);
+        } else {
+            more.headers = depth_headers(used, bound);
+            more.members = fault.details.clone();
+        }
+        fault.more = Some(Box::new(more));
+        if let Some(drain) = full.drain {
+            fault = fault.with("drain_per_second", (drain * 1e3).round() / 1e3);
+        }
+        fault
+    }
+
+    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset` (Unix seconds).
+    fn rate_headers(&self, full: &Full) -> Vec<(HeaderName, HeaderValue)> {
+        let after = u64::try_from(full.after.unwrap_or_default().as_micros()).unwrap_or(0);
+        let reset = self.store.now().plus(after).0.div_ceil(1_000_000);
+        let remaining = full.bound.saturating_sub(full.depth);
+        let headers = [
+            ("x-ratelimit-limit", full.bound),
+            ("x-ratelimit-remaining", remaining),
+            ("x-ratelimit-reset", reset),
+        ];
+        let named = headers.into_iter();
+        named
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from(value)))
+            .collect()
+    }
+
+    /// Whole seconds until it is worth trying again: as the queue empties, and up to a quarter more, so
+    /// that those who were refused together do not come back together.
+    fn retry_after(&self, full: &Full) -> u64 {
+        if !full.ever {
+            return LATEST.as_secs();
+        }
+        let after = full
+            .after
+            .unwrap_or(UNKNOWN)
+            .min(LATEST)
+            .as_secs_f64()
+            .max(1.0);
+        // Steps of the golden ratio spread any number of them evenly.
+        let nth = self.refusals.fetch_add(1, Ordering::Relaxed);
+        let part = |nth: u64| (nth as f64 * 0.618_033_988_749_895).fract();
+        let seconds = after * (1.0 + 0.25 * part(nth)) + part(nth.wrapping_mul(7).wrapping_add(3));
+        (seconds as u64).clamp(1, LATEST.as_secs())
+    }
+
+    fn tell_rejected(&self, full: &Full, body: &[u8], sends: Sends) {
+        tracing::info!(
+            queue = &*full.queue,
+            depth = full.depth,
+            bound = full.bound,
+            "the queue is full: enqueues are refused"
+        );
+        if !self.events.heard() {
+            return;
+        }
+        let whole = Json::parse(body, DEPTH).ok();
+        let job = whole.and_then(|whole| match sends {
+            Sends::Job => Some(whole),
+            _ => whole
+                .get("jobs")?
+                .items()
+                .find(|job| queue_of(*job).as_deref().unwrap_or("default") == &*full.queue),
+        });
+        let kind = job.and_then(|job| job.get("type")?.text());
+        let kind = kind.as_deref().unwrap_or_default();
+        let data = [
+            ("queue", Value::Text(&full.queue)),
+            ("depth", Value::Number(full.depth)),
+            ("bound", Value::Number(full.bound)),
+            ("job_type", Value::Text(kind)),
+        ];
+        self.tell_pressure("backpressure.rejected", &full.queue, None, &data);
+    }
+}
+
+/// Why an enqueue does not fit, for people: some SDKs show nothing else.
+fn message(full: &Full) -> String {
+    let (queue, used, bound) = (&full.queue, full.depth, full.bound);
+    let why = match full.met {
+        Met::Depth => format!("has reached its depth bound ({bound}): {used} jobs wait"),
+        Met::Key => {
+            let key = full.key.as_deref().unwrap_or_default();
+            format!("has reached its depth bound for '{key}' ({bound}): {used} jobs wait")
+        }
+        Met::Bytes => format!("has reached its size bound ({bound} bytes): {used} bytes wait"),
+        Met::Age => format!("has jobs older than its age bound ({bound} s): {used} s"),
+        Met::Wait => format!("would keep a job waiting beyond its bound ({bound} s): {used} s"),
+        Met::Rate => format!("has taken the {bound} jobs that may be enqueued in its period"),
+    };
+    match full.ever {
+        true => format!("Queue '{queue}' {why}"),
+        false => format!("Queue '{queue}' {why}; so many jobs at once can never fit"),
+    }
+}
+
+/// The headers that say how full a queue is.
+pub(super) fn depth_headers(used: u64, bound: u64) -> Vec<(HeaderName, HeaderValue)> {
+    vec![
+        (DEPTH_HEADER, HeaderValue::from(used)),
+        (BOUND_HEADER, HeaderValue::from(bound)),
+        (MAX_DEPTH_HEADER, HeaderValue::from(bound)),
+    ]
+}

@@ -1,0 +1,258 @@
+//! What a backend tells of a queue's depth, in whatever form it does, and what of it is believed.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::StatusCode;
+
+use super::{DEPTH, Proxy, Sidecar};
+use crate::json::{Json, Kind, Splice, quote};
+use crate::pressure::{Away, Counts, Told};
+use crate::upstream::{Reply, UpstreamError};
+
+/// How long the backend may take to say how deep a queue is.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What was learnt of the backend's statistics.
+#[derive(Debug, Default)]
+pub(super) struct Stats {
+    /// There are none under `/ojs/v1/admin`.
+    plain_only: AtomicBool,
+    /// A queue was said to hold something: they are no row of zeros.
+    count: AtomicBool,
+    /// A queue was said to be empty while a job waited in it, and nothing was ever said to hold one.
+    lie: AtomicBool,
+    /// The last reply to an enqueue into one bounded queue, until it is known that they count.
+    stored: Mutex<Option<(Arc<str>, Bytes)>>,
+    /// What was warned of.
+    pub(super) warned: AtomicBool,
+    pub(super) warned_of_states: AtomicBool,
+}
+
+impl Stats {
+    /// Keeps the reply to an enqueue: should the backend say that the queue is empty, its job tells.
+    pub(super) fn keep(&self, queue: &Arc<str>, reply: &Reply) {
+        if !self.count.load(Ordering::Relaxed) {
+            let kept = (Arc::clone(queue), reply.body.clone());
+            *self.stored.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
+        }
+    }
+
+    /// The reply to the last enqueue, if it was into this queue.
+    fn kept(&self, queue: &str) -> Option<Bytes> {
+        let stored = self.stored.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = stored.as_ref().filter(|(name, _)| **name == *queue);
+        kept.map(|(_, body)| body.clone())
+    }
+
+    fn counts(&self) {
+        if !self.count.swap(true, Ordering::Relaxed) {
+            self.lie.store(false, Ordering::Relaxed);
+            *self.stored.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+    }
+}
+
+impl Sidecar {
+    /// A bounded queue's numbers with `stats` in them: `queue`, `depth`, `bound` and `pressure`, beside
+    /// what is there already. `None`: they stay as they are.
+    pub(super) fn with_depth(&self, text: &[u8], queue: &str) -> Option<Vec<u8>> {
+        let bounds = self.pressure.bounds(queue)?;
+        let whole = Json::parse(text, DEPTH).ok()?;
+        let counts = counts(whole)?;
+        let told = counts.available + counts.scheduled + counts.retryable;
+        let lies = told == 0 && self.stats.lie.load(Ordering::Relaxed);
+        let ours = lies.then(|| self.tell_level(queue)).flatten();
+        let depth = ours.map_or(told + self.pressure.untold(queue), |level| level.depth);
+        let mut members = vec![("queue", quote(queue)), ("depth", depth.to_string())];
+        if let Some(bound) = bounds.max_depth {
+            let pressure = (depth as f64 / bound as f64).min(1.0);
+            let pressure = (pressure * 1e4).round() / 1e4;
+            members.push(("bound", bound.to_string()));
+            members.push(("max_depth", bound.to_string()));
+            members.push(("pressure", pressure.to_string()));
+        }
+        let mut splice = Splice::new();
+        match whole
+            .get_exact("stats")
+            .filter(|stats| stats.kind() == Kind::Object)
+        {
+            Some(stats) => {
+                for (name, value) in members {
+                    match stats.get_exact(name) {
+                        Some(theirs) => splice.replace(theirs.range(), value),
+                        None => splice.add_member(stats, name, value.as_bytes()),
+                    }
+                }
+            }
+            None => {
+                let each: Vec<String> = (members.iter())
+                    .map(|(name, value)| format!("\"{name}\":{value}"))
+                    .collect();
+                splice.add_member(whole, "stats", format!("{{{}}}", each.join(",")).as_bytes());
+            }
+        }
+        Some(splice.apply(text))
+    }
+}
+
+impl Proxy {
+    /// What is to be believed of a queue's depth. Some backends say 0 of everything, which is no answer:
+    /// a job of the queue that waits in it tells one of them from an empty queue.
+    pub(super) async fn depth_told(&self, queue: &str, scope: u64) -> Told {
+        let stats = &self.sidecar.stats;
+        // What was stored before the question is in the answer.
+        let stored = stats.kept(queue);
+        let told = self.depth_asked(queue, scope).await;
+        match told {
+            Told::Counts(counts) if counts != Counts::default() => {
+                stats.counts();
+                return told;
+            }
+            Told::Counts(_) if !stats.count.load(Ordering::Relaxed) => {}
+            _ => return told,
+        }
+        if stats.lie.load(Ordering::Relaxed) {
+            return Told::Lie;
+        }
+        let waits = match stored {
+            Some(reply) if self.sidecar.pressure.believes_any(queue) => {
+                self.still_waits(&reply, queue, scope).await
+            }
+            _ => None,
+        };
+        let Some(job) = waits else { return told };
+        stats.lie.store(true, Ordering::Relaxed);
+        if !stats.warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                queue,
+                job = &*job,
+                "the backend's statistics say that a queue is empty in which a job waits: the depth of \
+                 bounded queues is what passes through here"
+            );
+        }
+        Told::Lie
+    }
+
+    /// The last job in the reply to an enqueue, if it waits in this queue and no worker ever had it.
+    async fn still_waits(&self, reply: &[u8], queue: &str, scope: u64) -> Option<Box<str>> {
+        let (_, id) = Sidecar::stored_ids(reply).pop()?;
+        let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(&id));
+        let reply = self.asked(target, scope).await.ok()?;
+        let whole = Json::parse(&reply.body, DEPTH).ok()?;
+        let job = whole.get_exact("job").unwrap_or(whole);
+        let is = |name: &str, wanted: &str| {
+            let text = job.get_exact(name).and_then(|value| value.text());
+            text.is_some_and(|text| text == wanted)
+        };
+        let started = job.get_exact("started_at").is_some_and(|at| !at.is_null());
+        (is("state", "available") && is("queue", queue) && !started).then_some(id)
+    }
+
+    /// What the backend says of a queue: under `admin`, where all states are told, or else the plain
+    /// statistics.
+    async fn depth_asked(&self, queue: &str, scope: u64) -> Told {
+        let stats = &self.sidecar.stats;
+        let name = crate::ojs::encoded(queue);
+        let mut absent = None;
+        if !stats.plain_only.load(Ordering::Relaxed) {
+            match self
+                .asked(format!("/ojs/v1/admin/queues/{name}"), scope)
+                .await
+            {
+                Ok(reply) => match read(&reply) {
+                    Read::Counts(counts) => return Told::Counts(counts),
+                    Read::Away => return Told::Away(Away::Silent(status(&reply))),
+                    read => absent = Some(read),
+                },
+                Err(away) => return Told::Away(away),
+            }
+        }
+        match self
+            .asked(format!("/ojs/v1/queues/{name}/stats"), scope)
+            .await
+        {
+            Ok(reply) => match read(&reply) {
+                Read::Counts(counts) => {
+                    // The queue is there, and `admin` does not know it: there is no such route.
+                    let known = counts != Counts::default();
+                    if absent == Some(Read::NoRoute) || (absent.is_some() && known) {
+                        stats.plain_only.store(true, Ordering::Relaxed);
+                    }
+                    Told::Counts(counts)
+                }
+                // No queue of that name yet.
+                Read::Unknown => Told::Counts(Counts::default()),
+                Read::NoRoute => Told::Nothing,
+                Read::Away => Told::Away(Away::Silent(status(&reply))),
+            },
+            Err(away) => Told::Away(away),
+        }
+    }
+
+    async fn asked(&self, target: String, scope: u64) -> Result<Reply, Away> {
+        let mut call = super::get(self, scope, target);
+        call.timeout = call.timeout.min(PATIENCE);
+        super::call(self, "queue_stats", call)
+            .await
+            .map_err(|error| {
+                let text = error.to_string();
+                match error {
+                    UpstreamError::Unreachable(_) => Away::Unreachable(text),
+                    _ => Away::Silent(text),
+                }
+            })
+    }
+}
+
+fn status(reply: &Reply) -> String {
+    format!("its statistics are answered with {}", reply.status)
+}
+
+/// A reply about a queue's numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Read {
+    Counts(Counts),
+    /// There is no such queue.
+    Unknown,
+    /// There are no such numbers.
+    NoRoute,
+    /// Something between us and the backend speaks for it.
+    Away,
+}
+
+fn read(reply: &Reply) -> Read {
+    match reply.status {
+        StatusCode::OK => {}
+        StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
+            return Read::Away;
+        }
+        // A route that is not there is answered with plain text.
+        StatusCode::NOT_FOUND if Json::parse(&reply.body, DEPTH).is_ok() => return Read::Unknown,
+        _ => return Read::NoRoute,
+    }
+    let whole = Json::parse(&reply.body, DEPTH).ok();
+    whole.and_then(counts).map_or(Read::NoRoute, Read::Counts)
+}
+
+/// The numbers of a queue in an answer, wherever they stand in it.
+pub(super) fn counts(whole: Json<'_>) -> Option<Counts> {
+    let inside = ["counts", "queue", "stats", "jobs"];
+    let inside = inside.into_iter().filter_map(|name| whole.get_exact(name));
+    let mut places = inside
+        .filter(|place| place.kind() == Kind::Object)
+        .chain([whole]);
+    places.find_map(|place| {
+        let number = |name: &str| {
+            let number = place.get_exact(name)?.int()?;
+            u64::try_from(number).ok()
+        };
+        Some(Counts {
+            available: number("available")?,
+            scheduled: number("scheduled").unwrap_or(0),
+            retryable: number("retryable").unwrap_or(0),
+        })
+    })
+}
