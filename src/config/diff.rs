@@ -358,6 +358,7 @@ mod tests {
             })
             .collect();
         let listed = CAN_CHANGE.iter().chain(FIXED).map(|(name, _)| *name);
+        let listed = listed.filter(|name| !name.starts_with("policy."));
         assert_eq!(listed.collect::<BTreeSet<_>>(), fields);
     }
 }
