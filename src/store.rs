@@ -24,13 +24,17 @@ mod fleet;
 pub mod guard;
 pub mod memory;
 mod overrides;
+pub mod postgres;
 mod record;
 pub mod redis;
+mod sql;
+pub mod sqlite;
 
 pub use crate::limit::Room;
 pub use clock::Clock;
 pub use fleet::{NUMBER_LASTS, Number, Step, Wake};
 pub use overrides::{MAX as MAX_OVERRIDES, Override, Overrides};
+pub use sql::SqlStore;
 
 use std::fmt;
 use std::future::{Future, Ready, ready};

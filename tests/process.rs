@@ -46,3 +46,15 @@ mod server;
 
 #[path = "process/redis_fleet.rs"]
 mod redis_fleet;
+
+#[path = "stores/postgres_server.rs"]
+mod postgres_server;
+
+#[path = "process/postgres_fleet.rs"]
+mod postgres_fleet;
+
+#[path = "process/sqlite_fleet.rs"]
+mod sqlite_fleet;
+
+#[path = "process/ledger.rs"]
+mod ledger;

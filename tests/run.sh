@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# All tests: units, integration, documentation. Needs Rust, a C compiler and redis-server (the tests
-# start their own); "--without redis" leaves out what needs it. The last line is "N passed, N failed".
+# All tests: units, integration, documentation. Needs Rust, a C compiler, redis-server and postgres (the
+# tests start their own); "--without redis,postgres" leaves out what needs them. The last line is
+# "N passed, N failed".
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

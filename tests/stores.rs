@@ -8,6 +8,12 @@ mod contract;
 mod fleet;
 #[path = "stores/memory.rs"]
 mod memory;
+#[path = "stores/postgres.rs"]
+mod postgres;
+#[path = "stores/postgres_faults.rs"]
+mod postgres_faults;
+#[path = "stores/postgres_server.rs"]
+mod postgres_server;
 #[path = "stores/redis.rs"]
 mod redis;
 #[path = "stores/redis_faults.rs"]
@@ -18,3 +24,7 @@ mod rig;
 mod sequences;
 #[path = "stores/server.rs"]
 mod server;
+#[path = "stores/sqlite.rs"]
+mod sqlite;
+#[path = "stores/sqlite_faults.rs"]
+mod sqlite_faults;

@@ -18,6 +18,7 @@ use super::{
     LogFormat, MediaType, Metrics, OnStoreError, Overrides, Repairs, Requeue, Secret, Server,
     Settings, Settle, StoreSettings, StoreUrl, UPSTREAM_TIMEOUT, Upstream, limits,
 };
+use crate::store::{postgres, redis, sqlite};
 
 /// The shortest timeout that makes sense.
 const LEAST: Duration = Duration::from_millis(1);
@@ -387,24 +388,32 @@ fn store_url(table: &mut Table<'_>) -> StoreUrl {
     let Some(url) = table.expanded("url").filter(|url| url.text != "memory:") else {
         return StoreUrl::Memory;
     };
-    let form = "write \"memory:\" or \"redis://HOST:PORT/DB\"";
-    if url.text.starts_with("redis") || url.text.starts_with("valkey") {
-        // What it says is never repeated: it may have a password in it.
-        if let Err(why) = crate::store::redis::Target::parse(&url.text, None) {
-            table.error(
-                &url.span,
-                format!("`store.url` is not understood: {why}"),
-                form,
-            );
+    // What it says is never repeated: it may have a password in it.
+    let (store, wrong) = match url.text.split_once(':').map_or("", |(scheme, _)| scheme) {
+        "postgres" | "postgresql" => {
+            let wrong = postgres::Target::parse(&url.text, None).err();
+            let store = StoreUrl::Postgres(Secret::new(url.text));
+            (store, wrong.map(|why| why.to_string()))
         }
-        return StoreUrl::Redis(Secret::new(url.text));
+        "sqlite" => match sqlite::path(&url.text) {
+            Ok(path) => (StoreUrl::Sqlite(path), None),
+            Err(why) => (StoreUrl::Memory, Some(why.to_owned())),
+        },
+        scheme if scheme.starts_with("redis") || scheme.starts_with("valkey") => {
+            let wrong = redis::Target::parse(&url.text, None).err();
+            let store = StoreUrl::Redis(Secret::new(url.text));
+            (store, wrong.map(|why| why.to_string()))
+        }
+        _ => (StoreUrl::Memory, Some("it names no store".to_owned())),
+    };
+    if let Some(why) = wrong {
+        table.error(
+            &url.span,
+            format!("`store.url` is not understood: {why}"),
+            "write \"memory:\", \"sqlite:PATH\", \"redis://HOST:PORT/DB\" or \"postgres://HOST:PORT/DATABASE\"",
+        );
     }
-    table.error(
-        &url.span,
-        "`store.url` names no store of this version",
-        form,
-    );
-    StoreUrl::Memory
+    store
 }
 
 /// Part of every key of ours, between braces in Redis.

@@ -106,9 +106,13 @@ impl Queue {
         let mut full = self.too_much(want, held, now);
         let may_drop = want.bounds.strategy == Strategy::DropOldest;
         let mut drop = 0;
-        if let Some(over) = &full
-            && may_drop
-            && over.ever
+        let drops = may_drop
+            && (full.as_ref())
+                .is_some_and(|full| full.ever && matches!(full.met, Met::Depth | Met::Bytes));
+        if drops && self.full_key(want).is_some() {
+            // Others that leave make no room for a key that has its share.
+            full = Some(self.full(want, Met::Key, held, now));
+        } else if drops
             && let Some(places) = self.places(want, held)
             && places <= self.droppable(held)
             && self

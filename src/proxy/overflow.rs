@@ -31,7 +31,13 @@ impl Proxy {
                 let now = Instant::now();
                 self.sidecar.pressure.dropped(&queue, gone.is_some(), now);
                 match gone {
-                    Some(oldest) => self.tell_overflow(&queue, &oldest),
+                    Some(oldest) => {
+                        if self.sidecar.pressure.is_keyed(&queue) {
+                            let now = self.sidecar.now();
+                            self.sidecar.pressure.gone(&queue, &oldest.id, now);
+                        }
+                        self.tell_overflow(&queue, &oldest);
+                    }
                     None => tracing::warn!(
                         queue = &*queue,
                         "no job could be dropped for one that was stored: the queue is over its bound"

@@ -8,7 +8,7 @@ use crate::config::{StoreSettings, StoreUrl};
 use crate::store::guard::Guard;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::{self, RedisStore};
-use crate::store::{Clock, Store, StoreError};
+use crate::store::{Clock, Store, StoreError, postgres, sqlite};
 
 /// The name of the sidecar with this seed: the worker id of its claims, and whose rows are its own.
 pub(super) fn name(seed: u64) -> String {
@@ -26,28 +26,52 @@ pub async fn open_store(
     unix_micros: u64,
 ) -> anyhow::Result<Arc<dyn Store>> {
     let clock = Clock::new(unix_micros);
-    let url = match &settings.url {
-        StoreUrl::Memory => return Ok(Arc::new(MemoryStore::on(clock))),
-        StoreUrl::Redis(url) => url,
-    };
     let roots = settings.ca_file.as_ref().map(std::fs::read).transpose();
     let roots = roots.context("store.ca_file cannot be read")?;
-    let store = RedisStore::new(
-        redis::Config {
-            target: redis::Target::parse(url.expose(), roots).context("store.url")?,
-            namespace: settings.namespace.clone(),
-            owner: name(seed),
-            timeout: settings.timeout,
-        },
-        clock,
-    );
-    match store.check().await {
+    let (namespace, owner) = (settings.namespace.clone(), name(seed));
+    let timeout = settings.timeout;
+    let (store, checked): (Arc<dyn Store>, _) = match &settings.url {
+        StoreUrl::Memory => return Ok(Arc::new(MemoryStore::on(clock))),
+        StoreUrl::Redis(url) => {
+            let target = redis::Target::parse(url.expose(), roots).context("store.url")?;
+            let config = redis::Config {
+                target,
+                namespace,
+                owner,
+                timeout,
+            };
+            let store = RedisStore::new(config, clock);
+            let checked = store.check().await;
+            (Arc::new(store), checked)
+        }
+        StoreUrl::Postgres(url) => {
+            let target = postgres::Target::parse(url.expose(), roots).context("store.url")?;
+            let config = postgres::Config {
+                target,
+                namespace,
+                owner,
+                timeout,
+            };
+            let store = postgres::open(config, clock);
+            let checked = store.check().await;
+            (Arc::new(store), checked)
+        }
+        StoreUrl::Sqlite(path) => {
+            let config = sqlite::Config {
+                path: path.clone(),
+                namespace,
+                owner,
+                timeout,
+            };
+            let store = sqlite::open(config, clock);
+            let checked = store.check().await;
+            (Arc::new(store), checked)
+        }
+    };
+    match checked {
         Ok(()) => {}
         Err(error @ StoreError::Unusable(_)) => return Err(error).context("store.url"),
         Err(error) => tracing::warn!(%error, "the store is not there yet"),
     }
-    Ok(Arc::new(Guard::new(
-        Arc::new(store),
-        settings.on_store_error,
-    )))
+    Ok(Arc::new(Guard::new(store, settings.on_store_error)))
 }

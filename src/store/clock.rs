@@ -1,7 +1,8 @@
-//! The clock of a store that has none of its own.
+//! The clock of a store that has none of its own, and what is known of the one of a server.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -42,6 +43,57 @@ impl Clock {
                 unix_base.plus(since.as_secs() * 1_000_000 + u64::from(since.subsec_micros()))
             }
             Kind::Given(micros) => Timestamp(micros.load(Ordering::Acquire)),
+        }
+    }
+}
+
+/// The server's clock, as far as it is known from its answers.
+#[derive(Debug)]
+pub(super) struct ServerClock {
+    /// What the server is told to go by, in tests.
+    pub(super) given: Option<Clock>,
+    own: Clock,
+    /// Microseconds from ours to the server's.
+    ahead: AtomicI64,
+    /// How sure that is: the round trip of the answer it is from, and when that was.
+    sure: Mutex<Option<(Duration, Instant)>>,
+}
+
+impl ServerClock {
+    /// `given`: the server goes by this clock too.
+    pub(super) fn new(own: Clock, given: bool) -> ServerClock {
+        ServerClock {
+            given: given.then(|| own.clone()),
+            own,
+            ahead: AtomicI64::new(0),
+            sure: Mutex::default(),
+        }
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        if let Some(given) = &self.given {
+            return given.now();
+        }
+        let own = self.own.now().0;
+        Timestamp(own.saturating_add_signed(self.ahead.load(Ordering::Relaxed)))
+    }
+
+    /// The server said `now` in an answer to something sent at `sent`: in between, as far as we know in
+    /// the middle. The quickest of the last answers says it best.
+    pub(super) fn told(&self, now: Timestamp, sent: Instant) {
+        let trip = sent.elapsed();
+        let mut sure = self.sure.lock().unwrap_or_else(PoisonError::into_inner);
+        let there = now.0.cast_signed() + i64::try_from(trip.as_micros() / 2).unwrap_or(0);
+        let ahead = there - self.own.now().0.cast_signed();
+        let off = ahead.abs_diff(self.ahead.load(Ordering::Relaxed));
+        let stands = sure.is_some_and(|(known, at)| {
+            // Unless its clock was set meanwhile: that is not possible otherwise.
+            let possible = u128::from(off) <= (known + trip).as_micros();
+            known < trip && possible && at.elapsed() < Duration::from_secs(10)
+        });
+        if !stands {
+            *sure = Some((trip, Instant::now()));
+            self.ahead.store(ahead, Ordering::Relaxed);
         }
     }
 }

@@ -81,6 +81,8 @@ struct State {
     own: HashMap<Arc<str>, Row>,
     /// Claims of which a start may have been done that nobody heard of.
     doubt: HashMap<Arc<str>, Gen>,
+    /// What ended while the store failed, before it was taken for lost: it may not have heard of it.
+    ended: Vec<(Arc<str>, Gen)>,
     /// Failures since the last success.
     failures: u32,
     /// The store may have forgotten something: our rows are put back before anything starts.
@@ -189,12 +191,15 @@ impl Guard {
                 self.inner.back(job, *generation).await?;
             }
         }
-        let ended = lost.as_ref().map(|lost| lost.ended()).unwrap_or_default();
+        let unheard = self.state().ended.clone();
+        let mut ended = lost.as_ref().map(|lost| lost.ended()).unwrap_or_default();
+        ended.extend(unheard.iter().cloned());
         for (job, generation) in &ended {
             self.inner.end(job, Some(*generation)).await?;
         }
         let mut state = self.state();
         state.doubt.retain(|job, _| !doubt.contains_key(job));
+        state.ended.retain(|one| !unheard.contains(one));
         (state.suspect, state.failures, state.known) = (false, 0, true);
         if state.lost.take().is_some() {
             tracing::info!(rows = rows.len(), ended = ended.len(), "the store is back");
@@ -541,13 +546,21 @@ impl Store for Guard {
             let there = self.inner.end(job, generation);
             let ended = self
                 .ask(there, async |lost| lost.end(job, generation).await)
-                .await?;
+                .await;
             let mut state = self.state();
             let older = |row: &Row| generation.is_none_or(|ended| ended >= row.claimed.generation);
-            if state.own.get(job).is_some_and(older) {
-                state.own.remove(job);
+            if state.own.get(job).is_some_and(older)
+                && let Some(row) = state.own.remove(job)
+                && ended.is_err()
+                && state.ended.len() < MOST_ENDED
+            {
+                // Its slots would be taken until it is overdue.
+                state.ended.push((
+                    row.claimed.job,
+                    generation.unwrap_or(row.claimed.generation),
+                ));
             }
-            Ok(ended)
+            ended
         })
     }
 

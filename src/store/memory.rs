@@ -7,6 +7,9 @@ mod books;
 mod keys;
 mod slab;
 
+pub(super) use self::books::{look_again, worse};
+pub(super) use self::keys::{SameKey, is_same, same};
+
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use self::books::Books;

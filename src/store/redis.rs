@@ -17,6 +17,7 @@ use redis::{Cmd, PushInfo, PushKind, Value};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
+use super::clock::ServerClock;
 use super::{
     Answer, Change, Claimed, Clock, Ended, Gen, Number, Overrides, Place, Room, Row, Step, Store,
     StoreError, Usage, Verdict, Wake, record,
@@ -67,18 +68,6 @@ pub struct RedisStore {
     told: UnboundedSender<PushInfo>,
 }
 
-/// The server's clock, as far as it is known from its answers.
-#[derive(Debug)]
-struct ServerClock {
-    /// What the server is told to go by, in tests.
-    given: Option<Clock>,
-    own: Clock,
-    /// Microseconds from ours to the server's.
-    ahead: AtomicI64,
-    /// How sure that is: the round trip of the answer it is from, and when that was.
-    sure: Mutex<Option<(Duration, Instant)>>,
-}
-
 struct Scripts {
     take: Script,
     back: Script,
@@ -122,43 +111,18 @@ impl std::fmt::Debug for Scripts {
     }
 }
 
-impl ServerClock {
-    fn now(&self) -> Timestamp {
-        if let Some(given) = &self.given {
-            return given.now();
-        }
-        let own = self.own.now().0;
-        Timestamp(own.saturating_add_signed(self.ahead.load(Ordering::Relaxed)))
-    }
-
-    /// The server said `now` in an answer to something sent at `sent`: in between, as far as we know in
-    /// the middle. The quickest of the last answers says it best.
-    fn told(&self, now: Timestamp, sent: Instant) {
-        let trip = sent.elapsed();
-        let mut sure = self.sure.lock().unwrap_or_else(PoisonError::into_inner);
-        let stands =
-            sure.is_some_and(|(known, at)| known < trip && at.elapsed() < Duration::from_secs(10));
-        if !stands {
-            *sure = Some((trip, Instant::now()));
-            let there = now.0.cast_signed() + i64::try_from(trip.as_micros() / 2).unwrap_or(0);
-            let ahead = there - self.own.now().0.cast_signed();
-            self.ahead.store(ahead, Ordering::Relaxed);
-        }
-    }
-}
-
 impl RedisStore {
     /// A store that is not connected yet. `clock` is this host's, for the time before the first answer.
     pub fn new(config: Config, clock: Clock) -> RedisStore {
-        RedisStore::on(config, clock, None)
+        RedisStore::on(config, clock, false)
     }
 
     /// A store whose server goes by this clock instead of its own, for tests.
     pub fn given(config: Config, clock: Clock) -> RedisStore {
-        RedisStore::on(config, clock.clone(), Some(clock))
+        RedisStore::on(config, clock, true)
     }
 
-    fn on(config: Config, own: Clock, given: Option<Clock>) -> RedisStore {
+    fn on(config: Config, own: Clock, given: bool) -> RedisStore {
         let (told, news) = unbounded_channel();
         let prefix = format!("{{{}}}:", config.namespace);
         let channel = format!("{prefix}wake");
@@ -167,12 +131,7 @@ impl RedisStore {
             scripts: Scripts::new(),
             prefix,
             owner: config.owner.into(),
-            clock: ServerClock {
-                given,
-                own,
-                ahead: AtomicI64::new(0),
-                sure: Mutex::default(),
-            },
+            clock: ServerClock::new(own, given),
             epoch: Mutex::default(),
             overrides: Overrides::default(),
             edition: AtomicI64::new(-1),

@@ -82,3 +82,25 @@ async fn held_jobs_are_their_tenant_s() {
     assert_eq!(offer(&client, "a").await.status, 201);
     pair.stop().await;
 }
+
+/// Where the oldest go to make room, a tenant that has its share gets no more: nobody's job is dropped
+/// for it, and what is dropped is no longer its tenant's.
+#[tokio::test(start_paused = true)]
+async fn dropping_makes_no_room_for_a_full_tenant() {
+    let file = "[[queue]]\nname = \"q\"\nmax_depth = 4\nstrategy = \"drop_oldest\"\n\
+        per_key = { by = \"{meta.tenant_id}\", max_depth = 3 }\n";
+    let (pair, client) = simulated(Lax::spec(), file).await;
+    for _ in 0..3 {
+        assert_eq!(offer(&client, "a").await.status, 201);
+    }
+    full(&offer(&client, "a").await, "a");
+    assert_eq!(offer(&client, "b").await.status, 201);
+    full(&offer(&client, "a").await, "a");
+    // The queue is full: the oldest goes, which is one of a's.
+    assert_eq!(offer(&client, "b").await.status, 201);
+    assert_eq!(offer(&client, "a").await.status, 201, "it has two");
+    assert_eq!(offer(&client, "a").await.status, 201, "and two again");
+    let waiting = crate::rig::waiting(&pair.behind.backend, "q").await;
+    assert_eq!(waiting, 4);
+    pair.stop().await;
+}

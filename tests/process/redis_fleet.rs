@@ -1,10 +1,9 @@
 //! Several sidecars, one Redis, one budget; judged from what the workers did.
 
-use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use ojs_throttle::backend::{EventKind, Lax};
@@ -12,6 +11,7 @@ use serde_json::json;
 
 use crate::hole::Hole;
 use crate::http::{ack, ask, enqueue, fetch, heartbeat};
+use crate::ledger::Ledger;
 use crate::rig::{Backend, Sidecar, config, until};
 use crate::server::Server;
 
@@ -35,40 +35,6 @@ fn know_each_other(sidecars: &[Sidecar], others: f64) {
     until("they know each other", || {
         sidecars.iter().all(known).then_some(())
     });
-}
-
-/// What workers have out at once, as they see it.
-#[derive(Default)]
-struct Ledger {
-    out: AtomicUsize,
-    most: AtomicUsize,
-    done: Mutex<BTreeSet<String>>,
-    /// When workers got jobs, and how long the slowest ACK took.
-    starts: Mutex<Vec<Instant>>,
-    slowest: Mutex<Duration>,
-}
-
-impl Ledger {
-    /// Fetches, runs and acknowledges until all jobs are done.
-    fn work(&self, to: SocketAddr, worker: &str, all: usize) {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while self.done.lock().unwrap().len() < all {
-            assert!(Instant::now() < deadline, "not done in a minute");
-            for job in fetch(to, "q", 1, worker).jobs() {
-                let out = self.out.fetch_add(1, Ordering::SeqCst) + 1;
-                self.starts.lock().unwrap().push(Instant::now());
-                self.most.fetch_max(out, Ordering::SeqCst);
-                std::thread::sleep(Duration::from_millis(5));
-                self.out.fetch_sub(1, Ordering::SeqCst);
-                let sent = Instant::now();
-                assert_eq!(ack(to, &job, worker).status, 200);
-                let mut slowest = self.slowest.lock().unwrap();
-                *slowest = sent.elapsed().max(*slowest);
-                drop(slowest);
-                assert!(self.done.lock().unwrap().insert(job), "a job came twice");
-            }
-        }
-    }
 }
 
 #[test]
@@ -259,9 +225,7 @@ fn a_store_behind_a_black_hole_is_cut_off_and_comes_back_without_a_burst() {
                 threads.spawn(move || ledger.work(to, &format!("w{to}-{worker}"), JOBS));
             }
         }
-        until("a part is done", || {
-            (ledger.done.lock().unwrap().len() >= 40).then_some(())
-        });
+        until("a part is done", || (ledger.done() >= 40).then_some(()));
         let cut = Instant::now();
         hole.swallow();
         until("both know that it is lost", || {

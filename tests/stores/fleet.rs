@@ -212,6 +212,17 @@ pub async fn limits_set_over_http_are_told_to_all(rig: &dyn Rig) {
     assert!(!seen(&*a));
 }
 
+pub async fn a_paused_queue_is_heard_of(rig: &dyn Rig) {
+    let (a, b) = (rig.open("a").await, rig.open("b").await);
+    for paused in [true, false] {
+        a.pause("mail", paused).await.unwrap();
+        let queue = "mail".into();
+        let told = Wake::Paused { queue, paused };
+        heard(&*b, |wake| *wake == told).await;
+        assert_eq!(b.is_paused("mail").await, Ok(paused));
+    }
+}
+
 pub async fn numbers_are_shared(rig: &dyn Rig) {
     let (a, b) = (rig.open("a").await, rig.open("b").await);
     let add = Step::Add {

@@ -112,6 +112,7 @@ macro_rules! stamp_fleet {
                 overdue_slots_of_others_are_looked_after_by_one,
                 what_a_dead_sidecar_had_is_found,
                 limits_set_over_http_are_told_to_all,
+                a_paused_queue_is_heard_of,
                 numbers_are_shared,
                 jobs_that_many_ask_for_at_once_start_within_the_limit,
             ]

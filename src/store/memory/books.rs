@@ -368,12 +368,12 @@ impl Books {
 }
 
 /// When the owner of a held row must have sent a heartbeat: early enough that two may be lost.
-fn look_again(claimed: &Claimed, now: Timestamp) -> Timestamp {
+pub(in crate::store) fn look_again(claimed: &Claimed, now: Timestamp) -> Timestamp {
     now.plus(claimed.visibility / 3)
 }
 
 /// The refusal that lets go last, with the strongest action of both.
-fn worse(
+pub(in crate::store) fn worse(
     known: Option<(usize, Refusal, OnLimit)>,
     next: (usize, Refusal, OnLimit),
 ) -> (usize, Refusal, OnLimit) {

@@ -212,7 +212,7 @@ impl Keys {
 
 /// The limits that a job brings to the key of `one`.
 #[derive(Clone)]
-struct SameKey<'a> {
+pub(in crate::store) struct SameKey<'a> {
     rest: std::slice::Iter<'a, Limited>,
     one: &'a Limited,
 }
@@ -228,13 +228,15 @@ impl<'a> Iterator for SameKey<'a> {
     }
 }
 
-fn same<'a>(limited: &'a [Limited], one: &'a Limited) -> SameKey<'a> {
+/// All limits that a job brings to the key of this one.
+pub(in crate::store) fn same<'a>(limited: &'a [Limited], one: &'a Limited) -> SameKey<'a> {
     SameKey {
         rest: limited.iter(),
         one,
     }
 }
 
-fn is_same(one: &Limited, other: &Limited) -> bool {
+/// Whether both are of one key.
+pub(in crate::store) fn is_same(one: &Limited, other: &Limited) -> bool {
     one.space == other.space && one.key == other.key
 }

@@ -1,0 +1,227 @@
+//! The store of a fleet that has a Postgres: version 12 or later, in a schema of its own.
+//!
+//! What an operation is about is locked by advisory locks of the transaction, in one order everywhere:
+//! rows, numbers, keys, each by its hash. So two sidecars never wait for each other, and a key that is
+//! not there yet is locked as well. Reading is one round trip, writing and the commit are another; what
+//! waits meanwhile shares the next transaction. The server's clock decides.
+//!
+//! Two connections work and one listens. A connection that fails is dropped, and the next operation makes
+//! another.
+
+mod columns;
+mod link;
+mod schema;
+mod table;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::mpsc::{Receiver, channel};
+
+use super::sql::{Books, Due, Head, Job, MOST, Need, Page, Post, SqlStore, serve};
+use super::{Clock, StoreError};
+use crate::limit::Timestamp;
+use link::Link;
+use table::Walk;
+
+pub use link::{BadUrl, Target};
+
+/// So many operations may wait for a connection.
+const WAITING: usize = 4096;
+/// How many connections work. Each has one transaction at a time, and what waits shares the next.
+const CONNECTIONS: usize = 2;
+/// After the connection that listens is lost, another is made this much later.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// What a store on Postgres is told.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where it is.
+    pub target: Target,
+    /// The name of the schema, and of the channel on which sidecars hear of each other.
+    pub namespace: String,
+    /// The sidecar's name, which no other has.
+    pub owner: String,
+    /// The longest that an operation may take.
+    pub timeout: Duration,
+}
+
+/// A store that is not connected yet. `clock` is this host's, for the time before the first answer. Must
+/// be called in a runtime, whose tasks have the connections.
+pub fn open(config: Config, clock: Clock) -> SqlStore {
+    start(config, clock, false)
+}
+
+/// A store whose server goes by this clock instead of its own, for tests.
+pub fn given(config: Config, clock: Clock) -> SqlStore {
+    start(config, clock, true)
+}
+
+fn start(config: Config, clock: Clock, given: bool) -> SqlStore {
+    let timeout = config.timeout;
+    let given_clock = given.then(|| clock.clone());
+    SqlStore::new(clock, given, timeout, |news| {
+        let (post, jobs) = channel(WAITING);
+        let jobs = Arc::new(tokio::sync::Mutex::new(jobs));
+        let gone = Arc::new(AtomicU64::new(0));
+        for _ in 0..CONNECTIONS {
+            let server = Server::new(&config, given_clock.clone(), gone.clone());
+            tokio::spawn(work(server, jobs.clone()));
+        }
+        let owner = config.owner.clone();
+        let link = Link::new(&config);
+        tokio::spawn(async move {
+            while !news.is_closed() {
+                link.listen(&owner, &news).await;
+                tokio::time::sleep(PAUSE).await;
+            }
+        });
+        Post::Tasks(post)
+    })
+}
+
+/// Until nobody can ask any more.
+async fn work(mut server: Server, jobs: Arc<tokio::sync::Mutex<Receiver<Job>>>) {
+    loop {
+        let mut batch = Vec::new();
+        if jobs.lock().await.recv_many(&mut batch, MOST).await == 0 {
+            return;
+        }
+        serve(&mut server, batch).await;
+    }
+}
+
+/// A connection to the server, made when it is needed.
+struct Server {
+    link: Link,
+    owner: Arc<str>,
+    given: Option<Clock>,
+    timeout: Duration,
+    session: Option<table::Session>,
+    /// How often our tables were found to be gone, by any connection, and how often when this one was
+    /// made: its statements are of tables that are no more.
+    gone: Arc<AtomicU64>,
+    made: u64,
+    walk: Walk,
+}
+
+impl Server {
+    fn new(config: &Config, given: Option<Clock>, gone: Arc<AtomicU64>) -> Server {
+        Server {
+            link: Link::new(config),
+            owner: config.owner.as_str().into(),
+            given,
+            timeout: config.timeout,
+            session: None,
+            gone,
+            made: 0,
+            walk: Walk::default(),
+        }
+    }
+
+    /// Does something with the connection, within the timeout. One that failed is not used again.
+    async fn with<T>(
+        &mut self,
+        what: impl AsyncFnOnce(&mut table::Session) -> Result<T, table::Failed>,
+    ) -> Result<T, StoreError> {
+        let gone = self.gone.load(Ordering::Acquire);
+        let known = self.session.take();
+        let known = known.filter(|session| !session.is_closed() && self.made == gone);
+        self.made = gone;
+        let done = tokio::time::timeout(self.timeout, async {
+            let mut session = match known {
+                Some(session) => session,
+                None => self.link.session(self.given.clone()).await?,
+            };
+            let done = what(&mut session).await;
+            Ok::<_, StoreError>((done, session))
+        });
+        let (done, session) = done.await.map_err(|_| StoreError::Timeout)??;
+        match done {
+            Ok(value) => {
+                self.session = Some(session);
+                Ok(value)
+            }
+            // Its transaction ends with it.
+            Err(failed) => {
+                let error = self.link.told(&failed);
+                if error == StoreError::Wiped {
+                    self.gone.fetch_add(1, Ordering::AcqRel);
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Books for Server {
+    fn me(&self) -> Arc<str> {
+        self.owner.clone()
+    }
+
+    async fn head(&mut self, _joins: bool) -> Result<Head, StoreError> {
+        self.with(async |session| session.head().await).await
+    }
+
+    async fn begin(&mut self, need: &Need) -> Result<Page, StoreError> {
+        self.with(async |session| session.begin(need).await).await
+    }
+
+    async fn commit(&mut self, page: &Page) -> Result<(), StoreError> {
+        let me = self.owner.clone();
+        self.with(async |session| session.commit(page, &me).await)
+            .await
+    }
+
+    async fn abandon(&mut self) {
+        self.session = None;
+    }
+
+    async fn find_due(&mut self, max: usize) -> Result<Due, StoreError> {
+        let me = self.owner.clone();
+        let mut walk = std::mem::take(&mut self.walk);
+        let found = self
+            .with(async |session| session.due(&me, max, &mut walk).await)
+            .await;
+        self.walk = walk;
+        found
+    }
+
+    async fn find_offered(&mut self, lane: &str, max: usize) -> Result<Vec<String>, StoreError> {
+        let me = self.owner.clone();
+        self.with(async |session| session.offered(&me, lane, max).await)
+            .await
+    }
+
+    async fn count(&mut self, out: bool) -> Result<usize, StoreError> {
+        let me = self.owner.clone();
+        self.with(async |session| session.count(&me, out).await)
+            .await
+    }
+
+    async fn overrides(&mut self) -> Result<Vec<(String, String)>, StoreError> {
+        self.with(async |session| session.overrides().await).await
+    }
+
+    async fn put_override(
+        &mut self,
+        name: &str,
+        text: Option<&str>,
+        ends: Option<Timestamp>,
+    ) -> Result<bool, StoreError> {
+        let me = self.owner.clone();
+        self.with(async |session| session.put_override((name, text, ends), &me).await)
+            .await
+    }
+
+    async fn join(&mut self, knew: bool) -> Result<String, StoreError> {
+        let me = self.owner.clone();
+        self.with(async |session| session.join(&me, knew).await)
+            .await
+    }
+
+    async fn clear(&mut self) -> Result<bool, StoreError> {
+        self.with(async |session| session.clear().await).await
+    }
+}

@@ -1,0 +1,107 @@
+//! What is written, as arrays: a statement for all rows.
+
+use tokio_postgres::types::ToSql;
+
+use super::super::NUMBER_LASTS;
+use super::super::sql::{Kept, Page, number};
+
+/// Rows to write, by column.
+#[derive(Default)]
+pub(super) struct Columns {
+    pub(super) job: Vec<String>,
+    claim_number: Vec<i64>,
+    is_out: Vec<bool>,
+    until: Vec<i64>,
+    owner: Vec<String>,
+    hidden: Vec<bool>,
+    lasts: Vec<i64>,
+    lane: Vec<String>,
+    claim: Vec<String>,
+    limits: Vec<String>,
+    taken: Vec<Vec<u8>>,
+    names: Vec<String>,
+    started: Vec<Option<i64>>,
+    touched: Vec<i64>,
+}
+
+impl Columns {
+    /// Those, and the jobs whose rows go.
+    pub(super) fn of(page: &Page) -> (Columns, Vec<&str>) {
+        let (mut all, mut gone) = (Columns::default(), Vec::new());
+        for (job, row) in page.rows() {
+            let Some(row) = row else {
+                gone.push(job);
+                continue;
+            };
+            all.names.push(row.names().collect::<Vec<_>>().join("\n"));
+            let flat = Kept::flat(row);
+            all.job.push(flat.job);
+            all.claim_number.push(flat.claim_number);
+            all.is_out.push(flat.is_out);
+            all.until.push(flat.until);
+            all.owner.push(flat.owner);
+            all.hidden.push(flat.hidden);
+            all.lasts.push(flat.lasts);
+            all.lane.push(flat.lane);
+            all.claim.push(flat.claim);
+            all.limits.push(flat.limits);
+            all.taken.push(flat.taken);
+            all.started.push(flat.started);
+            all.touched.push(flat.touched);
+        }
+        (all, gone)
+    }
+
+    pub(super) fn with(&self) -> [&(dyn ToSql + Sync); 14] {
+        [
+            &self.job,
+            &self.claim_number,
+            &self.is_out,
+            &self.until,
+            &self.owner,
+            &self.hidden,
+            &self.lasts,
+            &self.lane,
+            &self.claim,
+            &self.limits,
+            &self.taken,
+            &self.names,
+            &self.started,
+            &self.touched,
+        ]
+    }
+}
+
+/// Numbers to write, by column.
+#[derive(Default)]
+pub(super) struct Numbers<'a> {
+    pub(super) names: Vec<&'a str>,
+    values: Vec<i64>,
+    versions: Vec<i64>,
+    put_at: Vec<i64>,
+    ends: Vec<i64>,
+}
+
+impl<'a> Numbers<'a> {
+    pub(super) fn of(page: &'a Page) -> Numbers<'a> {
+        let mut all = Numbers::default();
+        for (name, one) in page.numbers() {
+            all.names.push(name);
+            all.values.push(one.value);
+            all.versions.push(number(one.version));
+            all.put_at.push(number(one.put_at.0));
+            all.ends.push(number(page.now().plus(NUMBER_LASTS).0));
+        }
+        all
+    }
+
+    pub(super) fn with(&self) -> [&(dyn ToSql + Sync); 5] {
+        [
+            &self.names,
+            &self.values,
+            &self.versions,
+            &self.put_at,
+            &self.ends,
+        ]
+    }
+}

@@ -1,0 +1,260 @@
+//! Connections: how they are made and what their errors mean.
+
+use std::future::poll_fn;
+use std::str::FromStr as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio_postgres::config::SslMode;
+use tokio_postgres::{AsyncMessage, Client, Connection, NoTls};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::super::{Clock, StoreError};
+use super::table::{Failed, Session};
+
+/// The longest name that Postgres tells apart.
+const LONGEST_NAME: usize = 63;
+
+/// Where a Postgres is, and how it is spoken to.
+#[derive(Clone)]
+pub struct Target {
+    config: tokio_postgres::Config,
+    tls: Option<MakeRustlsConnect>,
+    /// For messages: without password.
+    place: Arc<str>,
+}
+
+/// Why a URL names no Postgres. Never repeats it: it may have a password in it.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct BadUrl(String);
+
+impl Target {
+    /// Reads `postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=require`. With any `sslmode` but
+    /// `disable` the connection is encrypted and the server's certificate must be right for one of
+    /// `roots` (PEM; `None`: those of the system); without one it is not encrypted, unless roots are given.
+    ///
+    /// # Errors
+    /// What is wrong with it, without repeating it.
+    pub fn parse(url: &str, roots: Option<Vec<u8>>) -> Result<Target, BadUrl> {
+        let given = url.contains("sslmode=");
+        // What other clients call so is what this one always does.
+        let url = url
+            .replace("sslmode=verify-full", "sslmode=require")
+            .replace("sslmode=verify-ca", "sslmode=require")
+            .replace("sslmode=prefer", "sslmode=require");
+        let mut config = tokio_postgres::Config::from_str(&url).map_err(|error| {
+            let cause = std::error::Error::source(&error).map(ToString::to_string);
+            BadUrl(cause.unwrap_or_else(|| "it is not understood".to_owned()))
+        })?;
+        if config.get_hosts().is_empty() {
+            return Err(BadUrl("it names no host".to_owned()));
+        }
+        let encrypted = match given {
+            true => config.get_ssl_mode() != SslMode::Disable,
+            false => roots.is_some(),
+        };
+        config
+            .ssl_mode(match encrypted {
+                true => SslMode::Require,
+                false => SslMode::Disable,
+            })
+            .application_name("ojs-throttle")
+            .keepalives_idle(Duration::from_secs(10))
+            .keepalives_interval(Duration::from_secs(5));
+        let tls = encrypted.then(|| tls(roots)).transpose()?;
+        let place = place(&config).into();
+        Ok(Target { config, tls, place })
+    }
+}
+
+impl std::fmt::Debug for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.place)
+    }
+}
+
+fn place(config: &tokio_postgres::Config) -> String {
+    let hosts = config.get_hosts().iter().map(|host| match host {
+        tokio_postgres::config::Host::Tcp(name) => name.clone(),
+        tokio_postgres::config::Host::Unix(path) => path.display().to_string(),
+    });
+    let hosts = hosts.collect::<Vec<_>>().join(",");
+    let port = config.get_ports().first().copied().unwrap_or(5432);
+    let database = config.get_dbname().unwrap_or_default();
+    format!("postgres://{hosts}:{port}/{database}")
+}
+
+fn tls(roots: Option<Vec<u8>>) -> Result<MakeRustlsConnect, BadUrl> {
+    let mut store = RootCertStore::empty();
+    let given = match roots {
+        Some(pem) => {
+            let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+            read.map_err(|error| BadUrl(format!("its roots cannot be read: {error}")))?
+        }
+        None => rustls_native_certs::load_native_certs().certs,
+    };
+    store.add_parsable_certificates(given);
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| BadUrl(format!("no TLS: {error}")))?
+        .with_root_certificates(store)
+        .with_no_client_auth();
+    Ok(MakeRustlsConnect::new(config))
+}
+
+/// How connections are made.
+#[derive(Clone)]
+pub(super) struct Link {
+    target: Target,
+    namespace: String,
+    timeout: Duration,
+}
+
+impl Link {
+    pub(super) fn new(config: &super::Config) -> Link {
+        Link {
+            target: config.target.clone(),
+            namespace: config.namespace.clone(),
+            timeout: config.timeout,
+        }
+    }
+
+    /// A connection that is ready for work.
+    pub(super) async fn session(&self, given: Option<Clock>) -> Result<Session, StoreError> {
+        if self.namespace.len() > LONGEST_NAME {
+            let why = format!("store.namespace is longer than {LONGEST_NAME} bytes");
+            return Err(StoreError::Unusable(why));
+        }
+        let client = self.connect(None).await?;
+        let made = Session::new(client, &self.namespace, self.timeout, given).await;
+        made.map_err(|failed| self.told(&failed))
+    }
+
+    /// Passes on what others say, for as long as the connection lasts.
+    pub(super) async fn listen(&self, me: &str, news: &UnboundedSender<String>) {
+        let heard = News {
+            me: me.to_owned(),
+            to: news.clone(),
+        };
+        let Ok(Ok(client)) = tokio::time::timeout(self.timeout, self.connect(Some(heard))).await
+        else {
+            return;
+        };
+        let channel = super::schema::quoted(&self.namespace);
+        if client
+            .batch_execute(&format!("LISTEN {channel}"))
+            .await
+            .is_err()
+        {
+            return;
+        }
+        // What was said before was not heard.
+        let _received = news.send("all".to_owned());
+        while !client.is_closed() && !news.is_closed() {
+            tokio::select! {
+                () = news.closed() => return,
+                () = tokio::time::sleep(Duration::from_secs(5)) => {
+                    let asked = tokio::time::timeout(self.timeout, client.simple_query(""));
+                    if !matches!(asked.await, Ok(Ok(_))) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn connect(&self, news: Option<News>) -> Result<Client, StoreError> {
+        let config = &self.target.config;
+        let failed = |error| self.told(&Failed::Postgres(error));
+        match &self.target.tls {
+            Some(tls) => {
+                let made = config.connect(tls.clone()).await;
+                let (client, connection) = made.map_err(failed)?;
+                tokio::spawn(drive(connection, news));
+                Ok(client)
+            }
+            None => {
+                let (client, connection) = config.connect(NoTls).await.map_err(failed)?;
+                tokio::spawn(drive(connection, news));
+                Ok(client)
+            }
+        }
+    }
+
+    /// What a failure means here.
+    pub(super) fn told(&self, failed: &Failed) -> StoreError {
+        let place = &self.target.place;
+        let error = match failed {
+            Failed::Postgres(error) => error,
+            Failed::Unusable(why) => return StoreError::Unusable(format!("{place}: {why}")),
+            Failed::Unavailable(why) => return StoreError::Unavailable(format!("{place}: {why}")),
+        };
+        let Some(said) = error.as_db_error() else {
+            let cause = std::error::Error::source(error);
+            let cause = cause.map_or(String::new(), |cause| format!(": {cause}"));
+            return StoreError::Unavailable(format!("{place}: {error}{cause}"));
+        };
+        let text = format!("{place}: {}", said.message());
+        match said.code().code() {
+            // Our tables are gone; the next connection makes new ones.
+            "42P01" | "3F000" | "42703" => StoreError::Wiped,
+            "57014" | "55P03" | "25P03" => StoreError::Timeout,
+            "42501" => StoreError::Unusable(format!(
+                "{text}; the user needs CREATE on the database, or to own the schema {}",
+                super::schema::quoted(&self.namespace)
+            )),
+            "28P01" | "28000" | "3D000" => StoreError::Unusable(text),
+            _ => StoreError::Unavailable(text),
+        }
+    }
+}
+
+/// Where what others say goes.
+struct News {
+    me: String,
+    to: UnboundedSender<String>,
+}
+
+/// Moves a connection's bytes until it ends.
+async fn drive<S, T>(mut connection: Connection<S, T>, news: Option<News>)
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+{
+    while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
+        if let (AsyncMessage::Notification(said), Some(news)) = (&message, &news)
+            && let Some((owner, text)) = said.payload().split_once('\n')
+            && owner != news.me
+        {
+            let _received = news.to.send(text.to_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_read_and_passwords_are_not_shown() {
+        let target = Target::parse("postgres://u:secret@a,b/limits", None).unwrap();
+        assert_eq!(format!("{target:?}"), "postgres://a,b:5432/limits");
+        assert!(target.tls.is_none());
+        let target = Target::parse("postgres://u:secret@a/l?sslmode=verify-full", None).unwrap();
+        assert!(target.tls.is_some());
+        for url in [
+            "postgres://u:secret@a:port/",
+            "postgres://u:secret@a/?x=secret",
+            "postgres:///db",
+        ] {
+            let error = Target::parse(url, None).unwrap_err().to_string();
+            assert!(!error.contains("secret"), "{url}: {error}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The schema: made by the program itself, and recognised.
+
+use tokio_postgres::Client;
+
+use super::table::Failed;
+
+/// Which tables there are.
+pub(super) const VERSION: i32 = 1;
+
+/// Locks that no other program is likely to use: rows, then numbers, then keys, then the tables.
+pub(super) const LOCKS: i32 = 0x6f6a_7300;
+
+const TABLES: &str = "
+CREATE TABLE meta (
+    id integer PRIMARY KEY, version integer NOT NULL, epoch text NOT NULL, timeline text NOT NULL,
+    opens bigint NOT NULL, edition bigint NOT NULL);
+CREATE TABLE live (owner text PRIMARY KEY, seen bigint NOT NULL) WITH (fillfactor = 20);
+CREATE TABLE rows (
+    job text PRIMARY KEY, claim_number bigint NOT NULL, is_out boolean NOT NULL, until bigint NOT NULL,
+    owner text NOT NULL, hidden boolean NOT NULL, lasts bigint NOT NULL, lane text NOT NULL,
+    claim text NOT NULL, limits text NOT NULL, taken bytea NOT NULL, names text NOT NULL,
+    started bigint, touched bigint NOT NULL) WITH (fillfactor = 50);
+CREATE TABLE keys (name text PRIMARY KEY, state bytea NOT NULL) WITH (fillfactor = 50);
+CREATE TABLE numbers (
+    name text PRIMARY KEY, value bigint NOT NULL, version bigint NOT NULL, put_at bigint NOT NULL,
+    ends bigint NOT NULL) WITH (fillfactor = 50);
+CREATE TABLE overrides (name text PRIMARY KEY, text text NOT NULL, ends bigint);
+";
+
+/// A name as an identifier.
+pub(super) fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// Makes the schema, if it is not there, and says whether it is ours.
+pub(super) async fn prepare(client: &Client, namespace: &str) -> Result<(), Failed> {
+    let known = "SELECT to_regclass('meta') IS NOT NULL, (SELECT count(*) FROM pg_class
+        WHERE relnamespace = to_regnamespace($1) AND relkind IN ('r', 'v', 'm', 'p', 'f'))";
+    let schema = quoted(namespace);
+    let known_now = client.query_one(known, &[&schema]).await?;
+    if !known_now.try_get::<_, bool>(0)? {
+        client.batch_execute("BEGIN").await?;
+        let lock = "SELECT pg_advisory_xact_lock($1::int, hashtext($2))";
+        client.query(lock, &[&(LOCKS + 3), &namespace]).await?;
+        // Another one may have made it meanwhile.
+        let found = client.query_one(known, &[&schema]).await?;
+        let ours: bool = found.try_get(0)?;
+        if !ours && found.try_get::<_, i64>(1)? > 0 {
+            return Err(Failed::Unusable(format!(
+                "the schema {schema} is not ours: another store.namespace helps"
+            )));
+        }
+        if !ours {
+            let create = format!("CREATE SCHEMA IF NOT EXISTS {schema}; {TABLES}");
+            client.batch_execute(&create).await?;
+        }
+        client.batch_execute("COMMIT").await?;
+    }
+    // Whatever is called so has to have such a column, or it is not ours.
+    let version = client.query_opt("SELECT version FROM meta WHERE id = 1", &[]);
+    let version = version.await.map_err(|error| match error.code() {
+        Some(code) if code.code() == "42703" => {
+            Failed::Unusable(format!("the table meta in {schema} is not ours"))
+        }
+        _ => Failed::Postgres(error),
+    })?;
+    match version.map(|row| row.try_get::<_, i32>(0)).transpose()? {
+        Some(version) if version != VERSION => Err(Failed::Unusable(format!(
+            "the tables in {schema} are of version {version}, and this program knows version {VERSION}"
+        ))),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,539 @@
+//! The statements.
+
+use std::time::Duration;
+
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Error, Statement};
+
+use super::super::sql::{Due, Flat, Head, Need, PATIENCE, Page, SILENCE, number, unsigned};
+use super::super::{Clock, Number};
+use super::columns::{Columns, Numbers};
+use super::schema::{self, LOCKS, VERSION};
+use crate::limit::{KeyState, Timestamp};
+
+/// The oldest server that will do.
+const OLDEST: i32 = 120_000;
+/// So long all have to put back what they know before anything starts, in data that begin anew.
+const SETTLING: u64 = 1_000_000;
+/// Limits set over HTTP are kept this long after their end, for whoever looks at them.
+const DAY: u64 = 24 * 3600 * 1_000_000;
+/// More than this a notification cannot carry.
+const LONGEST_NEWS: usize = 7_900;
+
+const NOW: &str = "coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)";
+
+/// Rows of others that are overdue at `t.now`, in order: the owner lives and is late, or is gone.
+fn others(which: &str, most: &str) -> String {
+    format!(
+        "SELECT job FROM rows LEFT JOIN live ON live.owner = rows.owner
+         WHERE rows.owner <> $2 AND {which} AND until <=
+             CASE WHEN live.seen + {SILENCE} > t.now THEN t.now - {PATIENCE} ELSE t.now END
+         ORDER BY until, job LIMIT {most}"
+    )
+}
+
+const LOCK: &str = "SELECT pg_advisory_xact_lock(class, hash) FROM (
+         SELECT DISTINCT class, hashtext($2 || name) AS hash FROM (
+             SELECT $1::int AS class, unnest($3::text[]) AS name
+             UNION ALL SELECT $1 + 1, unnest($4::text[])) AS each
+         ORDER BY 1, 2) AS all_of_them";
+
+const ROWS: &str =
+    "SELECT job, claim_number, is_out, until, owner, hidden, lasts, lane, claim, limits, taken,
+     started, touched FROM rows WHERE job = ANY($1::text[])";
+
+const LOCK_KEYS: &str = "SELECT pg_advisory_xact_lock($1::int + 2, hash) FROM (
+         SELECT DISTINCT hashtext($2 || name) AS hash FROM (
+             SELECT unnest($3::text[]) AS name UNION ALL
+             SELECT unnest(string_to_array(names, E'\\n')) FROM rows WHERE job = ANY($4::text[])
+         ) AS each ORDER BY 1) AS all_of_them";
+
+const KEYS: &str = "SELECT name, state FROM keys WHERE name = ANY(array(
+         SELECT unnest($1::text[]) UNION
+         SELECT unnest(string_to_array(names, E'\\n')) FROM rows WHERE job = ANY($2::text[])))";
+
+const NUMBERS: &str =
+    "SELECT name, value, version, put_at, ends FROM numbers WHERE name = ANY($1::text[])";
+
+const PUT_ROWS: &str =
+    "INSERT INTO rows (job, claim_number, is_out, until, owner, hidden, lasts, lane, claim,
+         limits, taken, names, started, touched)
+     SELECT * FROM unnest($1::text[], $2::bigint[], $3::boolean[], $4::bigint[], $5::text[],
+         $6::boolean[], $7::bigint[], $8::text[], $9::text[], $10::text[], $11::bytea[],
+         $12::text[], $13::bigint[], $14::bigint[])
+     ON CONFLICT (job) DO UPDATE SET claim_number = excluded.claim_number,
+         is_out = excluded.is_out, until = excluded.until, owner = excluded.owner,
+         hidden = excluded.hidden, lasts = excluded.lasts, lane = excluded.lane,
+         claim = excluded.claim, limits = excluded.limits, taken = excluded.taken,
+         names = excluded.names, started = excluded.started, touched = excluded.touched";
+
+const DROP_ROWS: &str = "DELETE FROM rows WHERE job = ANY($1::text[])";
+
+const PUT_KEYS: &str = "INSERT INTO keys SELECT * FROM unnest($1::text[], $2::bytea[])
+     ON CONFLICT (name) DO UPDATE SET state = excluded.state";
+
+const DROP_KEYS: &str = "DELETE FROM keys WHERE name = ANY($1::text[])";
+
+const PUT_NUMBERS: &str = "INSERT INTO numbers
+     SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
+     ON CONFLICT (name) DO UPDATE SET value = excluded.value, version = excluded.version,
+         put_at = excluded.put_at, ends = excluded.ends";
+
+const WALK: &str = "SELECT name, state FROM keys WHERE name > $1 ORDER BY name LIMIT $2";
+
+const SAY: &str = "SELECT pg_notify($1, text) FROM unnest($2::text[]) AS text";
+
+/// How a step failed.
+pub(super) enum Failed {
+    Postgres(Error),
+    /// In words: it cannot be used as it is.
+    Unusable(String),
+    /// In words: not now.
+    Unavailable(String),
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Failed {
+        Failed::Postgres(error)
+    }
+}
+
+/// Where the search for keys with nothing used is, and how far it goes at once.
+#[derive(Default)]
+pub(super) struct Walk {
+    after: String,
+    count: i64,
+}
+
+/// A connection with its statements.
+pub(super) struct Session {
+    client: Client,
+    given: Option<Clock>,
+    /// The schema, which is the channel too.
+    namespace: String,
+    /// Which of the server's histories this is: another one begins when a standby takes over.
+    timeline: String,
+    begun: bool,
+    statements: Statements,
+}
+
+struct Statements {
+    head: Statement,
+    lock: Statement,
+    rows: Statement,
+    lock_keys: Statement,
+    keys: Statement,
+    numbers: Statement,
+    put_rows: Statement,
+    drop_rows: Statement,
+    put_keys: Statement,
+    drop_keys: Statement,
+    put_numbers: Statement,
+    say: Statement,
+    due: Statement,
+    walk: Statement,
+    offered: Statement,
+}
+
+impl Statements {
+    async fn new(client: &Client) -> Result<Statements, Error> {
+        let head = format!(
+            "SELECT {NOW}, epoch, opens, edition, array(SELECT owner FROM live ORDER BY owner),
+             array(SELECT seen FROM live ORDER BY owner)
+             FROM (SELECT 1) AS one LEFT JOIN meta ON id = 1"
+        );
+        let mine =
+            "SELECT job FROM rows WHERE owner = $2 AND until <= t.now ORDER BY until, job LIMIT $3";
+        let (out, held) = (others("is_out", "$3"), others("NOT is_out", "64"));
+        let due = format!(
+            "WITH t AS (SELECT {NOW} AS now) SELECT now, array({mine}),
+             (SELECT min(until) FROM rows WHERE owner = $2), array({out}), array({held}) FROM t"
+        );
+        let offered = others("NOT is_out AND NOT hidden AND lane = $3", "$4");
+        let offered = format!(
+            "WITH t AS (SELECT {NOW} AS now) SELECT each.job FROM t, LATERAL ({offered}) AS each"
+        );
+        Ok(Statements {
+            head: client.prepare(&head).await?,
+            lock: client.prepare(LOCK).await?,
+            rows: client.prepare(ROWS).await?,
+            lock_keys: client.prepare(LOCK_KEYS).await?,
+            keys: client.prepare(KEYS).await?,
+            numbers: client.prepare(NUMBERS).await?,
+            put_rows: client.prepare(PUT_ROWS).await?,
+            drop_rows: client.prepare(DROP_ROWS).await?,
+            put_keys: client.prepare(PUT_KEYS).await?,
+            drop_keys: client.prepare(DROP_KEYS).await?,
+            put_numbers: client.prepare(PUT_NUMBERS).await?,
+            say: client.prepare(SAY).await?,
+            due: client.prepare(&due).await?,
+            walk: client.prepare(WALK).await?,
+            offered: client.prepare(&offered).await?,
+        })
+    }
+}
+
+impl Session {
+    /// Makes a connection ready: the schema is made or recognised.
+    pub(super) async fn new(
+        client: Client,
+        namespace: &str,
+        timeout: Duration,
+        given: Option<Clock>,
+    ) -> Result<Session, Failed> {
+        let about = "SELECT current_setting('server_version_num')::int,
+            current_setting('server_version'), pg_is_in_recovery()";
+        let about = client.query_one(about, &[]).await?;
+        let version: String = about.try_get(1)?;
+        if about.try_get::<_, i32>(0)? < OLDEST {
+            let why = format!("Postgres {version} is too old, 12 is needed");
+            return Err(Failed::Unusable(why));
+        }
+        if about.try_get(2)? {
+            return Err(Failed::Unavailable("it is a standby".to_owned()));
+        }
+        let schema = schema::quoted(namespace);
+        let millis = timeout.as_millis().max(1);
+        // Nothing of ours may hold a lock for longer than anybody waits for it.
+        client
+            .batch_execute(&format!(
+                "SET search_path = {schema}; SET statement_timeout = {millis};
+                 SET idle_in_transaction_session_timeout = {millis};
+                 SET default_transaction_isolation = 'read committed'"
+            ))
+            .await?;
+        schema::prepare(&client, namespace).await?;
+        let timeline = "SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)";
+        let timeline: String = client.query_one(timeline, &[]).await?.try_get(0)?;
+        let statements = Statements::new(&client).await?;
+        Ok(Session {
+            client,
+            given,
+            namespace: namespace.to_owned(),
+            timeline,
+            begun: false,
+            statements,
+        })
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.client.is_closed()
+    }
+
+    fn given(&self) -> Option<i64> {
+        self.given.as_ref().map(|clock| number(clock.now().0))
+    }
+
+    pub(super) async fn head(&self) -> Result<Head, Failed> {
+        let given = self.given();
+        let row = self
+            .client
+            .query_one(&self.statements.head, &[&given])
+            .await?;
+        let now: i64 = row.try_get(0)?;
+        let epoch: Option<String> = row.try_get(1)?;
+        let (owners, seen): (Vec<String>, Vec<i64>) = (row.try_get(4)?, row.try_get(5)?);
+        let seen = seen.into_iter().map(|at| Timestamp(unsigned(at)));
+        Ok(Head {
+            now: Timestamp(unsigned(now)),
+            // Without it these are the data of nobody.
+            epoch: epoch.map_or(String::new(), |epoch| format!("{epoch}.{}", self.timeline)),
+            opens: Timestamp(unsigned(row.try_get::<_, Option<i64>>(2)?.unwrap_or(0))),
+            edition: row.try_get::<_, Option<i64>>(3)?.unwrap_or(0),
+            live: owners.into_iter().zip(seen).collect(),
+        })
+    }
+
+    /// Rows of a statement, unless there is nothing to ask for.
+    async fn ask(
+        &self,
+        wanted: bool,
+        statement: &Statement,
+        with: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<tokio_postgres::Row>, Error> {
+        match wanted {
+            true => self.client.query(statement, with).await,
+            false => Ok(Vec::new()),
+        }
+    }
+
+    /// Everything is sent at once, in this order; the time is read when all is locked.
+    pub(super) async fn begin(&mut self, need: &Need) -> Result<Page, Failed> {
+        let list = |of: &std::collections::BTreeSet<String>| of.iter().cloned().collect::<Vec<_>>();
+        let (jobs, names, numbers) = (list(&need.jobs), list(&need.names), list(&need.numbers));
+        let (any_row, any_number) = (!jobs.is_empty(), !numbers.is_empty());
+        let any_key = any_row || !names.is_empty();
+        let (these, writes) = (&self.statements, need.writes);
+        let space = format!("{}:", self.namespace);
+        let (begun, locked, rows, keys_locked, keys, found, head) = tokio::join! {
+            biased;
+            async { if writes { self.client.batch_execute("BEGIN").await } else { Ok(()) } },
+            async { self.ask(writes && (any_row || any_number), &these.lock, &[&LOCKS, &space, &jobs, &numbers]).await },
+            async { self.ask(any_row, &these.rows, &[&jobs]).await },
+            async { self.ask(writes && any_key, &these.lock_keys, &[&LOCKS, &space, &names, &jobs]).await },
+            async { self.ask(any_key, &these.keys, &[&names, &jobs]).await },
+            async { self.ask(any_number, &these.numbers, &[&numbers]).await },
+            self.head(),
+        };
+        // The first that failed says why; after it all do.
+        begun?;
+        locked?;
+        let rows = rows?;
+        keys_locked?;
+        let (keys, found, head) = (keys?, found?, head?);
+        let now = head.now;
+        let mut page = Page::new(head);
+        for job in jobs {
+            page.has_row(job, None);
+        }
+        for row in rows {
+            let flat = flat(&row)?;
+            let job = flat.job.clone();
+            page.has_row(job, Some(flat.kept().ok_or_else(strange)?));
+        }
+        for row in keys {
+            let state = KeyState::unpack(row.try_get(1)?);
+            let (state, seen) = state.ok_or_else(strange)?;
+            page.has_key(row.try_get(0)?, state, seen);
+        }
+        for row in found {
+            if row.try_get::<_, i64>(4)? > number(now.0) {
+                page.has_number(row.try_get(0)?, shared_number(&row)?);
+            }
+        }
+        self.begun = writes;
+        Ok(page)
+    }
+
+    /// What changed and the commit are sent at once.
+    pub(super) async fn commit(&mut self, page: &Page, me: &str) -> Result<(), Failed> {
+        if !self.begun {
+            return Ok(());
+        }
+        let now = page.now();
+        let (rows, gone) = Columns::of(page);
+        let (mut names, mut states, mut idle) = (Vec::new(), Vec::new(), Vec::new());
+        for (name, state) in page.keys() {
+            match state {
+                Some(state) => {
+                    names.push(name);
+                    states.push(state.pack(now));
+                }
+                None => idle.push(name),
+            }
+        }
+        let numbers = Numbers::of(page);
+        let news: Vec<String> = page.news().iter().map(|text| news(me, text)).collect();
+        let these = &self.statements;
+        let (put_rows, dropped, put_keys, forgotten, put_numbers, said, beat, ended) = tokio::join! {
+            biased;
+            async { self.ask(!rows.job.is_empty(), &these.put_rows, &rows.with()).await },
+            async { self.ask(!gone.is_empty(), &these.drop_rows, &[&gone]).await },
+            async { self.ask(!names.is_empty(), &these.put_keys, &[&names, &states]).await },
+            async { self.ask(!idle.is_empty(), &these.drop_keys, &[&idle]).await },
+            async { self.ask(!numbers.names.is_empty(), &these.put_numbers, &numbers.with()).await },
+            async { self.ask(!news.is_empty(), &these.say, &[&self.namespace, &news]).await },
+            self.beat(page.beats(), me, now),
+            self.client.batch_execute("COMMIT"),
+        };
+        // A commit after an error is none, and does not say so.
+        for done in [put_rows, dropped, put_keys, forgotten, put_numbers, said] {
+            done?;
+        }
+        beat?;
+        ended?;
+        self.begun = false;
+        Ok(())
+    }
+
+    /// Writes down that we live, and forgets what nothing speaks of any more. What another sidecar is at
+    /// is left to it.
+    async fn beat(&self, wanted: bool, me: &str, now: Timestamp) -> Result<(), Error> {
+        if !wanted {
+            return Ok(());
+        }
+        let before = |past: u64| number(now.0.saturating_sub(past));
+        let (ended, long_ended, silent) = (before(0), before(DAY), before(SILENCE));
+        let me = me.replace('\'', "''");
+        let now = number(now.0);
+        let some = "FOR UPDATE SKIP LOCKED LIMIT 1000";
+        self.client
+            .batch_execute(&format!(
+                "INSERT INTO live VALUES ('{me}', {now})
+                 ON CONFLICT (owner) DO UPDATE SET seen = excluded.seen;
+                 DELETE FROM numbers WHERE name IN (
+                     SELECT name FROM numbers WHERE ends <= {ended} {some});
+                 DELETE FROM overrides WHERE name IN (
+                     SELECT name FROM overrides WHERE ends < {long_ended} {some});
+                 DELETE FROM live WHERE owner IN (
+                     SELECT owner FROM live WHERE seen < {silent} AND NOT EXISTS (
+                         SELECT 1 FROM rows WHERE rows.owner = live.owner) {some})"
+            ))
+            .await
+    }
+
+    pub(super) async fn due(&self, me: &str, max: usize, walk: &mut Walk) -> Result<Due, Failed> {
+        let given = self.given();
+        let max = i64::try_from(max).unwrap_or(i64::MAX);
+        let count = walk.count.max(256);
+        let (found, keys) = tokio::join! {
+            biased;
+            async { self.client.query_one(&self.statements.due, &[&given, &me, &max]).await },
+            async { self.client.query(&self.statements.walk, &[&walk.after, &count]).await },
+        };
+        let (found, keys) = (found?, keys?);
+        let now = Timestamp(unsigned(found.try_get(0)?));
+        let first: Option<i64> = found.try_get(2)?;
+        let mut idle = Vec::new();
+        for row in &keys {
+            let state = KeyState::unpack(row.try_get(1)?);
+            if state.is_some_and(|(state, _)| state.idle(now)) {
+                idle.push(row.try_get(0)?);
+            }
+        }
+        let full = i64::try_from(keys.len()).is_ok_and(|found| found == count);
+        walk.after = match keys.last() {
+            Some(last) if full => last.try_get(0)?,
+            _ => String::new(),
+        };
+        // As fast as new ones come.
+        walk.count = i64::try_from(idle.len() * 2)
+            .unwrap_or(0)
+            .clamp(256, 10_000);
+        Ok(Due {
+            mine: found.try_get(1)?,
+            others_out: found.try_get(3)?,
+            others_held: found.try_get(4)?,
+            first: first.map_or(Timestamp::NEVER, |at| Timestamp(unsigned(at))),
+            idle,
+        })
+    }
+
+    pub(super) async fn offered(
+        &self,
+        me: &str,
+        lane: &str,
+        max: usize,
+    ) -> Result<Vec<String>, Failed> {
+        let given = self.given();
+        let max = i64::try_from(max).unwrap_or(i64::MAX);
+        let statement = &self.statements.offered;
+        let with: [&(dyn ToSql + Sync); 4] = [&given, &me, &lane, &max];
+        let found = self.client.query(statement, &with).await?;
+        let jobs: Result<_, Error> = found.iter().map(|row| row.try_get(0)).collect();
+        Ok(jobs?)
+    }
+
+    pub(super) async fn count(&self, me: &str, out: bool) -> Result<usize, Failed> {
+        let text = "SELECT count(*) FROM rows WHERE owner = $1 AND is_out = $2";
+        let row = self.client.query_one(text, &[&me, &out]).await?;
+        Ok(usize::try_from(row.try_get::<_, i64>(0)?).unwrap_or(0))
+    }
+
+    pub(super) async fn overrides(&self) -> Result<Vec<(String, String)>, Failed> {
+        let rows = self.client.query("SELECT name, text FROM overrides", &[]);
+        let mut all = Vec::new();
+        for row in rows.await? {
+            all.push((row.try_get(0)?, row.try_get(1)?));
+        }
+        Ok(all)
+    }
+
+    /// Sets limits of a key (their text, and when they end) or takes them away.
+    pub(super) async fn put_override(
+        &mut self,
+        (name, text, ends): (&str, Option<&str>, Option<Timestamp>),
+        me: &str,
+    ) -> Result<bool, Failed> {
+        let ends = ends.map(|at| number(at.0));
+        let transaction = self.client.transaction().await?;
+        let put = "INSERT INTO overrides VALUES ($1, $2, $3)
+            ON CONFLICT (name) DO UPDATE SET text = excluded.text, ends = excluded.ends";
+        let gone = "DELETE FROM overrides WHERE name = $1";
+        let changed = match text {
+            Some(text) => transaction.execute(put, &[&name, &text, &ends]).await?,
+            None => transaction.execute(gone, &[&name]).await?,
+        };
+        if changed > 0 {
+            let edition = "UPDATE meta SET edition = edition + 1";
+            transaction.execute(edition, &[]).await?;
+            let told = vec![news(me, "over")];
+            let say = &self.statements.say;
+            transaction.query(say, &[&self.namespace, &told]).await?;
+        }
+        transaction.commit().await?;
+        Ok(changed > 0)
+    }
+
+    /// Is counted among the living, and says which data these are.
+    pub(super) async fn join(&self, me: &str, knew: bool) -> Result<String, Failed> {
+        let now = self.head().await?.now;
+        let settled = number(now.plus(SETTLING).0);
+        let fresh = format!("{:016x}", rand::random::<u64>());
+        let opens = if knew { settled } else { 0 };
+        let begin = "INSERT INTO meta VALUES (1, $1, $2, $3, $4, 0) ON CONFLICT DO NOTHING";
+        let with: [&(dyn ToSql + Sync); 4] = [&VERSION, &fresh, &self.timeline, &opens];
+        self.client.execute(begin, &with).await?;
+        // A standby that took over may not have heard of everything.
+        let history = "UPDATE meta SET timeline = $1, opens = $2 WHERE timeline <> $1";
+        self.client
+            .execute(history, &[&self.timeline, &settled])
+            .await?;
+        let live = "INSERT INTO live VALUES ($1, $2)
+            ON CONFLICT (owner) DO UPDATE SET seen = excluded.seen";
+        self.client.execute(live, &[&me, &number(now.0)]).await?;
+        Ok(self.head().await?.epoch)
+    }
+
+    pub(super) async fn clear(&mut self) -> Result<bool, Failed> {
+        let transaction = self.client.transaction().await?;
+        let mut gone = 0;
+        for table in ["rows", "keys", "numbers", "overrides"] {
+            let text = format!("DELETE FROM {table}");
+            gone += transaction.execute(&text, &[]).await?;
+        }
+        let edition = "UPDATE meta SET edition = edition + 1";
+        transaction.execute(edition, &[]).await?;
+        transaction.commit().await?;
+        Ok(gone > 0)
+    }
+}
+
+fn strange() -> Failed {
+    Failed::Unavailable("a row is not understood".to_owned())
+}
+
+fn news(me: &str, text: &str) -> String {
+    let said = [me, text].join("\n");
+    match said.len() > LONGEST_NEWS {
+        true => format!("{me}\nall"),
+        false => said,
+    }
+}
+
+fn flat(row: &tokio_postgres::Row) -> Result<Flat, Error> {
+    Ok(Flat {
+        job: row.try_get(0)?,
+        claim_number: row.try_get(1)?,
+        is_out: row.try_get(2)?,
+        until: row.try_get(3)?,
+        owner: row.try_get(4)?,
+        hidden: row.try_get(5)?,
+        lasts: row.try_get(6)?,
+        lane: row.try_get(7)?,
+        claim: row.try_get(8)?,
+        limits: row.try_get(9)?,
+        taken: row.try_get(10)?,
+        started: row.try_get(11)?,
+        touched: row.try_get(12)?,
+    })
+}
+
+fn shared_number(row: &tokio_postgres::Row) -> Result<Number, Error> {
+    Ok(Number {
+        value: row.try_get(1)?,
+        version: unsigned(row.try_get(2)?),
+        put_at: Timestamp(unsigned(row.try_get(3)?)),
+        done: true,
+    })
+}

@@ -1,0 +1,315 @@
+//! What the stores on SQL databases have in common: everything but the SQL.
+//!
+//! An operation names the rows and keys that it is about. The database brings them, locked; the step is
+//! taken on them here, by the very core that the memory store runs; what changed is written, and all of
+//! it is one transaction. Operations that wait at the same time share one, so that under load the price of
+//! a commit is paid once for many.
+//!
+//! [`SqlStore`] is the store as the sidecar sees it, [`serve`] the work, [`Books`] what a database has to do.
+
+mod flat;
+mod front;
+mod page;
+mod search;
+mod steps;
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use super::{
+    Change, Claimed, Ended, Gen, Number, Override, Place, Row, Step, StoreError, Verdict, fleet,
+    record,
+};
+use crate::limit::{Key, KeyState, Space, Timestamp};
+
+pub(super) use flat::{Flat, Kept, lane, number, unsigned};
+pub(super) use front::Post;
+pub use front::SqlStore;
+pub(super) use page::{Head, PATIENCE, Page, SILENCE};
+pub(super) use search::{Books, Due, Need};
+
+/// So many operations share a transaction at most.
+pub(super) const MOST: usize = 64;
+
+/// An operation, and where its answer goes.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) op: Op,
+    /// The data that the caller knows; it has to announce itself when they are others.
+    pub(super) epoch: Option<Arc<str>>,
+    pub(super) answer: oneshot::Sender<Result<Told, StoreError>>,
+}
+
+/// An answer, and the store's time.
+#[derive(Debug)]
+pub(super) struct Told {
+    pub(super) now: Timestamp,
+    pub(super) reply: Reply,
+}
+
+#[derive(Debug)]
+pub(super) enum Op {
+    Take {
+        asks: Vec<Claimed>,
+        want: usize,
+        /// Nobody waits for it after this.
+        not_after: Timestamp,
+    },
+    Claimed(Vec<(Arc<str>, Gen)>),
+    Back(Arc<str>, Gen),
+    End(Arc<str>, Option<Gen>),
+    Set(Change),
+    Row(Arc<str>),
+    States(Vec<String>),
+    Number(String, Step),
+    Pause {
+        queue: Arc<str>,
+        paused: bool,
+    },
+    Due {
+        max: usize,
+        found: Due,
+    },
+    Offered {
+        scope: u64,
+        queue: Arc<str>,
+        max: usize,
+        found: Vec<String>,
+    },
+    Count(Place),
+    Overrides,
+    /// The caller comes, or comes back, and may have known other data.
+    Join {
+        knew: bool,
+    },
+}
+
+#[derive(Debug)]
+pub(super) enum Reply {
+    Verdicts(Vec<Verdict>),
+    Rows(Vec<Row>),
+    Done(bool),
+    Ended(Option<Ended>),
+    Row(Option<Row>),
+    States(Vec<KeyState>),
+    Number(Number),
+    Due {
+        rows: Vec<Row>,
+        lanes: Vec<String>,
+        /// How many others live.
+        siblings: usize,
+        /// No row of the caller is due before this.
+        first: Timestamp,
+        edition: i64,
+    },
+    Count(usize),
+    Overrides(i64, Vec<(Space, Key, Override)>),
+    Joined(Arc<str>),
+}
+
+impl Op {
+    /// What has to be on the page.
+    fn need(&self, need: &mut Need) {
+        need.writes |= !matches!(self, Op::Row(_) | Op::States(_) | Op::Offered { .. });
+        match self {
+            Op::Take { asks, .. } => asks.iter().for_each(|ask| need.claimed(ask)),
+            Op::Claimed(claims) => claims.iter().for_each(|(job, _)| need.job(job)),
+            Op::Back(job, _) | Op::End(job, _) | Op::Row(job) => need.job(job),
+            Op::Set(change) => match change {
+                Change::Until { job, .. }
+                | Change::Hidden { job, .. }
+                | Change::Own { job, .. } => need.job(job),
+                Change::Adopt { claimed, .. } => need.claimed(claimed),
+                Change::Shut { key, .. } | Change::Open { key, .. } | Change::Unused { key } => {
+                    need.name(record::name(Space::Job, key));
+                }
+                Change::Override { .. } | Change::Clear => {}
+            },
+            Op::States(names) => names.iter().for_each(|name| need.name(name.clone())),
+            Op::Number(name, _) => need.number(name),
+            Op::Pause { queue, .. } => need.number(&fleet::paused(queue)),
+            Op::Due { found, .. } => {
+                let rows = [&found.mine, &found.others_out, &found.others_held];
+                rows.into_iter().flatten().for_each(|job| need.job(job));
+                found.idle.iter().for_each(|name| need.name(name.clone()));
+            }
+            Op::Offered { found, .. } => found.iter().for_each(|job| need.job(job)),
+            Op::Count(_) | Op::Overrides | Op::Join { .. } => {}
+        }
+    }
+
+    /// Whether it is no step on a page.
+    fn is_apart(&self) -> bool {
+        matches!(
+            self,
+            Op::Count(_)
+                | Op::Overrides
+                | Op::Join { .. }
+                | Op::Set(Change::Override { .. } | Change::Clear)
+        )
+    }
+
+    fn step(self, page: &mut Page, me: &Arc<str>) -> Result<Reply, StoreError> {
+        Ok(match self {
+            Op::Take {
+                asks,
+                want,
+                not_after,
+            } => {
+                if page.now > not_after {
+                    return Err(StoreError::Timeout);
+                }
+                if want > 0 && page.now < page.opens {
+                    let why = "others have to announce themselves first";
+                    return Err(StoreError::Unavailable(why.to_owned()));
+                }
+                Reply::Verdicts(page.take(&asks, want, me))
+            }
+            Op::Claimed(claims) => Reply::Rows(page.claimed(&claims, me)),
+            Op::Back(job, claim) => Reply::Done(page.back(&job, claim)),
+            Op::End(job, claim) => Reply::Ended(page.end(&job, claim, me)),
+            Op::Set(change) => Reply::Done(page.set(&change, me)),
+            Op::Row(job) => Reply::Row(page.row(&job, me)),
+            Op::States(names) => {
+                let states = names.iter().map(|name| page.state_of(name));
+                Reply::States(states.collect())
+            }
+            Op::Number(name, step) => Reply::Number(page.number(&name, step)),
+            Op::Pause { queue, paused } => Reply::Number(page.pause(&queue, paused, me)),
+            Op::Due { max, found } => {
+                let (rows, lanes) = page.due(&found, max, me);
+                let alive = |seen: &Timestamp| seen.plus(SILENCE) > page.now;
+                let live = page.live.iter();
+                let others = live.filter(|(owner, seen)| **owner != **me && alive(seen));
+                Reply::Due {
+                    rows,
+                    lanes,
+                    siblings: others.count(),
+                    first: found.first,
+                    edition: page.edition,
+                }
+            }
+            Op::Offered {
+                scope,
+                queue,
+                max,
+                found,
+            } => {
+                let mut rows = page.offered(&found, (scope, &queue), me);
+                rows.truncate(max);
+                Reply::Rows(rows)
+            }
+            Op::Count(_) | Op::Overrides | Op::Join { .. } => Reply::Done(false),
+        })
+    }
+}
+
+/// Does these operations, in their order.
+pub(super) async fn serve<B: Books>(books: &mut B, jobs: Vec<Job>) {
+    let mut together = Vec::with_capacity(jobs.len());
+    for job in jobs {
+        if job.op.is_apart() {
+            serve_together(books, std::mem::take(&mut together)).await;
+            serve_apart(books, job).await;
+        } else {
+            together.push(job);
+        }
+    }
+    serve_together(books, together).await;
+}
+
+async fn serve_apart<B: Books>(books: &mut B, job: Job) {
+    let done = async {
+        let known = job.epoch.as_deref();
+        let head = books.head(known.is_none()).await?;
+        if known.is_some_and(|known| known != head.epoch) {
+            return Err(StoreError::Wiped);
+        }
+        let reply = match job.op {
+            Op::Count(place) => Reply::Count(books.count(place == Place::Out).await?),
+            Op::Overrides => {
+                let texts = books.overrides().await?;
+                let all = texts.iter().filter_map(|(name, text)| {
+                    let (space, key) = record::of_name(name)?;
+                    Some((space, key, record::read_set(text)?))
+                });
+                Reply::Overrides(head.edition, all.collect())
+            }
+            Op::Join { knew } => Reply::Joined(books.join(knew).await?.into()),
+            Op::Set(Change::Override { space, key, set }) => {
+                let ends = set.as_ref().and_then(|set| set.expires_at);
+                let text = set.as_ref().map(record::set);
+                let name = record::name(space, &key);
+                Reply::Done(books.put_override(&name, text.as_deref(), ends).await?)
+            }
+            _ => Reply::Done(books.clear().await?),
+        };
+        let now = head.now;
+        Ok(Told { now, reply })
+    };
+    let told = done.await;
+    // Who does not wait any more needs no answer.
+    let _gone = job.answer.send(told);
+}
+
+async fn serve_together<B: Books>(books: &mut B, mut jobs: Vec<Job>) {
+    if jobs.is_empty() {
+        return;
+    }
+    let mut answers = Vec::with_capacity(jobs.len());
+    match transact(books, &mut jobs, &mut answers).await {
+        Ok(now) => {
+            for (to, answer) in answers {
+                let _gone = to.send(answer.map(|reply| Told { now, reply }));
+            }
+        }
+        Err(error) => {
+            books.abandon().await;
+            let waiting = jobs.into_iter().map(|job| job.answer);
+            for to in answers.into_iter().map(|(to, _)| to).chain(waiting) {
+                let _gone = to.send(Err(error.clone()));
+            }
+        }
+    }
+}
+
+type Answer = (
+    oneshot::Sender<Result<Told, StoreError>>,
+    Result<Reply, StoreError>,
+);
+
+/// One transaction with all of them.
+async fn transact<B: Books>(
+    books: &mut B,
+    jobs: &mut Vec<Job>,
+    answers: &mut Vec<Answer>,
+) -> Result<Timestamp, StoreError> {
+    let mut need = Need::default();
+    for job in jobs.iter_mut() {
+        match &mut job.op {
+            Op::Due { max, found } => *found = books.find_due(*max).await?,
+            Op::Offered {
+                scope,
+                queue,
+                max,
+                found,
+            } => *found = books.find_offered(&lane(*scope, queue), *max).await?,
+            _ => {}
+        }
+        job.op.need(&mut need);
+    }
+    let me = books.me();
+    let mut page = books.begin(&need).await?;
+    for job in jobs.drain(..) {
+        let known = job.epoch.as_deref();
+        let answer = match known {
+            Some(known) if known == page.epoch => job.op.step(&mut page, &me),
+            _ => Err(StoreError::Wiped),
+        };
+        page.finish(&me);
+        answers.push((job.answer, answer));
+    }
+    books.commit(&page).await?;
+    Ok(page.now)
+}

@@ -1,0 +1,449 @@
+//! The store as the sidecar sees it: questions go to whoever has the database, answers are waited for no
+//! longer than the timeout.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::super::clock::ServerClock;
+use super::super::{
+    Answer, Change, Claimed, Clock, Ended, Gen, Number, Overrides, Place, Room, Row, Step, Store,
+    StoreError, Usage, Verdict, Wake, record,
+};
+use super::flat::read_lane;
+use super::{Job, Op, Reply, Told};
+use crate::limit::{Key, KeyState, Limited, Limits, Space, Timestamp};
+
+/// How often a sidecar says that it lives, in microseconds.
+const BEAT: u64 = 2_000_000;
+
+/// Where operations go.
+pub(in crate::store) enum Post {
+    /// To a thread.
+    Thread(SyncSender<Job>),
+    /// To tasks.
+    Tasks(Sender<Job>),
+}
+
+impl Post {
+    /// Never waits: what cannot be taken on is better refused at once than late.
+    fn send(&self, job: Job) -> Result<(), StoreError> {
+        let sent = match self {
+            Post::Thread(to) => to.try_send(job).is_ok(),
+            Post::Tasks(to) => to.try_send(job).is_ok(),
+        };
+        let full = || StoreError::Unavailable("too many operations wait already".to_owned());
+        sent.then_some(()).ok_or_else(full)
+    }
+}
+
+/// A store on a database: what [`super::super::sqlite::open`] and [`super::super::postgres::open`] give.
+pub struct SqlStore {
+    post: Post,
+    clock: ServerClock,
+    timeout: Duration,
+    epoch: Mutex<Option<Arc<str>>>,
+    joining: tokio::sync::Mutex<()>,
+    overrides: Overrides,
+    /// Which edition of the overrides that is; below zero: none was read yet.
+    edition: AtomicI64,
+    siblings: AtomicUsize,
+    /// When the next beat is due, and before which time no row of ours is, by the store's clock.
+    beat_at: AtomicU64,
+    due_from: AtomicU64,
+    news: tokio::sync::Mutex<UnboundedReceiver<String>>,
+    told: UnboundedSender<String>,
+}
+
+impl SqlStore {
+    /// `given`: the database goes by the clock too, in tests. `news` makes who works from where the news of
+    /// others go: lines as `freed`, `row`, `offered`, `over` and `all`.
+    pub(in crate::store) fn new(
+        clock: Clock,
+        given: bool,
+        timeout: Duration,
+        work: impl FnOnce(UnboundedSender<String>) -> Post,
+    ) -> SqlStore {
+        let (told, news) = unbounded_channel();
+        SqlStore {
+            post: work(told.clone()),
+            clock: ServerClock::new(clock, given),
+            timeout,
+            epoch: Mutex::default(),
+            joining: tokio::sync::Mutex::default(),
+            overrides: Overrides::default(),
+            edition: AtomicI64::new(-1),
+            siblings: AtomicUsize::new(0),
+            beat_at: AtomicU64::new(0),
+            due_from: AtomicU64::new(0),
+            news: tokio::sync::Mutex::new(news),
+            told,
+        }
+    }
+
+    /// Says what is wrong if it cannot be used at all.
+    ///
+    /// # Errors
+    /// It is not reachable, too old, lacks rights, or has something else where our data would be.
+    pub async fn check(&self) -> Result<(), StoreError> {
+        self.join(false).await.map(drop)
+    }
+
+    fn epoch(&self) -> MutexGuard<'_, Option<Arc<str>>> {
+        self.epoch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An operation and its answer. The first one joins.
+    async fn ask(&self, op: Op) -> Result<Told, StoreError> {
+        let known = self.epoch().clone();
+        let epoch = match known {
+            Some(epoch) => epoch,
+            None => self.join(false).await?,
+        };
+        self.send(op, Some(epoch)).await
+    }
+
+    async fn send(&self, op: Op, epoch: Option<Arc<str>>) -> Result<Told, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        let sent = Instant::now();
+        self.post.send(Job { op, epoch, answer })?;
+        let told = match tokio::time::timeout(self.timeout, answered).await {
+            Ok(Ok(told)) => told?,
+            Ok(Err(_)) => return Err(StoreError::Unavailable("it was closed".to_owned())),
+            Err(_) => return Err(StoreError::Timeout),
+        };
+        self.clock.told(told.now, sent);
+        Ok(told)
+    }
+
+    /// Learns the epoch of the store's data, or begins one.
+    async fn join(&self, knew: bool) -> Result<Arc<str>, StoreError> {
+        let _one_at_a_time = self.joining.lock().await;
+        let told = self.send(Op::Join { knew }, None).await?;
+        let Reply::Joined(epoch) = told.reply else {
+            return Err(strange());
+        };
+        *self.epoch() = Some(epoch.clone());
+        if self.edition.load(Ordering::Relaxed) < 0 {
+            self.reload(epoch.clone()).await?;
+        }
+        Ok(epoch)
+    }
+
+    /// Reads the overrides.
+    async fn reload(&self, epoch: Arc<str>) -> Result<(), StoreError> {
+        match self.send(Op::Overrides, Some(epoch)).await?.reply {
+            Reply::Overrides(edition, all) => {
+                self.overrides.replace(all.into_iter());
+                self.edition.store(edition, Ordering::Relaxed);
+                Ok(())
+            }
+            _ => Err(strange()),
+        }
+    }
+
+    /// A row of ours is due then.
+    fn due_at(&self, at: Timestamp) {
+        self.due_from.fetch_min(at.0, Ordering::AcqRel);
+    }
+
+    async fn take_all(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
+        let now = self.now();
+        let patience = u64::try_from(self.timeout.as_micros()).unwrap_or(u64::MAX);
+        for ask in asks {
+            self.due_at(now.plus(ask.visibility / 3));
+        }
+        let op = Op::Take {
+            asks: asks.iter().map(|ask| (*ask).clone()).collect(),
+            want,
+            not_after: now.plus(patience),
+        };
+        match self.ask(op).await?.reply {
+            Reply::Verdicts(verdicts) => Ok(verdicts),
+            _ => Err(strange()),
+        }
+    }
+
+    async fn overdue(&self, max: usize) -> Result<Vec<Row>, StoreError> {
+        let max = max.min(10_000);
+        let found = super::Due::default();
+        let told = self.ask(Op::Due { max, found }).await?;
+        let Reply::Due {
+            rows,
+            lanes,
+            siblings,
+            first,
+            edition,
+        } = told.reply
+        else {
+            return Err(strange());
+        };
+        self.siblings.store(siblings, Ordering::Relaxed);
+        self.beat_at.store(told.now.plus(BEAT).0, Ordering::Relaxed);
+        self.due_from.store(first.0, Ordering::Release);
+        let epoch = self.epoch().clone();
+        if edition != self.edition.load(Ordering::Relaxed)
+            && let Some(epoch) = epoch
+        {
+            self.reload(epoch).await?;
+        }
+        for lane in lanes {
+            // The receiver is in this very store.
+            let _received = self.told.send(format!("offered\n{lane}"));
+        }
+        Ok(rows)
+    }
+
+    async fn change(&self, change: Change) -> Result<bool, StoreError> {
+        if let Change::Until { until, .. }
+        | Change::Adopt { until, .. }
+        | Change::Own { until, .. } = &change
+        {
+            self.due_at(*until);
+        }
+        let Reply::Done(done) = self.ask(Op::Set(change.clone())).await?.reply else {
+            return Err(strange());
+        };
+        match change {
+            Change::Override { space, key, set } => {
+                self.overrides.put(space, key, set);
+            }
+            Change::Clear => self.overrides.clear(),
+            _ => {}
+        }
+        Ok(done)
+    }
+
+    /// What news say; `None`: nothing for the caller.
+    async fn heard(&self, text: &str) -> Option<Wake> {
+        let (what, rest) = text.split_once('\n').unwrap_or((text, ""));
+        match what {
+            "freed" => Some(Wake::Freed(
+                rest.split('\n').filter_map(record::of_name).collect(),
+            )),
+            "row" => Some(Wake::Row { job: rest.into() }),
+            "offered" => {
+                let (scope, queue) = read_lane(rest)?;
+                Some(Wake::Offered { scope, queue })
+            }
+            "paused" => {
+                let (paused, queue) = rest.split_once('\n')?;
+                Some(Wake::Paused {
+                    queue: queue.into(),
+                    paused: paused == "1",
+                })
+            }
+            "over" => {
+                let epoch = self.epoch().clone()?;
+                // If this fails, the next beat tells that ours are old.
+                let _read = self.reload(epoch).await;
+                Some(Wake::All)
+            }
+            _ => Some(Wake::All),
+        }
+    }
+
+    /// The states of keys, and the time at which they were read.
+    async fn states(&self, names: Vec<String>) -> Result<(Vec<KeyState>, Timestamp), StoreError> {
+        let told = self.ask(Op::States(names)).await?;
+        match told.reply {
+            Reply::States(states) => Ok((states, told.now)),
+            _ => Err(strange()),
+        }
+    }
+}
+
+/// No answer but its own belongs to an operation.
+fn strange() -> StoreError {
+    StoreError::Unavailable("it answers something else".to_owned())
+}
+
+impl std::fmt::Debug for SqlStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a store on a database")
+    }
+}
+
+impl Store for SqlStore {
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
+        if asks.is_empty() {
+            return Answer::now(Vec::new());
+        }
+        Answer::later(self.take_all(asks, want))
+    }
+
+    fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>> {
+        if claims.is_empty() {
+            return Answer::now(Vec::new());
+        }
+        Answer::later(async move {
+            let claims = claims.iter().map(|one| (one.job.clone(), one.generation));
+            match self.ask(Op::Claimed(claims.collect())).await?.reply {
+                Reply::Rows(rows) => Ok(rows),
+                _ => Err(strange()),
+            }
+        })
+    }
+
+    fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool> {
+        Answer::later(async move {
+            self.due_at(self.now());
+            match self.ask(Op::Back(job.into(), generation)).await?.reply {
+                Reply::Done(done) => Ok(done),
+                _ => Err(strange()),
+            }
+        })
+    }
+
+    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Ended>> {
+        Answer::later(async move {
+            match self.ask(Op::End(job.into(), generation)).await?.reply {
+                Reply::Ended(ended) => Ok(ended),
+                _ => Err(strange()),
+            }
+        })
+    }
+
+    fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
+        let now = self.now().0;
+        let quiet = now < self.due_from.load(Ordering::Acquire)
+            && now < self.beat_at.load(Ordering::Relaxed);
+        if quiet {
+            return Answer::now(Vec::new());
+        }
+        Answer::later(self.overdue(max))
+    }
+
+    fn set(&self, change: Change) -> Answer<'_, bool> {
+        Answer::later(self.change(change))
+    }
+
+    fn overrides(&self) -> &Overrides {
+        &self.overrides
+    }
+
+    fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>> {
+        Answer::later(async move {
+            match self.ask(Op::Row(job.into())).await?.reply {
+                Reply::Row(row) => Ok(row),
+                _ => Err(strange()),
+            }
+        })
+    }
+
+    fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room> {
+        Answer::later(async move {
+            let names = limited.iter().map(|one| record::name(one.space, &one.key));
+            let (states, now) = self.states(names.collect()).await?;
+            let each = states.iter().zip(limited);
+            Ok(each.fold(Room::OPEN, |room, (state, one)| {
+                room.and(state.room(&one.limits, now))
+            }))
+        })
+    }
+
+    fn usage<'a>(
+        &'a self,
+        space: Space,
+        key: &'a Key,
+        limits: &'a Limits,
+    ) -> Answer<'a, Option<Usage>> {
+        Answer::later(async move {
+            let (states, now) = self.states(vec![record::name(space, key)]).await?;
+            let state = states.first();
+            Ok(state.and_then(|state| Usage::of(state, limits, now)))
+        })
+    }
+
+    fn count(&self, place: Place) -> Answer<'_, usize> {
+        Answer::later(async move {
+            match self.ask(Op::Count(place)).await?.reply {
+                Reply::Count(count) => Ok(count),
+                _ => Err(strange()),
+            }
+        })
+    }
+
+    fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number> {
+        Answer::later(async move {
+            match self.ask(Op::Number(name.to_owned(), step)).await?.reply {
+                Reply::Number(number) => Ok(number),
+                _ => Err(strange()),
+            }
+        })
+    }
+
+    fn pause<'a>(&'a self, queue: &'a str, paused: bool) -> Answer<'a, ()> {
+        Answer::later(async move {
+            let queue = queue.into();
+            self.ask(Op::Pause { queue, paused }).await.map(drop)
+        })
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn siblings(&self) -> usize {
+        self.siblings.load(Ordering::Relaxed)
+    }
+
+    fn offered<'a>(&'a self, scope: u64, queue: &'a str, max: usize) -> Answer<'a, Vec<Row>> {
+        Answer::later(async move {
+            let op = Op::Offered {
+                scope,
+                queue: queue.into(),
+                max,
+                found: Vec::new(),
+            };
+            match self.ask(op).await?.reply {
+                Reply::Rows(rows) => Ok(rows),
+                _ => Err(strange()),
+            }
+        })
+    }
+
+    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
+        Answer::later(async move {
+            let knew = self.epoch().is_some();
+            self.join(knew).await?;
+            self.due_from.store(0, Ordering::Release);
+            for row in rows {
+                match row.place {
+                    Place::Out => {
+                        let (claimed, until) = (row.claimed.clone(), row.until);
+                        self.change(Change::Adopt { claimed, until }).await?;
+                    }
+                    Place::Held => {
+                        self.take_all(&[&row.claimed], 0).await?;
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn wake(&self) -> std::pin::Pin<Box<dyn Future<Output = Wake> + Send + '_>> {
+        Box::pin(async {
+            let mut news = self.news.lock().await;
+            loop {
+                let Some(text) = news.recv().await else {
+                    // The other end is in this very store.
+                    return std::future::pending().await;
+                };
+                if let Some(wake) = self.heard(&text).await {
+                    return wake;
+                }
+            }
+        })
+    }
+}

@@ -1,0 +1,103 @@
+//! What a database has to do.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::super::{Claimed, StoreError, record};
+use super::page::{Head, Page};
+use crate::limit::Timestamp;
+
+/// What a transaction is about. Sorted: all lock in this order.
+#[derive(Default, Debug)]
+pub(in crate::store) struct Need {
+    pub(in crate::store) jobs: BTreeSet<String>,
+    /// Keys, by [`record::name`]; those that the rows have slots of come by themselves.
+    pub(in crate::store) names: BTreeSet<String>,
+    pub(in crate::store) numbers: BTreeSet<String>,
+    /// Whether anything may be changed; else nothing has to be locked.
+    pub(in crate::store) writes: bool,
+}
+
+impl Need {
+    pub(super) fn job(&mut self, job: &str) {
+        self.jobs.insert(job.to_owned());
+    }
+
+    pub(super) fn name(&mut self, name: String) {
+        self.names.insert(name);
+    }
+
+    pub(super) fn number(&mut self, name: &str) {
+        self.numbers.insert(name.to_owned());
+    }
+
+    pub(super) fn claimed(&mut self, claimed: &Claimed) {
+        self.job(&claimed.job);
+        let limited = claimed.limited.iter();
+        self.names
+            .extend(limited.map(|one| record::name(one.space, &one.key)));
+    }
+}
+
+/// What was found to look after, before anything is locked: the page is asked again.
+#[derive(Default, Debug)]
+pub(in crate::store) struct Due {
+    pub(in crate::store) mine: Vec<String>,
+    pub(in crate::store) others_out: Vec<String>,
+    pub(in crate::store) others_held: Vec<String>,
+    /// The first time at which one of ours is due.
+    pub(in crate::store) first: Timestamp,
+    /// Keys with nothing used.
+    pub(in crate::store) idle: Vec<String>,
+}
+
+/// A database, for one caller at a time. After an error nothing is left open once it was told to abandon.
+pub(in crate::store) trait Books: Send {
+    /// The sidecar's name.
+    fn me(&self) -> Arc<str>;
+
+    /// The time and which data these are. `joins`: it is the beginning of a join.
+    fn head(&mut self, joins: bool) -> impl Future<Output = Result<Head, StoreError>> + Send;
+
+    /// Begins a transaction and brings what it is about, locked.
+    fn begin(&mut self, need: &Need) -> impl Future<Output = Result<Page, StoreError>> + Send;
+
+    /// Writes what changed, tells the news, and ends the transaction.
+    fn commit(&mut self, page: &Page) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Ends a transaction that failed, if one is open.
+    fn abandon(&mut self) -> impl Future<Output = ()> + Send;
+
+    /// What to look after, at most `max` of each kind.
+    fn find_due(&mut self, max: usize) -> impl Future<Output = Result<Due, StoreError>> + Send;
+
+    /// Overdue held rows of others in a lane.
+    fn find_offered(
+        &mut self,
+        lane: &str,
+        max: usize,
+    ) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send;
+
+    /// How many rows we have, out or held.
+    fn count(&mut self, out: bool) -> impl Future<Output = Result<usize, StoreError>> + Send;
+
+    /// Names and texts of limits set over HTTP.
+    fn overrides(
+        &mut self,
+    ) -> impl Future<Output = Result<Vec<(String, String)>, StoreError>> + Send;
+
+    /// Sets one or takes it away, and says so to the others; whether there was anything to take away.
+    fn put_override(
+        &mut self,
+        name: &str,
+        text: Option<&str>,
+        ends: Option<Timestamp>,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// Is counted among the living, and says which data these are. Where there are none an epoch begins;
+    /// if others were known (`knew`), nothing starts in it for a second.
+    fn join(&mut self, knew: bool) -> impl Future<Output = Result<String, StoreError>> + Send;
+
+    /// Forgets everything but the epoch; says whether there was anything.
+    fn clear(&mut self) -> impl Future<Output = Result<bool, StoreError>> + Send;
+}

@@ -1,0 +1,354 @@
+//! The operations of the store as steps on a page. They are those of the memory store; what is new here is
+//! who owns a row and who hears of it.
+
+use std::sync::Arc;
+
+use super::super::memory::{look_again, worse};
+use super::super::{Change, Claimed, Ended, Gen, Number, Place, Row, Step, Verdict, fleet, record};
+use super::flat::{Kept, lane};
+use super::page::Page;
+use super::search::Due;
+use crate::limit::{Key, KeyState, OnLimit, Refusal, Shut, Space, Timestamp};
+
+/// How long whoever is handed the row of another has for it.
+const LEASE: u64 = 2_000_000;
+/// So long after a held row's time the backend has its job back.
+const LONG_OVER: u64 = 60_000_000;
+
+impl Page {
+    pub(super) fn take(&mut self, asks: &[Claimed], want: usize, me: &Arc<str>) -> Vec<Verdict> {
+        let mut started = 0;
+        let mut verdicts = Vec::with_capacity(asks.len());
+        for ask in asks {
+            let verdict = self.ask(ask, started < want, me);
+            started += usize::from(matches!(verdict, Verdict::Started { .. }));
+            verdicts.push(verdict);
+        }
+        verdicts
+    }
+
+    fn ask(&mut self, ask: &Claimed, wanted: bool, me: &Arc<str>) -> Verdict {
+        let known = self.kept(&ask.job);
+        if known.is_some_and(|row| row.claimed.generation < ask.generation) {
+            self.end_row(&ask.job);
+        }
+        if self.kept(&ask.job).is_none() {
+            let row = self.held(ask, me);
+            self.put(row);
+        }
+        let ours = self.kept(&ask.job).is_some_and(|row| {
+            row.claimed.generation == ask.generation
+                && row.place == Place::Held
+                && !row.hidden
+                && row.owner == *me
+        });
+        if !ours {
+            Verdict::Lost
+        } else if !wanted {
+            Verdict::Unasked
+        } else {
+            self.start(ask)
+        }
+    }
+
+    /// Starts a held job if every key allows it. All are asked before any is taken from.
+    fn start(&mut self, ask: &Claimed) -> Verdict {
+        let (now, unused) = (self.now, KeyState::default());
+        let mut at = now;
+        let mut refused: Option<(usize, Refusal, OnLimit)> = None;
+        let mut opens = None;
+        for (which, one) in ask.limited.iter().enumerate() {
+            match self.state(one).unwrap_or(&unused).ask(&one.limits, now) {
+                Ok(allowed) => at = at.max(allowed),
+                Err(why) => {
+                    opens = opens.max(why.at);
+                    refused = Some(worse(refused, (which, why, one.on_limit)));
+                }
+            }
+        }
+        if let Some((which, why, action)) = refused {
+            let at = opens;
+            return Verdict::Refused {
+                which,
+                why,
+                at,
+                action,
+            };
+        }
+        let taken = self.each(&ask.limited, |state, limits| {
+            Some(state.take(limits, at, now))
+        });
+        let Some(row) = self.kept_mut(&ask.job) else {
+            return Verdict::Lost;
+        };
+        // What comes with the question is newer than what came with the claim.
+        row.claimed.limited = ask.limited.clone();
+        row.claimed.visibility = ask.visibility;
+        row.taken = taken;
+        row.place = Place::Out;
+        row.started = Some(at);
+        row.until = at.plus(ask.visibility);
+        Verdict::Started { at }
+    }
+
+    pub(super) fn claimed(&mut self, claims: &[(Arc<str>, Gen)], me: &str) -> Vec<Row> {
+        let mut ended = Vec::new();
+        for (job, claim) in claims {
+            let known = self.kept(job);
+            if known.is_some_and(|row| row.claimed.generation < *claim)
+                && let Some(row) = self.end_row(job)
+            {
+                self.say_row(me, &row.owner, job);
+                ended.push(told(&row, me));
+            }
+        }
+        ended
+    }
+
+    pub(super) fn back(&mut self, job: &str, claim: Gen) -> bool {
+        let now = self.now;
+        let out = self
+            .kept(job)
+            .is_some_and(|row| row.claimed.generation == claim && row.place == Place::Out);
+        let Some(row) = self.kept_mut(job).filter(|_| out) else {
+            return false;
+        };
+        let before = row.clone();
+        row.taken.clear();
+        row.place = Place::Held;
+        row.started = None;
+        row.until = look_again(&row.claimed, now);
+        self.untake(&before, true);
+        true
+    }
+
+    pub(super) fn end(&mut self, job: &str, claim: Option<Gen>, me: &str) -> Option<Ended> {
+        let known = self.kept(job)?.claimed.generation;
+        if claim.is_some_and(|claim| claim < known) {
+            return None;
+        }
+        let row = self.end_row(job)?;
+        self.say_row(me, &row.owner, job);
+        Some(Ended {
+            row: told(&row, me),
+        })
+    }
+
+    pub(super) fn row(&self, job: &str, me: &str) -> Option<Row> {
+        Some(told(self.kept(job)?, me))
+    }
+
+    pub(super) fn number(&mut self, name: &str, step: Step) -> Number {
+        let now = self.now;
+        let entry = self.numbers.entry(name.to_owned()).or_default();
+        let before = entry.value.version;
+        let after = entry.value.stepped(step, now);
+        entry.value = after;
+        entry.changed |= after.version != before;
+        after
+    }
+
+    /// Keeps whether a queue is paused, and tells the others.
+    pub(super) fn pause(&mut self, queue: &str, paused: bool, me: &str) -> Number {
+        let paused = i64::from(paused);
+        self.say(me, format!("paused\n{paused}\n{queue}"));
+        let put = Step::Put {
+            value: paused,
+            version: None,
+        };
+        self.number(&fleet::paused(queue), put)
+    }
+
+    /// The rows that were found and are due, at most `max`, and the lanes of held ones that are.
+    pub(super) fn due(&mut self, found: &Due, max: usize, me: &str) -> (Vec<Row>, Vec<String>) {
+        self.beat = true;
+        let now = self.now;
+        let mine = found.mine.iter().filter_map(|job| self.kept(job));
+        let mine = mine.filter(|row| *row.owner == *me && row.until <= now);
+        let mut rows: Vec<Row> = mine.map(|row| told(row, me)).collect();
+        rows.sort_by(|a, b| (a.until, &a.claimed.job).cmp(&(b.until, &b.claimed.job)));
+        rows.truncate(max);
+        for job in &found.others_out {
+            let overdue = self.kept(job).is_some_and(|row| {
+                row.place == Place::Out
+                    && *row.owner != *me
+                    && row.until <= self.overdue(&row.owner)
+            });
+            if !overdue || rows.len() >= max {
+                continue;
+            }
+            if let Some(row) = self.kept_mut(job) {
+                rows.push(told(row, me));
+                row.until = now.plus(LEASE);
+            }
+        }
+        let mut lanes = Vec::new();
+        for job in &found.others_held {
+            let Some(row) = self.kept(job) else { continue };
+            let offered = row.place == Place::Held
+                && *row.owner != *me
+                && row.until <= self.overdue(&row.owner);
+            let over = row.until.max(row.touched).plus(row.claimed.visibility);
+            if offered && over.plus(LONG_OVER) < now {
+                self.end_row(job);
+            } else if offered && !row.hidden {
+                lanes.push(lane(row.claimed.scope, &row.claimed.queue));
+            }
+        }
+        lanes.sort_unstable();
+        lanes.dedup();
+        // They are taken away when they are written: nothing of them is used any more.
+        for name in &found.idle {
+            if let Some(entry) = self.keys.get_mut(name) {
+                entry.changed |= entry.value.idle(now);
+            }
+        }
+        (rows, lanes)
+    }
+
+    /// Of these rows the held ones of others that may be taken over.
+    pub(super) fn offered(&self, jobs: &[String], lane: (u64, &str), me: &str) -> Vec<Row> {
+        let rows = jobs.iter().filter_map(|job| self.kept(job));
+        let offered = rows.filter(|row| {
+            row.place == Place::Held
+                && !row.hidden
+                && *row.owner != *me
+                && (row.claimed.scope, &*row.claimed.queue) == lane
+                && row.until <= self.overdue(&row.owner)
+        });
+        offered.map(|row| told(row, me)).collect()
+    }
+
+    pub(super) fn set(&mut self, change: &Change, me: &Arc<str>) -> bool {
+        match change {
+            Change::Until {
+                job,
+                generation,
+                until,
+                visibility,
+            } => self.until(job, *generation, *until, *visibility, me),
+            Change::Hidden { job, hidden } => {
+                let row = self.kept(job);
+                let other = row.is_some_and(|r| r.place == Place::Held && r.hidden != *hidden);
+                let Some(row) = self.kept_mut(job).filter(|_| other) else {
+                    return false;
+                };
+                row.hidden = *hidden;
+                let owner = row.owner.clone();
+                self.say_row(me, &owner, job);
+                true
+            }
+            Change::Shut {
+                key,
+                until,
+                at_least,
+                probe,
+            } => self.shut(key, Shut::new(self.now, *until, *probe), *at_least),
+            Change::Open { key, started } => self.open(key, *started),
+            Change::Unused { key } => {
+                let name = record::name(Space::Job, key);
+                let now = self.now;
+                let state = self.state_mut(name.clone());
+                let used = !state.idle(now);
+                state.clear();
+                self.freed.push(name);
+                used
+            }
+            Change::Adopt { claimed, until } => self.adopt(claimed, *until, me),
+            Change::Own {
+                job,
+                generation,
+                next,
+                until,
+            } => self.own(job, *generation, *next, *until, me),
+            // These are no steps on a page.
+            Change::Override { .. } | Change::Clear => false,
+        }
+    }
+
+    fn until(&mut self, job: &str, claim: Gen, until: Timestamp, lasts: u64, me: &str) -> bool {
+        let same = self
+            .kept(job)
+            .is_some_and(|row| row.claimed.generation == claim);
+        let Some(row) = self.kept_mut(job).filter(|_| same) else {
+            return false;
+        };
+        row.until = until;
+        row.claimed.visibility = lasts;
+        if until == Timestamp(0) && row.place == Place::Held {
+            let lane = lane(row.claimed.scope, &row.claimed.queue);
+            self.say(me, format!("offered\n{lane}"));
+        }
+        true
+    }
+
+    fn shut(&mut self, key: &Key, shut: Shut, at_least: bool) -> bool {
+        let name = record::name(Space::Job, key);
+        let known = self.keys.get(&name);
+        let known = known.and_then(|entry| entry.value.is_shut(shut.since));
+        let (known, wanted) = (
+            known.map(|known| known.until),
+            Some(shut.until).filter(|until| *until > shut.since),
+        );
+        if known == wanted || (at_least && known > wanted) {
+            return false;
+        }
+        self.state_mut(name).shut(wanted.map(|_| shut));
+        true
+    }
+
+    fn open(&mut self, key: &Key, started: Timestamp) -> bool {
+        let name = record::name(Space::Job, key);
+        let known = self.keys.get(&name);
+        let known = known.and_then(|entry| entry.value.is_shut(self.now));
+        if known.is_none_or(|known| known.since >= started) {
+            return false;
+        }
+        self.state_mut(name.clone()).shut(None);
+        self.freed.push(name);
+        true
+    }
+
+    fn adopt(&mut self, claimed: &Claimed, until: Timestamp, me: &Arc<str>) -> bool {
+        let known = self.kept(&claimed.job);
+        match known.map(|row| (row.claimed.generation, row.place)) {
+            Some((claim, _)) if claim > claimed.generation => return false,
+            Some((claim, Place::Out)) if claim == claimed.generation => return false,
+            _ => {}
+        }
+        self.end_row(&claimed.job);
+        let taken = self.each(&claimed.limited, |state, _| {
+            state.occupy();
+            None
+        });
+        let mut row = self.held(claimed, me);
+        (row.place, row.until, row.taken) = (Place::Out, until, taken);
+        self.put(row);
+        true
+    }
+
+    fn own(&mut self, job: &str, claim: Gen, next: Gen, until: Timestamp, me: &Arc<str>) -> bool {
+        let free = self.kept(job).is_some_and(|row| {
+            row.place == Place::Held && !row.hidden && row.claimed.generation == claim
+        });
+        let row = self.kept_mut(job).filter(|_| free && next > claim);
+        let Some(row) = row else { return false };
+        row.claimed.generation = next;
+        row.until = until;
+        let former = std::mem::replace(&mut row.owner, me.clone());
+        self.say_row(me, &former, job);
+        true
+    }
+}
+
+/// What a sidecar is told of a row.
+fn told(row: &Kept, me: &str) -> Row {
+    Row {
+        claimed: row.claimed.clone(),
+        place: row.place,
+        until: row.until,
+        started: row.started,
+        hidden: row.hidden,
+        ours: *row.owner == *me,
+    }
+}

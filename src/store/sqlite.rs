@@ -1,0 +1,375 @@
+//! The store of one host: a file that several sidecars share and that outlasts them.
+//!
+//! A thread of its own has the connection, so that nothing waits for a disk but those who asked. Each
+//! transaction is an immediate one: one writer at a time, across all processes. The file is in WAL mode
+//! with `synchronous = NORMAL`: a process that is killed loses nothing, a power cut may lose the last
+//! transactions and never leaves the file broken.
+//!
+//! The clock is that of the process. It does not step; where another one on this host is ahead, this one
+//! follows at its next beat.
+
+mod schema;
+mod table;
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use rusqlite::{Connection, Error, ErrorCode};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::sql::{Books, Due, Head, Job, MOST, Need, Page, Post, SqlStore, serve, unsigned};
+use super::{Clock, StoreError};
+use crate::limit::Timestamp;
+
+/// So many operations may wait for the thread.
+const WAITING: usize = 1024;
+/// How often the thread looks for news of others; a look is a read of shared memory.
+const LOOK: Duration = Duration::from_millis(10);
+/// Who has not looked for this long, in microseconds, may have missed something: news are kept for a
+/// minute.
+const MISSED: u64 = 30_000_000;
+
+/// What a store on SQLite is told.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The file; its folder must exist. Two more lie beside it while it is open.
+    pub path: PathBuf,
+    /// A file is of one namespace.
+    pub namespace: String,
+    /// The sidecar's name, which no other has.
+    pub owner: String,
+    /// The longest that an operation may take.
+    pub timeout: Duration,
+}
+
+/// The path in a `sqlite:PATH`.
+///
+/// # Errors
+/// Why it is none, in words.
+pub fn path(url: &str) -> Result<PathBuf, &'static str> {
+    let path = url
+        .strip_prefix("sqlite:")
+        .ok_or("it is no `sqlite:PATH`")?;
+    let path = path.strip_prefix("//").unwrap_or(path);
+    match path {
+        "" => Err("a path has to follow `sqlite:`"),
+        ":memory:" => Err("a file is needed; `memory:` is the store in memory"),
+        _ => Ok(PathBuf::from(path)),
+    }
+}
+
+/// A store on a file, which is opened when it is first asked. `clock` is that of this process.
+pub fn open(config: Config, clock: Clock) -> SqlStore {
+    start(config, clock, false)
+}
+
+/// A store that goes by this clock alone, for tests.
+pub fn given(config: Config, clock: Clock) -> SqlStore {
+    start(config, clock, true)
+}
+
+fn start(config: Config, clock: Clock, given: bool) -> SqlStore {
+    let timeout = config.timeout;
+    SqlStore::new(clock.clone(), given, timeout, |news| {
+        let (post, jobs) = sync_channel(WAITING);
+        let file = File::new(config, clock);
+        let thread = std::thread::Builder::new().name("sqlite".to_owned());
+        if let Err(error) = thread.spawn(move || work(file, &jobs, &news)) {
+            // Who asks is told that it was closed.
+            tracing::error!(%error, "no thread for the store");
+        }
+        Post::Thread(post)
+    })
+}
+
+/// Until nobody can ask any more.
+fn work(mut file: File, jobs: &Receiver<Job>, news: &UnboundedSender<String>) {
+    loop {
+        match jobs.recv_timeout(LOOK) {
+            Ok(first) => {
+                let more = jobs.try_iter().take(MOST - 1);
+                let batch = std::iter::once(first).chain(more).collect();
+                at_once(serve(&mut file, batch));
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        file.listen(news);
+    }
+}
+
+/// The value of a future that never waits, as all of this file are; the work is shared with a store that
+/// does.
+fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => None,
+    }
+}
+
+/// The file, open or to be opened.
+struct File {
+    path: PathBuf,
+    namespace: String,
+    owner: Arc<str>,
+    clock: Clock,
+    /// Microseconds that another process on this host was ahead.
+    ahead: u64,
+    open: Option<Open>,
+    /// Whether it was open before.
+    opened: bool,
+    /// The last news that were read; `None`: none yet.
+    heard: Option<i64>,
+    looked: Timestamp,
+    walk: Walk,
+}
+
+struct Open {
+    connection: Connection,
+    /// Which file that is: another one may be put in its place.
+    inode: (u64, u64),
+    /// Changes when another connection has written.
+    version: i64,
+}
+
+/// Where the search for keys with nothing used is, and how far it goes at once.
+#[derive(Default)]
+struct Walk {
+    after: String,
+    count: usize,
+}
+
+fn inode(path: &Path) -> Option<(u64, u64)> {
+    let about = std::fs::metadata(path).ok()?;
+    Some((about.dev(), about.ino()))
+}
+
+impl File {
+    fn new(config: Config, clock: Clock) -> File {
+        File {
+            path: config.path,
+            namespace: config.namespace,
+            owner: config.owner.into(),
+            clock,
+            ahead: 0,
+            open: None,
+            opened: false,
+            heard: None,
+            looked: Timestamp(0),
+            walk: Walk::default(),
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        self.clock.now().plus(self.ahead)
+    }
+
+    /// The connection; the file is opened if it is not, or is not the one that was opened.
+    fn connection(&mut self) -> Result<&Connection, StoreError> {
+        let there = inode(&self.path);
+        let known = self.open.take();
+        let open = match known.filter(|open| Some(open.inode) == there) {
+            Some(open) => open,
+            None => {
+                // It was another one before: all have to put back what they know.
+                let opens = match self.opened {
+                    true => self.now().plus(table::SETTLING),
+                    false => Timestamp(0),
+                };
+                let opened = schema::open(&self.path, &self.namespace, opens);
+                let connection = opened.map_err(|why| why.told(&self.path))?;
+                (self.heard, self.opened) = (None, true);
+                let inode = inode(&self.path).unwrap_or_default();
+                Open {
+                    connection,
+                    inode,
+                    version: -1,
+                }
+            }
+        };
+        Ok(&self.open.insert(open).connection)
+    }
+
+    /// Does something with the connection.
+    fn with<T>(
+        &mut self,
+        what: impl FnOnce(&Connection) -> Result<T, Error>,
+    ) -> Result<T, StoreError> {
+        let done = what(self.connection()?);
+        done.map_err(|error| self.failed(&error))
+    }
+
+    fn failed(&mut self, error: &Error) -> StoreError {
+        let said = fault(&self.path, error);
+        if matches!(said, StoreError::Unusable(_)) {
+            self.open = None;
+        }
+        said
+    }
+
+    /// Passes on what others wrote.
+    fn listen(&mut self, news: &UnboundedSender<String>) {
+        let now = self.now();
+        let missed = self.looked.plus(MISSED) < now || self.heard.is_none();
+        self.looked = now;
+        let (heard, me) = (self.heard, self.owner.clone());
+        let Some(open) = &mut self.open else { return };
+        let Ok(version) = table::version(&open.connection) else {
+            return;
+        };
+        if version == open.version {
+            return;
+        }
+        open.version = version;
+        let Ok((last, texts)) = table::news(&open.connection, heard, &me) else {
+            return;
+        };
+        self.heard = Some(last);
+        // The receiver lives as long as whoever sends jobs.
+        if missed {
+            let _received = news.send("all".to_owned());
+        }
+        for text in texts {
+            let _received = news.send(text);
+        }
+    }
+}
+
+/// What an error of SQLite means here.
+fn fault(path: &Path, error: &Error) -> StoreError {
+    let text = format!("{}: {error}", path.display());
+    match error.sqlite_error_code() {
+        Some(
+            ErrorCode::NotADatabase
+            | ErrorCode::CannotOpen
+            | ErrorCode::PermissionDenied
+            | ErrorCode::ReadOnly
+            | ErrorCode::DatabaseCorrupt,
+        ) => StoreError::Unusable(text),
+        _ => StoreError::Unavailable(text),
+    }
+}
+
+impl Books for File {
+    fn me(&self) -> Arc<str> {
+        self.owner.clone()
+    }
+
+    async fn head(&mut self, _joins: bool) -> Result<Head, StoreError> {
+        let now = self.now();
+        self.with(|connection| table::head(connection, now))
+    }
+
+    async fn begin(&mut self, need: &Need) -> Result<Page, StoreError> {
+        let begin = match need.writes {
+            true => "BEGIN IMMEDIATE",
+            false => "BEGIN",
+        };
+        self.with(|connection| connection.execute_batch(begin))?;
+        // Read when nobody else can write: times are in the order of the transactions.
+        let now = self.now();
+        let page = self.with(|connection| table::page(connection, need, now))?;
+        page.ok_or_else(|| {
+            let place = self.path.display();
+            StoreError::Unavailable(format!("{place}: a row of it is not understood"))
+        })
+    }
+
+    async fn commit(&mut self, page: &Page) -> Result<(), StoreError> {
+        let me = self.owner.clone();
+        self.with(|connection| {
+            if page.is_changed() {
+                table::write(connection, page, &me)?;
+            }
+            connection.execute_batch("COMMIT")
+        })
+    }
+
+    async fn abandon(&mut self) {
+        let open = self.open.as_ref();
+        if let Some(open) = open.filter(|open| !open.connection.is_autocommit())
+            && open.connection.execute_batch("ROLLBACK").is_err()
+        {
+            self.open = None;
+        }
+    }
+
+    async fn find_due(&mut self, max: usize) -> Result<Due, StoreError> {
+        let (now, me) = (self.now(), self.owner.clone());
+        let ahead = self.with(|connection| table::latest(connection, &me))?;
+        self.ahead += unsigned(ahead).saturating_sub(now.0);
+        let mut walk = std::mem::take(&mut self.walk);
+        let found = self.with(|connection| {
+            let idle = table::idle(connection, &walk.after, walk.count.max(256), now)?;
+            walk.after = idle.last;
+            // As fast as new ones come.
+            walk.count = (idle.names.len() * 2).clamp(256, 10_000);
+            let mut due = table::due(connection, &me, now, max)?;
+            due.idle = idle.names;
+            Ok(due)
+        });
+        self.walk = walk;
+        found
+    }
+
+    async fn find_offered(&mut self, lane: &str, max: usize) -> Result<Vec<String>, StoreError> {
+        let (now, me) = (self.now(), self.owner.clone());
+        self.with(|connection| table::offered(connection, &me, lane, now, max))
+    }
+
+    async fn count(&mut self, out: bool) -> Result<usize, StoreError> {
+        let me = self.owner.clone();
+        self.with(|connection| table::count(connection, &me, out))
+    }
+
+    async fn overrides(&mut self) -> Result<Vec<(String, String)>, StoreError> {
+        self.with(table::overrides)
+    }
+
+    async fn put_override(
+        &mut self,
+        name: &str,
+        text: Option<&str>,
+        ends: Option<Timestamp>,
+    ) -> Result<bool, StoreError> {
+        let (me, now) = (self.owner.clone(), self.now());
+        self.with(|connection| table::put_override(connection, (name, text, ends), &me, now))
+    }
+
+    async fn join(&mut self, knew: bool) -> Result<String, StoreError> {
+        let me = self.owner.clone();
+        let now = self.now();
+        let ahead = self.with(|connection| table::latest(connection, &me))?;
+        self.ahead += unsigned(ahead).saturating_sub(now.0);
+        let now = self.now();
+        let namespace = self.namespace.clone();
+        self.with(|connection| table::join(connection, &me, &namespace, knew, now))
+    }
+
+    async fn clear(&mut self) -> Result<bool, StoreError> {
+        self.with(table::clear)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_follows_the_scheme() {
+        let read = |url| path(url).map(|path| path.display().to_string());
+        assert_eq!(read("sqlite:limits.db"), Ok("limits.db".to_owned()));
+        assert_eq!(
+            read("sqlite:/var/lib/a b.db"),
+            Ok("/var/lib/a b.db".to_owned())
+        );
+        assert_eq!(read("sqlite:///var/x"), Ok("/var/x".to_owned()));
+        assert!(read("sqlite:").is_err() && read("sqlite::memory:").is_err());
+        assert!(read("file:x").is_err());
+    }
+}

@@ -1,0 +1,123 @@
+//! The file's tables, and whether a file is one of ours.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, Error, OpenFlags, TransactionBehavior};
+
+use super::super::StoreError;
+use crate::limit::Timestamp;
+
+/// What says that a file is of this program: "ojst".
+const APPLICATION: i64 = 0x6f6a_7374;
+/// Which tables it has.
+const VERSION: i64 = 1;
+
+/// So often another process is waited for, half a millisecond each time: longer than any timeout.
+const TRIES: i32 = 20_000;
+const PAUSE: Duration = Duration::from_micros(500);
+
+const TABLES: &str = "
+CREATE TABLE meta (
+    id INTEGER PRIMARY KEY CHECK (id = 1), namespace TEXT NOT NULL, epoch TEXT NOT NULL,
+    opens INTEGER NOT NULL, edition INTEGER NOT NULL);
+CREATE TABLE live (owner TEXT PRIMARY KEY, seen INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE rows (
+    job TEXT PRIMARY KEY, claim_number INTEGER NOT NULL, is_out INTEGER NOT NULL, until INTEGER NOT NULL,
+    owner TEXT NOT NULL, hidden INTEGER NOT NULL, lasts INTEGER NOT NULL, lane TEXT NOT NULL,
+    claim TEXT NOT NULL, limits TEXT NOT NULL, taken BLOB NOT NULL, started INTEGER,
+    touched INTEGER NOT NULL) WITHOUT ROWID;
+CREATE INDEX rows_until ON rows (owner, is_out, until);
+CREATE TABLE keys (name TEXT PRIMARY KEY, state BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE numbers (
+    name TEXT PRIMARY KEY, value INTEGER NOT NULL, version INTEGER NOT NULL, put_at INTEGER NOT NULL,
+    ends INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE overrides (name TEXT PRIMARY KEY, text TEXT NOT NULL, ends INTEGER) WITHOUT ROWID;
+CREATE TABLE news (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, owner TEXT NOT NULL, text TEXT NOT NULL, at INTEGER NOT NULL);
+";
+
+/// Why a file cannot be opened.
+pub(super) enum Refused {
+    Sqlite(Error),
+    /// It is somebody else's, in words.
+    Foreign(String),
+}
+
+impl Refused {
+    pub(super) fn told(&self, path: &Path) -> StoreError {
+        match self {
+            Refused::Sqlite(error) => super::fault(path, error),
+            Refused::Foreign(why) => StoreError::Unusable(format!("{}: {why}", path.display())),
+        }
+    }
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Refused {
+        Refused::Sqlite(error)
+    }
+}
+
+/// Opens the file, and makes it or its tables if there are none; nothing starts in those before `opens`.
+pub(super) fn open(path: &Path, namespace: &str, opens: Timestamp) -> Result<Connection, Refused> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_CREATE
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_handler(Some(wait))?;
+    connection.set_prepared_statement_cache_capacity(64);
+    // Nothing is changed in a file that is not ours.
+    if !is_empty(&connection)? {
+        ours(&connection)?;
+    }
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", "NORMAL")?;
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    if is_empty(&transaction)? {
+        transaction.execute_batch(TABLES)?;
+        transaction.pragma_update(None, "application_id", APPLICATION)?;
+        transaction.pragma_update(None, "user_version", VERSION)?;
+        super::table::begin(&transaction, namespace, opens)?;
+    }
+    transaction.commit()?;
+    ours(&connection)?;
+    let known: Option<String> =
+        connection.query_row("SELECT max(namespace) FROM meta", (), |row| row.get(0))?;
+    match known {
+        Some(known) if known != namespace => Err(Refused::Foreign(format!(
+            "it is of the namespace \"{known}\", and store.namespace is \"{namespace}\""
+        ))),
+        _ => Ok(connection),
+    }
+}
+
+fn is_empty(connection: &Connection) -> Result<bool, Error> {
+    let tables = "SELECT NOT EXISTS (SELECT 1 FROM sqlite_master)";
+    connection.query_row(tables, (), |row| row.get(0))
+}
+
+fn ours(connection: &Connection) -> Result<(), Refused> {
+    let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    if number("application_id")? != APPLICATION {
+        let why = "it is the database of another program";
+        return Err(Refused::Foreign(why.to_owned()));
+    }
+    let version = number("user_version")?;
+    if version != VERSION {
+        return Err(Refused::Foreign(format!(
+            "its tables are of version {version}, and this program knows version {VERSION}"
+        )));
+    }
+    Ok(())
+}
+
+/// Another process is writing: that takes well under a millisecond.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "SQLite asks for it on the store's own thread, which serves no connection"
+)]
+fn wait(tries: i32) -> bool {
+    std::thread::sleep(PAUSE);
+    tries < TRIES
+}

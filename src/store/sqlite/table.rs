@@ -1,0 +1,427 @@
+//! The statements.
+
+use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
+
+use super::super::sql::{Due, Flat, Head, Kept, Need, PATIENCE, Page, SILENCE, number, unsigned};
+use super::super::{NUMBER_LASTS, Number};
+use crate::limit::{KeyState, Timestamp};
+
+/// News are kept this long, in microseconds: whoever was stopped for longer looks at everything.
+const NEWS_LAST: u64 = 60_000_000;
+/// Limits set over HTTP are kept this long after their end, for whoever looks at the file.
+const DAY: u64 = 24 * 3600 * 1_000_000;
+
+/// So long all have to put back what they know before anything starts, in data that begin anew.
+pub(super) const SETTLING: u64 = 1_000_000;
+
+const OTHERS: &str = "
+    FROM rows LEFT JOIN live ON live.owner = rows.owner
+    WHERE rows.owner <> ?1 AND is_out = ?2
+    AND until <= CASE WHEN live.seen + ?4 > ?3 THEN ?3 - ?5 ELSE ?3 END";
+
+/// Changes when another connection has written.
+pub(super) fn version(connection: &Connection) -> Result<i64, Error> {
+    let mut statement = connection.prepare_cached("PRAGMA data_version")?;
+    statement.query_row((), |row| row.get(0))
+}
+
+/// The number of the last news, and those of others since.
+pub(super) fn news(
+    connection: &Connection,
+    since: Option<i64>,
+    me: &str,
+) -> Result<(i64, Vec<String>), Error> {
+    let mut last = connection
+        .prepare_cached("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'news'")?;
+    let last: i64 = last.query_row((), |row| row.get(0))?;
+    let since = since.unwrap_or(last);
+    let mut statement = connection.prepare_cached(
+        "SELECT text FROM news WHERE id > ?1 AND id <= ?2 AND owner <> ?3 ORDER BY id",
+    )?;
+    let texts = statement.query_map(params![since, last, me], |row| row.get(0))?;
+    Ok((last, texts.collect::<Result<_, _>>()?))
+}
+
+pub(super) fn head(connection: &Connection, now: Timestamp) -> Result<Head, Error> {
+    let mut statement =
+        connection.prepare_cached("SELECT epoch, opens, edition FROM meta WHERE id = 1")?;
+    let meta = statement
+        .query_row((), |row| {
+            let opens: i64 = row.get(1)?;
+            Ok((row.get(0)?, Timestamp(unsigned(opens)), row.get(2)?))
+        })
+        .optional()?;
+    // Without it these are the data of nobody.
+    let (epoch, opens, edition) = meta.unwrap_or_default();
+    let mut statement = connection.prepare_cached("SELECT owner, seen FROM live")?;
+    let live = statement.query_map((), |row| {
+        Ok((row.get(0)?, Timestamp(unsigned(row.get(1)?))))
+    })?;
+    Ok(Head {
+        now,
+        epoch,
+        opens,
+        edition,
+        live: live.collect::<Result<_, _>>()?,
+    })
+}
+
+/// The page of a transaction; `None`: somebody else wrote some of it.
+pub(super) fn page(
+    connection: &Connection,
+    need: &Need,
+    now: Timestamp,
+) -> Result<Option<Page>, Error> {
+    let mut page = Page::new(head(connection, now)?);
+    let mut statement = connection.prepare_cached(
+        "SELECT job, claim_number, is_out, until, owner, hidden, lasts, lane, claim, limits, taken,
+         started, touched FROM rows WHERE job = ?1",
+    )?;
+    for job in &need.jobs {
+        let flat = statement.query_row([job], flat).optional()?;
+        let kept = match flat.map(Flat::kept) {
+            None => None,
+            Some(Some(kept)) => Some(kept),
+            Some(None) => return Ok(None),
+        };
+        page.has_row(job.clone(), kept);
+    }
+    let mut names = need.names.clone();
+    names.extend(page.names());
+    let mut statement = connection.prepare_cached("SELECT state FROM keys WHERE name = ?1")?;
+    for name in names {
+        let bytes: Option<Vec<u8>> = statement.query_row([&name], |row| row.get(0)).optional()?;
+        match bytes.as_deref().map(KeyState::unpack) {
+            None => {}
+            Some(Some((state, seen))) => page.has_key(name, state, seen),
+            Some(None) => return Ok(None),
+        }
+    }
+    let mut statement = connection.prepare_cached(
+        "SELECT value, version, put_at FROM numbers WHERE name = ?1 AND ends > ?2",
+    )?;
+    for name in &need.numbers {
+        let found = statement.query_row(params![name, number(now.0)], |row| {
+            Ok(Number {
+                value: row.get(0)?,
+                version: unsigned(row.get(1)?),
+                put_at: Timestamp(unsigned(row.get(2)?)),
+                done: true,
+            })
+        });
+        if let Some(found) = found.optional()? {
+            page.has_number(name.clone(), found);
+        }
+    }
+    Ok(Some(page))
+}
+
+fn flat(row: &Row<'_>) -> Result<Flat, Error> {
+    Ok(Flat {
+        job: row.get(0)?,
+        claim_number: row.get(1)?,
+        is_out: row.get(2)?,
+        until: row.get(3)?,
+        owner: row.get(4)?,
+        hidden: row.get(5)?,
+        lasts: row.get(6)?,
+        lane: row.get(7)?,
+        claim: row.get(8)?,
+        limits: row.get(9)?,
+        taken: row.get(10)?,
+        started: row.get(11)?,
+        touched: row.get(12)?,
+    })
+}
+
+/// Writes what changed.
+pub(super) fn write(connection: &Connection, page: &Page, me: &str) -> Result<(), Error> {
+    write_rows(connection, page)?;
+    let mut put = connection.prepare_cached(
+        "INSERT INTO keys VALUES (?1, ?2) ON CONFLICT DO UPDATE SET state = excluded.state",
+    )?;
+    let mut forget = connection.prepare_cached("DELETE FROM keys WHERE name = ?1")?;
+    let now = page.now();
+    for (name, state) in page.keys() {
+        match state {
+            Some(state) => put.execute(params![name, state.pack(now)])?,
+            None => forget.execute([name])?,
+        };
+    }
+    let mut put = connection.prepare_cached(
+        "INSERT INTO numbers VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO UPDATE SET
+         value = excluded.value, version = excluded.version, put_at = excluded.put_at,
+         ends = excluded.ends",
+    )?;
+    for (name, one) in page.numbers() {
+        let ends = number(now.plus(NUMBER_LASTS).0);
+        let version = number(one.version);
+        put.execute(params![
+            name,
+            one.value,
+            version,
+            number(one.put_at.0),
+            ends
+        ])?;
+    }
+    for text in page.news() {
+        say(connection, me, text, now)?;
+    }
+    if page.beats() {
+        live(connection, me, now)?;
+        sweep(connection, now)?;
+    }
+    Ok(())
+}
+
+fn write_rows(connection: &Connection, page: &Page) -> Result<(), Error> {
+    let mut put = connection.prepare_cached(
+        "INSERT OR REPLACE INTO rows (job, claim_number, is_out, until, owner, hidden, lasts, lane,
+         claim, limits, taken, started, touched)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+    )?;
+    let mut forget = connection.prepare_cached("DELETE FROM rows WHERE job = ?1")?;
+    for (job, row) in page.rows() {
+        let Some(flat) = row.map(Kept::flat) else {
+            forget.execute([job])?;
+            continue;
+        };
+        put.execute(params![
+            flat.job,
+            flat.claim_number,
+            flat.is_out,
+            flat.until,
+            flat.owner,
+            flat.hidden,
+            flat.lasts,
+            flat.lane,
+            flat.claim,
+            flat.limits,
+            flat.taken,
+            flat.started,
+            flat.touched,
+        ])?;
+    }
+    Ok(())
+}
+
+fn say(connection: &Connection, me: &str, text: &str, now: Timestamp) -> Result<(), Error> {
+    let mut put =
+        connection.prepare_cached("INSERT INTO news (owner, text, at) VALUES (?1, ?2, ?3)")?;
+    put.execute(params![me, text, number(now.0)]).map(drop)
+}
+
+fn live(connection: &Connection, me: &str, now: Timestamp) -> Result<(), Error> {
+    let mut put = connection.prepare_cached("INSERT OR REPLACE INTO live VALUES (?1, ?2)")?;
+    put.execute(params![me, number(now.0)]).map(drop)
+}
+
+/// What nothing speaks of any more is forgotten: numbers, limits whose time is over, news that all have
+/// read, and sidecars that are gone and have left no row.
+fn sweep(connection: &Connection, now: Timestamp) -> Result<(), Error> {
+    let before = |past: u64| number(now.0.saturating_sub(past));
+    let gone = "DELETE FROM live WHERE seen < ?1
+        AND NOT EXISTS (SELECT 1 FROM rows WHERE rows.owner = live.owner)";
+    for (statement, time) in [
+        ("DELETE FROM numbers WHERE ends <= ?1", before(0)),
+        ("DELETE FROM overrides WHERE ends < ?1", before(DAY)),
+        ("DELETE FROM news WHERE at < ?1", before(NEWS_LAST)),
+        (gone, before(SILENCE)),
+    ] {
+        connection.prepare_cached(statement)?.execute([time])?;
+    }
+    Ok(())
+}
+
+/// The latest time at which another sidecar was heard of.
+pub(super) fn latest(connection: &Connection, me: &str) -> Result<i64, Error> {
+    let mut statement =
+        connection.prepare_cached("SELECT coalesce(max(seen), 0) FROM live WHERE owner <> ?1")?;
+    statement.query_row([me], |row| row.get(0))
+}
+
+/// What a look at some keys found.
+pub(super) struct Idle {
+    pub(super) names: Vec<String>,
+    /// Where the next look begins; empty: at the first.
+    pub(super) last: String,
+}
+
+/// Of the next keys those with nothing used.
+pub(super) fn idle(
+    connection: &Connection,
+    after: &str,
+    count: usize,
+    now: Timestamp,
+) -> Result<Idle, Error> {
+    let mut statement = connection
+        .prepare_cached("SELECT name, state FROM keys WHERE name > ?1 ORDER BY name LIMIT ?2")?;
+    let limit = i64::try_from(count).unwrap_or(i64::MAX);
+    let mut found = statement.query(params![after, limit])?;
+    let (mut names, mut last, mut seen) = (Vec::new(), String::new(), 0);
+    while let Some(row) = found.next()? {
+        seen += 1;
+        last = row.get(0)?;
+        let state: Vec<u8> = row.get(1)?;
+        if KeyState::unpack(&state).is_some_and(|(state, _)| state.idle(now)) {
+            names.push(last.clone());
+        }
+    }
+    if seen < count {
+        last = String::new();
+    }
+    Ok(Idle { names, last })
+}
+
+pub(super) fn due(
+    connection: &Connection,
+    me: &str,
+    now: Timestamp,
+    max: usize,
+) -> Result<Due, Error> {
+    let time = number(now.0);
+    let max = i64::try_from(max).unwrap_or(i64::MAX);
+    let mut mine = connection.prepare_cached(
+        "SELECT job FROM rows WHERE owner = ?1 AND is_out IN (0, 1) AND until <= ?2
+         ORDER BY until, job LIMIT ?3",
+    )?;
+    let mine = mine.query_map(params![me, time, max], |row| row.get(0))?;
+    let mine = mine.collect::<Result<_, _>>()?;
+    let mut first = connection.prepare_cached(
+        "SELECT min((SELECT coalesce(min(until), ?2) FROM rows WHERE owner = ?1 AND is_out = 0),
+                    (SELECT coalesce(min(until), ?2) FROM rows WHERE owner = ?1 AND is_out = 1))",
+    )?;
+    let first: i64 = first.query_row(params![me, i64::MAX], |row| row.get(0))?;
+    let others = ["SELECT job", OTHERS, "ORDER BY until, job LIMIT ?6"].join(" ");
+    let mut others = connection.prepare_cached(&others)?;
+    let mut others = |out: bool, max: i64| {
+        let parts = params![me, out, time, number(SILENCE), number(PATIENCE), max];
+        let found = others.query_map(parts, |row| row.get(0))?;
+        found.collect::<Result<Vec<String>, Error>>()
+    };
+    Ok(Due {
+        mine,
+        others_out: others(true, max)?,
+        others_held: others(false, 64)?,
+        first: Timestamp(unsigned(first)),
+        idle: Vec::new(),
+    })
+}
+
+pub(super) fn offered(
+    connection: &Connection,
+    me: &str,
+    lane: &str,
+    now: Timestamp,
+    max: usize,
+) -> Result<Vec<String>, Error> {
+    let text = [
+        "SELECT job",
+        OTHERS,
+        "AND lane = ?7 AND NOT hidden ORDER BY until, job LIMIT ?6",
+    ]
+    .join(" ");
+    let mut statement = connection.prepare_cached(&text)?;
+    let max = i64::try_from(max).unwrap_or(i64::MAX);
+    let (now, silence, patience) = (number(now.0), number(SILENCE), number(PATIENCE));
+    let found = statement.query_map(
+        params![me, false, now, silence, patience, max, lane],
+        |row| row.get(0),
+    )?;
+    found.collect()
+}
+
+pub(super) fn count(connection: &Connection, me: &str, out: bool) -> Result<usize, Error> {
+    let mut statement =
+        connection.prepare_cached("SELECT count(*) FROM rows WHERE owner = ?1 AND is_out = ?2")?;
+    let count: i64 = statement.query_row(params![me, out], |row| row.get(0))?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
+pub(super) fn overrides(connection: &Connection) -> Result<Vec<(String, String)>, Error> {
+    let mut statement = connection.prepare_cached("SELECT name, text FROM overrides")?;
+    let all = statement.query_map((), |row| Ok((row.get(0)?, row.get(1)?)))?;
+    all.collect()
+}
+
+/// Sets limits of a key (their text, and when they end) or takes them away.
+pub(super) fn put_override(
+    connection: &Connection,
+    (name, text, ends): (&str, Option<&str>, Option<Timestamp>),
+    me: &str,
+    now: Timestamp,
+) -> Result<bool, Error> {
+    immediately(connection, || {
+        let ends = ends.map(|at| number(at.0));
+        let changed = match text {
+            Some(text) => connection.execute(
+                "INSERT OR REPLACE INTO overrides VALUES (?1, ?2, ?3)",
+                params![name, text, ends],
+            )?,
+            None => connection.execute("DELETE FROM overrides WHERE name = ?1", [name])?,
+        };
+        if changed > 0 {
+            connection.execute("UPDATE meta SET edition = edition + 1", ())?;
+            say(connection, me, "over", now)?;
+        }
+        Ok(changed > 0)
+    })
+}
+
+/// An epoch begins, if there is none.
+pub(super) fn begin(
+    connection: &Connection,
+    namespace: &str,
+    opens: Timestamp,
+) -> Result<(), Error> {
+    let first = "INSERT OR IGNORE INTO meta VALUES (1, ?1, ?2, ?3, 0)";
+    let epoch = format!("{:016x}", rand::random::<u64>());
+    let parts = params![namespace, epoch, number(opens.0)];
+    connection.execute(first, parts).map(drop)
+}
+
+/// Is counted among the living, and says which data these are.
+pub(super) fn join(
+    connection: &Connection,
+    me: &str,
+    namespace: &str,
+    knew: bool,
+    now: Timestamp,
+) -> Result<String, Error> {
+    immediately(connection, || {
+        let opens = if knew {
+            now.plus(SETTLING)
+        } else {
+            Timestamp(0)
+        };
+        begin(connection, namespace, opens)?;
+        live(connection, me, now)?;
+        Ok(head(connection, now)?.epoch)
+    })
+}
+
+pub(super) fn clear(connection: &Connection) -> Result<bool, Error> {
+    immediately(connection, || {
+        let mut gone = 0;
+        for table in ["rows", "keys", "numbers", "overrides"] {
+            gone += connection.execute(&format!("DELETE FROM {table}"), ())?;
+        }
+        connection.execute("UPDATE meta SET edition = edition + 1", ())?;
+        Ok(gone > 0)
+    })
+}
+
+fn immediately<T>(
+    connection: &Connection,
+    what: impl FnOnce() -> Result<T, Error>,
+) -> Result<T, Error> {
+    connection.execute_batch("BEGIN IMMEDIATE")?;
+    let done = what();
+    let end = match done {
+        Ok(_) => connection.execute_batch("COMMIT"),
+        Err(_) => connection.execute_batch("ROLLBACK"),
+    };
+    let value = done?;
+    end?;
+    Ok(value)
+}

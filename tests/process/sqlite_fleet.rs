@@ -1,0 +1,68 @@
+//! Several sidecars on one host, one file.
+
+use std::sync::atomic::Ordering;
+
+use ojs_throttle::backend::Lax;
+use serde_json::json;
+
+use crate::http::{ack, enqueue, fetch};
+use crate::ledger::Ledger;
+use crate::rig::{Backend, Sidecar, config, until};
+
+const TWO: &str =
+    "[[policy]]\nname = \"two\"\nmatch = { queue = \"q\" }\nkey = \"{type}\"\nconcurrency = 2\n";
+
+fn sidecar(backend: &Backend, dir: &tempfile::TempDir, policy: &str) -> Sidecar {
+    let path = dir.path().join("limits.db");
+    let rest = format!(
+        "{policy}\n[fetch]\nmax_wait = \"2s\"\n[store]\nurl = \"sqlite:{}\"\ntimeout = \"2s\"\n",
+        path.display()
+    );
+    Sidecar::run(&config(backend.addr, "", &rest))
+}
+
+#[test]
+fn three_processes_have_one_budget() {
+    let (backend, dir) = (Backend::start(Lax::redis()), tempfile::tempdir().unwrap());
+    let sidecars = [(); 3].map(|()| sidecar(&backend, &dir, TWO));
+    for _ in 0..40 {
+        enqueue(backend.addr, "q", json!({}));
+    }
+    let ledger = Ledger::default();
+    std::thread::scope(|threads| {
+        for (nth, sidecar) in sidecars.iter().enumerate() {
+            for worker in 0..2 {
+                let (ledger, to) = (&ledger, sidecar.data);
+                threads.spawn(move || ledger.work(to, &format!("w{nth}-{worker}"), 40));
+            }
+        }
+    });
+    assert_eq!(ledger.most.load(Ordering::SeqCst), 2);
+    let known = |sidecar: &Sidecar| sidecar.metric("ojs_throttle_siblings") > 1.5;
+    until("they know each other", || {
+        sidecars.iter().all(known).then_some(())
+    });
+}
+
+#[test]
+fn a_process_that_is_killed_has_used_what_it_used() {
+    let (backend, dir) = (Backend::start(Lax::redis()), tempfile::tempdir().unwrap());
+    let policy = "[[policy]]\nname = \"p\"\nmatch = { queue = \"q\" }\nkey = \"{type}\"\nconcurrency = 3\n\
+        rate = { limit = 3, period = \"1h\" }\n";
+    for _ in 0..5 {
+        enqueue(backend.addr, "q", json!({}));
+    }
+    let mut first = sidecar(&backend, &dir, policy);
+    let jobs = fetch(first.data, "q", 2, "w").jobs();
+    assert_eq!(jobs.len(), 2);
+    assert_eq!(ack(first.data, &jobs[0], "w").status, 200);
+    first.kill();
+    let second = sidecar(&backend, &dir, policy);
+    assert_eq!(
+        fetch(second.data, "q", 5, "w").jobs().len(),
+        1,
+        "three in an hour"
+    );
+    assert_eq!(ack(second.data, &jobs[1], "w").status, 200);
+    assert!(fetch(second.data, "q", 5, "w").jobs().is_empty());
+}

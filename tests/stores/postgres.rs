@@ -1,0 +1,75 @@
+//! The store on Postgres: each check in a schema of its own, on a server of the test's own.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, Weak};
+use std::time::Duration;
+
+use ojs_throttle::store::postgres::{Config, Target, given};
+use ojs_throttle::store::{Clock, Store};
+
+use crate::postgres_server::Server;
+use crate::rig::{Opened, Rig, clock};
+
+/// The one server of all checks that need none of their own.
+pub fn shared() -> Arc<Server> {
+    static SHARED: LazyLock<Mutex<Weak<Server>>> = LazyLock::new(Mutex::default);
+    let mut shared = SHARED.lock().unwrap();
+    if let Some(server) = shared.upgrade() {
+        return server;
+    }
+    let server = Arc::new(Server::start(&[
+        "-c",
+        "fsync=off",
+        "-c",
+        "max_connections=200",
+    ]));
+    *shared = Arc::downgrade(&server);
+    server
+}
+
+pub struct Postgres {
+    pub server: Arc<Server>,
+    pub namespace: String,
+    micros: Arc<AtomicU64>,
+    clock: Clock,
+}
+
+pub fn config(server: &Server, namespace: &str, owner: &str) -> Config {
+    Config {
+        target: Target::parse(&server.url(), None).unwrap(),
+        namespace: namespace.to_owned(),
+        owner: owner.to_owned(),
+        timeout: Duration::from_secs(10),
+    }
+}
+
+impl Postgres {
+    pub fn new() -> Postgres {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let (micros, clock) = clock();
+        Postgres {
+            server: shared(),
+            namespace: format!("limits \"{}\"", COUNT.fetch_add(1, Ordering::Relaxed)),
+            micros,
+            clock,
+        }
+    }
+}
+
+impl Rig for Postgres {
+    fn open<'a>(&'a self, owner: &'a str) -> Opened<'a> {
+        Box::pin(async move {
+            let config = config(&self.server, &self.namespace, owner);
+            let store = given(config, self.clock.clone());
+            store.check().await.unwrap();
+            Arc::new(store) as Arc<dyn Store>
+        })
+    }
+
+    fn clock(&self) -> &Arc<AtomicU64> {
+        &self.micros
+    }
+}
+
+crate::stamp_contract!(async { Postgres::new() });
+crate::stamp_fleet!(async { Postgres::new() });

@@ -1,0 +1,235 @@
+//! What goes wrong with a Postgres, each by name.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use ojs_throttle::store::postgres::{Config, Target, open};
+use ojs_throttle::store::{Clock, Gen, Place, SqlStore, Store, StoreError, Verdict};
+
+use crate::postgres::{config, shared};
+use crate::postgres_server::{Server, programs};
+use crate::rig::{SECOND, T, claimed, limited, started, take};
+
+fn on(server: &Server, namespace: &str, owner: &str, timeout: u64) -> SqlStore {
+    let config = Config {
+        timeout: Duration::from_millis(timeout),
+        ..config(server, namespace, owner)
+    };
+    open(config, Clock::new(T))
+}
+
+/// Runs a statement and gives what it says.
+fn sql(server: &Server, text: &str) -> String {
+    let mut psql = Command::new(programs().join("psql"));
+    psql.args(["-U", "postgres", "-qAt", "-h"])
+        .arg(server.dir.path());
+    let done = psql.args(["-c", text]).output().unwrap();
+    assert!(done.status.success(), "{text}: {done:?}");
+    String::from_utf8(done.stdout).unwrap().trim().to_owned()
+}
+
+async fn refused(server: &Server, namespace: &str) -> String {
+    match on(server, namespace, "a", 5_000).check().await {
+        Err(StoreError::Unusable(why)) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Until the store answers again.
+async fn back(store: &SqlStore) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while let Err(error) = store.count(Place::Out).await {
+        assert!(Instant::now() < deadline, "{error}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn the_servers_clock_decides() {
+    let server = shared();
+    let store = on(&server, "clock", "a", 5_000);
+    store.check().await.unwrap();
+    let seconds = sql(&server, "SELECT extract(epoch FROM now())::bigint");
+    let seconds: u64 = seconds.parse().unwrap();
+    // Ours said that it is 2027.
+    assert!(store.now().0.abs_diff(seconds * SECOND) < 3 * SECOND);
+    let one = [limited("k", None, Some((1, SECOND)), None)];
+    let Verdict::Started { at } = take(&store, claimed("a", 1, &one)).await else {
+        panic!()
+    };
+    assert!(at.0.abs_diff(seconds * SECOND) < 3 * SECOND);
+}
+
+#[tokio::test]
+async fn a_server_that_is_killed_under_load_forgets_nothing() {
+    let mut server = Server::start(&[]);
+    let stores = ["a", "b"].map(|owner| Arc::new(on(&server, "load", owner, 1_000)));
+    for store in &stores {
+        store.check().await.unwrap();
+    }
+    let (out, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let done = Arc::new(AtomicUsize::new(0));
+    let mut all = tokio::task::JoinSet::new();
+    for worker in 0..8_usize {
+        let store = stores[worker % 2].clone();
+        let (out, most, done) = (out.clone(), most.clone(), done.clone());
+        all.spawn(async move {
+            let three = [limited("k", Some(3), None, None)];
+            for n in 0..40 {
+                let ask = claimed(&format!("{worker}-{n}"), 1, &three);
+                // One that may have been started is undone before it is asked for again.
+                let mut doubt = false;
+                loop {
+                    if doubt && store.back(&ask.job, Gen(1)).await.is_err() {
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                        continue;
+                    }
+                    doubt = false;
+                    match store.take(&[&ask], 1).await {
+                        Ok(verdicts) if started(&verdicts[0]) => break,
+                        Ok(_) => tokio::time::sleep(Duration::from_millis(2)).await,
+                        Err(_) => doubt = true,
+                    }
+                }
+                most.fetch_max(out.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                out.fetch_sub(1, Ordering::SeqCst);
+                while store.end(&ask.job, Some(Gen(1))).await.is_err() {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                done.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+    }
+    for part in [80, 160] {
+        while done.load(Ordering::SeqCst) < part {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        server.kill();
+        let asked = Instant::now();
+        assert!(stores[0].count(Place::Out).await.is_err());
+        assert!(asked.elapsed() < Duration::from_secs(3), "nothing hangs");
+        server.restart();
+    }
+    all.join_all().await;
+    assert_eq!(most.load(Ordering::SeqCst), 3);
+    for store in &stores {
+        back(store).await;
+        assert_eq!(store.count(Place::Out).await.unwrap(), 0);
+    }
+    let three = [limited("k", Some(3), None, None)];
+    assert_eq!(stores[0].room(&three).await.unwrap().starts, 3);
+}
+
+#[tokio::test]
+async fn data_that_were_wiped_are_missed() {
+    let server = shared();
+    for wipe in [
+        "TRUNCATE wiped.meta, wiped.rows, wiped.keys",
+        "DROP SCHEMA wiped CASCADE",
+    ] {
+        let (a, b) = (
+            on(&server, "wiped", "a", 5_000),
+            on(&server, "wiped", "b", 5_000),
+        );
+        let one = [limited("k", Some(1), None, None)];
+        assert!(started(&take(&a, claimed("1", 1, &one)).await));
+        b.check().await.unwrap();
+        let row = a.row("1").await.unwrap().unwrap();
+        sql(&server, wipe);
+        let ask = claimed("2", 1, &one);
+        assert_eq!(b.take(&[&ask], 1).await, Err(StoreError::Wiped), "{wipe}");
+        b.announce(&[]).await.unwrap();
+        let early = b.take(&[&ask], 1).await;
+        assert!(early.is_err(), "{wipe}: others come back first: {early:?}");
+        assert_eq!(
+            a.end("9", None).await.err(),
+            Some(StoreError::Wiped),
+            "{wipe}"
+        );
+        a.announce(&[row]).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(1_100)).await;
+        assert!(!started(&take(&b, ask.clone()).await), "{wipe}");
+        assert!(a.end("1", None).await.unwrap().is_some());
+        assert!(started(&take(&b, ask).await));
+        sql(&server, "DROP SCHEMA wiped CASCADE");
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_used_is_said_at_the_start() {
+    let server = shared();
+    sql(
+        &server,
+        "CREATE SCHEMA theirs; CREATE TABLE theirs.orders (x int)",
+    );
+    let why = refused(&server, "theirs").await;
+    assert!(
+        why.contains("theirs") && why.contains("store.namespace"),
+        "{why}"
+    );
+    sql(
+        &server,
+        "CREATE SCHEMA alike; CREATE TABLE alike.meta (x int)",
+    );
+    let why = refused(&server, "alike").await;
+    assert!(why.contains("meta") && why.contains("not ours"), "{why}");
+    on(&server, "later", "a", 5_000).check().await.unwrap();
+    sql(&server, "UPDATE later.meta SET version = 2");
+    let why = refused(&server, "later").await;
+    assert!(why.contains("version 2"), "{why}");
+    let why = refused(&server, &"long".repeat(20)).await;
+    assert!(why.contains("63"), "{why}");
+    sql(&server, "CREATE ROLE poor LOGIN");
+    let poor = |url: String| Config {
+        target: Target::parse(&url, None).unwrap(),
+        ..config(&server, "poor", "a")
+    };
+    let poor = open(
+        poor(server.url().replace("//postgres@", "//poor@")),
+        Clock::new(T),
+    );
+    let Err(StoreError::Unusable(why)) = poor.check().await else {
+        panic!()
+    };
+    assert!(why.contains("CREATE on the database"), "{why}");
+    let gone = server.url().replace("@/postgres", "@/nowhere");
+    let gone = Config {
+        target: Target::parse(&gone, None).unwrap(),
+        ..config(&server, "gone", "a")
+    };
+    let Err(StoreError::Unusable(why)) = open(gone, Clock::new(T)).check().await else {
+        panic!()
+    };
+    assert!(why.contains("nowhere"), "{why}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_locked_by_others_keeps_nobody_waiting() {
+    let server = shared();
+    let store = on(&server, "locked", "a", 500);
+    let one = [limited("k", Some(1), None, None)];
+    store.check().await.unwrap();
+    std::thread::scope(|threads| {
+        let lock = "BEGIN; LOCK TABLE locked.keys; SELECT pg_sleep(2); COMMIT";
+        let locking = threads.spawn(|| sql(&server, lock));
+        let asking = async {
+            // Until it is locked.
+            while store.room(&one).await.is_ok() {}
+            let asked = Instant::now();
+            let ask = claimed("1", 1, &one);
+            let cut_off = store.take(&[&ask], 1).await;
+            assert_eq!(cut_off, Err(StoreError::Timeout));
+            assert!(asked.elapsed() < Duration::from_millis(1_500));
+            locking.join().unwrap();
+            back(&store).await;
+            assert!(!store.back("1", Gen(1)).await.unwrap());
+            assert!(store.row("1").await.unwrap().is_none());
+            assert!(started(&take(&store, ask).await));
+        };
+        let runtime = tokio::runtime::Handle::current();
+        tokio::task::block_in_place(|| runtime.block_on(asking));
+    });
+}

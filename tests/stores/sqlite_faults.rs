@@ -1,0 +1,154 @@
+//! What goes wrong with a file, each by name.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use ojs_throttle::store::sqlite::{Config, open};
+use ojs_throttle::store::{Clock, Gen, SqlStore, Store, StoreError};
+use rusqlite::Connection;
+
+use crate::rig::{SECOND, T, claimed, limited, started, take};
+
+fn on(path: &Path, owner: &str) -> SqlStore {
+    let config = Config {
+        path: path.to_owned(),
+        namespace: "ojs-throttle".to_owned(),
+        owner: owner.to_owned(),
+        timeout: Duration::from_millis(500),
+    };
+    open(config, Clock::new(T))
+}
+
+async fn refused(path: &Path) -> String {
+    match on(path, "a").check().await {
+        Err(StoreError::Unusable(why)) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn what_was_used_outlasts_who_used_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("limits.db");
+    let all = [limited("k", Some(2), Some((1, 60 * SECOND)), None)];
+    let first = on(&path, "a");
+    assert!(started(&take(&first, claimed("1", 1, &all)).await));
+    drop(first);
+    let second = on(&path, "b");
+    assert!(!started(&take(&second, claimed("2", 1, &all)).await));
+    let row = second.row("1").await.unwrap().unwrap();
+    assert!(!row.ours);
+    assert!(second.end("1", Some(Gen(1))).await.unwrap().is_some());
+    let used = second.usage(all[0].space, &all[0].key, &all[0].limits);
+    let used = used.await.unwrap().unwrap();
+    assert_eq!((used.active, used.windows[0].0), (0, 1));
+}
+
+#[tokio::test]
+async fn a_file_of_somebody_else_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = dir.path().join("notes.txt");
+    std::fs::write(
+        &text,
+        "no database, but longer than the head of one".repeat(9),
+    )
+    .unwrap();
+    let why = refused(&text).await;
+    assert!(
+        why.contains("notes.txt") && why.contains("not a database"),
+        "{why}"
+    );
+    let other = dir.path().join("other.db");
+    let connection = Connection::open(&other).unwrap();
+    connection.execute_batch("CREATE TABLE rows (x)").unwrap();
+    let before = std::fs::read(&other).unwrap();
+    let why = refused(&other).await;
+    assert!(why.contains("another program"), "{why}");
+    assert_eq!(std::fs::read(&other).unwrap(), before);
+    let why = refused(&dir.path().join("none/limits.db")).await;
+    assert!(why.contains("none/limits.db"), "{why}");
+}
+
+#[tokio::test]
+async fn a_file_of_a_later_program_or_another_namespace_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("limits.db");
+    on(&path, "a").check().await.unwrap();
+    let connection = Connection::open(&path).unwrap();
+    connection.pragma_update(None, "user_version", 2).unwrap();
+    let why = refused(&path).await;
+    assert!(
+        why.contains("version 2") && why.contains("version 1"),
+        "{why}"
+    );
+    connection.pragma_update(None, "user_version", 1).unwrap();
+    connection
+        .execute("UPDATE meta SET namespace = 'x'", ())
+        .unwrap();
+    let why = refused(&path).await;
+    assert!(why.contains("\"x\""), "{why}");
+}
+
+#[tokio::test]
+async fn a_file_that_was_replaced_is_missed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("limits.db");
+    let (a, b) = (on(&path, "a"), on(&path, "b"));
+    let one = [limited("k", Some(1), None, None)];
+    assert!(started(&take(&a, claimed("1", 1, &one)).await));
+    b.check().await.unwrap();
+    let row = a.row("1").await.unwrap().unwrap();
+    for end in ["", "-wal", "-shm"] {
+        std::fs::remove_file(dir.path().join(format!("limits.db{end}"))).ok();
+    }
+    let ask = claimed("2", 1, &one);
+    assert_eq!(b.take(&[&ask], 1).await, Err(StoreError::Wiped));
+    b.announce(&[]).await.unwrap();
+    let early = b.take(&[&ask], 1).await;
+    assert!(early.is_err(), "others have to come back first: {early:?}");
+    assert_eq!(a.end("9", None).await.err(), Some(StoreError::Wiped));
+    a.announce(&[row]).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    assert!(!started(&take(&b, ask.clone()).await), "the slot is taken");
+    assert!(a.end("1", None).await.unwrap().is_some());
+    assert!(started(&take(&b, ask).await));
+}
+
+#[tokio::test]
+async fn a_file_that_another_program_locks_keeps_nobody_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("limits.db");
+    let store = on(&path, "a");
+    store.check().await.unwrap();
+    let one = [limited("k", Some(1), None, None)];
+    let other = Connection::open(&path).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let asked = Instant::now();
+    let ask = claimed("1", 1, &one);
+    assert_eq!(store.take(&[&ask], 1).await, Err(StoreError::Timeout));
+    assert!(asked.elapsed() < Duration::from_secs(2));
+    other.execute_batch("COMMIT").unwrap();
+    // What was cut off is refused when its turn comes: nothing has to be undone.
+    assert!(!store.back("1", Gen(1)).await.unwrap());
+    assert!(store.row("1").await.unwrap().is_none());
+    assert!(started(&take(&store, ask).await));
+}
+
+/// One that lives is followed to where its clock is: a file's time does not go back.
+#[tokio::test]
+async fn a_clock_that_is_behind_follows() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("limits.db");
+    let config = |owner: &str| Config {
+        path: path.clone(),
+        namespace: "ojs-throttle".to_owned(),
+        owner: owner.to_owned(),
+        timeout: Duration::from_secs(2),
+    };
+    let ahead = open(config("ahead"), Clock::new(T + 3_600 * SECOND));
+    ahead.check().await.unwrap();
+    let behind = open(config("behind"), Clock::new(T));
+    behind.check().await.unwrap();
+    behind.due(1).await.unwrap();
+    assert!(behind.now().0.abs_diff(ahead.now().0) < SECOND);
+}
