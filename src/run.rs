@@ -127,6 +127,7 @@ impl Running {
             metrics.clone(),
             &storage::name(env.seed),
         );
+        sidecar.store().declare(settings.store.by_policy.clone());
         let reload = Reload::new(settings.clone(), Arc::clone(&sidecar), env.reset);
         Ok(Running {
             settings,

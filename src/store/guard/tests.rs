@@ -98,6 +98,56 @@ async fn closed_starts_nothing_and_open_everything() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn each_policy_is_answered_as_it_declares() {
+    let rig = rig(OnStoreError::Share);
+    let of = |job: &str, policy: &str| {
+        let mut claimed = claimed(job, 1);
+        let limited = Limited {
+            key: Key::new(policy).unwrap(),
+            policy: Arc::from(policy),
+            ..claimed.limited[0].clone()
+        };
+        claimed.limited = Arc::from([limited]);
+        claimed
+    };
+    let declared = [
+        ("closed", OnStoreError::Closed),
+        ("open", OnStoreError::Open),
+    ];
+    let declared = declared.map(|(policy, mode)| (Arc::from(policy), mode));
+    rig.guard.declare(HashMap::from(declared));
+    for policy in ["share", "closed", "open"] {
+        let first = of(policy, policy);
+        let verdicts = rig.guard.take(&[&first], 1).await.unwrap();
+        assert!(matches!(verdicts[0], Verdict::Started { .. }), "{policy}");
+    }
+    lose(&rig).await;
+    let asks = ["closed", "share", "open"].map(|policy| of(&format!("{policy}2"), policy));
+    let verdicts = rig.guard.take(&asks.each_ref(), 3).await.unwrap();
+    let why = |verdict: &Verdict| match verdict {
+        Verdict::Refused { why, .. } => Some(why.strategy),
+        _ => None,
+    };
+    assert_eq!(why(&verdicts[0]), Some(Strategy::Shut));
+    assert_eq!(
+        why(&verdicts[1]),
+        Some(Strategy::Concurrency),
+        "its only slot is out"
+    );
+    assert!(matches!(verdicts[2], Verdict::Started { .. }));
+    // The strictest of a job's policies decides, and what is declared anew counts at once.
+    let mut both = of("both", "open");
+    both.limited = [&both.limited[..], &asks[0].limited[..]].concat().into();
+    assert!(rig.guard.take(&[&both], 1).await.is_err());
+    rig.guard.declare(HashMap::new());
+    assert!(rig.guard.take(&[&asks[0]], 1).await.is_ok());
+    // A slot that ends is a share's to give again.
+    assert!(rig.guard.end("share", None).await.unwrap().is_some());
+    let verdicts = rig.guard.take(&[&asks[1]], 1).await.unwrap();
+    assert!(matches!(verdicts[0], Verdict::Started { .. }));
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_never_knew_the_store_is_closed() {
     let rig = rig(OnStoreError::Open);
     lose(&rig).await;
