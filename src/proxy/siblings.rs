@@ -86,7 +86,7 @@ impl Proxy {
                 Wake::Paused { queue, paused } => sidecar.heard_of_pause(&queue, paused),
                 Wake::All => {
                     sidecar.read_pauses().await;
-                    sidecar.hold.wake_all();
+                    sidecar.hold.ask_all();
                 }
             }
         }

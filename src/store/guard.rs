@@ -13,6 +13,8 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::Notify;
+
 use super::memory::MemoryStore;
 use super::{
     Answer, Change, Claimed, Clock, Ended, Gen, Known, Number, Overrides, Place, Room, Row, Step,
@@ -73,6 +75,8 @@ pub struct Guard {
     mode: OnStoreError,
     declared: Arc<Mutex<Declared>>,
     state: Mutex<State>,
+    /// The store is back: what was refused meanwhile may be asked for again.
+    back: Notify,
 }
 
 #[derive(Default, Debug)]
@@ -115,6 +119,7 @@ impl Guard {
             mode,
             declared: Arc::default(),
             state: Mutex::default(),
+            back: Notify::new(),
         }
     }
 
@@ -203,6 +208,7 @@ impl Guard {
         (state.suspect, state.failures, state.known) = (false, 0, true);
         if state.lost.take().is_some() {
             tracing::info!(rows = rows.len(), ended = ended.len(), "the store is back");
+            self.back.notify_one();
         }
         Ok(())
     }
@@ -705,7 +711,10 @@ impl Store for Guard {
 
     fn wake(&self) -> Pin<Box<dyn Future<Output = Wake> + Send + '_>> {
         Box::pin(async {
-            let wake = self.inner.wake().await;
+            let wake = tokio::select! {
+                wake = self.inner.wake() => wake,
+                () = self.back.notified() => Wake::All,
+            };
             if let Wake::Row { job } = &wake
                 && let Ok(row) = self.inner.row(job).await
                 && row.is_none_or(|row| !row.ours)

@@ -82,6 +82,21 @@ async fn a_share_is_the_slots_that_were_ours() {
     assert!(!starts(&rig.guard, "e").await.unwrap());
 }
 
+/// Who had no slots at the loss has none to hear of when the store is back.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_back_wakes_all() {
+    let rig = rig(OnStoreError::Share);
+    assert!(starts(&rig.guard, "gone").await.unwrap());
+    assert!(rig.guard.end("gone", None).await.unwrap().is_some());
+    lose(&rig).await;
+    assert!(!starts(&rig.guard, "a").await.unwrap(), "no slot was ours");
+    rig.faulty.standing(None);
+    let (woken, due) = tokio::join!(rig.guard.wake(), rig.guard.due(9));
+    assert!(due.is_ok());
+    assert_eq!(woken, Wake::All);
+    assert!(starts(&rig.guard, "a").await.unwrap());
+}
+
 #[tokio::test(start_paused = true)]
 async fn closed_starts_nothing_and_open_everything() {
     let closed = rig(OnStoreError::Closed);
