@@ -27,6 +27,7 @@ const NEXT: &str = "Examples:
   ojs-throttle run --upstream http://127.0.0.1:9090     forward to a backend; no limits of its own yet
   ojs-throttle check throttle.toml                      is this file right?
   ojs-throttle run --config throttle.toml               the real thing
+  ojs-throttle doctor --config throttle.toml            what is wrong with the store or the backend?
 
 A first throttle.toml:
   [server]
@@ -52,6 +53,12 @@ pub enum Command {
         /// The TOML file
         path: PathBuf,
     },
+    /// Say whether the store and the backend are as they must be, and what to do where they are not
+    #[command(
+        after_help = "Only reads, unless --probe is given. Exits with 0 when nothing failed, with 1 when something did,
+and with 78 when the config cannot be used."
+    )]
+    Doctor(Doctor),
     /// Run the sidecar with a small OJS backend in the same process, to develop against
     #[command(after_help = "Nothing is stored: all jobs are gone when it ends.")]
     Dev(Dev),
@@ -97,6 +104,35 @@ impl Run {
         Overrides {
             listen: self.listen,
             admin_listen: self.admin_listen,
+            upstream: self.upstream.clone(),
+        }
+    }
+}
+
+/// `doctor`.
+#[derive(Clone, PartialEq, Eq, Debug, Args)]
+pub struct Doctor {
+    /// The TOML file
+    #[arg(short, long, value_name = "PATH", env = "OJS_THROTTLE_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// The backend, in place of the file's
+    #[arg(long, value_name = "URL")]
+    pub upstream: Option<BaseUrl>,
+    /// Find out what the backend does, with a few jobs in a queue of its own that is cleaned up
+    /// afterwards (about 5 s), and whether the store may be written to
+    #[arg(long)]
+    pub probe: bool,
+    /// One JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Doctor {
+    /// What is to be put over the file.
+    pub fn overrides(&self) -> Overrides {
+        Overrides {
+            listen: None,
+            admin_listen: None,
             upstream: self.upstream.clone(),
         }
     }

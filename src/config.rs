@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use crate::store::guard::OnStoreError;
+pub use crate::store::guard::{Declared, OnStoreError};
 
 use crate::policy::PolicySet;
 use crate::pressure::FileBounds;
@@ -193,6 +193,8 @@ pub struct StoreSettings {
     pub timeout: Duration,
     /// What happens while the store is lost.
     pub on_store_error: OnStoreError,
+    /// The same for single policies.
+    pub by_policy: Declared,
     /// The PEM file of the roots to trust in place of the system's.
     pub ca_file: Option<PathBuf>,
 }
@@ -218,6 +220,7 @@ impl Default for StoreSettings {
             namespace: "ojs-throttle".to_owned(),
             timeout: STORE_TIMEOUT,
             on_store_error: OnStoreError::default(),
+            by_policy: Declared::new(),
             ca_file: None,
         }
     }

@@ -42,6 +42,12 @@ pub struct Lane {
     pub queue: Arc<str>,
 }
 
+impl From<&Lane> for Lane {
+    fn from(lane: &Lane) -> Lane {
+        lane.clone()
+    }
+}
+
 /// A claimed job that waits.
 #[derive(Clone, Debug)]
 pub struct Held {

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`cli`] | what can be said on the command line |
 //! | [`run`] | wiring: the parts from the settings, other settings while it runs, and the drain at the end; no globals |
+//! | [`doctor`] | whether the store and the backend are as they must be, and what they can do |
 //! | [`demo`] | limits at work, judged from the workers' and the backend's records |
 //! | [`config`] | one TOML file, all its problems at once, each under its line |
 //! | [`admin`] | the other port: `/livez`, `/readyz`, `/metrics` |
@@ -52,8 +53,9 @@
 //! `tests/house.rs` reads this table and the sources.
 //!
 //! ```text
-//! main     -> backend cli config demo net run store
+//! main     -> backend cli config demo doctor net run store
 //! demo     -> backend config net run store
+//! doctor   -> config duration net proxy::Backend run store upstream
 //! run      -> admin config metrics net proxy server store upstream
 //! cli      -> config
 //! admin    -> metrics proxy server
@@ -98,6 +100,7 @@ pub mod backend;
 pub mod cli;
 pub mod config;
 pub mod demo;
+pub mod doctor;
 pub mod duration;
 pub mod events;
 pub mod hold;

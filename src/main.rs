@@ -12,7 +12,7 @@
     unreachable_pub
 )]
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
@@ -23,10 +23,11 @@ use anyhow::Context;
 use clap::Parser;
 use mimalloc::MiMalloc;
 use ojs_throttle::backend::{Backend, Lax};
-use ojs_throttle::cli::{Cli, Command, Demo, Dev, Run, Scene};
+use ojs_throttle::cli::{Cli, Command, Demo, Dev, Doctor, Run, Scene};
 use ojs_throttle::config::{self, LogFormat, Overrides, Settings};
 use ojs_throttle::demo::picture::Style;
 use ojs_throttle::demo::{self, Options};
+use ojs_throttle::doctor;
 use ojs_throttle::net::Net;
 use ojs_throttle::run::{Env, Running, Stop, open_store};
 use ojs_throttle::store::memory::MemoryStore;
@@ -62,6 +63,7 @@ fn act(command: Command) -> anyhow::Result<ExitCode> {
             println!("{}", checked.text);
             Ok(ExitCode::from(checked.status))
         }
+        Command::Doctor(args) => examine(&args),
         Command::Demo(args) => demo(&args),
     }
 }
@@ -133,6 +135,32 @@ fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
     });
     runtime.shutdown_background();
     served.map(|()| ExitCode::SUCCESS)
+}
+
+fn examine(args: &Doctor) -> anyhow::Result<ExitCode> {
+    let settings = match Settings::load_with(args.config.as_deref(), &args.overrides()) {
+        Ok(settings) => settings,
+        Err(report) => {
+            eprintln!("{}", report.render(std::io::stderr().is_terminal()));
+            return Ok(ExitCode::from(BAD_CONFIG));
+        }
+    };
+    let env = doctor::Env {
+        net: Net::Tcp,
+        unix_micros: unix_micros(),
+        seed: seed(),
+    };
+    let report = runtime()?.block_on(doctor::examine(&settings, args.probe, env));
+    let text = match args.json {
+        true => report.json(),
+        false => report.text(),
+    };
+    // Who reads only the first lines has them.
+    let _written = std::io::stdout().write_all(text.as_bytes());
+    Ok(match report.healthy() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
 }
 
 fn demo(args: &Demo) -> anyhow::Result<ExitCode> {

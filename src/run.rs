@@ -127,6 +127,7 @@ impl Running {
             metrics.clone(),
             &storage::name(env.seed),
         );
+        sidecar.store().declare(settings.store.by_policy.clone());
         let reload = Reload::new(settings.clone(), Arc::clone(&sidecar), env.reset);
         Ok(Running {
             settings,
@@ -312,7 +313,8 @@ fn server_limits(settings: &config::Server) -> server::Limits {
     }
 }
 
-fn upstream_limits(settings: &Settings) -> upstream::Limits {
+/// Times and sizes on the way to the backend, by the settings.
+pub(crate) fn upstream_limits(settings: &Settings) -> upstream::Limits {
     upstream::Limits {
         connect: settings.upstream.connect_timeout,
         head: settings.upstream.timeout,
@@ -370,7 +372,8 @@ fn proxy_settings(settings: &Settings, reset: bool) -> anyhow::Result<proxy::Set
     })
 }
 
-fn backend(settings: &config::Upstream) -> Backend {
+/// What the settings say of the backend.
+pub(crate) fn backend(settings: &config::Upstream) -> Backend {
     let claims_count = match settings.claims_count {
         ClaimsCount::Auto => None,
         ClaimsCount::Yes => Some(true),

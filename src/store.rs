@@ -170,6 +170,17 @@ pub struct Row {
     pub ours: bool,
 }
 
+/// What is known of a job's row without asking a store that is far away.
+#[derive(Clone, Debug)]
+pub enum Known {
+    /// It is out with a worker through us.
+    Out(Box<Row>),
+    /// It has no row: no other sidecar has any, and this is none of ours.
+    No,
+    /// The store must be asked.
+    Unsure,
+}
+
 /// What ended with a row.
 #[derive(Clone, Debug)]
 pub struct Ended {
@@ -341,12 +352,35 @@ pub trait Store: std::fmt::Debug + Send + Sync {
     /// Changes a setting or a row; says whether there was anything to change.
     fn set(&self, change: Change) -> Answer<'_, bool>;
 
+    /// Makes many changes, in one step where the store can; those for which there is nothing to change do
+    /// nothing.
+    fn set_all(&self, changes: Vec<Change>) -> Answer<'_, ()> {
+        Answer::later(async move {
+            for change in changes {
+                self.set(change).await?;
+            }
+            Ok(())
+        })
+    }
+
     /// The limits that were set over HTTP, as far as this process knows. They are changed by
     /// [`Store::set`] and end by themselves.
     fn overrides(&self) -> &Overrides;
 
     /// One job's row.
     fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>>;
+
+    /// What is known of a job's row without a call. A worker may settle a job through another sidecar than
+    /// the one it has it from, so one that is unknown here may have a row as long as there are others.
+    fn known(&self, job: &str) -> Known {
+        let _ask = job;
+        Known::Unsure
+    }
+
+    /// Whether no other sidecar lives or has left rows, as far as is known.
+    fn is_alone(&self) -> bool {
+        false
+    }
 
     /// What may start under these limits, all of them together.
     fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room>;
@@ -398,6 +432,11 @@ pub trait Store: std::fmt::Debug + Send + Sync {
     /// Whether the store does not answer, and [`guard::OnStoreError`] says what happens.
     fn is_lost(&self) -> bool {
         false
+    }
+
+    /// What single policies declare for the time when the store is lost, in place of earlier ones.
+    fn declare(&self, by_policy: guard::Declared) {
+        let _never_lost = by_policy;
     }
 
     /// Held rows of siblings in a lane that are overdue or were offered (`until` in the past), and not

@@ -122,12 +122,18 @@ fn what_the_example_leaves_out_is_read_too() {
             format!("control_token = \"file:{}\"", token.path().display()),
         ),
         ("# max = 1024", "max = 1024".into()),
+        (
+            "# on_store_error = \"closed\"",
+            "on_store_error = \"closed\"".into(),
+        ),
     ] {
         assert!(text.contains(commented), "{commented}");
         text = text.replace(commented, &real);
     }
     text = text.replace("http://127", "https://127");
     let settings = Settings::parse(&text, "example").unwrap();
+    let declared = settings.store.by_policy.values();
+    assert!(declared.eq([&config::OnStoreError::Closed]));
     assert_eq!(settings.upstream.token.as_ref().unwrap().expose(), "s3cret");
     let control = settings.server.control_token.as_ref();
     assert_eq!(control.unwrap().expose(), "s3cret");

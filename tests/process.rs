@@ -47,6 +47,12 @@ mod server;
 #[path = "process/redis_fleet.rs"]
 mod redis_fleet;
 
+#[path = "process/doctor.rs"]
+mod doctor;
+
+#[path = "process/redis_doctor.rs"]
+mod redis_doctor;
+
 #[path = "stores/postgres_server.rs"]
 mod postgres_server;
 

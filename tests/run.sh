@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# All tests: units, integration, documentation. Needs Rust, a C compiler, redis-server and postgres (the
-# tests start their own); "--without redis,postgres" leaves out what needs them. The last line is
+# All tests: units, integration, documentation. Needs Rust and a C compiler. redis-server and postgres,
+# which the tests start for themselves, are fetched with apt where they are missing and that may be done;
+# else what needs them fails, unless it is left out by "--without redis,postgres". The last line is
 # "N passed, N failed".
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-skip=()
+without=" " skip=()
 while [ $# -gt 0 ]; do
     case "$1" in
         --without)
             for service in $(tr ',' ' ' <<<"${2:?--without needs a list, such as redis,postgres}"); do
+                without+="$service "
                 skip+=(--skip "$service::" --skip "${service}_")
             done
             echo "# --without $2: tests that need them are left out"
@@ -31,6 +33,20 @@ for tool in cargo cc; do
         exit 1
     fi
 done
+
+# fetch PACKAGE: installs it from the system's archive and starts nothing of it (RUNLEVEL=1).
+fetch() {
+    local apt=(env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get -qq)
+    [ "$(id -u)" -eq 0 ] || apt=(sudo -n "${apt[@]}")
+    echo "# $1 is missing: fetching it with apt"
+    "${apt[@]}" install -y --no-install-recommends "$1" >/dev/null 2>&1 && return
+    "${apt[@]}" update >/dev/null 2>&1 && "${apt[@]}" install -y --no-install-recommends "$1" >/dev/null 2>&1 ||
+        echo "# $1 cannot be fetched here: tests that need it will fail (--without leaves them out)"
+}
+case "$without" in *" redis "*) ;; *) command -v redis-server >/dev/null || fetch redis-server ;; esac
+case "$without" in *" postgres "*) ;; *) compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null ||
+    command -v initdb >/dev/null || fetch postgresql ;; esac
+
 [ -d ../shared/conformance/suites ] ||
     echo "# ../shared/conformance is missing: the tests of the official OJS cases will fail"
 

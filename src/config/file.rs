@@ -100,7 +100,11 @@ fn sections<'r>(
     let settle = settle(&mut root);
     let repairs = repairs(&mut root);
     let metrics = metrics(&mut root);
-    let (policies, bounds) = limits::policies(reading, &mut root);
+    let read = limits::policies(reading, &mut root);
+    let store = StoreSettings {
+        by_policy: read.on_store_error,
+        ..store
+    };
     root.finish();
     // Only here, so that the problems of all tables show.
     let upstream = upstream?;
@@ -114,8 +118,8 @@ fn sections<'r>(
         settle,
         repairs,
         metrics,
-        policies: Arc::new(policies),
-        bounds: Arc::new(bounds),
+        policies: Arc::new(read.policies),
+        bounds: Arc::new(read.bounds),
         warnings,
     })
 }
@@ -371,13 +375,9 @@ fn store(root: &mut Table<'_>) -> StoreSettings {
         on_store_error: table.word(
             "on_store_error",
             default.on_store_error,
-            &[
-                OnStoreError::Share,
-                OnStoreError::Closed,
-                OnStoreError::Open,
-            ]
-            .map(|mode| (mode.as_str(), mode)),
+            &OnStoreError::words(),
         ),
+        by_policy: default.by_policy,
         ca_file: readable(&mut table, "ca_file"),
     };
     table.finish();

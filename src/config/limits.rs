@@ -13,16 +13,25 @@ use crate::limit::{Key, Limits, Measure, OnLimit, Rate, Throttle};
 use crate::policy::numbers::{self, Window, Wrong};
 use crate::policy::{Accept, KeyMissing, Match, Pattern, Policy, PolicySet, QueueLimits, Template};
 use crate::pressure::FileBounds;
+use crate::store::guard::{Declared, OnStoreError};
 
 /// A policy with the places that messages point at.
 struct Written {
     policy: Policy,
     name: Range<usize>,
     key: Range<usize>,
+    on_store_error: Option<OnStoreError>,
+}
+
+/// What is read here.
+pub(super) struct Read {
+    pub(super) policies: PolicySet,
+    pub(super) bounds: FileBounds,
+    pub(super) on_store_error: Declared,
 }
 
 /// Reads and compiles all three.
-pub(super) fn policies(reading: &Reading<'_>, root: &mut Table<'_>) -> (PolicySet, FileBounds) {
+pub(super) fn policies(reading: &Reading<'_>, root: &mut Table<'_>) -> Read {
     let tables = root.tables("policy", "[[policy]] above its fields");
     let count = tables.len();
     let written: Vec<Written> = tables.into_iter().filter_map(policy).collect();
@@ -30,7 +39,15 @@ pub(super) fn policies(reading: &Reading<'_>, root: &mut Table<'_>) -> (PolicySe
     shared_keys(reading, &written);
     let policies = joined(reading, &written, written.len() == count);
     let (queues, bounds) = queues(reading, root);
-    (PolicySet::new(policies, queues, accept(root)), bounds)
+    let declared = written.iter().filter_map(|one| {
+        let mode = one.on_store_error?;
+        Some((Arc::clone(&one.policy.name), mode))
+    });
+    Read {
+        on_store_error: declared.collect(),
+        policies: PolicySet::new(policies, queues, accept(root)),
+        bounds,
+    }
 }
 
 fn accept(root: &mut Table<'_>) -> Accept {
@@ -64,6 +81,11 @@ fn policy(mut table: Table<'_>) -> Option<Written> {
         ("drop", OnLimit::Drop),
     ];
     let on_limit = table.word("on_limit", OnLimit::default(), &actions);
+    let on_store_error = table.word(
+        "on_store_error",
+        None,
+        &OnStoreError::words().map(|(word, mode)| (word, Some(mode))),
+    );
     let feedback = feedback::feedback(&mut table);
     let header = table.span.clone();
     table.finish();
@@ -86,6 +108,7 @@ fn policy(mut table: Table<'_>) -> Option<Written> {
         policy,
         name: span,
         key: key_span,
+        on_store_error,
     })
 }
 

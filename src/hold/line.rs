@@ -122,6 +122,18 @@ impl Hold {
         }
     }
 
+    /// Why jobs were refused is not to be counted on any more (a slot that ended unheard, a store that is
+    /// back): all may be asked for again.
+    pub fn ask_all(&self) {
+        let mut state = self.state();
+        for queue in state.queues.values_mut() {
+            for group in queue.groups.values_mut().flatten() {
+                group.next = Next::Ask;
+            }
+            queue.line.wake_all();
+        }
+    }
+
     /// Wakes every waiting FETCH (drain).
     pub fn wake_all(&self) {
         for queue in self.state().queues.values() {

@@ -65,14 +65,10 @@ pub(super) enum End {
 }
 
 impl State {
-    #[expect(clippy::expect_used, reason = "inserted just before")]
     pub(super) fn queue(&mut self, lane: &Lane, now: Instant) -> &mut Queue {
-        if !self.queues.contains_key(lane) {
-            self.queues
-                .insert(lane.clone(), Queue::new(&lane.queue, now));
-        }
-        // Inserted above if it was missing; `entry` would clone the lane each time.
-        self.queues.get_mut(lane).expect("the lane's queue")
+        self.queues
+            .entry_ref(lane)
+            .or_insert_with(|| Queue::new(&lane.queue, now))
     }
 
     pub(super) fn place(&mut self, held: Held, end: End) {

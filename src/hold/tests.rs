@@ -158,6 +158,9 @@ async fn a_paused_key_offers_no_prospect() {
     let held = hold.pick(&lane(1), 1, NOW).remove(0);
     hold.put_back(held, Some(refusal(Refused::Paused, Arc::from("a"))));
     assert_eq!(hold.prospect(&lane(1)).0, Prospect::default());
+    // The key had no slots while the store was lost: nothing ends that would say so.
+    hold.ask_all();
+    assert_eq!(ids(&hold.pick(&lane(1), 1, NOW)), ["a1"]);
 }
 
 #[tokio::test(start_paused = true)]

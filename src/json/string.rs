@@ -64,6 +64,15 @@ fn unit(rest: &mut Chars<'_>) -> Option<u16> {
 pub fn quote(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
+    // Ids and names hardly ever need an escape.
+    if !text
+        .bytes()
+        .any(|byte| byte < b' ' || matches!(byte, b'"' | b'\\'))
+    {
+        quoted.push_str(text);
+        quoted.push('"');
+        return quoted;
+    }
     for character in text.chars() {
         match character {
             '"' => quoted.push_str("\\\""),

@@ -181,7 +181,7 @@ impl Proxy {
     /// Looks up the jobs of a heartbeat that have no row, and takes their slots.
     pub(super) async fn adopt_named(&self, scope: u64, jobs: &[Arc<str>]) {
         for id in jobs {
-            let known = matches!(self.sidecar.store.row(id).await, Ok(Some(_)) | Err(_));
+            let known = matches!(self.sidecar.row_of(id).await, Ok(Some(_)) | Err(_));
             if known || self.sidecar.hold.has(id) || !self.sidecar.first_seen(id) {
                 continue;
             }

@@ -114,7 +114,7 @@ impl Backend {
     }
 
     /// Learns from a fresh claim: attempt 0 is only seen where claims do not count.
-    pub(super) fn saw_attempt(&self, attempt: Option<u32>) {
+    pub fn saw_attempt(&self, attempt: Option<u32>) {
         match (attempt, self.claims_count.known()) {
             (Some(0), known) if known != Some(false) => self.claims_count.learn(false),
             (Some(_), None) => self.claims_count.learn(true),
@@ -123,7 +123,7 @@ impl Backend {
     }
 
     /// Learns from the manifest's `implementation`: the two official backends that are unlike the rest.
-    pub(super) fn read_manifest(&self, text: &[u8]) {
+    pub fn read_manifest(&self, text: &[u8]) {
         let Ok(manifest) = Json::parse(text, super::DEPTH) else {
             return;
         };

@@ -153,8 +153,7 @@ impl Proxy {
         };
         // Policies that came while the backend was asked may touch what it gave.
         let all = all || self.sidecar.live().edition != live.edition;
-        let brings = live.policies.accept() != Accept::Ignore
-            && crate::json::contains(&reply.body, mirror::NEEDLE);
+        let brings = live.policies.accept() != Accept::Ignore && mirror::may_bring(&reply.body);
         if !all && !brings {
             self.passing(&wanted.body, &reply, mark);
             return Whole::Answer(self.theirs(parts, reply));
@@ -261,8 +260,8 @@ impl Proxy {
             }
             let ends = !out.is_empty() || sidecar.draining.is_cancelled() || client.has_gone();
             let left = deadline.saturating_duration_since(waited) + Duration::from_micros(EARLY);
-            let helps = prospect.is_by(sidecar.store.now().plus(job::micros(left)));
-            if ends || !helps || waited >= deadline {
+            let helps = || prospect.is_by(sidecar.store.now().plus(job::micros(left)));
+            if ends || waited >= deadline || !helps() {
                 if let Some(line) = &line {
                     sidecar.metrics.waited(line.since.elapsed());
                 }
@@ -300,7 +299,7 @@ impl Proxy {
             for lane in section
                 .lanes
                 .iter()
-                .filter(|lane| !sidecar.paused(&lane.queue))
+                .filter(|lane| sidecar.hold.holds(lane) && !sidecar.paused(&lane.queue))
             {
                 if sidecar.hold.outranked(lane) && self.may_claim(lane, section, 1).await > 0 {
                     self.claim(wanted, section, 1).await?;

@@ -90,7 +90,7 @@ impl Proxy {
         let mut own = Vec::new();
         let mut ours: BTreeMap<ClaimedFor, Group> = BTreeMap::new();
         for job in &beat.jobs {
-            match self.sidecar.store.row(job).await {
+            match self.sidecar.row_of(job).await {
                 Ok(Some(row)) if row.place == Place::Out => {
                     let group = ours
                         .entry((row.claimed.claim_id.clone(), self.lasting(beat, &row)))
@@ -147,22 +147,17 @@ impl Proxy {
         let extended = named(&reply);
         // A list that is only an echo proves nothing: those slots wait until the backend is asked.
         if !sidecar.backend.worker_liveness() {
-            for row in group
-                .rows
-                .iter()
-                .filter(|row| extended.iter().any(|id| **id == *row.claimed.job))
-            {
-                let lasts = super::job::micros(lasts);
-                let until = sidecar.store.now().plus(lasts);
-                let change = Change::Until {
-                    job: row.claimed.job.clone(),
-                    generation: row.claimed.generation,
-                    until,
-                    visibility: lasts,
-                };
-                // If the store is away the old time stands, and the backend is asked when it passes.
-                let _moved = sidecar.store.set(change).await;
-            }
+            let lasts = super::job::micros(lasts);
+            let until = sidecar.store.now().plus(lasts);
+            let is_extended = |row: &&Row| extended.iter().any(|id| **id == *row.claimed.job);
+            let renewals = group.rows.iter().filter(is_extended);
+            let renewals = renewals.map(|row| Change::Until {
+                job: row.claimed.job.clone(),
+                generation: row.claimed.generation,
+                until,
+                visibility: lasts,
+            });
+            sidecar.renew_rows(renewals.collect()).await;
         }
         Some(reply)
     }

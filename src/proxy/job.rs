@@ -221,7 +221,7 @@ pub(super) struct Seen<'a> {
 /// The limits that a job brings, whether they are accepted or not.
 pub(super) fn own(job: Json<'_>, queue: &str) -> Arc<[JobPolicy]> {
     // Most jobs bring none, and a search costs less than a walk.
-    match crate::json::contains(job.raw(), mirror::NEEDLE) {
+    match mirror::may_bring(job.raw()) {
         true => policy::own_policies(job, queue).into(),
         false => Arc::default(),
     }

@@ -5,7 +5,10 @@
 //! at enqueue the sidecar writes `meta["ojs.rate_limit.mirror"]`, and takes it out of every job it
 //! lets pass in the other direction, where `rate_limit` then reads as it was sent.
 
+use std::sync::LazyLock;
+
 use bytes::Bytes;
+use memchr::memmem::Finder;
 
 use crate::json::{Json, Splice, quote};
 
@@ -13,6 +16,20 @@ pub(crate) use crate::policy::MIRROR;
 
 /// What a search for jobs with limits of their own looks for.
 pub(crate) const NEEDLE: &str = "rate_limit";
+
+// Every reply is searched for one of these, and a search that is prepared once costs half of it.
+static BRINGS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(NEEDLE));
+static SHOWS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(MIRROR));
+
+/// Whether a text may have a job with limits of its own in it; `false` is certain.
+pub(crate) fn may_bring(text: &[u8]) -> bool {
+    BRINGS.find(text).is_some()
+}
+
+/// Whether a text may have a mirror in it; `false` is certain.
+fn may_show(text: &[u8]) -> bool {
+    SHOWS.find(text).is_some()
+}
 
 /// The member to write into `meta`: the policy as sent and where it stood, the job's own visibility
 /// timeout, and whether `meta` itself is ours.
@@ -38,7 +55,7 @@ pub(crate) fn value(
 /// A job's visibility timeout as its mirror has it, in milliseconds.
 pub(crate) fn visibility(job: Json<'_>) -> Option<u64> {
     // Most jobs have none, and a search costs less than a walk.
-    if !crate::json::contains(job.raw(), MIRROR) {
+    if !may_show(job.raw()) {
         return None;
     }
     let mirror = job.get_exact("meta")?.get_exact(MIRROR)?;
@@ -85,7 +102,7 @@ pub(crate) fn hide(job: Json<'_>, splice: &mut Splice) -> bool {
 /// A text with jobs or templates of jobs, wherever they stand in it, without their mirrors; `None`:
 /// there is nothing to hide, or it is not JSON.
 pub(crate) fn hide_all(text: &[u8]) -> Option<Vec<u8>> {
-    if !crate::json::contains(text, MIRROR) {
+    if !may_show(text) {
         return None;
     }
     let whole = Json::parse(text, super::DEPTH).ok()?;
@@ -99,7 +116,7 @@ const OWN: [&str; 5] = ["args", "meta", "result", "error", "errors"];
 
 /// Hides the mirrors of a value and of all in it; no deeper than the text was parsed.
 fn hide_inside(value: Json<'_>, splice: &mut Splice) {
-    if !crate::json::contains(value.raw(), MIRROR) {
+    if !may_show(value.raw()) {
         return;
     }
     hide(value, splice);
@@ -114,7 +131,7 @@ fn hide_inside(value: Json<'_>, splice: &mut Splice) {
 /// One job as a worker gets it.
 pub(crate) fn shown(job: Json<'_>) -> Bytes {
     let raw = job.raw();
-    if crate::json::contains(raw, MIRROR)
+    if may_show(raw)
         && let Ok(alone) = Json::parse(raw, super::DEPTH)
     {
         let mut splice = Splice::new();

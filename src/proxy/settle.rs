@@ -211,7 +211,9 @@ impl Proxy {
             return self.upstream.call(call).await;
         };
         let mut hidden = sidecar.hold.hide(&job);
-        let row = sidecar.store.row(&job).await.ok().flatten();
+        let known = sidecar.row_of(&job).await;
+        let without_row = matches!(known, Ok(None));
+        let row = known.ok().flatten();
         if row.as_ref().is_some_and(|row| row.place == Place::Held) {
             hidden |= sidecar.hide_there(&job, true).await;
         }
@@ -251,7 +253,12 @@ impl Proxy {
         };
         if over {
             sidecar.hold.forget(&job);
-            sidecar.end(&job, None).await;
+            // What is not limited costs no call more.
+            if without_row && sidecar.store.is_shared() {
+                sidecar.note_end(&job);
+            } else {
+                sidecar.end(&job, None).await;
+            }
         } else if hidden {
             sidecar.show(&job).await;
         }

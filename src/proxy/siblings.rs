@@ -17,7 +17,7 @@ use crate::hold::{Held, Lane};
 use crate::json::Json;
 use crate::limit::{Limited, Limits, OnLimit, Timestamp};
 use crate::metrics::Event;
-use crate::store::{Change, Claimed, Row, Wake};
+use crate::store::{Change, Claimed, Known, Row, StoreError, Wake};
 
 /// The most held jobs that are taken over for one FETCH.
 const AT_ONCE: usize = 16;
@@ -86,7 +86,7 @@ impl Proxy {
                 Wake::Paused { queue, paused } => sidecar.heard_of_pause(&queue, paused),
                 Wake::All => {
                     sidecar.read_pauses().await;
-                    sidecar.hold.wake_all();
+                    sidecar.hold.ask_all();
                 }
             }
         }
@@ -194,6 +194,15 @@ impl Sidecar {
         let claims: Vec<&Claimed> = held.iter().map(|held| &held.claimed).collect();
         // While the store is away nothing starts either; the question of a start makes the row then.
         drop(self.store.take(&claims, 0).await);
+    }
+
+    /// A job's row. The store is asked only where the job may have one that is not known here.
+    pub(super) async fn row_of(&self, job: &str) -> Result<Option<Row>, StoreError> {
+        match self.store.known(job) {
+            Known::Out(row) => Ok(Some(*row)),
+            Known::No if !self.hold.has(job) => Ok(None),
+            _ => self.store.row(job).await,
+        }
     }
 
     /// A sibling had to do with a row of ours: the hold does as the row says.
@@ -329,15 +338,13 @@ impl Sidecar {
     }
 
     /// Offers a held job to siblings. It stays ours until one takes it.
-    pub(super) async fn offer(&self, claimed: &Claimed) {
-        let offer = Change::Until {
+    pub(super) fn offer(claimed: &Claimed) -> Change {
+        Change::Until {
             job: claimed.job.clone(),
             generation: claimed.generation,
             until: Timestamp(0),
             visibility: claimed.visibility,
-        };
-        // If the store is away the row is offered when it is overdue.
-        drop(self.store.set(offer).await);
+        }
     }
 
     /// Offers all held jobs, and waits a while for siblings to take them.
@@ -345,9 +352,9 @@ impl Sidecar {
         if self.store.siblings() == 0 {
             return;
         }
-        for (claimed, _) in self.hold.proofs() {
-            self.offer(&claimed).await;
-        }
+        let held = self.hold.proofs();
+        let offers = held.iter().map(|(claimed, _)| Sidecar::offer(claimed));
+        self.renew_rows(offers.collect()).await;
         let patience = Instant::now() + OFFER;
         while !self.hold.proofs().is_empty() && Instant::now() < patience {
             tokio::time::sleep(Duration::from_millis(50)).await;

@@ -21,6 +21,8 @@ const EVERY: Duration = Duration::from_millis(500);
 const PAUSED_FOR: Duration = Duration::from_secs(5);
 /// Jobs in one heartbeat of ours, rows looked at in one go.
 const AT_ONCE: usize = 256;
+/// So many slots are asked about before they are renewed together.
+const ASKED_AT_ONCE: usize = 32;
 /// How many times in a row a backend may fail to say whether a job is over before its slot ends: one
 /// more visibility.
 const UNASKED: u32 = 1;
@@ -214,26 +216,42 @@ impl Proxy {
         let Ok(rows) = self.sidecar.store.due(AT_ONCE).await else {
             return;
         };
-        for row in rows {
-            match row.place {
-                Place::Held if self.sidecar.hold.has(&row.claimed.job) => {
-                    match self.sidecar.offers(&row.claimed) {
-                        true if row.until == Timestamp(0) => {}
-                        true => self.sidecar.offer(&row.claimed).await,
-                        false => self.look_later(&row).await,
-                    }
+        let (held, out): (Vec<Row>, Vec<Row>) =
+            rows.into_iter().partition(|row| row.place == Place::Held);
+        // First, for it needs no word of the backend: siblings take over what is late.
+        self.look_after_held(&held).await;
+        for some in out.chunks(ASKED_AT_ONCE) {
+            let mut later = Vec::new();
+            for row in some {
+                if self.still_out(row, unasked).await {
+                    later.push(self.look_later(row));
                 }
-                Place::Held => {
-                    self.sidecar
-                        .end(&row.claimed.job, Some(row.claimed.generation))
-                        .await;
-                }
-                Place::Out => self.ask_about(&row, unasked).await,
             }
+            self.sidecar.renew_rows(later).await;
         }
     }
 
-    async fn ask_about(&self, row: &Row, unasked: &mut HashMap<Arc<str>, u32>) {
+    async fn look_after_held(&self, rows: &[Row]) {
+        let mut later = Vec::new();
+        for row in rows {
+            let claimed = &row.claimed;
+            if !self.sidecar.hold.has(&claimed.job) {
+                self.sidecar
+                    .end(&claimed.job, Some(claimed.generation))
+                    .await;
+                continue;
+            }
+            match self.sidecar.offers(claimed) {
+                true if row.until == Timestamp(0) => {}
+                true => later.push(Sidecar::offer(claimed)),
+                false => later.push(self.look_later(row)),
+            }
+        }
+        self.sidecar.renew_rows(later).await;
+    }
+
+    /// Whether the job still has its slots; else they end.
+    async fn still_out(&self, row: &Row, unasked: &mut HashMap<Arc<str>, u32>) -> bool {
         let claimed = &row.claimed;
         let over = match self
             .still_active(claimed.scope, &claimed.job, Some(claimed.attempt))
@@ -259,12 +277,11 @@ impl Proxy {
             {
                 self.sidecar.metrics.count(Event::SlotReclaimed);
             }
-        } else {
-            self.look_later(row).await;
         }
+        !over
     }
 
-    async fn look_later(&self, row: &Row) {
+    fn look_later(&self, row: &Row) -> Change {
         let claimed = &row.claimed;
         // Still running past its deadline happens for as long as the backend has not noticed, which is
         // soon: a look every second costs little and frees the slot in time.
@@ -275,18 +292,24 @@ impl Proxy {
             // Siblings must see that nobody looks after it while the claim lasts.
             Place::Held => claimed.visibility / 3,
         };
-        let change = Change::Until {
+        Change::Until {
             job: claimed.job.clone(),
             generation: claimed.generation,
             until: self.sidecar.store.now().plus(wait),
             visibility: claimed.visibility,
-        };
-        // If the store is away the row is overdue still, and is looked at again.
-        let _moved = self.sidecar.store.set(change).await;
+        }
     }
 }
 
 impl Sidecar {
+    /// Moves the times of rows, all in one call.
+    pub(super) async fn renew_rows(&self, rows: Vec<Change>) {
+        if !rows.is_empty() {
+            // If the store is away they are overdue when their old times pass, and are looked at then.
+            let _moved = self.store.set_all(rows).await;
+        }
+    }
+
     /// Whether nothing limited is out with workers through us.
     pub async fn quiet(&self) -> bool {
         matches!(self.store.count(Place::Out).await, Ok(0))

@@ -135,6 +135,8 @@ impl Reload {
             return Outcome::Refused(vec!["upstream.token"]);
         };
         // Nothing can fail from here on.
+        let declared = settings.store.by_policy.clone();
+        self.0.sidecar.store().declare(declared);
         let last = self.0.sidecar.publish(next, Arc::clone(&settings.policies));
         running.retired.push(last);
         running.settings = Arc::new(settings);

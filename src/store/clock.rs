@@ -52,7 +52,7 @@ impl Clock {
 pub(super) struct ServerClock {
     /// What the server is told to go by, in tests.
     pub(super) given: Option<Clock>,
-    own: Clock,
+    pub(super) own: Clock,
     /// Microseconds from ours to the server's.
     ahead: AtomicI64,
     /// How sure that is: the round trip of the answer it is from, and when that was.

@@ -13,15 +13,21 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::Notify;
+
 use super::memory::MemoryStore;
 use super::{
-    Answer, Change, Claimed, Clock, Ended, Gen, Number, Overrides, Place, Room, Row, Step, Store,
-    StoreError, Usage, Verdict, Wake,
+    Answer, Change, Claimed, Clock, Ended, Gen, Known, Number, Overrides, Place, Room, Row, Step,
+    Store, StoreError, Usage, Verdict, Wake,
 };
-use crate::limit::{Key, Limited, Limits, Rate, Space, Throttle, Timestamp, WindowKind};
+use crate::limit::{
+    Key, Limited, Limits, OnLimit, Rate, Refusal, Space, Strategy, Throttle, Timestamp, WindowKind,
+};
 
 /// So many failures in a row are a loss.
 const FAILURES: u32 = 2;
+/// When a job is asked for again of which a limit is closed, in microseconds.
+const AGAIN: u64 = 500_000;
 /// More ends than this are not remembered for the store's return; the rows are overdue some time.
 const MOST_ENDED: usize = 10_000;
 
@@ -39,6 +45,16 @@ pub enum OnStoreError {
 }
 
 impl OnStoreError {
+    /// All of them with their words.
+    pub fn words() -> [(&'static str, OnStoreError); 3] {
+        let all = [
+            OnStoreError::Share,
+            OnStoreError::Closed,
+            OnStoreError::Open,
+        ];
+        all.map(|mode| (mode.as_str(), mode))
+    }
+
     /// The word of the config.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -49,12 +65,18 @@ impl OnStoreError {
     }
 }
 
+/// What single policies declare, by their names.
+pub type Declared = HashMap<Arc<str>, OnStoreError>;
+
 /// Any store that may be lost, guarded.
 #[derive(Debug)]
 pub struct Guard {
     inner: Arc<dyn Store>,
     mode: OnStoreError,
+    declared: Arc<Mutex<Declared>>,
     state: Mutex<State>,
+    /// The store is back: what was refused meanwhile may be asked for again.
+    back: Notify,
 }
 
 #[derive(Default, Debug)]
@@ -83,6 +105,8 @@ struct Lost {
     /// How many slots of each key we had.
     slots: HashMap<(Space, Key), u32>,
     mode: OnStoreError,
+    /// What single policies declare; `None`: nobody is asked, all is closed.
+    declared: Option<Arc<Mutex<Declared>>>,
     /// What ended since.
     ended: Mutex<Vec<(Arc<str>, Gen)>>,
 }
@@ -93,7 +117,9 @@ impl Guard {
         Guard {
             inner,
             mode,
+            declared: Arc::default(),
             state: Mutex::default(),
+            back: Notify::new(),
         }
     }
 
@@ -120,12 +146,12 @@ impl Guard {
         state.failures += 1;
         state.suspect = true;
         if state.lost.is_none() && state.failures >= FAILURES {
-            let mode = match state.known {
-                true => self.mode,
+            let (mode, declared) = match state.known {
+                true => (self.mode, Some(Arc::clone(&self.declared))),
                 // What others do is not known.
-                false => OnStoreError::Closed,
+                false => (OnStoreError::Closed, None),
             };
-            let lost = Lost::new(&*self.inner, state.own.values(), mode);
+            let lost = Lost::new(&*self.inner, state.own.values(), mode, declared);
             tracing::error!(
                 %error,
                 mode = mode.as_str(),
@@ -182,6 +208,7 @@ impl Guard {
         (state.suspect, state.failures, state.known) = (false, 0, true);
         if state.lost.take().is_some() {
             tracing::info!(rows = rows.len(), ended = ended.len(), "the store is back");
+            self.back.notify_one();
         }
         Ok(())
     }
@@ -270,11 +297,13 @@ impl State {
         match change {
             Change::Until {
                 job,
+                generation,
                 until,
                 visibility,
-                ..
             } => {
-                if let Some(row) = self.own.get_mut(job) {
+                if let Some(row) = self.own.get_mut(job)
+                    && row.claimed.generation == *generation
+                {
                     (row.until, row.claimed.visibility) = (*until, *visibility);
                 }
             }
@@ -301,7 +330,12 @@ impl State {
 }
 
 impl Lost {
-    fn new<'a>(store: &dyn Store, own: impl Iterator<Item = &'a Row>, mode: OnStoreError) -> Lost {
+    fn new<'a>(
+        store: &dyn Store,
+        own: impl Iterator<Item = &'a Row>,
+        mode: OnStoreError,
+        declared: Option<Arc<Mutex<Declared>>>,
+    ) -> Lost {
         let mut slots: HashMap<(Space, Key), u32> = HashMap::new();
         let local = MemoryStore::on(Clock::new(store.now().0));
         for row in own.filter(|row| row.place == Place::Out) {
@@ -319,6 +353,7 @@ impl Lost {
             sidecars: u32::try_from(store.siblings()).unwrap_or(u32::MAX - 1) + 1,
             slots,
             mode,
+            declared,
             ended: Mutex::default(),
         }
     }
@@ -334,19 +369,44 @@ impl Lost {
         ))
     }
 
+    /// What happens under the limits of a policy.
+    fn mode_of(&self, limited: &Limited) -> OnStoreError {
+        let Some(declared) = &self.declared else {
+            return self.mode;
+        };
+        let declared = declared.lock().unwrap_or_else(PoisonError::into_inner);
+        declared.get(&limited.policy).copied().unwrap_or(self.mode)
+    }
+
+    /// Which of a job's limits lets nothing start.
+    fn closing(&self, limited: &[Limited]) -> Option<usize> {
+        let closed = |one: &Limited| self.mode_of(one) == OnStoreError::Closed;
+        limited.iter().position(closed)
+    }
+
     async fn take(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
-        if self.mode == OnStoreError::Closed {
+        let closing: Vec<Option<usize>> = (asks.iter())
+            .map(|ask| self.closing(&ask.limited))
+            .collect();
+        if closing.iter().all(Option::is_some) {
             return self.closed();
         }
-        let asks: Vec<Claimed> = asks
-            .iter()
-            .map(|ask| Claimed {
+        let open: Vec<Claimed> = (asks.iter().zip(&closing))
+            .filter(|(_, closing)| closing.is_none())
+            .map(|(ask, _)| Claimed {
                 limited: self.limits(&ask.limited).into(),
                 ..(*ask).clone()
             })
             .collect();
-        let asks: Vec<&Claimed> = asks.iter().collect();
-        self.local.take(&asks, want).await
+        let open: Vec<&Claimed> = open.iter().collect();
+        let mut verdicts = self.local.take(&open, want).await?.into_iter();
+        let later = self.local.now().plus(AGAIN);
+        let each = closing.into_iter().map(|closing| match closing {
+            Some(which) => refused(which, later),
+            // There is one for each that was asked.
+            None => verdicts.next().unwrap_or(Verdict::Unasked),
+        });
+        Ok(each.collect())
     }
 
     async fn end(&self, job: &str, generation: Option<Gen>) -> Result<Option<Ended>, StoreError> {
@@ -362,15 +422,15 @@ impl Lost {
     }
 
     async fn room(&self, limited: &[Limited]) -> Result<Room, StoreError> {
-        match self.mode {
-            OnStoreError::Closed => self.closed(),
-            _ => self.local.room(&self.limits(limited)).await,
+        match self.closing(limited) {
+            Some(_) => self.closed(),
+            None => self.local.room(&self.limits(limited)).await,
         }
     }
 
     /// Our part of the limits.
     fn limits(&self, limited: &[Limited]) -> Vec<Limited> {
-        let part = |one: &Limited| match self.mode {
+        let part = |one: &Limited| match self.mode_of(one) {
             OnStoreError::Open => Limits::default(),
             _ => {
                 let key = (one.space, one.key.clone());
@@ -383,6 +443,22 @@ impl Lost {
             ..one.clone()
         });
         parts.collect()
+    }
+}
+
+/// A limit of this job is closed; others may start meanwhile.
+fn refused(which: usize, later: Timestamp) -> Verdict {
+    Verdict::Refused {
+        which,
+        why: Refusal {
+            strategy: Strategy::Shut,
+            limit: 0,
+            current: 0,
+            at: Some(later),
+            slot: false,
+        },
+        at: Some(later),
+        action: OnLimit::Wait,
     }
 }
 
@@ -442,8 +518,18 @@ impl Store for Guard {
     fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>> {
         Answer::later(async move {
             let there = self.inner.claimed(claims);
-            self.ask(there, async |lost| lost.local.claimed(claims).await)
-                .await
+            let over = self
+                .ask(there, async |lost| lost.local.claimed(claims).await)
+                .await?;
+            let mut state = self.state();
+            for row in &over {
+                let job = &row.claimed.job;
+                let same = |own: &Row| own.claimed.generation == row.claimed.generation;
+                if state.own.get(job).is_some_and(same) {
+                    state.own.remove(job);
+                }
+            }
+            Ok(over)
         })
     }
 
@@ -515,6 +601,17 @@ impl Store for Guard {
         })
     }
 
+    fn set_all(&self, changes: Vec<Change>) -> Answer<'_, ()> {
+        Answer::later(async move {
+            let there = self.inner.set_all(changes.clone());
+            let here = async |lost: &Lost| lost.local.set_all(changes.clone()).await;
+            self.ask(there, here).await?;
+            let mut state = self.state();
+            changes.iter().for_each(|change| state.changed(change));
+            Ok(())
+        })
+    }
+
     fn overrides(&self) -> &Overrides {
         self.inner.overrides()
     }
@@ -525,6 +622,19 @@ impl Store for Guard {
             self.ask(there, async |lost| lost.local.row(job).await)
                 .await
         })
+    }
+
+    fn known(&self, job: &str) -> Known {
+        let state = self.state();
+        let in_doubt = state.suspect || !state.known || state.doubt.contains_key(job);
+        if in_doubt || state.lost.is_some() {
+            return Known::Unsure;
+        }
+        match state.own.get(job) {
+            Some(row) if row.place == Place::Out => Known::Out(Box::new(row.clone())),
+            None if self.inner.is_alone() => Known::No,
+            _ => Known::Unsure,
+        }
     }
 
     fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room> {
@@ -564,6 +674,11 @@ impl Store for Guard {
         })
     }
 
+    fn declare(&self, by_policy: Declared) {
+        let mut declared = self.declared.lock().unwrap_or_else(PoisonError::into_inner);
+        *declared = by_policy;
+    }
+
     fn pause<'a>(&'a self, queue: &'a str, paused: bool) -> Answer<'a, ()> {
         Answer::later(async move {
             let there = self.inner.pause(queue, paused);
@@ -596,7 +711,10 @@ impl Store for Guard {
 
     fn wake(&self) -> Pin<Box<dyn Future<Output = Wake> + Send + '_>> {
         Box::pin(async {
-            let wake = self.inner.wake().await;
+            let wake = tokio::select! {
+                wake = self.inner.wake() => wake,
+                () = self.back.notified() => Wake::All,
+            };
             if let Wake::Row { job } = &wake
                 && let Ok(row) = self.inner.row(job).await
                 && row.is_none_or(|row| !row.ours)

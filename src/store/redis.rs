@@ -5,11 +5,12 @@
 //! itself. Whatever goes wrong with a call it ends within the timeout, and the next one makes a new
 //! connection if there is none.
 
+mod inspect;
 mod link;
 mod target;
 mod wire;
 
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -25,10 +26,14 @@ use super::{
 use crate::limit::{Key, KeyState, Limited, Limits, Space, Timestamp};
 use link::{Failed, Link};
 
+pub use inspect::{Inspection, Kept};
 pub use target::{BadUrl, Target};
 
 /// How often a sidecar says that it lives, in microseconds. Others take it for gone after 5 s.
 const BEAT: u64 = 2_000_000;
+
+/// The most rows that are changed in one call: the server does nothing else meanwhile.
+const AT_ONCE: usize = 256;
 
 /// What a store on Redis is told.
 #[derive(Clone, Debug)]
@@ -56,6 +61,8 @@ pub struct RedisStore {
     /// Which edition of the overrides that is; below zero: none was read yet.
     edition: AtomicI64,
     siblings: AtomicUsize,
+    /// Whether no other is known, dead ones that left rows included.
+    alone: AtomicBool,
     /// When the next beat is due, and before which time no row of ours is, by the store's clock.
     beat_at: AtomicU64,
     due_from: AtomicU64,
@@ -100,6 +107,21 @@ impl Scripts {
     }
 }
 
+impl Scripts {
+    fn all(&self) -> [&Script; 8] {
+        [
+            &self.take,
+            &self.back,
+            &self.end,
+            &self.due,
+            &self.set,
+            &self.look,
+            &self.number,
+            &self.join,
+        ]
+    }
+}
+
 impl std::fmt::Debug for Scripts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("scripts")
@@ -131,6 +153,7 @@ impl RedisStore {
             overrides: Overrides::default(),
             edition: AtomicI64::new(-1),
             siblings: AtomicUsize::new(0),
+            alone: AtomicBool::new(false),
             beat_at: AtomicU64::new(0),
             due_from: AtomicU64::new(0),
             news: tokio::sync::Mutex::new(news),
@@ -212,19 +235,30 @@ impl RedisStore {
                 Ok(told)
             }
             Ok(other) => Err(self.failed(&format!("it answers {other:?}"))),
-            Err(Failed::Store(error)) => Err(error),
-            Err(Failed::Said(code, whole)) => Err(match code.as_str() {
-                "WIPED" => StoreError::Wiped,
-                "LATE" => StoreError::Timeout,
-                "NOPERM" | "NOAUTH" | "WRONGPASS" => {
-                    StoreError::Unusable(format!("{whole}; {}", self.link.needs()))
-                }
-                "FOREIGN" | "WRONGTYPE" => StoreError::Unusable(format!(
-                    "{whole}: something else is under {}*; another store.namespace helps",
-                    self.prefix
-                )),
-                _ => StoreError::Unavailable(whole),
-            }),
+            Err(failed) => Err(self.refused(failed)),
+        }
+    }
+
+    fn refused(&self, failed: Failed) -> StoreError {
+        let (code, whole) = match failed {
+            Failed::Store(error) => return error,
+            Failed::Said(code, whole) => (code, whole),
+        };
+        match code.as_str() {
+            "WIPED" => StoreError::Wiped,
+            "LATE" => StoreError::Timeout,
+            "NOPERM" | "NOAUTH" | "WRONGPASS" => {
+                StoreError::Unusable(format!("{whole}; {}", self.link.needs()))
+            }
+            "FOREIGN" | "WRONGTYPE" => StoreError::Unusable(format!(
+                "{whole}: something else is under {}*; another store.namespace helps",
+                self.prefix
+            )),
+            // What a script may not do has no code of its own.
+            _ if whole.contains("executing the script can't") => {
+                StoreError::Unusable(format!("{whole}; {}", self.link.needs()))
+            }
+            _ => StoreError::Unavailable(whole),
         }
     }
 
@@ -280,6 +314,12 @@ impl RedisStore {
     /// A row of ours is due then.
     fn due_at(&self, at: Timestamp) {
         self.due_from.fetch_min(at.0, Ordering::AcqRel);
+    }
+
+    /// There may be others; the next beat tells.
+    fn look_around(&self) {
+        self.alone.store(false, Ordering::Relaxed);
+        self.beat_at.store(0, Ordering::Relaxed);
     }
 
     /// The states of keys, and the time at which they were read.
@@ -350,13 +390,14 @@ impl RedisStore {
                 to.arg(max.min(10_000));
             })
             .await?;
-        let numbers: Option<Vec<i64>> = told.iter().take(4).map(wire::int).collect();
-        let Some([now, live, first, edition]) = numbers.as_deref() else {
+        let numbers: Option<Vec<i64>> = told.iter().take(5).map(wire::int).collect();
+        let Some([now, live, others, first, edition]) = numbers.as_deref() else {
             return Err(self.strange(&told));
         };
         let now = wire::read_time(*now);
         self.siblings
             .store(usize::try_from(*live).unwrap_or(0), Ordering::Relaxed);
+        self.alone.store(*others == 0, Ordering::Relaxed);
         self.beat_at.store(now.plus(BEAT).0, Ordering::Relaxed);
         self.due_from
             .store(wire::read_time(*first).0, Ordering::Release);
@@ -364,7 +405,7 @@ impl RedisStore {
             let epoch = self.epoch().clone().unwrap_or_default();
             self.reload(&epoch).await?;
         }
-        let lanes = told.get(4).and_then(wire::list).unwrap_or_default();
+        let lanes = told.get(5).and_then(wire::list).unwrap_or_default();
         for lane in lanes {
             let text = format!("\noffered\n{}", wire::text(lane).unwrap_or_default());
             let data = vec![Value::Nil, Value::BulkString(text.into_bytes())];
@@ -372,7 +413,7 @@ impl RedisStore {
             // The receiver is in this very store.
             let _received = self.told.send(PushInfo { kind, data });
         }
-        self.rows(told.get(5..).unwrap_or_default())
+        self.rows(told.get(6..).unwrap_or_default())
     }
 
     async fn change(&self, change: Change) -> Result<bool, StoreError> {
@@ -397,12 +438,36 @@ impl RedisStore {
         Ok(done)
     }
 
+    async fn change_all(&self, changes: &[Change]) -> Result<(), StoreError> {
+        let now = self.now();
+        for change in changes {
+            if let Change::Until { until, .. } = change {
+                self.due_at(*until);
+            } else {
+                // What has effects here too is rare, and goes by itself.
+                self.change(change.clone()).await?;
+            }
+        }
+        let renewals = changes
+            .iter()
+            .filter(|change| matches!(change, Change::Until { .. }));
+        let write = |to: &mut Cmd| {
+            to.arg("all").arg(renewals.clone().count());
+            renewals.for_each(|change| write_change(to, change, now));
+        };
+        self.run(&self.scripts.set, write).await?;
+        Ok(())
+    }
+
     /// What a message of a sibling says; `None`: nothing for the caller.
     async fn heard(&self, info: PushInfo) -> Option<Wake> {
         match info.kind {
             PushKind::Message => {}
             // What was said in between was not heard.
-            PushKind::Disconnection | PushKind::Subscribe => return Some(Wake::All),
+            PushKind::Disconnection | PushKind::Subscribe => {
+                self.look_around();
+                return Some(Wake::All);
+            }
             _ => return None,
         }
         let mut lines = wire::text(info.data.get(1)?)?.split('\n');
@@ -418,6 +483,10 @@ impl RedisStore {
                 let lane = lines.collect::<Vec<_>>().join("\n");
                 let (scope, queue) = wire::read_lane(&lane)?;
                 Some(Wake::Offered { scope, queue })
+            }
+            "joined" => {
+                self.look_around();
+                None
             }
             "paused" => {
                 let paused = lines.next()? == "1";
@@ -574,6 +643,15 @@ impl Store for RedisStore {
         Answer::later(self.change(change))
     }
 
+    fn set_all(&self, changes: Vec<Change>) -> Answer<'_, ()> {
+        Answer::later(async move {
+            for some in changes.chunks(AT_ONCE) {
+                self.change_all(some).await?;
+            }
+            Ok(())
+        })
+    }
+
     fn overrides(&self) -> &Overrides {
         &self.overrides
     }
@@ -670,6 +748,10 @@ impl Store for RedisStore {
             self.run(&self.scripts.set, write).await?;
             Ok(())
         })
+    }
+
+    fn is_alone(&self) -> bool {
+        self.alone.load(Ordering::Relaxed)
     }
 
     fn siblings(&self) -> usize {

@@ -14,6 +14,9 @@ pub struct Ledger {
     out: AtomicUsize,
     pub most: AtomicUsize,
     done: Mutex<BTreeSet<String>>,
+    /// When workers got jobs, and how long the slowest ACK took.
+    pub starts: Mutex<Vec<Instant>>,
+    pub slowest: Mutex<Duration>,
 }
 
 impl Ledger {
@@ -24,10 +27,15 @@ impl Ledger {
             assert!(Instant::now() < deadline, "not done in a minute");
             for job in fetch(to, "q", 1, worker).jobs() {
                 let out = self.out.fetch_add(1, Ordering::SeqCst) + 1;
+                self.starts.lock().unwrap().push(Instant::now());
                 self.most.fetch_max(out, Ordering::SeqCst);
                 std::thread::sleep(Duration::from_millis(5));
                 self.out.fetch_sub(1, Ordering::SeqCst);
+                let sent = Instant::now();
                 assert_eq!(ack(to, &job, worker).status, 200);
+                let mut slowest = self.slowest.lock().unwrap();
+                *slowest = sent.elapsed().max(*slowest);
+                drop(slowest);
                 assert!(self.done.lock().unwrap().insert(job), "a job came twice");
             }
         }

@@ -10,7 +10,7 @@ use ojs_throttle::backend::{EventKind, Lax};
 use serde_json::json;
 
 use crate::hole::Hole;
-use crate::http::{ack, ask, enqueue, fetch};
+use crate::http::{ack, ask, enqueue, fetch, heartbeat};
 use crate::ledger::Ledger;
 use crate::rig::{Backend, Sidecar, config, until};
 use crate::server::Server;
@@ -55,6 +55,56 @@ fn three_sidecars_have_one_budget() {
     });
     assert_eq!(ledger.most.load(Ordering::SeqCst), 2);
     know_each_other(&sidecars, 2.0);
+}
+
+/// How many scripts the store has run.
+fn calls(store: &Server) -> u64 {
+    let told = told(store, "INFO commandstats");
+    let line = told
+        .lines()
+        .find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+}
+
+/// Enqueues, fetches, extends and acknowledges jobs of a queue, and says how many scripts that took.
+fn calls_for(jobs: usize, queue: &str, to: SocketAddr, store: &Server) -> u64 {
+    let before = calls(store);
+    for _ in 0..jobs {
+        enqueue(to, queue, json!({}));
+        let job = fetch(to, queue, 1, "w").jobs().remove(0);
+        assert_eq!(heartbeat(to, &[&job], "w").status, 200);
+        assert_eq!(ack(to, &job, "w").status, 200);
+    }
+    calls(store) - before
+}
+
+#[test]
+fn what_is_not_limited_costs_no_store_call() {
+    let (backend, store) = (Backend::start(Lax::redis()), Server::start());
+    let one = sidecar(&backend, &store, "", TWO);
+    // The sidecar's own beat may fall among them; at first it does not know yet that it is alone.
+    let calls = until("it knows that it is alone", || {
+        let calls = calls_for(20, "free", one.data, &store);
+        (calls < 10).then_some(calls)
+    });
+    eprintln!("20 jobs of an unlimited queue: {calls} scripts");
+    let limited = calls_for(20, "q", one.data, &store);
+    eprintln!("20 jobs of a limited queue: {limited} scripts");
+    // Those of another sidecar may be settled here.
+    let other = sidecar(&backend, &store, "", TWO);
+    enqueue(other.data, "q", json!({}));
+    enqueue(other.data, "q", json!({}));
+    let jobs = fetch(other.data, "q", 2, "w").jobs();
+    assert_eq!(jobs.len(), 2);
+    for job in &jobs {
+        assert_eq!(ack(one.data, job, "w").status, 200);
+    }
+    enqueue(other.data, "q", json!({}));
+    assert_eq!(
+        fetch(other.data, "q", 1, "w").jobs().len(),
+        1,
+        "their slots are free"
+    );
 }
 
 #[test]
@@ -130,6 +180,96 @@ fn a_redis_that_is_killed_is_no_way_past_a_limit() {
         }
     });
     assert!(ledger.most.load(Ordering::SeqCst) <= 2);
+}
+
+/// The most starts in any stretch of this length that lies between the two times.
+fn most_within(starts: &[Instant], length: Duration, from: Instant, to: Instant) -> usize {
+    let inside: Vec<Instant> = starts
+        .iter()
+        .copied()
+        .filter(|at| (from..to).contains(at))
+        .collect();
+    let count = |first: &Instant| {
+        inside
+            .iter()
+            .filter(|at| *at >= first && **at < *first + length)
+            .count()
+    };
+    inside.iter().map(count).max().unwrap_or(0)
+}
+
+#[test]
+fn a_store_behind_a_black_hole_is_cut_off_and_comes_back_without_a_burst() {
+    let (backend, store) = (Backend::start(Lax::redis()), Server::start());
+    let hole = Hole::before(SocketAddr::from(([127, 0, 0, 1], store.port)));
+    let policy = format!("{TWO}rate = {{ limit = 20, period = \"1s\" }}\n");
+    let sidecars = [(); 2].map(|()| {
+        let rest = format!(
+            "{policy}\n[store]\nurl = \"redis://{}\"\ntimeout = \"200ms\"\n",
+            hole.addr
+        );
+        Sidecar::run(&config(backend.addr, "", &rest))
+    });
+    know_each_other(&sidecars, 1.0);
+    const JOBS: usize = 150;
+    for _ in 0..JOBS {
+        enqueue(backend.addr, "q", json!({}));
+    }
+    let ledger = Ledger::default();
+    let lost = |sidecar: &Sidecar| sidecar.metric("ojs_throttle_store_up") < 0.5;
+    let (begun, cut, healed) = std::thread::scope(|threads| {
+        let begun = Instant::now();
+        for sidecar in &sidecars {
+            for worker in 0..2 {
+                let (ledger, to) = (&ledger, sidecar.data);
+                threads.spawn(move || ledger.work(to, &format!("w{to}-{worker}"), JOBS));
+            }
+        }
+        until("a part is done", || (ledger.done() >= 40).then_some(()));
+        let cut = Instant::now();
+        hole.swallow();
+        until("both know that it is lost", || {
+            sidecars.iter().all(lost).then_some(())
+        });
+        eprintln!("declared lost after {:?}", cut.elapsed());
+        // As long as a network may be away; nothing is waited for.
+        std::thread::sleep(Duration::from_secs(2));
+        hole.heal();
+        until("both have it back", || {
+            (!sidecars.iter().any(lost)).then_some(())
+        });
+        (begun, cut, Instant::now())
+    });
+    let end = Instant::now();
+    assert_eq!(
+        ledger.most.load(Ordering::SeqCst).max(2),
+        2,
+        "P1, all the time"
+    );
+    let starts = ledger.starts.lock().unwrap();
+    assert_eq!(starts.len(), JOBS, "each once");
+    // A window as workers see it is shorter by what a delivery may take.
+    let (seen, period) = (Duration::from_millis(700), Duration::from_secs(1));
+    let within = |from, to| most_within(&starts, seen, from, to);
+    let (before, during, after) = (
+        within(begun, cut),
+        within(cut + period, healed),
+        within(healed + period, end),
+    );
+    eprintln!("most starts in {seen:?}: {before} before, {during} during, {after} after");
+    eprintln!("slowest ACK {:?}", ledger.slowest.lock().unwrap());
+    assert!(before <= 20 && during <= 20 && after <= 20, "P2");
+    assert!(
+        within(begun, end) <= 40,
+        "an edge is no more than a window that starts empty"
+    );
+    for sidecar in &sidecars {
+        for line in ["the store is lost", "the store is back"] {
+            let lines = sidecar.lines();
+            let said = lines.iter().filter(|text| text.contains(line)).count();
+            assert_eq!(said, 1, "{line}: {}", sidecar.log());
+        }
+    }
 }
 
 /// A job that one sidecar holds, and the other that is to hand it out.

@@ -82,6 +82,21 @@ async fn a_share_is_the_slots_that_were_ours() {
     assert!(!starts(&rig.guard, "e").await.unwrap());
 }
 
+/// Who had no slots at the loss has none to hear of when the store is back.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_back_wakes_all() {
+    let rig = rig(OnStoreError::Share);
+    assert!(starts(&rig.guard, "gone").await.unwrap());
+    assert!(rig.guard.end("gone", None).await.unwrap().is_some());
+    lose(&rig).await;
+    assert!(!starts(&rig.guard, "a").await.unwrap(), "no slot was ours");
+    rig.faulty.standing(None);
+    let (woken, due) = tokio::join!(rig.guard.wake(), rig.guard.due(9));
+    assert!(due.is_ok());
+    assert_eq!(woken, Wake::All);
+    assert!(starts(&rig.guard, "a").await.unwrap());
+}
+
 #[tokio::test(start_paused = true)]
 async fn closed_starts_nothing_and_open_everything() {
     let closed = rig(OnStoreError::Closed);
@@ -95,6 +110,56 @@ async fn closed_starts_nothing_and_open_everything() {
     for n in 0..5 {
         assert!(starts(&open.guard, &format!("{n}")).await.unwrap());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_policy_is_answered_as_it_declares() {
+    let rig = rig(OnStoreError::Share);
+    let of = |job: &str, policy: &str| {
+        let mut claimed = claimed(job, 1);
+        let limited = Limited {
+            key: Key::new(policy).unwrap(),
+            policy: Arc::from(policy),
+            ..claimed.limited[0].clone()
+        };
+        claimed.limited = Arc::from([limited]);
+        claimed
+    };
+    let declared = [
+        ("closed", OnStoreError::Closed),
+        ("open", OnStoreError::Open),
+    ];
+    let declared = declared.map(|(policy, mode)| (Arc::from(policy), mode));
+    rig.guard.declare(HashMap::from(declared));
+    for policy in ["share", "closed", "open"] {
+        let first = of(policy, policy);
+        let verdicts = rig.guard.take(&[&first], 1).await.unwrap();
+        assert!(matches!(verdicts[0], Verdict::Started { .. }), "{policy}");
+    }
+    lose(&rig).await;
+    let asks = ["closed", "share", "open"].map(|policy| of(&format!("{policy}2"), policy));
+    let verdicts = rig.guard.take(&asks.each_ref(), 3).await.unwrap();
+    let why = |verdict: &Verdict| match verdict {
+        Verdict::Refused { why, .. } => Some(why.strategy),
+        _ => None,
+    };
+    assert_eq!(why(&verdicts[0]), Some(Strategy::Shut));
+    assert_eq!(
+        why(&verdicts[1]),
+        Some(Strategy::Concurrency),
+        "its only slot is out"
+    );
+    assert!(matches!(verdicts[2], Verdict::Started { .. }));
+    // The strictest of a job's policies decides, and what is declared anew counts at once.
+    let mut both = of("both", "open");
+    both.limited = [&both.limited[..], &asks[0].limited[..]].concat().into();
+    assert!(rig.guard.take(&[&both], 1).await.is_err());
+    rig.guard.declare(HashMap::new());
+    assert!(rig.guard.take(&[&asks[0]], 1).await.is_ok());
+    // A slot that ends is a share's to give again.
+    assert!(rig.guard.end("share", None).await.unwrap().is_some());
+    let verdicts = rig.guard.take(&[&asks[1]], 1).await.unwrap();
+    assert!(matches!(verdicts[0], Verdict::Started { .. }));
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,7 +6,7 @@ local most = num()
 -- how long whoever is handed the row of another has for it.
 local SILENCE, PATIENCE, LEASE = 5000000, 3000000, 2000000
 
-redis.call('ZADD', P .. 'live', now, owner)
+if redis.call('ZADD', P .. 'live', now, owner) == 1 then publish('joined') end
 for _, name in ipairs({ 'live', 'meta', 'over', 'h:' .. owner, 'o:' .. owner }) do
   redis.call('PEXPIRE', P .. name, WEEK)
 end
@@ -63,10 +63,11 @@ for i = 1, #known, 2 do
   end
 end
 
-local told = { now, live, first, tonumber(redis.call('HGET', P .. 'meta', 'over') or '0'), {} }
-for lane in pairs(lanes) do table.insert(told[5], lane) end
+local others = redis.call('ZCARD', P .. 'live') - 1
+local told = { now, live, others, first, tonumber(redis.call('HGET', P .. 'meta', 'over') or '0'), {} }
+for lane in pairs(lanes) do table.insert(told[6], lane) end
 for i, r in ipairs(rows) do
   if i > most then break end
-  told[5 + i] = r.told or tell(r)
+  told[6 + i] = r.told or tell(r)
 end
 return told

@@ -14,7 +14,7 @@ if not known[2] then
   known[2] = fresh
   redis.call('HSET', P .. 'meta', 'format', '1', 'epoch', fresh, 'opens', knew and now + 1000000 or 0)
 end
-redis.call('ZADD', P .. 'live', now, owner)
+if redis.call('ZADD', P .. 'live', now, owner) == 1 then publish('joined') end
 redis.call('PEXPIRE', P .. 'live', WEEK)
 redis.call('PEXPIRE', P .. 'meta', WEEK)
 return { now, known[2] }

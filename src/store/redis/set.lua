@@ -127,6 +127,14 @@ end
 
 local verbs = { till = till, hidden = hidden, adopt = adopt, own = own, override = override, clear = clear, shut = shut, open = open,
   unused = unused, paused = paused }
+
+-- Many changes in one step.
+function verbs.all()
+  local done = false
+  for _ = 1, num() do done = verbs[arg()]() or done end
+  return done
+end
+
 local done = verbs[verb]()
 save_all()
 publish_freed()

@@ -149,8 +149,14 @@ fn whole(status: u16, body: &str) -> Vec<u8> {
 }
 
 fn head(status: u16, length: usize) -> String {
+    // A proxy may keep a reason that is not the usual one, at a cost that real backends do not cause.
+    let reason = match status {
+        201 => "Created",
+        404 => "Not Found",
+        _ => "OK",
+    };
     format!(
-        "HTTP/1.1 {status} OK\r\nContent-Type: application/openjobspec+json\r\n\
+        "HTTP/1.1 {status} {reason}\r\nContent-Type: application/openjobspec+json\r\n\
          OJS-Version: 1.0\r\nX-Request-Id: req_0195f3a07c1e7b3a9d2e000000000001\r\n\
          Date: Thu, 01 Jan 2026 00:00:00 GMT\r\nContent-Length: {length}\r\n\r\n"
     )

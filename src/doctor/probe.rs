@@ -1,0 +1,288 @@
+//! Jobs of the doctor's own, in a queue of its own: what the backend does with them says what it is.
+
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::backend::{Asked, Refused};
+
+/// The visibility that is asked for.
+const VISIBILITY: Duration = Duration::from_secs(2);
+/// When the heartbeat comes.
+const BEAT: Duration = Duration::from_millis(1200);
+/// A job whose claim has not run out by then was not claimed for so short a time.
+const PATIENCE: Duration = Duration::from_secs(8);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What requeue did.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Requeued {
+    pub(super) harmless: bool,
+    /// Why not.
+    pub(super) why: String,
+}
+
+/// What a queue's stats said.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Stats {
+    pub(super) honest: bool,
+    pub(super) says: String,
+}
+
+/// What was found out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Probed {
+    /// The attempt that the first FETCH of a job showed.
+    pub(super) first_attempt: u32,
+    pub(super) requeue: Requeued,
+    /// How long a claim for [`VISIBILITY`] lasted; `None`: longer than the probe waited.
+    pub(super) lasted: Option<Duration>,
+    /// Whether a heartbeat kept a job that it did not name; `None`: nothing ran out to compare with.
+    pub(super) worker_liveness: Option<bool>,
+    /// Whether a heartbeat did not move the end of the claim that it named.
+    pub(super) from_start: Option<bool>,
+    pub(super) stats: Stats,
+}
+
+impl Probed {
+    /// For people.
+    pub(super) fn visibility(&self) -> String {
+        let asked = VISIBILITY.as_secs();
+        match self.lasted {
+            Some(lasted) => format!(
+                "heeded at FETCH: a claim for {asked} s was over after {:.1} s",
+                lasted.as_secs_f64()
+            ),
+            None => format!(
+                "not heeded at FETCH: a claim for {asked} s was not over after {} s",
+                PATIENCE.as_secs()
+            ),
+        }
+    }
+}
+
+/// A run of the probe.
+pub(super) struct Probe<'a> {
+    backend: &'a Asked,
+    queue: String,
+    jobs: Vec<String>,
+}
+
+impl<'a> Probe<'a> {
+    pub(super) fn new(backend: &'a Asked, seed: u64) -> Probe<'a> {
+        Probe {
+            backend,
+            queue: format!("ojs-throttle-doctor-{seed:016x}"),
+            jobs: Vec::new(),
+        }
+    }
+
+    pub(super) fn queue(&self) -> &str {
+        &self.queue
+    }
+
+    /// About [`VISIBILITY`] and a second, or [`PATIENCE`] where claims last longer.
+    pub(super) async fn run(&mut self) -> Result<Probed, Refused> {
+        let (first_attempt, requeue) = self.requeue().await?;
+        for _ in 0..3 {
+            self.enqueue(3).await?;
+        }
+        let waiting = self.stats("available").await;
+        let (alone, _) = self.fetch("alone").await?;
+        let claimed = Instant::now();
+        let (named, _) = self.fetch("beats").await?;
+        let (unnamed, _) = self.fetch("beats").await?;
+        let active = self.stats("active").await;
+        let stats = stats(&waiting, &active);
+        sleep(BEAT.saturating_sub(claimed.elapsed())).await;
+        let beat = json!({
+            "worker_id": self.worker("beats"),
+            "active_jobs": [named],
+            "visibility_timeout_ms": u64::try_from(VISIBILITY.as_millis()).unwrap_or(0),
+        });
+        self.post("workers/heartbeat", beat).await?;
+        let lasted = self.runs_out(&alone, claimed).await?;
+        let (mut worker_liveness, mut from_start) = (None, None);
+        if lasted.is_some() {
+            // What looks for claims that are over may come to these a moment later.
+            sleep(LOOK * 3).await;
+            let (named, unnamed) = (self.active(&named).await?, self.active(&unnamed).await?);
+            worker_liveness = Some(named && unnamed);
+            from_start = Some(!named);
+        }
+        Ok(Probed {
+            first_attempt,
+            requeue,
+            lasted,
+            worker_liveness,
+            from_start,
+            stats,
+        })
+    }
+
+    /// A job on its last attempt is given back: what it cost it.
+    async fn requeue(&mut self) -> Result<(u32, Requeued), Refused> {
+        let id = self.enqueue(1).await?;
+        let (_, first) = self.fetch("requeue").await?;
+        let nack = json!({
+            "job_id": id,
+            "worker_id": self.worker("requeue"),
+            "requeue": true,
+            "error": {"code": "requeued", "message": "a probe of ojs-throttle doctor", "retryable": true},
+        });
+        self.post("workers/nack", nack).await?;
+        let state = self.state(&id).await?;
+        let burns = |why: String| Requeued {
+            harmless: false,
+            why,
+        };
+        if state != "available" {
+            let why = format!("a job on its last attempt is {state} afterwards");
+            return Ok((first, burns(why)));
+        }
+        let (_, again) = self.fetch("requeue").await?;
+        let requeued = match again == first {
+            true => Requeued {
+                harmless: true,
+                why: String::new(),
+            },
+            false => burns(format!(
+                "the next claim shows attempt {again} after {first}"
+            )),
+        };
+        let ack = json!({"job_id": id, "worker_id": self.worker("requeue"), "result": {}});
+        self.post("workers/ack", ack).await?;
+        Ok((first, requeued))
+    }
+
+    /// Ends all jobs that are not over; how many are not.
+    pub(super) async fn clean(&self) -> usize {
+        let mut left = 0;
+        for id in &self.jobs {
+            let path = format!("/ojs/v1/jobs/{id}");
+            // Its state says whether it went.
+            drop(self.backend.ask(Method::DELETE, &path, None).await);
+            match self.state(id).await.as_deref() {
+                Ok("completed" | "cancelled") => {}
+                Ok("discarded") => {
+                    let path = format!("/ojs/v1/dead-letter/{id}");
+                    drop(self.backend.ask(Method::DELETE, &path, None).await);
+                }
+                Ok("gone") => {}
+                _ => left += 1,
+            }
+        }
+        left
+    }
+
+    fn worker(&self, role: &str) -> String {
+        format!("{}-{role}", self.queue)
+    }
+
+    async fn post(&self, what: &str, body: Value) -> Result<Value, Refused> {
+        let path = format!("/ojs/v1/{what}");
+        self.backend.done(Method::POST, &path, Some(body)).await
+    }
+
+    async fn enqueue(&mut self, attempts: u32) -> Result<String, Refused> {
+        let job = json!({
+            "type": "ojs_throttle.doctor",
+            "args": [],
+            "options": {"queue": self.queue, "retry": {"max_attempts": attempts}},
+        });
+        let stored = self.post("jobs", job).await?;
+        let id = stored.pointer("/job/id").or_else(|| stored.get("id"));
+        let id = id.and_then(Value::as_str).ok_or("a stored job has no id")?;
+        self.jobs.push(id.to_owned());
+        Ok(id.to_owned())
+    }
+
+    /// Claims one job: its id and attempt.
+    async fn fetch(&self, role: &str) -> Result<(String, u32), Refused> {
+        let fetch = json!({
+            "queues": [self.queue],
+            "count": 1,
+            "worker_id": self.worker(role),
+            "visibility_timeout_ms": u64::try_from(VISIBILITY.as_millis()).unwrap_or(0),
+        });
+        let deadline = Instant::now() + VISIBILITY;
+        loop {
+            let reply = self.post("workers/fetch", fetch.clone()).await?;
+            let job = reply.pointer("/jobs/0").or_else(|| reply.get("job"));
+            let id = job.and_then(|job| job.get("id")?.as_str());
+            if let Some((job, id)) = job.zip(id) {
+                let attempt = job.get("attempt").and_then(Value::as_u64);
+                let attempt = attempt.and_then(|attempt| u32::try_from(attempt).ok());
+                return Ok((id.to_owned(), attempt.unwrap_or(0)));
+            }
+            if Instant::now() > deadline {
+                return Err("a FETCH of a job that waits brings none".to_owned());
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    /// The state of a job; `gone` where the backend knows it no more.
+    async fn state(&self, id: &str) -> Result<String, Refused> {
+        let path = format!("/ojs/v1/jobs/{id}");
+        let (status, body) = self.backend.ask(Method::GET, &path, None).await?;
+        if status == StatusCode::NOT_FOUND {
+            return Ok("gone".to_owned());
+        }
+        let job: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        let state = job.pointer("/job/state").or_else(|| job.get("state"));
+        let state = state.and_then(Value::as_str).map(str::to_owned);
+        state.ok_or_else(|| format!("GET of a job says no state ({status})"))
+    }
+
+    async fn active(&self, id: &str) -> Result<bool, Refused> {
+        Ok(self.state(id).await? == "active")
+    }
+
+    /// How long the claim lasted, if it ends before the patience does.
+    async fn runs_out(&self, id: &str, claimed: Instant) -> Result<Option<Duration>, Refused> {
+        while self.active(id).await? {
+            if claimed.elapsed() > PATIENCE {
+                return Ok(None);
+            }
+            sleep(LOOK).await;
+        }
+        Ok(Some(claimed.elapsed()))
+    }
+
+    async fn stats(&self, of: &str) -> Result<u64, Refused> {
+        let path = format!("/ojs/v1/queues/{}/stats", self.queue);
+        let stats = self.backend.done(Method::GET, &path, None).await?;
+        let inner = stats.get("queue").filter(|queue| queue.is_object());
+        let number = |of: &str| {
+            let at = |value: &Value| value.get(of).and_then(Value::as_u64);
+            let nested = stats.pointer(&format!("/stats/{of}"));
+            inner
+                .and_then(at)
+                .or_else(|| at(&stats))
+                .or_else(|| nested?.as_u64())
+        };
+        number(of).ok_or_else(|| format!("the queue's stats have no {of}"))
+    }
+}
+
+/// Three jobs waited, and three were out.
+fn stats(waiting: &Result<u64, Refused>, active: &Result<u64, Refused>) -> Stats {
+    let wrong = |says: String| Stats {
+        honest: false,
+        says,
+    };
+    match (waiting, active) {
+        (Ok(3), Ok(3)) => Stats {
+            honest: true,
+            says: "the queue's stats are right".to_owned(),
+        },
+        (Ok(waiting), Ok(active)) => wrong(format!(
+            "the queue's stats are wrong: 3 waited and they said {waiting}, 3 were out and they said {active}"
+        )),
+        (Err(why), _) | (_, Err(why)) => wrong(format!("the queue's stats cannot be read: {why}")),
+    }
+}

@@ -1,0 +1,215 @@
+//! The store: is it there, is it ours, how far is it, what time has it.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Env, Level, Report, Source};
+use crate::config::{StoreSettings, StoreUrl};
+use crate::duration;
+use crate::run::open_store;
+use crate::store::redis::{self, Inspection, Kept, RedisStore};
+use crate::store::{Clock, Step, Store, StoreError};
+
+/// Calls that are timed.
+const CALLS: usize = 200;
+/// From here on a clock is off enough to be seen in logs and calendars.
+const APART: Duration = Duration::from_secs(1);
+const PART: &str = "store";
+
+pub(super) async fn examine(settings: &StoreSettings, probe: bool, env: &Env, report: &mut Report) {
+    if let StoreUrl::Redis(url) = &settings.url {
+        on_redis(settings, url.expose(), probe, env, report).await;
+    } else if settings.url == StoreUrl::Memory {
+        let says = "memory: in each sidecar's own process; a restart begins with empty windows";
+        report.add(PART, "kind", Source::Config, says.to_owned());
+    } else {
+        on_any(settings, env, report).await;
+    }
+}
+
+/// A store that is asked only what every store answers. It is opened as a sidecar opens it.
+async fn on_any(settings: &StoreSettings, env: &Env, report: &mut Report) {
+    let own = Clock::new(env.unix_micros);
+    let store = match open_store(settings, env.seed, env.unix_micros).await {
+        Ok(store) => store,
+        Err(error) => return lost(&StoreError::Unusable(format!("{error:#}")), report),
+    };
+    let mut taken = Vec::new();
+    for _ in 0..CALLS {
+        let sent = Instant::now();
+        if let Err(error) = store.number("doctor", Step::Read).await {
+            return lost(&error, report);
+        }
+        taken.push(sent.elapsed());
+    }
+    taken.sort_unstable();
+    let says = format!("yes, namespace {}", settings.namespace);
+    report.add(PART, "reachable", Source::Measured, says);
+    let ahead = store.now().0.cast_signed() - own.now().0.cast_signed();
+    clock(ahead, taken.first().copied(), report);
+    trips(&taken, settings.timeout, report);
+}
+
+async fn on_redis(
+    settings: &StoreSettings,
+    url: &str,
+    probe: bool,
+    env: &Env,
+    report: &mut Report,
+) {
+    let store = match redis_store(settings, url, env) {
+        Ok(store) => store,
+        Err(why) => {
+            report.add(PART, "settings", Source::Config, why);
+            report.but(Level::Fail, "correct store.url or store.ca_file");
+            return;
+        }
+    };
+    let seen = match store.inspect(CALLS).await {
+        Ok(seen) => seen,
+        Err(error) => return lost(&error, report),
+    };
+    let says = format!("yes, namespace {}", settings.namespace);
+    report.add(PART, "reachable", Source::Measured, says);
+    server(&seen, report);
+    data(&seen, report);
+    clock(seen.ahead, seen.trips.first().copied(), report);
+    trips(&seen.trips, settings.timeout, report);
+    if probe {
+        writes(&store, report).await;
+    }
+}
+
+fn redis_store(settings: &StoreSettings, url: &str, env: &Env) -> Result<RedisStore, String> {
+    let roots = settings.ca_file.as_ref().map(std::fs::read).transpose();
+    let roots = roots.map_err(|error| format!("store.ca_file cannot be read: {error}"))?;
+    let target = redis::Target::parse(url, roots);
+    let config = redis::Config {
+        target: target.map_err(|error| format!("store.url: {error}"))?,
+        namespace: settings.namespace.clone(),
+        owner: format!("doctor-{:016x}", env.seed),
+        timeout: settings.timeout,
+    };
+    Ok(RedisStore::new(config, Clock::new(env.unix_micros)))
+}
+
+/// Why it is of no use, and what helps.
+fn lost(error: &StoreError, report: &mut Report) {
+    report.add(PART, "reachable", Source::Measured, error.to_string());
+    report.but(
+        Level::Fail,
+        match error {
+            StoreError::Unusable(_) => {
+                "it answers, and refuses: correct the password, the rights or the namespace that it names"
+            }
+            StoreError::Timeout => {
+                "it is too slow or does not answer: look at its load and the way there, or raise store.timeout"
+            }
+            StoreError::Unavailable(_) | StoreError::Wiped => {
+                "is it running, and is store.url right? Meanwhile sidecars do as store.on_store_error says"
+            }
+        },
+    );
+}
+
+fn server(seen: &Inspection, report: &mut Report) {
+    let says = match seen.server {
+        Some((name, (major, minor))) => format!("{name} {major}.{minor}"),
+        None => "the user may not ask (INFO)".to_owned(),
+    };
+    report.add(PART, "version", Source::Measured, says);
+    if seen.too_old() {
+        report.but(Level::Fail, "6.2 or newer is needed: upgrade the server");
+    }
+    if let Some(policy) = &seen.eviction {
+        let says = format!("maxmemory-policy {policy}");
+        report.add(PART, "eviction", Source::Measured, says);
+        if policy != "noeviction" {
+            let todo = "CONFIG SET maxmemory-policy noeviction: a key that is evicted has forgotten what it used";
+            report.but(Level::Warn, todo);
+        }
+    }
+}
+
+fn data(seen: &Inspection, report: &mut Report) {
+    let says = match seen.kept {
+        Kept::Nothing => "none yet: no sidecar was there in the last week".to_owned(),
+        Kept::Ours { live: 1 } => "ours, 1 live sidecar".to_owned(),
+        Kept::Ours { live } => format!("ours, {live} live sidecars"),
+    };
+    report.add(PART, "data", Source::Measured, says);
+    let (loaded, all) = seen.scripts;
+    let says = match loaded == all {
+        true => format!("all {all} loaded"),
+        false => format!("{loaded} of {all} loaded; the others are with their first call"),
+    };
+    report.add(PART, "scripts", Source::Measured, says);
+}
+
+fn clock(ahead: i64, sure: Option<Duration>, report: &mut Report) {
+    let by = Duration::from_micros(ahead.unsigned_abs());
+    // Nobody need know less than that.
+    let sure = (sure.unwrap_or_default() / 2).max(Duration::from_millis(10));
+    let where_to = if ahead < 0 { "behind" } else { "ahead of" };
+    let says = match by <= sure {
+        true => format!("the same as this host's, give or take {}", length(sure)),
+        false => format!(
+            "{} {where_to} this host's (the store's decides)",
+            length(by)
+        ),
+    };
+    report.add(PART, "clock", Source::Measured, says);
+    if by > APART {
+        let todo = "limits hold, but calendar windows and times in answers are the store's: look at NTP on both hosts";
+        report.but(Level::Warn, todo);
+    }
+}
+
+/// `trips` are sorted.
+fn trips(trips: &[Duration], timeout: Duration, report: &mut Report) {
+    let part = |of: usize| trips.get((trips.len() * of).div_ceil(100).saturating_sub(1));
+    let (middle, slow) = (part(50), part(99));
+    let (Some(middle), Some(slow)) = (middle, slow) else {
+        return;
+    };
+    let says = format!(
+        "p50 {}, p99 {} ({} calls)",
+        length(*middle),
+        length(*slow),
+        trips.len()
+    );
+    report.add(PART, "round trip", Source::Measured, says);
+    if *slow > timeout / 2 {
+        let todo = format!(
+            "calls are given up after store.timeout, {}: bring the store nearer, or raise it",
+            duration::plain(timeout)
+        );
+        report.but(Level::Warn, todo);
+    }
+}
+
+/// Whether it may be written to: one shared number, which is forgotten after a day.
+async fn writes(store: &dyn Store, report: &mut Report) {
+    match store
+        .number("doctor", Step::Add { by: 1, most: None })
+        .await
+    {
+        Ok(_) => report.add(PART, "writes", Source::Probed, "allowed".to_owned()),
+        Err(error) => {
+            report.add(PART, "writes", Source::Probed, error.to_string());
+            let todo = "give the user the rights that the README names under \"Who may what\"";
+            report.but(Level::Fail, todo);
+        }
+    }
+}
+
+/// To three digits or so.
+fn length(of: Duration) -> String {
+    let micros = of.as_micros();
+    match micros {
+        0..1_000 => format!("{micros} us"),
+        1_000..1_000_000 => format!("{:.1} ms", of.as_secs_f64() * 1e3),
+        _ => format!("{:.1} s", of.as_secs_f64()),
+    }
+}

@@ -1,0 +1,158 @@
+//! What can be said of the server without changing anything there.
+
+use std::time::Duration;
+
+use redis::{Cmd, Value, cmd};
+use tokio::time::Instant;
+
+use super::{RedisStore, version, wire};
+use crate::store::StoreError;
+
+/// A server as it was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Inspection {
+    /// Name and version; `None`: the user may not ask.
+    pub server: Option<(&'static str, (u32, u32))>,
+    /// What it does when its memory is full; `None`: the user may not ask.
+    pub eviction: Option<String>,
+    /// What is under our keys.
+    pub kept: Kept,
+    /// How many of our scripts it has already, and how many there are. The others are loaded with
+    /// their first call.
+    pub scripts: (usize, usize),
+    /// Microseconds from this host's clock to the server's, give or take half the quickest trip.
+    pub ahead: i64,
+    /// How long calls took there and back, the quickest first.
+    pub trips: Vec<Duration>,
+}
+
+/// What is under our keys.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Kept {
+    /// Nothing: no sidecar was there in the last week.
+    Nothing,
+    /// Our data.
+    Ours {
+        /// Sidecars that said in the last 5 s that they live.
+        live: usize,
+    },
+}
+
+/// The oldest server that has all that the scripts need.
+const OLDEST: (u32, u32) = (6, 2);
+
+impl Inspection {
+    /// Whether the server is too old; one that does not tell is taken to be new enough.
+    pub fn too_old(&self) -> bool {
+        self.server.is_some_and(|(_, version)| version < OLDEST)
+    }
+}
+
+impl RedisStore {
+    /// Looks at the server with this many calls. Nothing is written but, at most, one script is loaded.
+    ///
+    /// # Errors
+    /// It is not reachable, lacks rights, or has something else under our keys.
+    pub async fn inspect(&self, calls: usize) -> Result<Inspection, StoreError> {
+        // First, as it says what is wrong with a server that answers.
+        let (mut trips, mut ahead) = (Vec::new(), 0);
+        for _ in 0..calls.max(1) {
+            let sent = Instant::now();
+            let told = self.ask(&cmd("TIME")).await?;
+            let (trip, own) = (sent.elapsed(), self.clock.own.now().0.cast_signed());
+            let there = time(&told).ok_or_else(|| self.failed("it does not know the time"))?;
+            if trips.iter().all(|known| trip < *known) {
+                ahead = there + i64::try_from(trip.as_micros() / 2).unwrap_or(0) - own;
+            }
+            trips.push(trip);
+        }
+        trips.sort_unstable();
+        let kept = self.kept(ahead).await?;
+        let scripts = self.loaded().await;
+        // Runs a script that reads one row that is not there.
+        let mut look = self.command(&self.scripts.look, "");
+        look.arg("row").arg("-");
+        self.send(&self.scripts.look, &look).await?;
+        // Who may not ask for these may be right all the same.
+        let server = self.info("server").await;
+        let memory = self.info("memory").await;
+        let eviction = |line: &str| line.strip_prefix("maxmemory_policy:").map(str::to_owned);
+        Ok(Inspection {
+            server: server.as_deref().and_then(version),
+            eviction: memory.and_then(|info| info.lines().find_map(eviction)),
+            kept,
+            scripts,
+            ahead,
+            trips,
+        })
+    }
+
+    async fn ask(&self, command: &Cmd) -> Result<Value, StoreError> {
+        let told = self.link.send(command).await;
+        told.map_err(|failed| self.refused(failed))
+    }
+
+    async fn info(&self, section: &str) -> Option<String> {
+        let told = self.link.send(cmd("INFO").arg(section)).await.ok()?;
+        match told {
+            Value::BulkString(text) => Some(String::from_utf8_lossy(&text).into_owned()),
+            Value::VerbatimString { text, .. } => Some(text),
+            _ => None,
+        }
+    }
+
+    async fn kept(&self, ahead: i64) -> Result<Kept, StoreError> {
+        let meta = format!("{}meta", self.prefix);
+        let mut fields = cmd("HMGET");
+        fields.arg(&meta).arg("format").arg("epoch");
+        let told = self.ask(&fields).await?;
+        let fields = wire::list(&told).unwrap_or_default();
+        let field = |nth: usize| fields.get(nth).and_then(wire::text);
+        let foreign = |what: &str| {
+            let namespace = "another store.namespace helps";
+            StoreError::Unusable(format!("{}: {meta} {what}; {namespace}", self.link.place()))
+        };
+        match (field(0), field(1)) {
+            (Some("1"), Some(_)) => {}
+            (Some("1") | None, None) => {
+                let there = self.ask(cmd("EXISTS").arg(&meta)).await?;
+                return match wire::int(&there) {
+                    Some(0) => Ok(Kept::Nothing),
+                    _ => Err(foreign("is not ours")),
+                };
+            }
+            (Some(format), _) => return Err(foreign(&format!("is of format {format}"))),
+            (None, Some(_)) => return Err(foreign("has no format")),
+        }
+        let since = self.clock.own.now().0.saturating_add_signed(ahead);
+        let since = since.saturating_sub(5_000_000);
+        let key = format!("{}live", self.prefix);
+        let live = self
+            .ask(cmd("ZCOUNT").arg(key).arg(since).arg("+inf"))
+            .await?;
+        let live = wire::int(&live).and_then(|live| usize::try_from(live).ok());
+        Ok(Kept::Ours {
+            live: live.unwrap_or(0),
+        })
+    }
+
+    async fn loaded(&self) -> (usize, usize) {
+        let all = self.scripts.all();
+        let mut exists = cmd("SCRIPT");
+        exists.arg("EXISTS");
+        for script in all {
+            exists.arg(&script.hash);
+        }
+        let told = self.link.send(&exists).await.ok();
+        let there = told.as_ref().and_then(wire::list).unwrap_or_default();
+        let is = |one: &&Value| matches!(one, Value::Int(1) | Value::Boolean(true));
+        (there.iter().filter(is).count(), all.len())
+    }
+}
+
+/// The answer to TIME, in microseconds.
+fn time(told: &Value) -> Option<i64> {
+    let mut parts = wire::list(told)?.iter();
+    let mut next = || wire::text(parts.next()?)?.parse::<i64>().ok();
+    Some(next()? * 1_000_000 + next()?)
+}

@@ -1,0 +1,157 @@
+//! `doctor`: what it finds out about backends.
+
+use ojs_throttle::backend::{Lax, Liveness, Requeue};
+use serde_json::{Value, json};
+
+use crate::http::get;
+use crate::rig::{Backend, config, file, program, ran};
+
+/// The report, and the exit status.
+pub fn doctor(config: &str, more: &[&str]) -> (Value, Option<i32>) {
+    let (_dir, path) = file(config);
+    let mut command = program();
+    command.args(["doctor", "--json", "--config"]).arg(path);
+    command.args(more);
+    let done = ran(command);
+    let report: Value = serde_json::from_str(&done.out)
+        .unwrap_or_else(|error| panic!("{error}: {}{}", done.out, done.err));
+    for one in report["findings"].as_array().unwrap() {
+        assert!(one["level"] != "fail" || one["do"].is_string(), "{one}");
+    }
+    assert_eq!(report["healthy"], done.status == Some(0));
+    (report, done.status)
+}
+
+/// The one finding on that.
+pub fn finding(report: &Value, part: &str, what: &str) -> Value {
+    let all = report["findings"].as_array().unwrap();
+    let found = all
+        .iter()
+        .find(|one| one["part"] == part && one["what"] == what);
+    found
+        .unwrap_or_else(|| panic!("nothing on {what}: {report}"))
+        .clone()
+}
+
+fn says(report: &Value, what: &str, word: &str) {
+    let one = finding(report, "backend", what);
+    let text = one["says"].as_str().unwrap();
+    assert!(text.contains(word), "{what}: {word}: {one}");
+}
+
+/// Probes this backend, and looks at what is left there.
+fn probed(lax: Lax, upstream: &str) -> (Value, Option<i32>) {
+    let backend = Backend::start(lax);
+    let config = config(backend.addr, "", &format!("[upstream]\n{upstream}"));
+    let (report, status) = doctor(&config, &["--probe"]);
+    says(&report, "cleaned up", "cancelled or completed");
+    let queue = finding(&report, "backend", "probe");
+    let queue = queue["says"].as_str().unwrap().replace("queue ", "");
+    assert!(queue.starts_with("ojs-throttle-doctor-"), "{queue}");
+    let stats = get(backend.addr, &format!("/ojs/v1/queues/{queue}/stats")).json();
+    assert_eq!(stats["queue"]["available"], 0, "{stats}");
+    assert_eq!(stats["queue"]["active"], 0, "{stats}");
+    (report, status)
+}
+
+#[test]
+fn a_backend_as_the_redis_one_is_harmless() {
+    let (report, status) = probed(Lax::redis(), "");
+    assert_eq!(status, Some(0), "{report}");
+    says(&report, "manifest", "ojs-backend-redis");
+    says(&report, "attempts", "when a job fails");
+    says(&report, "requeue", "harmless: a job");
+    says(&report, "visibility", "heeded at FETCH");
+    says(&report, "liveness", "that it names");
+    says(&report, "heartbeat", "from the heartbeat");
+    says(&report, "stats", "are right");
+    assert_eq!(finding(&report, "backend", "requeue")["source"], "probed");
+}
+
+#[test]
+fn a_backend_by_the_text_counts_claims() {
+    let (report, status) = probed(Lax::spec(), "");
+    assert_eq!(status, Some(0), "{report}");
+    says(&report, "attempts", "handed out");
+    says(&report, "requeue", "shows attempt 2 after 1");
+}
+
+#[test]
+fn a_backend_as_the_lite_one_discards_what_is_given_back() {
+    let (report, status) = probed(Lax::lite(), "");
+    assert_eq!(status, Some(0), "{report}");
+    says(&report, "requeue", "discarded");
+    says(&report, "heartbeat", "start of the job");
+}
+
+#[test]
+fn a_backend_as_the_amqp_one_goes_by_workers() {
+    // As it is, and with a visibility that can be seen to run out.
+    let (report, _) = probed(Lax::amqp(), "");
+    says(&report, "visibility", "not heeded");
+    let lax = Lax {
+        heeds_fetch_visibility: true,
+        ..Lax::amqp()
+    };
+    let (report, status) = probed(lax, "");
+    assert_eq!(status, Some(0), "{report}");
+    says(&report, "liveness", "any heartbeat of a worker");
+}
+
+#[test]
+fn a_backend_that_is_not_as_the_config_says_is_a_failure() {
+    let lax = Lax {
+        requeue: Requeue::DiscardsLast,
+        liveness: Liveness::SinceStart,
+        ..Lax::spec()
+    };
+    let (report, status) = probed(lax, "requeue = \"harmless\"\nclaims_count = \"no\"\n");
+    assert_eq!(status, Some(1), "{report}");
+    for (what, word) in [
+        ("requeue", "\"burns\""),
+        ("attempts", "\"yes\""),
+        ("heartbeat", "\"from_start\""),
+    ] {
+        let one = finding(&report, "backend", what);
+        assert_eq!(one["level"], "fail", "{one}");
+        assert!(one["do"].as_str().unwrap().contains(word), "{one}");
+    }
+}
+
+#[test]
+fn without_probe_nothing_is_written() {
+    let backend = Backend::start(Lax::lite());
+    let (report, status) = doctor(&config(backend.addr, "", ""), &[]);
+    assert_eq!(status, Some(0), "{report}");
+    assert!(backend.ledger().is_empty());
+    let source = |what: &str| finding(&report, "backend", what)["source"].clone();
+    assert_eq!(source("requeue"), "manifest");
+    assert_eq!(source("attempts"), "assumed");
+    assert_eq!(finding(&report, "store", "kind")["source"], "config");
+}
+
+#[test]
+fn what_is_no_backend_is_said_so_in_words() {
+    let backend = Backend::absent(Lax::spec());
+    let (dir, path) = file(config(backend.addr, "", ""));
+    let mut command = program();
+    command.args(["doctor", "--config"]).arg(&path);
+    let done = ran(command);
+    assert_eq!(done.status, Some(1));
+    for word in ["FAIL  reachable", "-> is it running", "1 failed", "memory:"] {
+        assert!(done.out.contains(word), "{word}: {}", done.out);
+    }
+    drop(dir);
+    let (_dir, path) = file("nonsense");
+    let mut command = program();
+    command.args(["doctor", "--config"]).arg(&path);
+    assert_eq!(ran(command).status, Some(78));
+    // A sidecar's admin port, say: it answers, and is none.
+    let backend = Backend::start(Lax::spec());
+    let base = format!("http://{}/elsewhere", backend.addr);
+    let text = config(backend.addr, "", "").replace(&format!("http://{}", backend.addr), &base);
+    let (report, status) = doctor(&text, &["--probe"]);
+    assert_eq!(status, Some(1), "{report}");
+    assert_eq!(finding(&report, "backend", "manifest")["level"], "warn");
+    assert_eq!(report["healthy"], json!(false));
+}

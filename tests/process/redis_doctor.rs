@@ -1,0 +1,134 @@
+//! `doctor` before a Redis: up, in use, down, with a wrong password, with somebody else's data.
+
+use ojs_throttle::backend::Lax;
+use redis::Commands;
+use serde_json::Value;
+
+use crate::doctor::{doctor, finding};
+use crate::rig::{Backend, Sidecar, config, until};
+use crate::server::Server;
+
+fn examined(backend: &Backend, url: &str, more: &[&str]) -> (Value, Option<i32>) {
+    let store = format!("[store]\nurl = \"{url}\"\ntimeout = \"2s\"\n");
+    doctor(&config(backend.addr, "", &store), more)
+}
+
+fn fails(report: &Value, what: &str, words: &[&str]) {
+    let one = finding(report, "store", what);
+    assert_eq!(one["level"], "fail", "{one}");
+    let says = one["says"].as_str().unwrap();
+    for word in words {
+        assert!(says.contains(word), "{word}: {one}");
+    }
+}
+
+#[test]
+fn a_store_that_is_well() {
+    let (backend, store) = (Backend::start(Lax::redis()), Server::start());
+    let (report, status) = examined(&backend, &store.url(), &[]);
+    assert_eq!(status, Some(0), "{report}");
+    let says = |report: &Value, what: &str| {
+        let one = finding(report, "store", what);
+        one["says"].as_str().unwrap().to_owned()
+    };
+    assert!(says(&report, "version").starts_with("Redis "), "{report}");
+    assert!(says(&report, "data").starts_with("none yet"), "{report}");
+    assert!(says(&report, "clock").starts_with("the same"), "{report}");
+    assert!(says(&report, "round trip").contains("p99"), "{report}");
+    let mut client = redis::Client::open(store.url()).unwrap();
+    let keys: Vec<String> = client.keys("*").unwrap();
+    assert!(keys.is_empty(), "it only reads: {keys:?}");
+    // With a sidecar there, which it does not disturb.
+    let rest = format!("[store]\nurl = \"{}\"\n", store.url());
+    let sidecar = Sidecar::run(&config(backend.addr, "", &rest));
+    until("it says that it lives", || {
+        let (report, status) = examined(&backend, &store.url(), &[]);
+        assert_eq!(status, Some(0), "{report}");
+        (says(&report, "data") == "ours, 1 live sidecar").then_some(())
+    });
+    assert!(sidecar.metric("ojs_throttle_siblings") < 0.5);
+    let (report, _) = examined(&backend, &store.url(), &["--probe"]);
+    assert_eq!(says(&report, "writes"), "allowed", "{report}");
+}
+
+#[test]
+fn a_store_that_forgets_when_it_is_full() {
+    let backend = Backend::start(Lax::redis());
+    let store = Server::with(&["--maxmemory-policy", "allkeys-lru"]);
+    let (report, status) = examined(&backend, &store.url(), &[]);
+    assert_eq!(status, Some(0), "{report}");
+    let one = finding(&report, "store", "eviction");
+    assert_eq!(one["level"], "warn", "{one}");
+}
+
+#[test]
+fn a_store_that_is_down() {
+    let (backend, mut store) = (Backend::start(Lax::redis()), Server::start());
+    store.kill();
+    let (report, status) = examined(&backend, &store.url(), &[]);
+    assert_eq!(status, Some(1), "{report}");
+    fails(
+        &report,
+        "reachable",
+        &["not available", &store.port.to_string()],
+    );
+    // The backend is looked at all the same.
+    assert_eq!(finding(&report, "backend", "reachable")["level"], "ok");
+}
+
+#[test]
+fn a_wrong_password_and_missing_rights() {
+    let backend = Backend::start(Lax::redis());
+    let store = Server::with(&["--requirepass", "SECRET"]);
+    let (report, status) = examined(&backend, &store.url(), &[]);
+    assert_eq!(status, Some(1), "{report}");
+    fails(&report, "reachable", &["cannot be used"]);
+    let url = |login: &str| {
+        store
+            .url()
+            .replace("redis://", &format!("redis://{login}@"))
+    };
+    let (report, status) = examined(&backend, &url(":WRONG-CANARY"), &[]);
+    assert_eq!(status, Some(1), "{report}");
+    fails(&report, "reachable", &["cannot be used"]);
+    assert!(!report.to_string().contains("CANARY"), "{report}");
+    // By the README's list of rights it is well, and without writing it is not.
+    let mut client = redis::Client::open(url(":SECRET")).unwrap();
+    let rights = "on >PASS ~{ojs-throttle}:* &{ojs-throttle}:* -@all +@connection +@read +@write \
+                  +@scripting +@pubsub +@fast -@dangerous +time +info";
+    for (user, more, status) in [("ojs", "", 0), ("reader", "-@write", 1)] {
+        let mut acl = redis::cmd("ACL");
+        acl.arg("SETUSER").arg(user);
+        acl.arg(
+            rights
+                .split_whitespace()
+                .chain(more.split_whitespace())
+                .collect::<Vec<_>>(),
+        );
+        acl.exec(&mut client).unwrap();
+        let login = url(&format!("{user}:PASS"));
+        let (report, ended) = examined(&backend, &login, &["--probe"]);
+        assert_eq!(ended, Some(status), "{report}");
+        if status == 1 {
+            fails(&report, "writes", &["cannot be used"]);
+        }
+    }
+}
+
+#[test]
+fn data_of_somebody_else() {
+    let (backend, store) = (Backend::start(Lax::redis()), Server::start());
+    let mut client = redis::Client::open(store.url()).unwrap();
+    let _: () = client.set("{ojs-throttle}:meta", "mine").unwrap();
+    let (report, status) = examined(&backend, &store.url(), &[]);
+    assert_eq!(status, Some(1), "{report}");
+    fails(
+        &report,
+        "reachable",
+        &["{ojs-throttle}:", "store.namespace"],
+    );
+    let _: () = client.del("{ojs-throttle}:meta").unwrap();
+    let _: () = client.hset("{ojs-throttle}:meta", "format", "7").unwrap();
+    let (report, _) = examined(&backend, &store.url(), &[]);
+    fails(&report, "reachable", &["store.namespace"]);
+}
