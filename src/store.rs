@@ -336,8 +336,8 @@ pub trait Store: std::fmt::Debug + Send + Sync {
     /// has passed or not: rows of older claims go with their slots, and are returned.
     fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>>;
 
-    /// The hand-out did not happen: out becomes held again, and the start is uncounted if it is
-    /// still the newest. Says whether the row was out under this claim.
+    /// The hand-out did not happen: out becomes held again, and the start is uncounted (in spacing only if
+    /// it is still the newest). Says whether the row was out under this claim.
     fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool>;
 
     /// The job is over, or not ours any more: its row and its slots go. `None` for `generation`

@@ -135,8 +135,8 @@ impl KeyState {
         self.active = self.active.saturating_add(1);
     }
 
-    /// Undoes a start that did not happen: its slot ends, and it is uncounted wherever it is still
-    /// the newest. `limits` are those with which it was taken.
+    /// Undoes a start that did not happen: its slot ends, no window counts it, and spacing is as before
+    /// if no other has started since. `limits` are those with which it was taken.
     pub fn back<'a>(&mut self, limits: impl Iterator<Item = &'a Limits> + Clone, undo: &Undo) {
         self.end();
         if self.pace == undo.after {
