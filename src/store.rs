@@ -332,6 +332,16 @@ pub trait Store: std::fmt::Debug + Send + Sync {
     /// replaced and its slots end. Verdicts are in the order of `asks`.
     fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>>;
 
+    /// A hand-out takes so many microseconds from here on: a start counts so much later than it is granted,
+    /// and spacing grants it so much sooner. Where the way back takes longer than [`EARLY`], starts would be
+    /// late and undone otherwise. A start must not leave before it counts, less [`EARLY`]. What decides at
+    /// once needs no lead.
+    ///
+    /// [`EARLY`]: crate::limit::EARLY
+    fn lead(&self, micros: u64) {
+        let _none_needed = micros;
+    }
+
     /// The backend handed these jobs out just now, so earlier claims of them are over, whether their time
     /// has passed or not: rows of older claims go with their slots, and are returned.
     fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>>;

@@ -136,6 +136,7 @@ impl Proxy {
                 }
                 other => return other,
             };
+            out.in_time().await;
             if !out.all_late().await || Instant::now() >= patience || client.has_gone() {
                 return Outcome::Ours(out, hint);
             }

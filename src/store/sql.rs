@@ -53,6 +53,8 @@ pub(super) enum Op {
     Take {
         asks: Vec<Claimed>,
         want: usize,
+        /// How long a hand-out takes, in microseconds.
+        lead: u64,
         /// Nobody waits for it after this.
         not_after: Timestamp,
     },
@@ -155,6 +157,7 @@ impl Op {
             Op::Take {
                 asks,
                 want,
+                lead,
                 not_after,
             } => {
                 if page.now > not_after {
@@ -164,7 +167,7 @@ impl Op {
                     let why = "others have to announce themselves first";
                     return Err(StoreError::Unavailable(why.to_owned()));
                 }
-                Reply::Verdicts(page.take(&asks, want, me))
+                Reply::Verdicts(page.take(&asks, want, lead, me))
             }
             Op::Claimed(claims) => Reply::Rows(page.claimed(&claims, me)),
             Op::Back(job, claim) => Reply::Done(page.back(&job, claim)),

@@ -386,14 +386,14 @@ local function pace_earliest(u, n, t)
   return u, n
 end
 
-local function pace_next(k, t)
+local function pace_next(k, t, from)
   local eu, en = pace_earned(k, t)
   local u, n = pace_earliest(eu, en, t)
-  if less(now, 0, u, n) then
+  if less(from, 0, u, n) then
     if n > 0 then return u + 1 end
     return u
   end
-  return now
+  return from
 end
 
 local function pace_after(k, t, at)
@@ -414,8 +414,9 @@ end
 
 local SHUT, CONCURRENCY, RATE, THROTTLE = 4, 1, 2, 3
 
--- The time of the start, or nil and the refusal that lets go last.
-local function ask(k, l)
+-- The time of the start, or nil and the refusal that lets go last. A hand-out that takes a while counts so
+-- much later, and spacing grants it so much sooner.
+local function ask(k, l, lead)
   local worst, opens
   local function refuse(strategy, limit, current, at)
     local slot = at == nil and 1 or 0
@@ -441,10 +442,10 @@ local function ask(k, l)
       end
     end
   end
-  local at = now
+  local at = now + lead
   if l.spacing then
-    at = pace_next(k, l.spacing)
-    if at > now + EARLY then refuse(THROTTLE, l.spacing.limit, l.spacing.limit, at) end
+    at = pace_next(k, l.spacing, at)
+    if at > now + lead + EARLY then refuse(THROTTLE, l.spacing.limit, l.spacing.limit, at - lead) end
   end
   if worst then
     worst.at = opens
