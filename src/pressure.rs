@@ -20,6 +20,7 @@ mod look;
 mod places;
 mod queue;
 mod sizes;
+mod tenants;
 mod want;
 
 use std::collections::{HashMap, HashSet};
@@ -39,6 +40,7 @@ pub use estimate::{Counts, Held, Mark};
 pub use line::Turn;
 pub use look::{Told, Untold};
 pub use places::Places;
+pub use tenants::DEFAULT_TENANT;
 pub use want::{Full, Level, Met, Now, Want};
 
 use bounds::Table;
@@ -128,7 +130,7 @@ impl Pressure {
     ) -> Arc<Pressure> {
         Arc::new(Pressure {
             held: Box::new(held),
-            table: ArcSwap::from_pointee(Table::new(file, HashMap::new())),
+            table: ArcSwap::from_pointee(Table::new(file, HashMap::new(), HashMap::new())),
             marks: AtomicU64::new(1),
             state: Mutex::default(),
             unbounded: Mutex::default(),
@@ -172,17 +174,22 @@ impl Pressure {
         self.serve(&mut state, now);
     }
 
-    /// Sets bounds of a queue in place of those that were set before, or takes them away. `false`:
-    /// too many are set.
-    pub fn set(self: &Arc<Self>, queue: &str, given: Option<Given>, now: Now) -> bool {
+    /// These bounds of queues and of tenants are set over HTTP, and no others.
+    pub fn set(
+        self: &Arc<Self>,
+        queues: HashMap<Arc<str>, Given>,
+        tenants: HashMap<Arc<str>, u64>,
+        now: Now,
+    ) {
         let mut state = self.state();
-        let table = self.table.load();
-        if given.is_some() && !table.may_set(queue) {
-            return false;
-        }
-        self.table.store(Arc::new(table.with_set(queue, given)));
+        let table = self.table.load().with_set(queues, tenants);
+        self.table.store(Arc::new(table));
         self.serve(&mut state, now);
-        true
+    }
+
+    /// How many jobs of a tenant may wait, over all queues; 0 is any number, `None`: nothing is said.
+    pub fn tenant(&self, tenant: &str) -> Option<u64> {
+        self.table.load().tenants().given(tenant)
     }
 
     /// A point in the order of things: what is sent after this is not in an answer from before it.
@@ -208,10 +215,17 @@ impl Pressure {
         let State { queues, line } = state;
         let (mut looks, mut full) = (Vec::new(), None::<Box<Full>>);
         let (mut drops, mut soon) = (Vec::with_capacity(wants.len()), Vec::new());
+        let tenant = match wants.iter().any(|want| !want.tenants.is_empty()) {
+            true => tenants::full(&self.table.load(), queues, wants),
+            false => None,
+        };
         for want in &*wants {
             let queue = of(queues, want, now.at);
             let behind = !in_line && line.is_for(&want.queue);
-            match queue.ask(want, (self.held)(&want.queue), behind, now) {
+            let tenant = tenant
+                .as_ref()
+                .filter(|full| want.tenants.contains(&full.tenant));
+            match queue.ask(want, (self.held)(&want.queue), behind, tenant, now) {
                 Asked::Fits { drop, look } => {
                     drops.push(drop);
                     if look && !queue.estimate.is_looking() {
@@ -342,8 +356,7 @@ impl Pressure {
 
     /// Whether the jobs of a queue are told apart by key, so that it matters which of them leave.
     pub fn is_keyed(&self, name: &str) -> bool {
-        self.bounds(name)
-            .is_some_and(|bounds| bounds.per_key.is_some())
+        self.bounds(name).is_some_and(|bounds| bounds.tells_apart())
     }
 
     /// This job of a queue waits no longer.

@@ -25,5 +25,7 @@ mod oracle;
 mod rig;
 #[path = "backpressure/settings.rs"]
 mod settings;
+#[path = "backpressure/tenants.rs"]
+mod tenants;
 #[path = "backpressure/told.rs"]
 mod told;

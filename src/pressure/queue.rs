@@ -17,6 +17,7 @@ use super::estimate::{Estimate, Held, NEAR, Want as Look};
 use super::hidden::Hidden;
 use super::keys::Keys;
 use super::sizes::Sizes;
+use super::tenants::FullTenant;
 use super::want::{Full, Level, Met, Now, Want};
 use crate::limit::Window;
 
@@ -43,6 +44,8 @@ pub(super) struct Queue {
     bytes_in_flight: u64,
     window: Option<Window>,
     keys: Keys,
+    /// The same by tenant.
+    pub(super) tenants: Keys,
     edges: Edges,
     pub(super) hidden: Hidden,
     /// Jobs that are about to be dropped for others.
@@ -76,6 +79,7 @@ impl Queue {
             bytes_in_flight: 0,
             window: None,
             keys: Keys::default(),
+            tenants: Keys::default(),
             edges: Edges::default(),
             hidden: Hidden::default(),
             dropping: 0,
@@ -91,8 +95,16 @@ impl Queue {
         }
     }
 
-    /// Whether `want` fits now. `behind`: others wait for room of this queue already.
-    pub(super) fn ask(&mut self, want: &Want, held: Held, behind: bool, now: Now) -> Asked {
+    /// Whether `want` fits now. `behind`: others wait for room of this queue already. `tenant`: one of its
+    /// jobs' tenants has as many waiting as it may.
+    pub(super) fn ask(
+        &mut self,
+        want: &Want,
+        held: Held,
+        behind: bool,
+        tenant: Option<&FullTenant>,
+        now: Now,
+    ) -> Asked {
         if !want.bounds.needs_depth() {
             return match self.over_rate(want, now) {
                 Some(full) => Asked::Full(Box::new(full)),
@@ -109,7 +121,9 @@ impl Queue {
         let drops = may_drop
             && (full.as_ref())
                 .is_some_and(|full| full.ever && matches!(full.met, Met::Depth | Met::Bytes));
-        if drops && self.full_key(want).is_some() {
+        if let Some(tenant) = tenant.filter(|_| drops || full.is_none()) {
+            full = Some(self.full_of(want, tenant, now));
+        } else if drops && self.full_key(want).is_some() {
             // Others that leave make no room for a key that has its share.
             full = Some(self.full(want, Met::Key, held, now));
         } else if drops
@@ -211,6 +225,21 @@ impl Queue {
         })
     }
 
+    fn full_of(&self, want: &Want, tenant: &FullTenant, now: Now) -> Full {
+        Full {
+            queue: Arc::clone(&want.queue),
+            met: Met::Tenant,
+            depth: tenant.waiting,
+            bound: tenant.most,
+            strategy: want.bounds.strategy,
+            after: self.drain.time_for(1, now.at),
+            drain: self.drain.rate(now.at),
+            ever: tenant.ever,
+            say: false,
+            key: Some(Arc::clone(&tenant.tenant)),
+        }
+    }
+
     fn full(&mut self, want: &Want, met: Met, held: Held, now: Now) -> Full {
         let bounds = &want.bounds;
         let depth = self.depth(held);
@@ -241,7 +270,7 @@ impl Queue {
                 seconds(bounds.max_wait),
                 true,
             ),
-            Met::Depth | Met::Rate => {
+            Met::Depth | Met::Rate | Met::Tenant => {
                 let bound = bounds.max_depth.unwrap_or(u64::MAX);
                 (depth, bound, want.jobs <= bound)
             }

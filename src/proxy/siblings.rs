@@ -85,6 +85,7 @@ impl Proxy {
                 }
                 Wake::Paused { queue, paused } => sidecar.heard_of_pause(&queue, paused),
                 Wake::All => {
+                    sidecar.follow_settings();
                     sidecar.read_pauses().await;
                     sidecar.hold.ask_all();
                 }

@@ -15,6 +15,8 @@ impl Queue {
         self.bytes_in_flight += want.bytes();
         self.dropping += drop;
         want.keys.iter().for_each(|key| self.keys.reserve(key));
+        let tenants = want.tenants.iter();
+        tenants.for_each(|tenant| self.tenants.reserve(tenant));
         self.edges.accepted();
         if let Some(rate) = want.bounds.enqueue_rate {
             let window = self.window(rate);
@@ -27,12 +29,16 @@ impl Queue {
     pub(in crate::pressure) fn stored<'a>(
         &mut self,
         want: &Want,
-        mut ids: impl Iterator<Item = &'a str>,
+        ids: impl Iterator<Item = &'a str> + Clone,
         mark: Mark,
         now: Instant,
     ) {
-        for key in &want.keys {
-            self.keys.stored(key, ids.next());
+        for (known, keys) in [
+            (&mut self.keys, &want.keys),
+            (&mut self.tenants, &want.tenants),
+        ] {
+            let mut ids = ids.clone();
+            keys.iter().for_each(|key| known.stored(key, ids.next()));
         }
         self.estimate.stored(want.jobs, mark);
         self.bytes_in_flight = self.bytes_in_flight.saturating_sub(want.bytes());
@@ -50,6 +56,8 @@ impl Queue {
         self.bytes_in_flight = self.bytes_in_flight.saturating_sub(want.bytes());
         self.dropping = self.dropping.saturating_sub(drop);
         want.keys.iter().for_each(|key| self.keys.refused(key));
+        let tenants = want.tenants.iter();
+        tenants.for_each(|tenant| self.tenants.refused(tenant));
         if let Some(window) = &mut self.window {
             (0..want.jobs).for_each(|_| window.remove(at));
         }
@@ -98,12 +106,13 @@ impl Queue {
     /// A held job went to a worker.
     pub(in crate::pressure) fn started(&mut self, id: &str, now: Instant) {
         self.drain.note(1, now);
-        self.keys.left(id);
+        self.gone(id);
     }
 
     /// This job waits no longer.
     pub(in crate::pressure) fn gone(&mut self, id: &str) {
         self.keys.left(id);
+        self.tenants.left(id);
     }
 
     /// The backend told its numbers.
@@ -118,7 +127,9 @@ impl Queue {
         self.later = counts.scheduled + counts.retryable + hidden;
         let gone = self.estimate.told(counts, hidden, held, now, mark);
         self.drain.note(gone, now);
-        self.keys.at_most(self.estimate.depth(held));
+        let most = self.estimate.depth(held);
+        self.keys.at_most(most);
+        self.tenants.at_most(most);
         if self.estimate.waiting(held) == 0 {
             // An empty queue gives up no more than comes in: that is not how fast it could be.
             self.drain = Drain::default();
