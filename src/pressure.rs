@@ -15,10 +15,12 @@ pub mod estimate;
 mod given;
 mod hidden;
 mod keys;
+mod lease;
 mod line;
 mod look;
 mod places;
 mod queue;
+pub mod share;
 mod sizes;
 mod tenants;
 mod want;
@@ -29,6 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
+use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 
@@ -40,6 +43,7 @@ pub use estimate::{Counts, Held, Mark};
 pub use line::Turn;
 pub use look::{Told, Untold};
 pub use places::Places;
+pub use share::{Lease, Leased, Shared};
 pub use tenants::DEFAULT_TENANT;
 pub use want::{Full, Level, Met, Now, Want};
 
@@ -75,12 +79,18 @@ pub struct Pressure {
     unbounded: Mutex<HashSet<Box<str>>>,
     /// The backend was seen to tell how many jobs are scheduled, and how many are to be tried again.
     tells: (AtomicBool, AtomicBool),
+    /// Told when places are wanted of the store, or some were given.
+    leases: Notify,
 }
 
 #[derive(Default, Debug)]
 struct State {
     queues: HashMap<Arc<str>, Queue>,
     line: Line,
+    /// Queues for which places are wanted of the store.
+    wanted: Vec<Arc<str>>,
+    /// Queues that have places of the store.
+    sharing: HashSet<Arc<str>>,
 }
 
 impl fmt::Debug for Pressure {
@@ -135,6 +145,7 @@ impl Pressure {
             state: Mutex::default(),
             unbounded: Mutex::default(),
             tells: Default::default(),
+            leases: Notify::new(),
         })
     }
 
@@ -212,8 +223,9 @@ impl Pressure {
         now: Now,
         in_line: bool,
     ) -> Answer {
-        let State { queues, line } = state;
+        let State { queues, line, .. } = state;
         let (mut looks, mut full) = (Vec::new(), None::<Box<Full>>);
+        let mut leases = Vec::new();
         let (mut drops, mut soon) = (Vec::with_capacity(wants.len()), Vec::new());
         let tenant = match wants.iter().any(|want| !want.tenants.is_empty()) {
             true => tenants::full(&self.table.load(), queues, wants),
@@ -238,6 +250,7 @@ impl Pressure {
                     }
                     looks.push(Arc::clone(&want.queue));
                 }
+                Asked::Lease => leases.push(Arc::clone(&want.queue)),
                 Asked::Full(found) => {
                     let more = |a: &Full, b: &Full| !a.ever || a.after > b.after;
                     if full.as_ref().is_none_or(|full| more(&found, full)) {
@@ -249,24 +262,14 @@ impl Pressure {
         if full.as_ref().is_none_or(|full| full.ever) && !looks.is_empty() {
             // Those in line have somebody who looks for them.
             let begun = looks.into_iter().filter(|_| !in_line);
-            let looking = begun.filter_map(|name| {
-                let queue = queues.get_mut(&name)?;
-                Some(Looking {
-                    done: Arc::clone(&queue.done).notified_owned(),
-                    begin: queue.estimate.begin(true),
-                    queue: name,
-                })
-            });
+            let looking = begun.filter_map(|name| Looking::at(queues.get_mut(&name)?, name));
             return Answer::Look(looking.collect());
         }
-        if let Some(mut full) = full {
-            if let Some(queue) = queues.get_mut(&full.queue) {
-                if let Some((away, _)) = &queue.away {
-                    return Answer::Away(away.clone());
-                }
-                full.say = queue.is_news(now.at);
-            }
-            return Answer::Full(full);
+        if let Some(full) = full {
+            return told_full(queues, full, now);
+        }
+        if !leases.is_empty() {
+            return Answer::Look(self.lease(state, leases));
         }
         for (want, drop) in wants.iter().zip(&drops) {
             of(queues, want, now.at).reserve(want, *drop, now);
@@ -482,6 +485,27 @@ impl Pressure {
         }
         state.queues.clear();
     }
+}
+
+impl Looking {
+    fn at(queue: &mut Queue, name: Arc<str>) -> Option<Looking> {
+        Some(Looking {
+            done: Arc::clone(&queue.done).notified_owned(),
+            begin: queue.estimate.begin(true),
+            queue: name,
+        })
+    }
+}
+
+/// The answer to an enqueue that does not fit.
+fn told_full(queues: &mut HashMap<Arc<str>, Queue>, mut full: Box<Full>, now: Now) -> Answer {
+    if let Some(queue) = queues.get_mut(&full.queue) {
+        if let Some((away, _)) = &queue.away {
+            return Answer::Away(away.clone());
+        }
+        full.say = queue.is_news(now.at);
+    }
+    Answer::Full(full)
 }
 
 /// The state of a wanted queue.

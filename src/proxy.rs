@@ -59,6 +59,7 @@ mod service;
 mod settings;
 mod settle;
 mod shape;
+mod share;
 mod siblings;
 mod start;
 mod stream;
@@ -200,6 +201,7 @@ pub struct Sidecar {
     hidden: Mutex<HashMap<Arc<str>, Instant>>,
     /// The edition of the store's settings that is followed.
     settings: AtomicU64,
+    shares: share::Shares,
 }
 
 /// Which unknown jobs of heartbeats were looked up already.
@@ -266,6 +268,7 @@ impl Sidecar {
             offered: siblings::Offered::default(),
             hidden: Mutex::default(),
             settings: AtomicU64::new(0),
+            shares: share::Shares::default(),
         });
         sidecar.follow_settings();
         sidecar

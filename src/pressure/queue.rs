@@ -16,6 +16,7 @@ use super::edge::Edges;
 use super::estimate::{Estimate, Held, NEAR, Want as Look};
 use super::hidden::Hidden;
 use super::keys::Keys;
+use super::share::Lease;
 use super::sizes::Sizes;
 use super::tenants::FullTenant;
 use super::want::{Full, Level, Met, Now, Want};
@@ -31,6 +32,8 @@ pub(super) enum Asked {
     Fits { drop: u64, look: bool },
     /// Nobody knows until the backend is asked.
     Look,
+    /// It fits once the store has given places for it.
+    Lease,
     /// It does not fit.
     Full(Box<Full>),
 }
@@ -146,13 +149,25 @@ impl Queue {
             full = Some(self.full(want, Met::Depth, held, now));
         }
         let full = full.or_else(|| self.over_rate(want, now));
-        match full {
-            Some(full) => Asked::Full(Box::new(full)),
-            None => Asked::Fits {
-                drop,
-                look: look != Look::Nothing,
-            },
+        if let Some(full) = full {
+            return Asked::Full(Box::new(full));
         }
+        if want.bounds.max_depth.is_some() && !self.estimate.part.has(want.jobs, drop > 0) {
+            return Asked::Lease;
+        }
+        Asked::Fits {
+            drop,
+            look: look != Look::Nothing,
+        }
+    }
+
+    /// The places to ask the store for; `others` sidecars live.
+    pub(super) fn lease(&mut self, held: Held, others: u64) -> Option<Lease> {
+        let bound = self.bounds.max_depth?;
+        let taken = self.depth(held) + self.estimate.part.unused();
+        let room = bound.saturating_sub(taken);
+        self.estimate.part.near = room <= bound / 2;
+        self.estimate.part.lease(room, others)
     }
 
     /// The places left of the bound that has the fewest, and the bound.

@@ -54,7 +54,11 @@ impl Offered {
 impl Proxy {
     /// Does what must be done although nobody asks, until the sidecar is told to stop.
     pub async fn attend(&self, stop: CancellationToken) {
-        tokio::join!(self.sweep(stop.clone()), self.hear_siblings(stop));
+        tokio::join!(
+            self.sweep(stop.clone()),
+            self.share_depths(stop.clone()),
+            self.hear_siblings(stop)
+        );
     }
 
     /// Follows what siblings tell until the sidecar is told to stop. With the memory store there are

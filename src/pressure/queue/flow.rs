@@ -6,6 +6,7 @@ use super::Queue;
 use crate::limit::Timestamp;
 use crate::pressure::drain::Drain;
 use crate::pressure::estimate::{Counts, Held, Mark};
+use crate::pressure::share::Shared;
 use crate::pressure::want::{Now, Want};
 
 impl Queue {
@@ -121,11 +122,13 @@ impl Queue {
         counts: Counts,
         hidden: u64,
         held: Held,
-        now: Instant,
-        mark: Mark,
+        shared: Option<Shared>,
+        (now, mark): (Instant, Mark),
     ) {
         self.later = counts.scheduled + counts.retryable + hidden;
-        let gone = self.estimate.told(counts, hidden, held, now, mark);
+        let gone = self
+            .estimate
+            .told(counts, hidden, held, shared, (now, mark));
         self.drain.note(gone, now);
         let most = self.estimate.depth(held);
         self.keys.at_most(most);
