@@ -108,6 +108,32 @@ impl Listener {
     }
 }
 
+/// The most that is joined to be written in one piece, in bytes: a head and an ordinary body.
+const JOINED: usize = 2048;
+
+/// Writes pieces as one where they are small: to copy some hundred bytes costs less than what the
+/// system asks for a write in pieces. Large ones are written where they lie.
+fn write_joined(
+    stream: Pin<&mut tokio::net::TcpStream>,
+    cx: &mut Context<'_>,
+    pieces: &[io::IoSlice<'_>],
+) -> Poll<io::Result<usize>> {
+    if let [piece] = pieces {
+        return stream.poll_write(cx, piece);
+    }
+    let mut joined = [0; JOINED];
+    let mut free = &mut joined[..];
+    for piece in pieces {
+        let Some((place, rest)) = free.split_at_mut_checked(piece.len()) else {
+            return stream.poll_write_vectored(cx, pieces);
+        };
+        place.copy_from_slice(piece);
+        free = rest;
+    }
+    let length = JOINED - free.len();
+    stream.poll_write(cx, &joined[..length])
+}
+
 impl AsyncRead for Stream {
     fn poll_read(
         self: Pin<&mut Self>,
@@ -141,7 +167,7 @@ impl AsyncWrite for Stream {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Stream::Tcp(s) => Pin::new(s).poll_write_vectored(cx, bufs),
+            Stream::Tcp(s) => write_joined(Pin::new(s), cx, bufs),
             Stream::Tls(s) => Pin::new(s).poll_write_vectored(cx, bufs),
             Stream::Sim(s) => Pin::new(s).poll_write_vectored(cx, bufs),
         }
