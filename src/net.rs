@@ -121,17 +121,21 @@ fn write_joined(
     if let [piece] = pieces {
         return stream.poll_write(cx, piece);
     }
-    let mut joined = [0; JOINED];
-    let mut free = &mut joined[..];
-    for piece in pieces {
-        let Some((place, rest)) = free.split_at_mut_checked(piece.len()) else {
-            return stream.poll_write_vectored(cx, pieces);
-        };
-        place.copy_from_slice(piece);
-        free = rest;
+    match joined(pieces, &mut [0; JOINED]) {
+        Some(whole) => stream.poll_write(cx, whole),
+        None => stream.poll_write_vectored(cx, pieces),
     }
-    let length = JOINED - free.len();
-    stream.poll_write(cx, &joined[..length])
+}
+
+/// The pieces behind each other; `None`: there is no room for all.
+fn joined<'r>(pieces: &[io::IoSlice<'_>], room: &'r mut [u8]) -> Option<&'r [u8]> {
+    let mut length = 0;
+    for piece in pieces {
+        let place = room.get_mut(length..length + piece.len())?;
+        place.copy_from_slice(piece);
+        length += piece.len();
+    }
+    room.get(..length)
 }
 
 impl AsyncRead for Stream {
