@@ -104,8 +104,8 @@ impl Plan {
             self.slots.is_none_or(|slots| out <= slots),
             "P1: {out} at once"
         );
-        for periods in [1, 2, 5, 20, 100] {
-            let length = self.period * periods;
+        let longer = [1, 2, 5, 20, 100].map(|periods| self.period * periods);
+        for length in longer.into_iter().chain([self.period / 10]) {
             let (count, most) = (within(runs, length), self.most(length));
             assert!(count <= most, "{count} of {most} within {length:?}");
         }
@@ -209,7 +209,7 @@ pub fn jobs(backend: &Backend, count: usize) {
 }
 
 /// What the workers of these sidecars see of the plan's starts, in the order of their answers. There are
-/// more workers at some than at others.
+/// more workers at some than at others. A short trace is over in time, however far it came.
 pub fn trace(plan: &Plan, backend: &Backend, sidecars: &[Sidecar]) -> Vec<Run> {
     jobs(backend, plan.starts);
     let ledger = Ledger {
@@ -218,7 +218,8 @@ pub fn trace(plan: &Plan, backend: &Backend, sidecars: &[Sidecar]) -> Vec<Run> {
         over: AtomicBool::new(false),
     };
     let ideal = plan.period * u32::try_from(plan.starts / plan.limit).unwrap();
-    let deadline = Instant::now() + Duration::from_secs(30) + 4 * ideal;
+    let patience = if is_long() { 4 * ideal } else { 2 * ideal };
+    let deadline = Instant::now() + patience;
     std::thread::scope(|threads| {
         for (nth, sidecar) in sidecars.iter().enumerate() {
             for worker in 0..1 + nth / 2 {
@@ -240,19 +241,21 @@ pub fn trace(plan: &Plan, backend: &Backend, sidecars: &[Sidecar]) -> Vec<Run> {
         sum("ojs_throttle_held_jobs")
     );
     let runs = ledger.runs.into_inner().unwrap();
-    assert_eq!(runs.len(), plan.starts, "not all ran in time");
+    let least = if is_long() {
+        plan.starts
+    } else {
+        plan.limit + 1
+    };
+    assert!(runs.len() >= least, "{} ran in time", runs.len());
     let mut runs: Vec<Run> = runs.into_values().collect();
     runs.sort_unstable_by_key(|run| run.got);
     runs
 }
 
-/// How much of a limit has to be used: a program that is not optimised, on a machine that does other things
+/// How much of a limit has to be used. A program that is not optimised, on a machine that does other things
 /// too, is only not to stand still.
 pub fn enough() -> f64 {
-    match is_long() {
-        true => 0.97,
-        false => 0.2,
-    }
+    if is_long() { 0.97 } else { 0.05 }
 }
 
 /// Whether the long traces are asked for: `OJS_THROTTLE_TRACE=long`.
