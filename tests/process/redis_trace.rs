@@ -18,12 +18,11 @@ fn fleet(plan: &Plan) -> Vec<Run> {
 
 #[test]
 fn eight_sidecars_keep_one_window_and_its_slots() {
-    let (limit, starts) = if is_long() {
-        (400, 100_000)
+    let plan = if is_long() {
+        Plan::window(12, 2_000, Duration::from_secs(5), 100_000)
     } else {
-        (150, 2_400)
+        Plan::window(12, 150, Duration::from_secs(1), 2_400)
     };
-    let plan = Plan::window(12, limit, Duration::from_secs(1), starts);
     let used = plan.judge(&fleet(&plan));
     assert!(used >= enough(), "{used}");
 }
