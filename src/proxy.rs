@@ -43,6 +43,7 @@ mod gated;
 mod handout;
 mod heartbeat;
 mod job;
+mod lead;
 mod limits;
 mod live;
 mod look;
@@ -56,13 +57,16 @@ mod queue_config;
 pub mod respond;
 mod scope;
 mod service;
+mod settings;
 mod settle;
 mod shape;
+mod share;
 mod siblings;
 mod start;
 mod stream;
 mod sweep;
 mod tell;
+mod tenants;
 mod told;
 mod verbs;
 mod wait;
@@ -182,6 +186,7 @@ pub struct Sidecar {
     settled: settle::Undelivered,
     vendors: feedback::Refusals,
     gated: gated::Gated,
+    lead: lead::Lead,
     named: limits::Named,
     /// The worker id under which limited queues are claimed.
     name: Arc<str>,
@@ -196,6 +201,9 @@ pub struct Sidecar {
     offered: siblings::Offered,
     /// Held jobs that siblings hid, and since when.
     hidden: Mutex<HashMap<Arc<str>, Instant>>,
+    /// The edition of the store's settings that is followed.
+    settings: AtomicU64,
+    shares: share::Shares,
 }
 
 /// Which unknown jobs of heartbeats were looked up already.
@@ -231,7 +239,7 @@ impl Sidecar {
                 asked: asked as u64,
             }
         });
-        Arc::new(Sidecar {
+        let sidecar = Arc::new(Sidecar {
             live: ArcSwap::from_pointee(Live::new(settings, policies)),
             scopes: Scopes::new(store.is_shared()),
             store,
@@ -246,6 +254,7 @@ impl Sidecar {
             settled: settle::Undelivered::default(),
             vendors: feedback::Refusals::default(),
             gated: gated::Gated::default(),
+            lead: lead::Lead::default(),
             named: limits::Named::default(),
             name: Arc::from(name),
             claims: AtomicU64::new(1),
@@ -261,7 +270,11 @@ impl Sidecar {
             }),
             offered: siblings::Offered::default(),
             hidden: Mutex::default(),
-        })
+            settings: AtomicU64::new(0),
+            shares: share::Shares::default(),
+        });
+        sidecar.follow_settings();
+        sidecar
     }
 
     /// The store, for drain and inspection.
@@ -437,6 +450,7 @@ impl Sidecar {
         self.metrics.clear();
         // Only the memory store can be behind this, and it does not fail.
         let _cleared = self.store.set(crate::store::Change::Clear).await;
+        self.follow_settings();
     }
 
     /// The moment on our clock at which the store's clock shows `at`.

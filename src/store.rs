@@ -33,7 +33,7 @@ pub mod sqlite;
 pub use crate::limit::Room;
 pub use clock::Clock;
 pub use fleet::{NUMBER_LASTS, Number, Step, Wake};
-pub use overrides::{MAX as MAX_OVERRIDES, Override, Overrides};
+pub use overrides::{MAX as MAX_OVERRIDES, MAX_SETTINGS, Override, Overrides};
 pub use sql::SqlStore;
 
 use std::fmt;
@@ -250,6 +250,14 @@ pub enum Change {
         /// The limits.
         set: Option<Override>,
     },
+    /// A setting that was made over HTTP, under its name, in place of an earlier one; `None` takes it away.
+    /// The store does not know what it says: see [`Overrides::setting`].
+    Setting {
+        /// Whose it is, such as `bounds:QUEUE`.
+        name: Arc<str>,
+        /// What it says.
+        text: Option<Arc<str>>,
+    },
     /// The held row becomes ours, under a claim number of our own: its owner has no worker for it, or is
     /// gone. Only if its claim is still this one.
     Own {
@@ -332,12 +340,22 @@ pub trait Store: std::fmt::Debug + Send + Sync {
     /// replaced and its slots end. Verdicts are in the order of `asks`.
     fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>>;
 
+    /// A hand-out takes so many microseconds from here on: a start counts so much later than it is granted,
+    /// and spacing grants it so much sooner. Where the way back takes longer than [`EARLY`], starts would be
+    /// late and undone otherwise. A start must not leave before it counts, less [`EARLY`]. What decides at
+    /// once needs no lead.
+    ///
+    /// [`EARLY`]: crate::limit::EARLY
+    fn lead(&self, micros: u64) {
+        let _none_needed = micros;
+    }
+
     /// The backend handed these jobs out just now, so earlier claims of them are over, whether their time
     /// has passed or not: rows of older claims go with their slots, and are returned.
     fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>>;
 
-    /// The hand-out did not happen: out becomes held again, and the start is uncounted if it is
-    /// still the newest. Says whether the row was out under this claim.
+    /// The hand-out did not happen: out becomes held again, and the start is uncounted (in spacing only if
+    /// it is still the newest). Says whether the row was out under this claim.
     fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool>;
 
     /// The job is over, or not ours any more: its row and its slots go. `None` for `generation`
@@ -363,7 +381,7 @@ pub trait Store: std::fmt::Debug + Send + Sync {
         })
     }
 
-    /// The limits that were set over HTTP, as far as this process knows. They are changed by
+    /// The limits and settings that were made over HTTP, as far as this process knows. They are changed by
     /// [`Store::set`] and end by themselves.
     fn overrides(&self) -> &Overrides;
 

@@ -44,6 +44,9 @@ mod reload;
 #[path = "stores/server.rs"]
 mod server;
 
+#[path = "process/redis_depth.rs"]
+mod redis_depth;
+
 #[path = "process/redis_fleet.rs"]
 mod redis_fleet;
 
@@ -64,3 +67,15 @@ mod sqlite_fleet;
 
 #[path = "process/ledger.rs"]
 mod ledger;
+
+#[path = "process/trace.rs"]
+mod trace;
+
+#[path = "process/redis_trace.rs"]
+mod redis_trace;
+
+#[path = "process/postgres_trace.rs"]
+mod postgres_trace;
+
+#[path = "process/clocks.rs"]
+mod clocks;

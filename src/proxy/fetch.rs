@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::asked::Asked;
 use super::body::Body;
-use super::claim::{Answer, Section, Wanted};
+use super::claim::{Allowance, Answer, Section, Wanted};
 use super::handout::{HandOut, Hint};
 use super::job::{self, Origin};
 use super::live::Live;
@@ -26,8 +26,8 @@ use super::start::Started;
 use super::wait::{ASK_AGAIN, Standing};
 use super::{Proxy, mirror};
 use crate::hold::{Lane, Prospect};
-use crate::limit::{EARLY, Space};
-use crate::policy::{Accept, Gate, PolicySet};
+use crate::limit::EARLY;
+use crate::policy::{Accept, PolicySet};
 use crate::upstream::{Path, Reply, UpstreamError};
 
 /// What a FETCH came to.
@@ -135,6 +135,7 @@ impl Proxy {
                 }
                 other => return other,
             };
+            out.in_time().await;
             if !out.all_late().await || Instant::now() >= patience || client.has_gone() {
                 return Outcome::Ours(out, hint);
             }
@@ -254,25 +255,30 @@ impl Proxy {
         }
         let mut line: Option<Standing<'_>> = None;
         let mut shut = Vec::new();
+        let mut closed = vec![None; sections.len()];
         let mut out = HandOut::new(self.clone());
         loop {
             if out.is_empty() && sidecar.live().edition != edition {
                 return Outcome::Overtaken;
             }
+            let again = line.is_some().then_some(&*shut);
             let other = self
-                .round(wanted, sections, &mut out, &shut, line.is_some())
+                .round(wanted, sections, &mut out, again, &mut closed)
                 .await;
             match other {
                 Err(error) if out.is_empty() => return Outcome::Lost(error),
                 Ok(Some(reply)) if out.is_empty() => return Outcome::Theirs(reply),
                 _ => {}
             }
-            if out.len() >= wanted.count && line.is_none() && self.nothing_waits(sections) {
+            let full = out.len() >= wanted.count;
+            let mut lanes = sections.iter().flat_map(|section| &section.lanes);
+            if full && line.is_none() && sidecar.hold.holds_none(&mut lanes) {
                 return Outcome::Ours(out, Hint::default());
             }
             let waited = Instant::now();
-            let (prospect, hint) = Box::pin(self.prospect(sections, &mut shut)).await;
-            if out.len() < wanted.count {
+            let (prospect, hint) =
+                Box::pin(self.prospect(sections, &mut shut, &mut closed, full)).await;
+            if !full {
                 self.note_shut(wanted.scope, sections, &shut);
             }
             let ends = !out.is_empty() || sidecar.draining.is_cancelled() || client.has_gone();
@@ -285,8 +291,9 @@ impl Proxy {
                 sidecar.nudge(sections);
                 return Outcome::Ours(out, hint);
             }
+            let stood = line.is_some().then_some(&*shut);
             let standing = line.get_or_insert_with(|| Standing::new(self, sections, wanted.count));
-            let until = standing.wake_at(prospect).await.min(deadline);
+            let until = standing.wake_at(prospect, stood).await.min(deadline);
             tokio::select! {
                 () = standing.waiter.woken() => {}
                 () = tokio::time::sleep_until(until) => {}
@@ -297,14 +304,15 @@ impl Proxy {
     }
 
     /// One round over the queues, left to right. `again`: the worker has been waiting, so the backend
-    /// is asked only about queues that were `shut` before, or not asked about just now.
+    /// is asked only about queues that were shut before, which this says, or not asked about just now.
+    /// Notes in `closed` what could bring room to those that have none.
     async fn round(
         &self,
         wanted: &Wanted,
         sections: &[Section],
         out: &mut HandOut,
-        shut: &[bool],
-        again: bool,
+        again: Option<&[bool]>,
+        closed: &mut [Option<Prospect>],
     ) -> Result<Option<Reply>, UpstreamError> {
         let sidecar = &self.sidecar;
         let budget = Instant::now() + sidecar.live().settings.claim_budget;
@@ -312,7 +320,7 @@ impl Proxy {
             if out.len() >= wanted.count {
                 break;
             }
-            let was_shut = shut.get(nth).is_some_and(|shut| *shut);
+            let was_shut = again.is_none_or(|shut| shut.get(nth).is_some_and(|shut| *shut));
             for lane in section
                 .lanes
                 .iter()
@@ -332,11 +340,15 @@ impl Proxy {
                     let asked_at = sidecar.hold.asked_at(first);
                     asked_at.is_some_and(|at| at.elapsed() < ASK_AGAIN)
                 };
-                if again && !was_shut && just_now() {
+                if !was_shut && just_now() {
                     break;
                 }
-                let n_now = self.may_claim(first, section, n).await;
+                let allowed = self.allowed(first, section, n).await;
+                let n_now = allowed.jobs;
                 if n_now == 0 {
+                    if let Some(closed) = closed.get_mut(nth) {
+                        *closed = Some(allowed.prospect);
+                    }
                     break;
                 }
                 let before = out.len();
@@ -363,9 +375,16 @@ impl Proxy {
 
     /// How many of `n` jobs may be asked of a section now.
     pub(super) async fn may_claim(&self, lane: &Lane, section: &Section, n: usize) -> usize {
+        self.allowed(lane, section, n).await.jobs
+    }
+
+    async fn allowed(&self, lane: &Lane, section: &Section, n: usize) -> Allowance {
         match &section.gate {
-            Some(gate) => self.allowance(lane, gate, n).await.jobs,
-            None => n,
+            Some(gate) => self.allowance(lane, gate, n).await,
+            None => Allowance {
+                jobs: n,
+                prospect: Prospect::default(),
+            },
         }
     }
 
@@ -377,29 +396,33 @@ impl Proxy {
         out.extend(started);
     }
 
-    /// Whether nothing of these queues waits for a limit, as far as is known here.
-    fn nothing_waits(&self, sections: &[Section]) -> bool {
-        let sidecar = &self.sidecar;
-        let has_room = |gate: &Gate| gate.limited.is_empty();
-        (sections.iter()).all(|section| section.gate.as_ref().is_none_or(has_room))
-            && !sidecar.store.overrides().any(Space::Queue)
-            && sidecar
-                .hold
-                .holds_none(sections.iter().flat_map(|section| &section.lanes))
-    }
-
-    /// What waiting could bring, over all queues; notes which of them have no room now.
-    async fn prospect(&self, sections: &[Section], shut: &mut Vec<bool>) -> (Prospect, Hint) {
+    /// What waiting could bring, over all queues; notes which of them have no room now. Those that the
+    /// round just found `closed` are not asked about again, and none is where the worker has its `full`
+    /// count: it does not wait.
+    async fn prospect(
+        &self,
+        sections: &[Section],
+        shut: &mut Vec<bool>,
+        closed: &mut [Option<Prospect>],
+        full: bool,
+    ) -> (Prospect, Hint) {
         let sidecar = &self.sidecar;
         let mut prospect = Prospect::default();
         let mut hint = Hint::default();
         shut.clear();
-        for section in sections {
+        for (nth, section) in sections.iter().enumerate() {
             let Some((gate, lane)) = section.gate.as_ref().zip(section.lanes.first()) else {
                 shut.push(false);
                 continue;
             };
-            let allowance = self.allowance(lane, gate, 1).await;
+            let allowance = match closed.get_mut(nth).and_then(Option::take) {
+                Some(prospect) => Allowance { jobs: 0, prospect },
+                None if full => Allowance {
+                    jobs: 1,
+                    prospect: Prospect::default(),
+                },
+                None => self.allowance(lane, gate, 1).await,
+            };
             shut.push(allowance.jobs == 0);
             if sidecar.paused(&lane.queue) {
                 continue;

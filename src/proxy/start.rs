@@ -109,7 +109,11 @@ impl Proxy {
         sidecar.renew(&mut jobs);
         sidecar.bring_up_to_date(&mut jobs);
         let asks: Vec<&Claimed> = jobs.iter().map(|held| &held.claimed).collect();
+        let asked = Instant::now();
         let verdicts = sidecar.store.take(&asks, want).await;
+        if let Some(lead) = sidecar.lead.answered(asked.elapsed()) {
+            sidecar.store.lead(lead);
+        }
         let answers = verdicts.is_ok();
         let verdicts = verdicts.unwrap_or_else(|_| vec![Verdict::Unasked; jobs.len()]);
         let (mut started, mut others) = (Vec::with_capacity(jobs.len()), Vec::new());

@@ -590,7 +590,7 @@ impl Store for Guard {
             let there = self.inner.set(change.clone());
             let done = self
                 .ask(there, async |lost| match &change {
-                    Change::Override { .. } => lost.closed(),
+                    Change::Override { .. } | Change::Setting { .. } => lost.closed(),
                     _ => lost.local.set(change.clone()).await,
                 })
                 .await?;
@@ -610,6 +610,10 @@ impl Store for Guard {
             changes.iter().for_each(|change| state.changed(change));
             Ok(())
         })
+    }
+
+    fn lead(&self, micros: u64) {
+        self.inner.lead(micros);
     }
 
     fn overrides(&self) -> &Overrides {

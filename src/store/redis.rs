@@ -23,7 +23,7 @@ use super::{
     Answer, Change, Claimed, Clock, Ended, Gen, Number, Overrides, Place, Room, Row, Step, Store,
     StoreError, Usage, Verdict, Wake, record,
 };
-use crate::limit::{Key, KeyState, Limited, Limits, Space, Timestamp};
+use crate::limit::{Key, KeyState, Limited, Limits, Space, Timestamp, lead_of};
 use link::{Failed, Link};
 
 pub use inspect::{Inspection, Kept};
@@ -61,6 +61,8 @@ pub struct RedisStore {
     /// Which edition of the overrides that is; below zero: none was read yet.
     edition: AtomicI64,
     siblings: AtomicUsize,
+    /// How long a hand-out takes, in microseconds.
+    lead: AtomicU64,
     /// Whether no other is known, dead ones that left rows included.
     alone: AtomicBool,
     /// When the next beat is due, and before which time no row of ours is, by the store's clock.
@@ -153,6 +155,7 @@ impl RedisStore {
             overrides: Overrides::default(),
             edition: AtomicI64::new(-1),
             siblings: AtomicUsize::new(0),
+            lead: AtomicU64::new(0),
             alone: AtomicBool::new(false),
             beat_at: AtomicU64::new(0),
             due_from: AtomicU64::new(0),
@@ -286,8 +289,7 @@ impl RedisStore {
         let fields = told.get(2).and_then(wire::list).unwrap_or_default();
         let pairs = fields.chunks_exact(2).filter_map(|pair| {
             let [name, text] = pair else { return None };
-            let (space, key) = record::of_name(wire::text(name)?)?;
-            Some((space, key, record::read_set(wire::text(text)?)?))
+            record::kept(wire::text(name)?, wire::text(text)?)
         });
         self.overrides.replace(pairs);
         self.edition.store(edition.unwrap_or(0), Ordering::Relaxed);
@@ -361,6 +363,7 @@ impl RedisStore {
         let write = |to: &mut Cmd| {
             to.arg(wire::time(now.plus(patience).0))
                 .arg(want.min(1 << 30))
+                .arg(wire::time(self.lead.load(Ordering::Relaxed)))
                 .arg(asks.len());
             for ask in asks {
                 to.arg(&*ask.job).arg(wire::time(ask.generation.0));
@@ -431,6 +434,9 @@ impl RedisStore {
         match change {
             Change::Override { space, key, set } => {
                 self.overrides.put(space, key, set);
+            }
+            Change::Setting { name, text } => {
+                self.overrides.put_setting(name, text);
             }
             Change::Clear => self.overrides.clear(),
             _ => {}
@@ -547,6 +553,10 @@ fn write_change(to: &mut Cmd, change: &Change, now: Timestamp) {
             .arg("override")
             .arg(record::name(*space, key))
             .arg(set.as_ref().map_or(String::new(), record::set)),
+        Change::Setting { name, text } => to
+            .arg("override")
+            .arg(record::setting(name))
+            .arg(text.as_deref().unwrap_or_default()),
         Change::Own {
             job,
             generation,
@@ -672,8 +682,9 @@ impl Store for RedisStore {
             let names = limited.iter().map(|one| record::name(one.space, &one.key));
             let (states, now) = self.states(names).await?;
             let each = states.iter().zip(limited);
+            let lead = lead_of(limited, self.lead.load(Ordering::Relaxed));
             Ok(each.fold(Room::OPEN, |room, (state, one)| {
-                room.and(state.room(&one.limits, now))
+                room.and(state.room_ahead(&one.limits, now, lead))
             }))
         })
     }
@@ -748,6 +759,10 @@ impl Store for RedisStore {
             self.run(&self.scripts.set, write).await?;
             Ok(())
         })
+    }
+
+    fn lead(&self, micros: u64) {
+        self.lead.store(micros, Ordering::Relaxed);
     }
 
     fn is_alone(&self) -> bool {

@@ -18,10 +18,9 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::{
-    Change, Claimed, Ended, Gen, Number, Override, Place, Row, Step, StoreError, Verdict, fleet,
-    record,
+    Change, Claimed, Ended, Gen, Number, Place, Row, Step, StoreError, Verdict, fleet, record,
 };
-use crate::limit::{Key, KeyState, Space, Timestamp};
+use crate::limit::{KeyState, Space, Timestamp};
 
 pub(super) use flat::{Flat, Kept, lane, number, unsigned};
 pub(super) use front::Post;
@@ -53,6 +52,8 @@ pub(super) enum Op {
     Take {
         asks: Vec<Claimed>,
         want: usize,
+        /// How long a hand-out takes, in microseconds.
+        lead: u64,
         /// Nobody waits for it after this.
         not_after: Timestamp,
     },
@@ -104,7 +105,7 @@ pub(super) enum Reply {
         edition: i64,
     },
     Count(usize),
-    Overrides(i64, Vec<(Space, Key, Override)>),
+    Overrides(i64, Vec<record::Kept>),
     Joined(Arc<str>),
 }
 
@@ -124,7 +125,7 @@ impl Op {
                 Change::Shut { key, .. } | Change::Open { key, .. } | Change::Unused { key } => {
                     need.name(record::name(Space::Job, key));
                 }
-                Change::Override { .. } | Change::Clear => {}
+                Change::Override { .. } | Change::Setting { .. } | Change::Clear => {}
             },
             Op::States(names) => names.iter().for_each(|name| need.name(name.clone())),
             Op::Number(name, _) => need.number(name),
@@ -146,7 +147,7 @@ impl Op {
             Op::Count(_)
                 | Op::Overrides
                 | Op::Join { .. }
-                | Op::Set(Change::Override { .. } | Change::Clear)
+                | Op::Set(Change::Override { .. } | Change::Setting { .. } | Change::Clear)
         )
     }
 
@@ -155,6 +156,7 @@ impl Op {
             Op::Take {
                 asks,
                 want,
+                lead,
                 not_after,
             } => {
                 if page.now > not_after {
@@ -164,7 +166,7 @@ impl Op {
                     let why = "others have to announce themselves first";
                     return Err(StoreError::Unavailable(why.to_owned()));
                 }
-                Reply::Verdicts(page.take(&asks, want, me))
+                Reply::Verdicts(page.take(&asks, want, lead, me))
             }
             Op::Claimed(claims) => Reply::Rows(page.claimed(&claims, me)),
             Op::Back(job, claim) => Reply::Done(page.back(&job, claim)),
@@ -230,10 +232,8 @@ async fn serve_apart<B: Books>(books: &mut B, job: Job) {
             Op::Count(place) => Reply::Count(books.count(place == Place::Out).await?),
             Op::Overrides => {
                 let texts = books.overrides().await?;
-                let all = texts.iter().filter_map(|(name, text)| {
-                    let (space, key) = record::of_name(name)?;
-                    Some((space, key, record::read_set(text)?))
-                });
+                let all = texts.iter();
+                let all = all.filter_map(|(name, text)| record::kept(name, text));
                 Reply::Overrides(head.edition, all.collect())
             }
             Op::Join { knew } => Reply::Joined(books.join(knew).await?.into()),
@@ -242,6 +242,10 @@ async fn serve_apart<B: Books>(books: &mut B, job: Job) {
                 let text = set.as_ref().map(record::set);
                 let name = record::name(space, &key);
                 Reply::Done(books.put_override(&name, text.as_deref(), ends).await?)
+            }
+            Op::Set(Change::Setting { name, text }) => {
+                let name = record::setting(&name);
+                Reply::Done(books.put_override(&name, text.as_deref(), None).await?)
             }
             _ => Reply::Done(books.clear().await?),
         };

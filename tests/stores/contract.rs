@@ -143,14 +143,26 @@ pub async fn a_start_that_did_not_happen_is_uncounted(rig: &dyn Rig) {
     }
     assert_eq!(usage(&*store, &all[0]).await, None);
     assert_eq!(store.count(Place::Held).await.unwrap(), 1);
-    // It is not the newest any more: its slot ends, its start stays counted.
+    // It is not the newest any more, and is uncounted all the same.
     let wide = [limited("w", Some(2), Some((2, SECOND)), None)];
     assert!(started(&take(&*store, claimed("b", 1, &wide)).await));
     advance(rig, 1_000);
     assert!(started(&take(&*store, claimed("c", 1, &wide)).await));
     assert!(store.back("b", Gen(1)).await.unwrap());
     let used = usage(&*store, &wide[0]).await.unwrap();
-    assert_eq!((used.active, used.windows[0].0), (1, 2));
+    assert_eq!((used.active, used.windows[0].0), (1, 1));
+    assert!(started(&take(&*store, claimed("d", 1, &wide)).await));
+    // Of many starts, which are counted by sub-window.
+    let many = [limited("m", None, Some((200, SECOND)), None)];
+    for nth in 0..200 {
+        let job = format!("m{nth}");
+        assert!(started(&take(&*store, claimed(&job, 1, &many)).await));
+    }
+    for nth in 0..100 {
+        assert!(store.back(&format!("m{nth}"), Gen(1)).await.unwrap());
+    }
+    let used = usage(&*store, &many[0]).await.unwrap();
+    assert_eq!((used.active, used.windows[0].0), (100, 100));
 }
 
 pub async fn ending_twice_is_ending_once(rig: &dyn Rig) {
@@ -419,6 +431,27 @@ pub async fn overrides_are_kept_and_taken_away(rig: &dyn Rig) {
     assert!(store.set(put(Space::Job, None)).await.unwrap());
     assert!(!store.set(put(Space::Job, None)).await.unwrap());
     assert!(store.overrides().is_empty());
+}
+
+pub async fn settings_are_kept_and_taken_away(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    let put = |name: &str, text: Option<&str>| Change::Setting {
+        name: name.into(),
+        text: text.map(Arc::from),
+    };
+    let text = "{\"max_depth\":7,\"strategy\":\"drop \u{20ac}\"}";
+    assert!(store.set(put("bounds:q:1", Some("1"))).await.unwrap());
+    assert!(store.set(put("bounds:q:1", Some(text))).await.unwrap());
+    assert!(store.set(put("tenant:acme", Some("9"))).await.unwrap());
+    let kept = |name: &str| store.overrides().setting(name);
+    assert_eq!(kept("bounds:q:1").as_deref(), Some(text));
+    assert_eq!(store.overrides().settings("tenant:").len(), 1);
+    assert!(store.overrides().is_empty(), "they are no limits");
+    let edition = store.overrides().settings_edition();
+    assert!(store.set(put("bounds:q:1", None)).await.unwrap());
+    assert!(!store.set(put("bounds:q:1", None)).await.unwrap());
+    assert!(store.overrides().settings_edition() > edition);
+    assert!(kept("bounds:q:1").is_none() && kept("tenant:acme").is_some());
 }
 
 pub async fn numbers_are_added_to_up_to_their_most(rig: &dyn Rig) {

@@ -87,6 +87,7 @@ macro_rules! stamp_contract {
                 a_queue_and_a_job_key_of_one_name_are_two,
                 room_and_usage_say_what_a_take_would,
                 overrides_are_kept_and_taken_away,
+                settings_are_kept_and_taken_away,
                 numbers_are_added_to_up_to_their_most,
                 numbers_that_were_changed_are_not_replaced_by_mistake,
                 forgetting_everything_leaves_nothing,
@@ -105,6 +106,7 @@ macro_rules! stamp_fleet {
             $rig,
             [
                 one_budget_for_all,
+                a_start_counts_later_where_hand_outs_take_long,
                 only_the_owner_starts_a_job,
                 a_freed_slot_is_heard_of,
                 a_held_job_is_reached_through_any_sidecar,
@@ -112,6 +114,7 @@ macro_rules! stamp_fleet {
                 overdue_slots_of_others_are_looked_after_by_one,
                 what_a_dead_sidecar_had_is_found,
                 limits_set_over_http_are_told_to_all,
+                settings_made_over_http_are_told_to_all,
                 a_paused_queue_is_heard_of,
                 numbers_are_shared,
                 jobs_that_many_ask_for_at_once_start_within_the_limit,
