@@ -351,6 +351,20 @@ fn hold_one(backend: &Backend, sidecars: &[Sidecar; 2]) -> (String, String) {
     (out, held)
 }
 
+#[test]
+fn a_held_job_is_available_whoever_is_asked() {
+    let (_backend, _store, sidecars, out, held) = held_by_the_first("");
+    for sidecar in &sidecars {
+        let seen = |job: &str| {
+            let reply = crate::http::get(sidecar.data, &format!("/ojs/v1/jobs/{job}")).json();
+            let job = reply.get("job").unwrap_or(&reply);
+            (job["state"].clone(), job["attempt"].clone())
+        };
+        assert_eq!(seen(&held), (json!("available"), json!(0)));
+        assert_eq!(seen(&out).0, "active");
+    }
+}
+
 /// Two sidecars, of which the second one's way to the backend can be cut.
 fn second_cut_off() -> (Backend, Server, Hole, [Sidecar; 2]) {
     let (backend, store) = (Backend::start(Lax::redis()), Server::start());
