@@ -171,18 +171,11 @@ impl Proxy {
             Err(_) => None,
         };
         let got = came.as_ref().map(|came| came.shown);
-        if let Some(Came { jobs, .. }) = came {
-            let want = wanted.count.saturating_sub(out.len());
-            let now = Instant::now();
-            let proven = |held: &Held| held.is_proven(asked.visibility, now);
-            if let (None, Ok(reply)) = (&out.request_id, &answer) {
-                out.request_id = respond::request_id(&reply.headers);
-            }
-            if self.may_skip_hold(&section.lanes, &jobs, want) && jobs.iter().all(proven) {
-                out.extend(self.start_fresh(jobs, want).await);
-            } else {
-                self.hold(jobs, &origin).await;
-            }
+        if let (Ok(reply), Some(Came { jobs, .. })) = (&answer, came) {
+            let id = out.request_id.take();
+            out.request_id = id.or_else(|| respond::request_id(&reply.headers));
+            self.start_or_hold(jobs, wanted, section, &origin, out)
+                .await;
         }
         sidecar
             .hold
@@ -234,6 +227,24 @@ impl Proxy {
         }
         sidecar.gated.claimed(&origin.queues, &mut jobs);
         Some(Came { shown, jobs })
+    }
+
+    /// Starts what may start at once of jobs that came just now, and holds the rest.
+    async fn start_or_hold(
+        &self,
+        jobs: Vec<Held>,
+        wanted: &Wanted,
+        section: &Section,
+        origin: &Origin<'_>,
+        out: &mut HandOut,
+    ) {
+        let (want, now) = (wanted.count.saturating_sub(out.len()), Instant::now());
+        let proven = |held: &Held| held.is_proven(origin.visibility, now);
+        if self.may_skip_hold(&section.lanes, &jobs, want) && jobs.iter().all(proven) {
+            out.extend(self.start_fresh(jobs, want).await);
+        } else {
+            self.hold(jobs, origin).await;
+        }
     }
 
     /// Whether jobs that came just now may be asked for before they are held: they are all of one limited

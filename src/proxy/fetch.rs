@@ -161,7 +161,8 @@ impl Proxy {
         // Policies that came while the backend was asked may touch what it gave.
         let all = all || sidecar.live().edition != live.edition;
         let brings = mirror::may_bring(&reply.body);
-        if !all && !(brings && live.policies.accept() != Accept::Ignore) {
+        let limits = brings && live.policies.accept() != Accept::Ignore;
+        if !all && !limits {
             if let Some(asked) = &wanted.asked {
                 sidecar.passed(&reply, &asked.queues, asked.count, mark);
             }
@@ -245,10 +246,8 @@ impl Proxy {
         let deadline = begun + sidecar.live().settings.max_wait;
         for section in sections {
             let gate = section.gate.clone().unwrap_or_default();
-            section
-                .lanes
-                .iter()
-                .for_each(|lane| sidecar.hold.fetched(lane, &gate, Instant::now()));
+            let fetched = |lane| sidecar.hold.fetched(lane, &gate, Instant::now());
+            section.lanes.iter().for_each(fetched);
         }
         if let Err(error) = self.ensure_learnt().await {
             return Outcome::Lost(error);
