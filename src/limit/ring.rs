@@ -96,6 +96,19 @@ impl Ring {
         }
     }
 
+    /// Uncounts a start of the sub-window of `at`, if it has any that was not forgotten. Those of one
+    /// sub-window leave together, so it is all the same which.
+    pub(super) fn release(&mut self, at: Timestamp) {
+        let sub = at.0 / self.width;
+        if sub < self.low || sub - self.low >= SLOTS {
+            return;
+        }
+        if let Some(count) = self.slot(sub).filter(|count| **count > 0) {
+            *count -= 1;
+            self.total -= 1;
+        }
+    }
+
     /// How many starts count at `now`.
     pub(super) fn count(&self, now: Timestamp) -> u32 {
         let end = self.gone(now).min(self.low + SLOTS);

@@ -142,6 +142,18 @@ impl Window {
         }
     }
 
+    /// Uncounts a start at `at`, if one is counted there.
+    pub fn release(&mut self, at: Timestamp) {
+        match &mut self.starts {
+            Starts::Many(ring) => ring.release(at),
+            Starts::Each(log) => {
+                if let Ok(place) = log.binary_search(&at) {
+                    log.remove(place);
+                }
+            }
+        }
+    }
+
     /// The memory it takes besides itself, in bytes: about 1 KiB at most.
     pub fn heap(&self) -> usize {
         match &self.starts {

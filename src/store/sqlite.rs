@@ -391,9 +391,7 @@ impl Books for File {
         ends: Option<Timestamp>,
     ) -> Result<bool, StoreError> {
         let (me, now) = (self.owner.clone(), self.now());
-        self.with_head(|connection| {
-            table::put_override(connection, (name, text, ends), &me, now)
-        })
+        self.with_head(|connection| table::put_override(connection, (name, text, ends), &me, now))
     }
 
     async fn join(&mut self, knew: bool) -> Result<String, StoreError> {

@@ -8,6 +8,7 @@ mod postgres_server;
 #[path = "stores/redis_bare.rs"]
 mod redis_bare;
 #[path = "../stores/server.rs"]
+#[expect(dead_code, reason = "faults are for the tests")]
 mod redis_server;
 
 use std::num::{NonZeroU32, NonZeroU64};

@@ -35,7 +35,7 @@ impl Calls {
             store.take(&[ask], 1).await.unwrap();
             store.end(&ask.job, None).await.unwrap();
         }
-        let mut heard = || loop {
+        let heard = || loop {
             let words = words(&said.recv_timeout(Duration::from_secs(5)).unwrap());
             let names_it = words.iter().any(|word| word == ask.job.as_bytes());
             if words.first().is_some_and(|first| first == b"EVALSHA") && names_it {
