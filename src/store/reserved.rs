@@ -24,7 +24,8 @@ use super::{
     StoreError, Usage, Verdict, Wake, Wish, guard,
 };
 use crate::limit::{
-    EARLY, Key, Limited, Limits, OnLimit, Refusal, Reserved, Space, Strategy, Timestamp,
+    EARLY, Key, Limited, Limits, Measure, OnLimit, Rate, Refusal, Reserved, Space, Strategy,
+    Throttle, Timestamp, WindowKind,
 };
 use turns::{AHEAD, Mine, Next, Turns};
 
@@ -40,9 +41,8 @@ const MANY: usize = 1_024;
 
 /// Why a limit cannot be reserved ahead; `None`: it can.
 pub fn objection(limits: &Limits, on_limit: OnLimit) -> Option<&'static str> {
-    let edged = |rate: &crate::limit::Rate| rate.window != crate::limit::WindowKind::Sliding;
-    let completion =
-        |throttle: crate::limit::Throttle| throttle.measure == crate::limit::Measure::Completion;
+    let edged = |rate: &Rate| rate.window != WindowKind::Sliding;
+    let completion = |throttle: Throttle| throttle.measure == Measure::Completion;
     if limits.concurrency.is_some() {
         Some(
             "a slot is taken and freed by each job, so there is nothing to reserve of `concurrency`",
@@ -58,6 +58,12 @@ pub fn objection(limits: &Limits, on_limit: OnLimit) -> Option<&'static str> {
     } else {
         None
     }
+}
+
+/// Whether a limit allows so many starts (32 a second) that there are calls to save. Else each start is asked
+/// for: a turn that nobody uses would cost too much.
+pub fn is_hot(limits: &Limits) -> bool {
+    turns::most(limits) > 1
 }
 
 /// A shared store of which the starts of some policies are reserved ahead.
@@ -301,7 +307,7 @@ impl State {
         one.space == Space::Job
             && one.on_limit == OnLimit::Wait
             && self.policies.contains(&one.policy)
-            && turns::most(&one.limits) > 1
+            && is_hot(&one.limits)
     }
 
     /// How a job is started now. One that has its row on the other side goes there by that.

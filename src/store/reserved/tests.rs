@@ -175,8 +175,8 @@ const EVEN: [usize; 8] = [8; 8];
 #[tokio::test(start_paused = true)]
 async fn a_throttle_is_kept_and_used_for_a_fraction_of_the_calls() {
     for (nth, workers) in [UNEVEN, EVEN, [40, 1, 1, 1, 1, 1, 1, 1]].iter().enumerate() {
-        for seed in 0..4 {
-            let ran = fleet(workers, &spaced(1_000, SECOND), 10, seed).await;
+        for seed in 0..2 {
+            let ran = fleet(workers, &spaced(1_000, SECOND), 5, seed).await;
             ran.assert_spaced(1_000);
             let (used, calls) = (ran.used(1_000), ran.calls_per_start());
             println!("throttle {nth} {seed}: used {used:.4}, calls per start {calls:.3}");
@@ -188,8 +188,8 @@ async fn a_throttle_is_kept_and_used_for_a_fraction_of_the_calls() {
 
 #[tokio::test(start_paused = true)]
 async fn a_window_is_kept_and_used_for_a_fraction_of_the_calls() {
-    for seed in 0..4 {
-        let ran = fleet(&UNEVEN, &windowed(2_000, 2 * SECOND), 20, seed).await;
+    for seed in 0..2 {
+        let ran = fleet(&UNEVEN, &windowed(2_000, 2 * SECOND), 12, seed).await;
         ran.assert_windows(2_000, 2 * SECOND);
         let (used, calls) = (ran.used(1_000), ran.calls_per_start());
         println!("window {seed}: used {used:.4}, calls per start {calls:.3}");
@@ -332,9 +332,12 @@ async fn other_numbers_hold_from_the_next_start_on() {
     let slow = claimed("s", &spaced(40, SECOND));
     let next = at(store.take(&[&slow], 1).await.unwrap());
     assert!(
-        next >= first.plus(25_000),
-        "25 ms after the last of the fast ones"
+        next >= first.plus(800),
+        "after all that were granted before: {next:?}"
     );
+    let slower = claimed("t", &spaced(40, SECOND));
+    let last = at(store.take(&[&slower], 1).await.unwrap());
+    assert!(last >= next.plus(25_000), "{last:?}");
 }
 
 #[tokio::test(start_paused = true)]

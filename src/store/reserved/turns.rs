@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use crate::limit::{EARLY, Limits, Measure, Refusal, Reserved, Room, Timestamp, Turn, WindowKind};
+use crate::limit::{EARLY, Limits, OnLimit, Refusal, Reserved, Room, Timestamp, Turn};
 
 /// How far ahead turns are asked for, in microseconds: no longer than workers wait.
 pub(super) const AHEAD: u64 = 500_000;
@@ -20,16 +20,10 @@ const PATIENCE: u32 = 64;
 /// How many starts of a key under these limits are asked for at once, at most; one or none: it is not
 /// worth it, or cannot be done.
 pub(super) fn most(limits: &Limits) -> usize {
-    let sliding = |kind: &WindowKind| *kind == WindowKind::Sliding;
-    let completion = limits.throttle.map(|throttle| throttle.measure) == Some(Measure::Completion);
-    if limits.concurrency.is_some() || completion {
+    if super::objection(limits, OnLimit::Wait).is_some() {
         return 0;
     }
-    let rates = limits.rates.iter();
-    if !rates.clone().all(|rate| sliding(&rate.window)) {
-        return 0;
-    }
-    let rates = rates.map(|rate| (rate.limit, rate.period));
+    let rates = limits.rates.iter().map(|rate| (rate.limit, rate.period));
     let throttle = limits.throttle.iter();
     let all = rates.chain(throttle.map(|throttle| (throttle.limit, throttle.period)));
     let in_part = all.map(|(limit, period)| {
