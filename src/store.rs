@@ -356,6 +356,11 @@ pub trait Store: std::fmt::Debug + Send + Sync {
         0
     }
 
+    /// How many start times were granted ahead to this sidecar, and how many of them passed unused.
+    fn turns(&self) -> (u64, u64) {
+        (0, 0)
+    }
+
     /// The policies whose limits are reserved ahead, by their names, in place of earlier ones
     /// ([`reserved::ReservedStore`]).
     fn reserve_for(&self, policies: reserved::Policies) {

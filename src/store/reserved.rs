@@ -88,6 +88,8 @@ struct State {
     there: HashSet<Arc<str>>,
     /// By key, and for each of the different limits that jobs bring to it.
     keys: HashMap<(Key, Limits), Turns>,
+    granted: u64,
+    unused: u64,
 }
 
 /// How a job is started.
@@ -108,6 +110,8 @@ impl ReservedStore {
                 out: HashMap::new(),
                 there: HashSet::new(),
                 keys: HashMap::new(),
+                granted: 0,
+                unused: 0,
             }),
             answered: Notify::new(),
         }
@@ -202,7 +206,13 @@ impl ReservedStore {
 
     /// Asks the store for turns; `false`: it gave no answer.
     async fn ask(&self, limited: &Limited, want: usize) -> bool {
-        let unused = self.state().turns(limited).take_unused(self.now());
+        let unused = {
+            let now = self.now();
+            let mut state = self.state();
+            let (count, unused) = state.turns(limited).take_unused(now);
+            state.unused += count as u64;
+            unused
+        };
         // If nobody waits for the answer any more, others do.
         let mut asking = Asking {
             store: self,
@@ -224,15 +234,19 @@ impl ReservedStore {
         let now = self.now();
         let unused: Vec<(Limited, Vec<Timestamp>)> = {
             let mut state = self.state();
-            let all = state.keys.iter_mut();
-            let all = all.map(|((key, limits), turns)| (key, limits, turns.take_unused(now)));
-            let unused = all.filter(|(_, _, unused)| !unused.is_empty());
-            let unused = unused.map(|(key, limits, unused)| (limited(key, limits), unused));
-            let unused = unused.collect();
-            if state.keys.len() > MANY {
-                state.keys.retain(|_, turns| !turns.is_idle());
+            let State { keys, unused, .. } = &mut *state;
+            let mut all = Vec::new();
+            for ((key, limits), turns) in keys.iter_mut() {
+                let (count, times) = turns.take_unused(now);
+                *unused += count as u64;
+                if !times.is_empty() {
+                    all.push((limited(key, limits), times));
+                }
             }
-            unused
+            if keys.len() > MANY {
+                keys.retain(|_, turns| !turns.is_idle());
+            }
+            all
         };
         for (limited, unused) in unused {
             let wish = Wish {
@@ -292,6 +306,11 @@ impl Drop for Asking<'_> {
     fn drop(&mut self) {
         let (now, doubt) = (self.store.now(), self.store.inner.doubt());
         let mut state = self.store.state();
+        let granted = self
+            .reserved
+            .as_ref()
+            .map_or(0, |reserved| reserved.turns.len());
+        state.granted += granted as u64;
         state
             .turns(self.limited)
             .answered(self.reserved.take(), doubt, now);
@@ -477,6 +496,11 @@ impl Store for ReservedStore {
 
     fn doubt(&self) -> u64 {
         self.inner.doubt()
+    }
+
+    fn turns(&self) -> (u64, u64) {
+        let state = self.state();
+        (state.granted, state.unused)
     }
 
     fn reserve_for(&self, policies: Policies) {

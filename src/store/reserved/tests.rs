@@ -174,22 +174,25 @@ const EVEN: [usize; 8] = [8; 8];
 
 #[tokio::test(start_paused = true)]
 async fn a_throttle_is_kept_and_used_for_a_fraction_of_the_calls() {
-    for (nth, workers) in [UNEVEN, EVEN, [40, 1, 1, 1, 1, 1, 1, 1]].iter().enumerate() {
-        for seed in 0..2 {
-            let ran = fleet(workers, &spaced(1_000, SECOND), 5, seed).await;
-            ran.assert_spaced(1_000);
-            let (used, calls) = (ran.used(1_000), ran.calls_per_start());
-            println!("throttle {nth} {seed}: used {used:.4}, calls per start {calls:.3}");
-            assert!(used >= 0.98, "{used}");
-            assert!(calls <= 0.4, "{calls}");
-        }
+    for (workers, seed) in [
+        (UNEVEN, 1),
+        (UNEVEN, 2),
+        (EVEN, 3),
+        ([40, 1, 1, 1, 1, 1, 1, 1], 4),
+    ] {
+        let ran = fleet(&workers, &spaced(1_000, SECOND), 4, seed).await;
+        ran.assert_spaced(1_000);
+        let (used, calls) = (ran.used(1_000), ran.calls_per_start());
+        println!("throttle {workers:?}: used {used:.4}, calls per start {calls:.3}");
+        assert!(used >= 0.98, "{used}");
+        assert!(calls <= 0.4, "{calls}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_window_is_kept_and_used_for_a_fraction_of_the_calls() {
     for seed in 0..2 {
-        let ran = fleet(&UNEVEN, &windowed(2_000, 2 * SECOND), 12, seed).await;
+        let ran = fleet(&UNEVEN, &windowed(2_000, 2 * SECOND), 6, seed).await;
         ran.assert_windows(2_000, 2 * SECOND);
         let (used, calls) = (ran.used(1_000), ran.calls_per_start());
         println!("window {seed}: used {used:.4}, calls per start {calls:.3}");

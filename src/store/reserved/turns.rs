@@ -162,13 +162,15 @@ impl Turns {
         (self.refused, self.wasted) = (None, 0);
     }
 
-    /// What is to be given back, once. Spacing is not made up for, so only windows want to know.
-    pub(super) fn take_unused(&mut self, now: Timestamp) -> Vec<Timestamp> {
+    /// How many were not used since this was last asked, and which of them are to be given back, once:
+    /// spacing is not made up for, so only windows want to know.
+    pub(super) fn take_unused(&mut self, now: Timestamp) -> (usize, Vec<Timestamp>) {
         self.expire(now);
-        if !self.windows {
-            self.unused.clear();
+        let unused = std::mem::take(&mut self.unused);
+        match self.windows {
+            true => (unused.len(), unused),
+            false => (unused.len(), Vec::new()),
         }
-        std::mem::take(&mut self.unused)
     }
 
     /// Whether it holds nothing that must not be forgotten.
