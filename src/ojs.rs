@@ -65,6 +65,10 @@ pub enum Operation<'a> {
     QueueConfig { queue: Cow<'a, str> },
     /// Any method on `…/queues/{queue}/rate-limit`, plain and admin
     QueueLimit { queue: Cow<'a, str> },
+    /// Any method on `/ojs/v1/admin/tenants/{id}`
+    Tenant { id: Cow<'a, str> },
+    /// Any method on `/ojs/v1/admin/tenants/{id}/limits`
+    TenantLimits { id: Cow<'a, str> },
     /// `GET /ojs/v1/admin/queues`
     AdminQueues,
     /// `GET /ojs/v1/admin/queues/{queue}`
@@ -217,6 +221,8 @@ fn admin<'a>(method: &str, rest: &[&str], name: impl Fn() -> Cow<'a, str>) -> Op
         ("GET", ["queues"]) => Operation::AdminQueues,
         ("GET", ["queues", _]) => Operation::AdminQueue { queue: name() },
         ("GET", ["stats"]) => Operation::AdminStats,
+        (_, ["tenants", _]) => Operation::Tenant { id: name() },
+        (_, ["tenants", _, "limits"]) => Operation::TenantLimits { id: name() },
         ("POST", ["reset"]) => Operation::Reset,
         _ => either(method, rest, name),
     }

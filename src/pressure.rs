@@ -15,11 +15,14 @@ pub mod estimate;
 mod given;
 mod hidden;
 mod keys;
+mod lease;
 mod line;
 mod look;
 mod places;
 mod queue;
+pub mod share;
 mod sizes;
+mod tenants;
 mod want;
 
 use std::collections::{HashMap, HashSet};
@@ -28,6 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
+use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 
@@ -39,6 +43,8 @@ pub use estimate::{Counts, Held, Mark};
 pub use line::Turn;
 pub use look::{Told, Untold};
 pub use places::Places;
+pub use share::{Lease, Leased, Shared};
+pub use tenants::DEFAULT_TENANT;
 pub use want::{Full, Level, Met, Now, Want};
 
 use bounds::Table;
@@ -73,12 +79,18 @@ pub struct Pressure {
     unbounded: Mutex<HashSet<Box<str>>>,
     /// The backend was seen to tell how many jobs are scheduled, and how many are to be tried again.
     tells: (AtomicBool, AtomicBool),
+    /// Told when places are wanted of the store, or some were given.
+    leases: Notify,
 }
 
 #[derive(Default, Debug)]
 struct State {
     queues: HashMap<Arc<str>, Queue>,
     line: Line,
+    /// Queues for which places are wanted of the store.
+    wanted: Vec<Arc<str>>,
+    /// Queues that have places of the store.
+    sharing: HashSet<Arc<str>>,
 }
 
 impl fmt::Debug for Pressure {
@@ -128,11 +140,12 @@ impl Pressure {
     ) -> Arc<Pressure> {
         Arc::new(Pressure {
             held: Box::new(held),
-            table: ArcSwap::from_pointee(Table::new(file, HashMap::new())),
+            table: ArcSwap::from_pointee(Table::new(file, HashMap::new(), HashMap::new())),
             marks: AtomicU64::new(1),
             state: Mutex::default(),
             unbounded: Mutex::default(),
             tells: Default::default(),
+            leases: Notify::new(),
         })
     }
 
@@ -172,17 +185,22 @@ impl Pressure {
         self.serve(&mut state, now);
     }
 
-    /// Sets bounds of a queue in place of those that were set before, or takes them away. `false`:
-    /// too many are set.
-    pub fn set(self: &Arc<Self>, queue: &str, given: Option<Given>, now: Now) -> bool {
+    /// These bounds of queues and of tenants are set over HTTP, and no others.
+    pub fn set(
+        self: &Arc<Self>,
+        queues: HashMap<Arc<str>, Given>,
+        tenants: HashMap<Arc<str>, u64>,
+        now: Now,
+    ) {
         let mut state = self.state();
-        let table = self.table.load();
-        if given.is_some() && !table.may_set(queue) {
-            return false;
-        }
-        self.table.store(Arc::new(table.with_set(queue, given)));
+        let table = self.table.load().with_set(queues, tenants);
+        self.table.store(Arc::new(table));
         self.serve(&mut state, now);
-        true
+    }
+
+    /// How many jobs of a tenant may wait, over all queues; 0 is any number, `None`: nothing is said.
+    pub fn tenant(&self, tenant: &str) -> Option<u64> {
+        self.table.load().tenants().given(tenant)
     }
 
     /// A point in the order of things: what is sent after this is not in an answer from before it.
@@ -205,13 +223,21 @@ impl Pressure {
         now: Now,
         in_line: bool,
     ) -> Answer {
-        let State { queues, line } = state;
+        let State { queues, line, .. } = state;
         let (mut looks, mut full) = (Vec::new(), None::<Box<Full>>);
+        let mut leases = Vec::new();
         let (mut drops, mut soon) = (Vec::with_capacity(wants.len()), Vec::new());
+        let tenant = match wants.iter().any(|want| !want.tenants.is_empty()) {
+            true => tenants::full(&self.table.load(), queues, wants),
+            false => None,
+        };
         for want in &*wants {
             let queue = of(queues, want, now.at);
             let behind = !in_line && line.is_for(&want.queue);
-            match queue.ask(want, (self.held)(&want.queue), behind, now) {
+            let tenant = tenant
+                .as_ref()
+                .filter(|full| want.tenants.contains(&full.tenant));
+            match queue.ask(want, (self.held)(&want.queue), behind, tenant, now) {
                 Asked::Fits { drop, look } => {
                     drops.push(drop);
                     if look && !queue.estimate.is_looking() {
@@ -224,6 +250,7 @@ impl Pressure {
                     }
                     looks.push(Arc::clone(&want.queue));
                 }
+                Asked::Lease => leases.push(Arc::clone(&want.queue)),
                 Asked::Full(found) => {
                     let more = |a: &Full, b: &Full| !a.ever || a.after > b.after;
                     if full.as_ref().is_none_or(|full| more(&found, full)) {
@@ -235,24 +262,14 @@ impl Pressure {
         if full.as_ref().is_none_or(|full| full.ever) && !looks.is_empty() {
             // Those in line have somebody who looks for them.
             let begun = looks.into_iter().filter(|_| !in_line);
-            let looking = begun.filter_map(|name| {
-                let queue = queues.get_mut(&name)?;
-                Some(Looking {
-                    done: Arc::clone(&queue.done).notified_owned(),
-                    begin: queue.estimate.begin(true),
-                    queue: name,
-                })
-            });
+            let looking = begun.filter_map(|name| Looking::at(queues.get_mut(&name)?, name));
             return Answer::Look(looking.collect());
         }
-        if let Some(mut full) = full {
-            if let Some(queue) = queues.get_mut(&full.queue) {
-                if let Some((away, _)) = &queue.away {
-                    return Answer::Away(away.clone());
-                }
-                full.say = queue.is_news(now.at);
-            }
-            return Answer::Full(full);
+        if let Some(full) = full {
+            return told_full(queues, full, now);
+        }
+        if !leases.is_empty() {
+            return Answer::Look(self.lease(state, leases));
         }
         for (want, drop) in wants.iter().zip(&drops) {
             of(queues, want, now.at).reserve(want, *drop, now);
@@ -342,8 +359,7 @@ impl Pressure {
 
     /// Whether the jobs of a queue are told apart by key, so that it matters which of them leave.
     pub fn is_keyed(&self, name: &str) -> bool {
-        self.bounds(name)
-            .is_some_and(|bounds| bounds.per_key.is_some())
+        self.bounds(name).is_some_and(|bounds| bounds.tells_apart())
     }
 
     /// This job of a queue waits no longer.
@@ -469,6 +485,27 @@ impl Pressure {
         }
         state.queues.clear();
     }
+}
+
+impl Looking {
+    fn at(queue: &mut Queue, name: Arc<str>) -> Option<Looking> {
+        Some(Looking {
+            done: Arc::clone(&queue.done).notified_owned(),
+            begin: queue.estimate.begin(true),
+            queue: name,
+        })
+    }
+}
+
+/// The answer to an enqueue that does not fit.
+fn told_full(queues: &mut HashMap<Arc<str>, Queue>, mut full: Box<Full>, now: Now) -> Answer {
+    if let Some(queue) = queues.get_mut(&full.queue) {
+        if let Some((away, _)) = &queue.away {
+            return Answer::Away(away.clone());
+        }
+        full.say = queue.is_news(now.at);
+    }
+    Answer::Full(full)
 }
 
 /// The state of a wanted queue.

@@ -56,13 +56,16 @@ mod queue_config;
 pub mod respond;
 mod scope;
 mod service;
+mod settings;
 mod settle;
 mod shape;
+mod share;
 mod siblings;
 mod start;
 mod stream;
 mod sweep;
 mod tell;
+mod tenants;
 mod told;
 mod verbs;
 mod wait;
@@ -196,6 +199,9 @@ pub struct Sidecar {
     offered: siblings::Offered,
     /// Held jobs that siblings hid, and since when.
     hidden: Mutex<HashMap<Arc<str>, Instant>>,
+    /// The edition of the store's settings that is followed.
+    settings: AtomicU64,
+    shares: share::Shares,
 }
 
 /// Which unknown jobs of heartbeats were looked up already.
@@ -231,7 +237,7 @@ impl Sidecar {
                 asked: asked as u64,
             }
         });
-        Arc::new(Sidecar {
+        let sidecar = Arc::new(Sidecar {
             live: ArcSwap::from_pointee(Live::new(settings, policies)),
             scopes: Scopes::new(store.is_shared()),
             store,
@@ -261,7 +267,11 @@ impl Sidecar {
             }),
             offered: siblings::Offered::default(),
             hidden: Mutex::default(),
-        })
+            settings: AtomicU64::new(0),
+            shares: share::Shares::default(),
+        });
+        sidecar.follow_settings();
+        sidecar
     }
 
     /// The store, for drain and inspection.
@@ -433,6 +443,7 @@ impl Sidecar {
         self.metrics.clear();
         // Only the memory store can be behind this, and it does not fail.
         let _cleared = self.store.set(crate::store::Change::Clear).await;
+        self.follow_settings();
     }
 
     /// The moment on our clock at which the store's clock shows `at`.

@@ -34,7 +34,7 @@ pub mod sqlite;
 pub use crate::limit::Room;
 pub use clock::Clock;
 pub use fleet::{NUMBER_LASTS, Number, Step, Wake};
-pub use overrides::{MAX as MAX_OVERRIDES, Override, Overrides};
+pub use overrides::{MAX as MAX_OVERRIDES, MAX_SETTINGS, Override, Overrides};
 pub use sql::SqlStore;
 
 use std::fmt;
@@ -251,6 +251,14 @@ pub enum Change {
         /// The limits.
         set: Option<Override>,
     },
+    /// A setting that was made over HTTP, under its name, in place of an earlier one; `None` takes it away.
+    /// The store does not know what it says: see [`Overrides::setting`].
+    Setting {
+        /// Whose it is, such as `bounds:QUEUE`.
+        name: Arc<str>,
+        /// What it says.
+        text: Option<Arc<str>>,
+    },
     /// The held row becomes ours, under a claim number of our own: its owner has no worker for it, or is
     /// gone. Only if its claim is still this one.
     Own {
@@ -398,7 +406,7 @@ pub trait Store: std::fmt::Debug + Send + Sync {
         })
     }
 
-    /// The limits that were set over HTTP, as far as this process knows. They are changed by
+    /// The limits and settings that were made over HTTP, as far as this process knows. They are changed by
     /// [`Store::set`] and end by themselves.
     fn overrides(&self) -> &Overrides;
 

@@ -17,6 +17,8 @@ mod bounds;
 mod depth;
 #[path = "backpressure/drop.rs"]
 mod drop;
+#[path = "backpressure/fleet.rs"]
+mod fleet;
 #[path = "backpressure/keys.rs"]
 mod keys;
 #[path = "backpressure/oracle.rs"]
@@ -25,5 +27,7 @@ mod oracle;
 mod rig;
 #[path = "backpressure/settings.rs"]
 mod settings;
+#[path = "backpressure/tenants.rs"]
+mod tenants;
 #[path = "backpressure/told.rs"]
 mod told;

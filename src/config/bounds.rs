@@ -5,8 +5,9 @@ use std::time::Duration;
 use toml::de::DeValue;
 
 use super::LONGEST_WAIT;
+use super::limits::{Names, patterns};
 use super::reader::Table;
-use crate::policy::{Template, numbers};
+use crate::policy::{Pattern, Template, numbers};
 use crate::pressure::bounds::BLOCK_TIMEOUT_MAX;
 use crate::pressure::{Given, PerKey, PushRate, Strategy};
 
@@ -41,11 +42,64 @@ pub(super) fn bounds(table: &mut Table<'_>, everything: bool) -> Given {
     }
 }
 
+/// The ids of tenants (multi-tenancy text, 5.2).
+const TENANT: Names = Names {
+    what: "ids of tenants have",
+    allowed: |c| c.is_ascii_alphanumeric() || "._:-*?".contains(c),
+};
+
+/// Reads what `[[tenant]]` entries say of how many jobs may wait, in their order.
+pub(super) fn tenants(root: &mut Table<'_>) -> Vec<(Pattern, u64)> {
+    let mut tenants: Vec<(Pattern, u64)> = Vec::new();
+    for mut table in root.tables("tenant", "[[tenant]] above its fields") {
+        let header = table.span.clone();
+        let found = table.get("id");
+        if found.is_none() {
+            let title = "a tenant entry needs an `id`";
+            table.error(
+                &header,
+                title,
+                "add id = \"…\"; a glob gives each tenant its own",
+            );
+        }
+        let ids = found.as_ref();
+        let ids = ids.and_then(|found| patterns(&table, found, Some(TENANT)));
+        let example = "limits = { max_queue_depth = 50000 }";
+        let limits = table.maybe_table("limits", example).map(|mut limits| {
+            let most = number_from_0(&mut limits, "max_queue_depth");
+            let given = limits.get("max_queue_depth").is_some();
+            limits.finish();
+            (most, given)
+        });
+        if !limits.is_some_and(|(_, given)| given) {
+            table.error(
+                &header,
+                "this tenant entry has no bound",
+                format!("add {example}"),
+            );
+        }
+        table.finish();
+        let most = limits.and_then(|(most, _)| most);
+        for id in ids.unwrap_or_default() {
+            if tenants.iter().any(|(known, _)| *known == id) {
+                let title = format!("tenant {:?} is there twice", id.as_str());
+                root.error(&header, title, "make it one entry");
+            }
+            tenants.extend(most.map(|most| (id, most)));
+        }
+    }
+    tenants
+}
+
 fn max_depth(table: &mut Table<'_>) -> Option<u64> {
-    let (number, span) = table.integer("max_depth")?;
+    number_from_0(table, "max_depth")
+}
+
+fn number_from_0(table: &mut Table<'_>, name: &'static str) -> Option<u64> {
+    let (number, span) = table.integer(name)?;
     let depth = u64::try_from(number).ok();
     if depth.is_none() {
-        let title = format!("`{}` must be from 0", table.path_of("max_depth"));
+        let title = format!("`{}` must be from 0", table.path_of(name));
         table.error(&span, title, "0 is unbounded");
     }
     depth

@@ -226,9 +226,9 @@ fn meta_patterns(
 
 /// What names of one sort look like, to tell patterns that nothing can match.
 #[derive(Clone, Copy)]
-struct Names {
-    what: &'static str,
-    allowed: fn(char) -> bool,
+pub(super) struct Names {
+    pub(super) what: &'static str,
+    pub(super) allowed: fn(char) -> bool,
 }
 
 /// Queue names (OJS core): lower case, digits, `.` and `-`.
@@ -243,7 +243,11 @@ const TYPE: Names = Names {
 };
 
 /// One pattern or a list of them.
-fn patterns(table: &Table<'_>, found: &Found<'_>, names: Option<Names>) -> Option<Vec<Pattern>> {
+pub(super) fn patterns(
+    table: &Table<'_>,
+    found: &Found<'_>,
+    names: Option<Names>,
+) -> Option<Vec<Pattern>> {
     let texts: Vec<Text> = match found.value {
         DeValue::String(text) => vec![Text {
             text: text.to_string(),
@@ -507,7 +511,8 @@ fn queues(reading: &Reading<'_>, root: &mut Table<'_>) -> (Vec<QueueLimits>, Fil
             }
         }
     }
-    (queues, FileBounds::new(bounded))
+    let tenants = bounds::tenants(root);
+    (queues, FileBounds::new(bounded).with_tenants(tenants))
 }
 
 fn unique_names(reading: &Reading<'_>, written: &[Written]) {

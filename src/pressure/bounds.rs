@@ -5,6 +5,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::tenants::Tenants;
 use crate::limit::Rate;
 use crate::policy::{Pattern, Template};
 
@@ -14,9 +15,6 @@ pub const WARNING: f64 = 0.8;
 /// The longest that an enqueue may wait for room, where nothing else is said: SDKs give up after 30 s,
 /// while the job may still be stored.
 pub const BLOCK_TIMEOUT_MAX: Duration = Duration::from_secs(20);
-/// More queues than this cannot be bounded over HTTP: names come from requests.
-pub const MOST_SET: usize = 10_000;
-
 /// What happens to an enqueue that does not fit (backpressure text, section 5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Strategy {
@@ -134,6 +132,7 @@ impl Given {
             max_age: self.max_age,
             max_wait: self.max_wait,
             per_key: self.per_key.clone().filter(|keys| keys.max_depth > 0),
+            tenants: None,
         };
         let none = bounds.max_depth.is_none()
             && bounds.max_bytes.is_none()
@@ -145,7 +144,8 @@ impl Given {
     }
 }
 
-/// What bounds a queue, with defaults filled in. At least one of the bounds is there.
+/// What bounds a queue, with defaults filled in. At least one of the bounds is there, or its jobs count
+/// towards the bounds of tenants.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Bounds {
     /// The most waiting jobs: available, scheduled and retryable, held ones included.
@@ -168,6 +168,8 @@ pub struct Bounds {
     pub max_wait: Option<Duration>,
     /// Bounds for each key.
     pub per_key: Option<PerKey>,
+    /// What says whose a job is, where tenants are bounded.
+    pub tenants: Option<Template>,
 }
 
 impl Bounds {
@@ -177,20 +179,40 @@ impl Bounds {
             || self.max_bytes.is_some()
             || self.max_age.is_some()
             || self.max_wait.is_some()
-            || self.per_key.is_some()
+            || self.tells_apart()
+    }
+
+    /// Whether it matters which jobs wait, not only how many.
+    pub fn tells_apart(&self) -> bool {
+        self.per_key.is_some() || self.tenants.is_some()
     }
 }
 
-/// The bounds of the file's `[[queue]]` entries, in its order.
+/// The bounds of the file's `[[queue]]` and `[[tenant]]` entries, in its order.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct FileBounds {
     entries: Vec<(Pattern, Given)>,
+    tenants: Vec<(Pattern, u64)>,
 }
 
 impl FileBounds {
     /// From entries in the order of the file.
     pub fn new(entries: Vec<(Pattern, Given)>) -> FileBounds {
-        FileBounds { entries }
+        FileBounds {
+            entries,
+            tenants: Vec::new(),
+        }
+    }
+
+    /// With how many jobs of each tenant may wait, over all queues.
+    #[must_use]
+    pub fn with_tenants(self, tenants: Vec<(Pattern, u64)>) -> FileBounds {
+        FileBounds { tenants, ..self }
+    }
+
+    /// How many jobs of each tenant may wait, in the order of the file; 0 is any number.
+    pub fn tenants(&self) -> &[(Pattern, u64)] {
+        &self.tenants
     }
 
     /// The entries in the order of the file.
@@ -214,15 +236,32 @@ pub(super) struct Table {
     set: HashMap<Arc<str>, Given>,
     exact: HashMap<Arc<str>, Option<Arc<Bounds>>>,
     globs: Vec<(Pattern, Option<Arc<Bounds>>)>,
+    /// What bounds all others: their jobs' tenants.
+    others: Option<Arc<Bounds>>,
+    tenants: Tenants,
     any: bool,
 }
 
 impl Table {
-    pub(super) fn new(file: Arc<FileBounds>, set: HashMap<Arc<str>, Given>) -> Table {
+    pub(super) fn new(
+        file: Arc<FileBounds>,
+        set: HashMap<Arc<str>, Given>,
+        tenants: HashMap<Arc<str>, u64>,
+    ) -> Table {
+        let tenants = Tenants::new(file.tenants.clone(), tenants);
+        let by = tenants.by();
+        let bounds_of = |given: &Given| match (given.bounds(), &by) {
+            (Some(bounds), by) => Some(Arc::new(Bounds {
+                tenants: by.clone(),
+                ..bounds
+            })),
+            (None, Some(by)) => Some(Arc::new(only_tenants(by.clone()))),
+            (None, None) => None,
+        };
         let mut exact: HashMap<Arc<str>, Option<Arc<Bounds>>> = HashMap::new();
         let mut globs = Vec::new();
         for (name, given) in file.entries() {
-            let bounds = given.bounds().map(Arc::new);
+            let bounds = bounds_of(given);
             if name.is_glob() {
                 globs.push((name.clone(), bounds));
             } else {
@@ -230,35 +269,39 @@ impl Table {
             }
         }
         for (queue, given) in &set {
-            exact.insert(
-                queue.clone(),
-                laid_over(&file, queue, given).bounds().map(Arc::new),
-            );
+            exact.insert(queue.clone(), bounds_of(&laid_over(&file, queue, given)));
         }
+        let others = bounds_of(&Given::default());
         let mut all = exact.values().chain(globs.iter().map(|(_, bounds)| bounds));
-        let any = all.any(Option::is_some);
+        let any = all.any(Option::is_some) || others.is_some();
         Table {
             file,
             set,
             exact,
             globs,
+            others,
+            tenants,
             any,
         }
     }
 
     /// This one with another file.
     pub(super) fn with_file(&self, file: Arc<FileBounds>) -> Table {
-        Table::new(file, self.set.clone())
+        Table::new(file, self.set.clone(), self.tenants.set().clone())
     }
 
-    /// This one with other bounds of one queue over HTTP; `None` takes them away.
-    pub(super) fn with_set(&self, queue: &str, given: Option<Given>) -> Table {
-        let mut set = self.set.clone();
-        match given {
-            Some(given) => set.insert(Arc::from(queue), given),
-            None => set.remove(queue),
-        };
-        Table::new(Arc::clone(&self.file), set)
+    /// This one with other bounds over HTTP, of queues and of tenants.
+    pub(super) fn with_set(
+        &self,
+        queues: HashMap<Arc<str>, Given>,
+        tenants: HashMap<Arc<str>, u64>,
+    ) -> Table {
+        Table::new(Arc::clone(&self.file), queues, tenants)
+    }
+
+    /// What bounds tenants.
+    pub(super) fn tenants(&self) -> &Tenants {
+        &self.tenants
     }
 
     /// Whether any queue is bounded.
@@ -272,7 +315,10 @@ impl Table {
             return found.as_ref();
         }
         let glob = self.globs.iter().find(|(name, _)| name.matches(queue));
-        glob.and_then(|(_, bounds)| bounds.as_ref())
+        match glob {
+            Some((_, bounds)) => bounds.as_ref(),
+            None => self.others.as_ref(),
+        }
     }
 
     /// What is said of a queue's bounds.
@@ -282,10 +328,22 @@ impl Table {
             None => self.file.of(queue).cloned(),
         }
     }
+}
 
-    /// Whether another queue can be bounded over HTTP.
-    pub(super) fn may_set(&self, queue: &str) -> bool {
-        self.set.len() < MOST_SET || self.set.contains_key(queue)
+/// What bounds a queue of which nothing is said but whose its jobs are.
+fn only_tenants(by: Template) -> Bounds {
+    Bounds {
+        max_depth: None,
+        max_bytes: None,
+        strategy: Strategy::Reject,
+        warning_threshold: WARNING,
+        resume_threshold: 1.0,
+        block_timeout_max: BLOCK_TIMEOUT_MAX,
+        enqueue_rate: None,
+        max_age: None,
+        max_wait: None,
+        per_key: None,
+        tenants: Some(by),
     }
 }
 
@@ -318,7 +376,7 @@ mod tests {
         let set = set
             .iter()
             .map(|(name, given)| (Arc::from(*name), given.clone()));
-        Table::new(Arc::new(file), set.collect())
+        Table::new(Arc::new(file), set.collect(), HashMap::new())
     }
 
     fn found(table: &Table, queue: &str) -> Option<u64> {
@@ -343,9 +401,23 @@ mod tests {
         assert_eq!(with.of("mail").unwrap().strategy, Strategy::Block);
         assert!(with.of("bills").is_none(), "0 is unbounded");
         assert_eq!(found(&with, "other"), Some(7));
-        let without = with.with_set("bills", None);
+        let without = with.with_set(HashMap::new(), HashMap::new());
         assert_eq!(found(&without, "bills"), Some(10));
         assert!(!Table::default().any() && with.any());
+    }
+
+    #[test]
+    fn jobs_of_all_queues_count_where_a_tenant_is_bounded() {
+        let file = FileBounds::new(vec![(Pattern::new("mail"), depth(3))]);
+        let one = HashMap::from([(Arc::from("acme"), 5)]);
+        let table = Table::new(Arc::new(file), HashMap::new(), one);
+        for (queue, most) in [("mail", Some(3)), ("other", None)] {
+            let bounds = table.of(queue).unwrap();
+            assert_eq!(bounds.max_depth, most);
+            assert!(bounds.tells_apart() && bounds.needs_depth());
+        }
+        let without = table.with_set(HashMap::new(), HashMap::new());
+        assert!(without.of("other").is_none() && without.of("mail").is_some());
     }
 
     #[test]

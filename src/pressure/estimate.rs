@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::share::{Part, Shared};
+
 /// A point in the order of things, so that what was sent before an answer is told from what was sent
 /// after it, however coarse the clock.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
@@ -89,6 +91,8 @@ pub struct Estimate {
     hidden: u64,
     /// The last enqueue that was stored.
     stored_at: Mark,
+    /// What is known of the enqueues of other sidecars.
+    pub(super) part: Part,
 }
 
 /// A look on its way.
@@ -108,8 +112,12 @@ impl Estimate {
 
     /// The depth without enqueues that are on their way.
     pub fn waiting(&self, held: Held) -> u64 {
-        let in_backend = (self.base + self.hidden + self.since).saturating_sub(self.left);
-        in_backend + held.jobs + self.doubt.min(held.asked)
+        self.in_backend() + held.jobs + self.doubt.min(held.asked)
+    }
+
+    fn in_backend(&self) -> u64 {
+        let come = self.part.may_have_come().unwrap_or(self.since);
+        (self.base + self.hidden + come).saturating_sub(self.left)
     }
 
     /// Enqueues that are on their way.
@@ -145,21 +153,29 @@ impl Estimate {
     /// `jobs` are sent on.
     pub fn reserve(&mut self, jobs: u64) {
         self.in_flight += jobs;
+        self.part.reserve(jobs);
     }
 
     /// They were stored, or perhaps were.
     pub fn stored(&mut self, jobs: u64, mark: Mark) {
         self.in_flight = self.in_flight.saturating_sub(jobs);
-        self.came(jobs, mark);
+        self.part.stored(jobs);
+        self.note(jobs, mark);
     }
 
     /// They were not stored.
     pub fn refused(&mut self, jobs: u64) {
         self.in_flight = self.in_flight.saturating_sub(jobs);
+        self.part.refused(jobs);
     }
 
     /// `jobs` wait again that did not before: failed and to be tried again, or given back.
     pub fn came(&mut self, jobs: u64, mark: Mark) {
+        self.part.came(jobs);
+        self.note(jobs, mark);
+    }
+
+    fn note(&mut self, jobs: u64, mark: Mark) {
         self.since += jobs;
         self.stored_at = self.stored_at.max(mark);
         if let Some(look) = &mut self.look {
@@ -173,8 +189,7 @@ impl Estimate {
         if sent < self.known {
             return 0;
         }
-        let there = (self.base + self.hidden + self.since).saturating_sub(self.left);
-        let counted = jobs.min(there);
+        let counted = jobs.min(self.in_backend());
         self.left += counted;
         counted
     }
@@ -248,14 +263,15 @@ impl Estimate {
     }
 
     /// The look ended with these numbers. `hidden`: jobs that are known to wait in states in which the
-    /// backend shows none. Says by how much the depth was below what was thought.
+    /// backend shows none. `shared`: what the store knew before the question, where a fleet shares it. Says by
+    /// how much the depth was below what was thought.
     pub fn told(
         &mut self,
         counts: Counts,
         hidden: u64,
         held: Held,
-        now: Instant,
-        mark: Mark,
+        shared: Option<Shared>,
+        (now, mark): (Instant, Mark),
     ) -> u64 {
         let before = self.waiting(held);
         let since = self.look.take().map_or(0, |look| look.since);
@@ -268,11 +284,18 @@ impl Estimate {
         self.doubt = held.asked;
         self.looked = Some(now);
         self.known = mark;
+        self.part.looked(shared);
         before.saturating_sub(self.waiting(held))
+    }
+
+    /// What was known of other sidecars is not true any more: a look comes before anything is answered.
+    pub(super) fn doubt_all(&mut self) {
+        self.looked = None;
     }
 
     /// The backend has no numbers for us: from now on only what passes counts.
     pub fn untold(&mut self, now: Instant) {
+        self.part.looked(None);
         self.look = None;
         self.looked = Some(now);
         // Numbers that were told once are better than none.
@@ -312,7 +335,7 @@ mod tests {
     fn told(jobs: u64) -> Estimate {
         let mut estimate = Estimate::default();
         assert!(estimate.begin(true));
-        estimate.told(available(jobs), 0, NONE, Instant::now(), Mark(1));
+        estimate.told(available(jobs), 0, NONE, None, (Instant::now(), Mark(1)));
         estimate
     }
 
@@ -325,7 +348,7 @@ mod tests {
         estimate.asking();
         estimate.stored(1, Mark(3));
         // The backend has 12 or 13: the one that settled meanwhile may be in there.
-        estimate.told(available(12), 0, NONE, Instant::now(), Mark(4));
+        estimate.told(available(12), 0, NONE, None, (Instant::now(), Mark(4)));
         assert_eq!(estimate.depth(NONE), 12 + 1 + 1);
         estimate.refused(1);
         assert_eq!(estimate.depth(NONE), 13);
@@ -345,7 +368,7 @@ mod tests {
         let mut estimate = Estimate::default();
         estimate.begin(false);
         let held = |jobs, asked| Held { jobs, asked };
-        estimate.told(available(5), 2, held(3, 4), Instant::now(), Mark(9));
+        estimate.told(available(5), 2, held(3, 4), None, (Instant::now(), Mark(9)));
         assert_eq!(estimate.depth(held(3, 4)), 14);
         assert_eq!(estimate.depth(held(6, 0)), 13, "they came");
         assert_eq!(estimate.depth(held(6, 8)), 17, "others are asked for");

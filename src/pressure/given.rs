@@ -23,6 +23,8 @@ const BACKPRESSURE: [&str; 12] = [
     "per_key",
     "enabled",
 ];
+/// How deep its JSON nests.
+const DEPTH: usize = 4;
 const RATE: [&str; 2] = ["limit", "period"];
 const PER_KEY: [&str; 2] = ["by", "max_depth"];
 
@@ -55,6 +57,12 @@ impl Given {
         given = given.over(&read_capacity(body, "", "overflow_policy")?);
         // A word about overflow alone bounds nothing, but it is one about bounds.
         Ok((!given.is_silent()).then_some(Some(given)))
+    }
+
+    /// What [`Given::to_json`] made; `None`: somebody else wrote it.
+    pub fn of_json(text: &str) -> Option<Given> {
+        let object = Json::parse(text.as_bytes(), DEPTH).ok()?;
+        read_backpressure(object).ok()
     }
 
     /// As `backpressure` of a queue's config, in a form that can be set again.
@@ -346,6 +354,7 @@ mod tests {
         ] {
             let given = read(body).unwrap().unwrap().unwrap();
             assert_eq!(given.to_json(), want, "{body}");
+            assert_eq!(Given::of_json(want).as_ref(), Some(&given), "{body}");
             let again = read(&format!("{{\"backpressure\":{want}}}")).unwrap();
             assert_eq!(again, Some(Some(given)), "{body}");
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 
-use super::{Away, Counts, Now, Pressure};
+use super::{Away, Counts, Now, Pressure, Shared};
 
 /// What a look came to.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -66,8 +66,15 @@ impl Pressure {
         }
     }
 
-    /// A look ended. Says whether the backend turns out not to tell of all that waits.
-    pub fn looked(self: &Arc<Self>, name: &str, told: Told, now: Now) -> Option<Untold> {
+    /// A look ended. `shared`: what the store knew of the queue before the question left, where a fleet shares
+    /// it. Says whether the backend turns out not to tell of all that waits.
+    pub fn looked(
+        self: &Arc<Self>,
+        name: &str,
+        told: Told,
+        shared: Option<Shared>,
+        now: Now,
+    ) -> Option<Untold> {
         let mut state = self.state();
         let queue = state.queues.get_mut(name)?;
         let mut untold = None;
@@ -90,7 +97,8 @@ impl Pressure {
                     untold = Some(Untold::States);
                 }
                 let mark = self.mark();
-                queue.told(counts, hidden, (self.held)(name), now.at, mark);
+                let held = (self.held)(name);
+                queue.told(counts, hidden, held, shared, (now.at, mark));
             }
             Told::Nothing => {
                 if !queue.estimate.is_told() {

@@ -16,7 +16,9 @@ use super::edge::Edges;
 use super::estimate::{Estimate, Held, NEAR, Want as Look};
 use super::hidden::Hidden;
 use super::keys::Keys;
+use super::share::Lease;
 use super::sizes::Sizes;
+use super::tenants::FullTenant;
 use super::want::{Full, Level, Met, Now, Want};
 use crate::limit::Window;
 
@@ -30,6 +32,8 @@ pub(super) enum Asked {
     Fits { drop: u64, look: bool },
     /// Nobody knows until the backend is asked.
     Look,
+    /// It fits once the store has given places for it.
+    Lease,
     /// It does not fit.
     Full(Box<Full>),
 }
@@ -43,6 +47,8 @@ pub(super) struct Queue {
     bytes_in_flight: u64,
     window: Option<Window>,
     keys: Keys,
+    /// The same by tenant.
+    pub(super) tenants: Keys,
     edges: Edges,
     pub(super) hidden: Hidden,
     /// Jobs that are about to be dropped for others.
@@ -76,6 +82,7 @@ impl Queue {
             bytes_in_flight: 0,
             window: None,
             keys: Keys::default(),
+            tenants: Keys::default(),
             edges: Edges::default(),
             hidden: Hidden::default(),
             dropping: 0,
@@ -91,8 +98,16 @@ impl Queue {
         }
     }
 
-    /// Whether `want` fits now. `behind`: others wait for room of this queue already.
-    pub(super) fn ask(&mut self, want: &Want, held: Held, behind: bool, now: Now) -> Asked {
+    /// Whether `want` fits now. `behind`: others wait for room of this queue already. `tenant`: one of its
+    /// jobs' tenants has as many waiting as it may.
+    pub(super) fn ask(
+        &mut self,
+        want: &Want,
+        held: Held,
+        behind: bool,
+        tenant: Option<&FullTenant>,
+        now: Now,
+    ) -> Asked {
         if !want.bounds.needs_depth() {
             return match self.over_rate(want, now) {
                 Some(full) => Asked::Full(Box::new(full)),
@@ -109,7 +124,9 @@ impl Queue {
         let drops = may_drop
             && (full.as_ref())
                 .is_some_and(|full| full.ever && matches!(full.met, Met::Depth | Met::Bytes));
-        if drops && self.full_key(want).is_some() {
+        if let Some(tenant) = tenant.filter(|_| drops || full.is_none()) {
+            full = Some(self.full_of(want, tenant, now));
+        } else if drops && self.full_key(want).is_some() {
             // Others that leave make no room for a key that has its share.
             full = Some(self.full(want, Met::Key, held, now));
         } else if drops
@@ -132,13 +149,25 @@ impl Queue {
             full = Some(self.full(want, Met::Depth, held, now));
         }
         let full = full.or_else(|| self.over_rate(want, now));
-        match full {
-            Some(full) => Asked::Full(Box::new(full)),
-            None => Asked::Fits {
-                drop,
-                look: look != Look::Nothing,
-            },
+        if let Some(full) = full {
+            return Asked::Full(Box::new(full));
         }
+        if want.bounds.max_depth.is_some() && !self.estimate.part.has(want.jobs, drop > 0) {
+            return Asked::Lease;
+        }
+        Asked::Fits {
+            drop,
+            look: look != Look::Nothing,
+        }
+    }
+
+    /// The places to ask the store for; `others` sidecars live.
+    pub(super) fn lease(&mut self, held: Held, others: u64) -> Option<Lease> {
+        let bound = self.bounds.max_depth?;
+        let taken = self.depth(held) + self.estimate.part.unused();
+        let room = bound.saturating_sub(taken);
+        self.estimate.part.near = room <= bound / 2;
+        self.estimate.part.lease(room, others)
     }
 
     /// The places left of the bound that has the fewest, and the bound.
@@ -211,6 +240,21 @@ impl Queue {
         })
     }
 
+    fn full_of(&self, want: &Want, tenant: &FullTenant, now: Now) -> Full {
+        Full {
+            queue: Arc::clone(&want.queue),
+            met: Met::Tenant,
+            depth: tenant.waiting,
+            bound: tenant.most,
+            strategy: want.bounds.strategy,
+            after: self.drain.time_for(1, now.at),
+            drain: self.drain.rate(now.at),
+            ever: tenant.ever,
+            say: false,
+            key: Some(Arc::clone(&tenant.tenant)),
+        }
+    }
+
     fn full(&mut self, want: &Want, met: Met, held: Held, now: Now) -> Full {
         let bounds = &want.bounds;
         let depth = self.depth(held);
@@ -241,7 +285,7 @@ impl Queue {
                 seconds(bounds.max_wait),
                 true,
             ),
-            Met::Depth | Met::Rate => {
+            Met::Depth | Met::Rate | Met::Tenant => {
                 let bound = bounds.max_depth.unwrap_or(u64::MAX);
                 (depth, bound, want.jobs <= bound)
             }

@@ -31,6 +31,8 @@ pub struct Want {
     pub sizes: Vec<u64>,
     /// The key of each of them, where the queue has a bound for each key.
     pub keys: Vec<Arc<str>>,
+    /// The tenant of each of them, where tenants are bounded.
+    pub tenants: Vec<Arc<str>>,
     /// The fastest that jobs of the queue may start under its own limits, a second.
     pub pace: Option<f64>,
 }
@@ -56,6 +58,8 @@ pub enum Met {
     Rate,
     /// `per_key`.
     Key,
+    /// `max_queue_depth` of a tenant, over all queues.
+    Tenant,
 }
 
 /// Why an enqueue does not fit.
@@ -79,7 +83,7 @@ pub struct Full {
     pub ever: bool,
     /// Whether this is worth an event: the first since the queue accepted one.
     pub say: bool,
-    /// The key whose bound was met.
+    /// The key or the tenant whose bound was met.
     pub key: Option<Arc<str>>,
 }
 

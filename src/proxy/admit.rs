@@ -17,7 +17,7 @@ use super::{DEPTH, Proxy, Sidecar};
 use crate::json::{Json, JsonError};
 use crate::limit::Limits;
 use crate::policy::{JobView, Rendered};
-use crate::pressure::{Answer, Away, Full, Met, Outcome, Places, Strategy, Want};
+use crate::pressure::{Answer, Away, DEFAULT_TENANT, Full, Met, Outcome, Places, Strategy, Want};
 use crate::upstream::{Reply, UpstreamError};
 
 const PRESSURE_HEADER: HeaderName = HeaderName::from_static("x-ojs-queue-pressure");
@@ -171,7 +171,7 @@ impl Sidecar {
                 Some(want) => {
                     want.jobs += 1;
                     want.sizes.push(job.raw().len() as u64);
-                    want.keys.extend(key_of(job, want, tenant));
+                    tell_apart(job, want, tenant);
                 }
                 None => {
                     if let Some(want) = self.want(queue.as_deref(), job, tenant) {
@@ -202,9 +202,10 @@ impl Sidecar {
             jobs: 1,
             sizes: vec![job.raw().len() as u64],
             keys: Vec::new(),
+            tenants: Vec::new(),
             pace,
         };
-        want.keys.extend(key_of(job, &want, tenant));
+        tell_apart(job, &mut want, tenant);
         Some(want)
     }
 
@@ -280,9 +281,11 @@ pub(super) fn queue_of(job: Json<'_>) -> Option<std::borrow::Cow<'_, str>> {
     queue.filter(|queue| !queue.is_empty())
 }
 
-/// The key of a job, where its queue has a bound for each key.
-fn key_of(job: Json<'_>, want: &Want, tenant: Option<&str>) -> Option<Arc<str>> {
-    let keys = want.bounds.per_key.as_ref()?;
+/// Notes the key and the tenant of a job, where its queue tells jobs apart.
+fn tell_apart(job: Json<'_>, want: &mut Want, tenant: Option<&str>) {
+    if !want.bounds.tells_apart() {
+        return;
+    }
     let metadata = job
         .get("options")
         .and_then(|options| options.get("metadata"));
@@ -295,9 +298,20 @@ fn key_of(job: Json<'_>, want: &Want, tenant: Option<&str>) -> Option<Arc<str>> 
         meta: metadata.or(job.get("meta")),
         tenant,
     };
-    match keys.by.render(&view) {
-        Rendered::Whole(key) | Rendered::Missing(_, key) => Some(Arc::from(key.as_str())),
-    }
+    let key = want.bounds.per_key.as_ref().map(|keys| {
+        let (Rendered::Whole(key) | Rendered::Missing(_, key)) = keys.by.render(&view);
+        Arc::from(key.as_str())
+    });
+    let owner = want
+        .bounds
+        .tenants
+        .as_ref()
+        .map(|by| match by.render(&view) {
+            Rendered::Whole(key) => Arc::from(key.as_str()),
+            Rendered::Missing(..) => Arc::from(DEFAULT_TENANT),
+        });
+    want.keys.extend(key);
+    want.tenants.extend(owner);
 }
 
 /// The longest that an enqueue may wait by what its queues say.

@@ -36,6 +36,7 @@ impl Sidecar {
             Met::Depth | Met::Key => ("QUEUE_FULL", None),
             Met::Bytes => ("QUEUE_FULL", Some("bytes")),
             Met::Age | Met::Wait => ("QUEUE_FULL", Some("seconds")),
+            Met::Tenant => ("TENANT_LIMIT_EXCEEDED", None),
             Met::Rate => ("rate_limited", None),
         };
         let mut fault = Fault::new(StatusCode::TOO_MANY_REQUESTS, code, message(full))
@@ -48,8 +49,17 @@ impl Sidecar {
         if let Some(unit) = unit {
             fault = fault.with("unit", unit);
         }
-        if let Some(key) = &full.key {
-            fault = fault.with("key", &**key);
+        match &full.key {
+            // In the words of the multi-tenancy text, 8.2.
+            Some(tenant) if full.met == Met::Tenant => {
+                fault = fault
+                    .with("tenant_id", &**tenant)
+                    .with("limit", "max_queue_depth")
+                    .with("current", used)
+                    .with("maximum", bound);
+            }
+            Some(key) => fault = fault.with("key", &**key),
+            None => {}
         }
         let mut more = More::default();
         if full.met == Met::Rate {
@@ -133,6 +143,15 @@ impl Sidecar {
 /// Why an enqueue does not fit, for people: some SDKs show nothing else.
 fn message(full: &Full) -> String {
     let (queue, used, bound) = (&full.queue, full.depth, full.bound);
+    if full.met == Met::Tenant {
+        let tenant = full.key.as_deref().unwrap_or_default();
+        let told =
+            format!("Tenant '{tenant}' has exceeded max_queue_depth ({bound}): {used} jobs wait");
+        return match full.ever {
+            true => told,
+            false => format!("{told}; so many jobs at once can never fit"),
+        };
+    }
     let why = match full.met {
         Met::Depth => format!("has reached its depth bound ({bound}): {used} jobs wait"),
         Met::Key => {
@@ -142,7 +161,9 @@ fn message(full: &Full) -> String {
         Met::Bytes => format!("has reached its size bound ({bound} bytes): {used} bytes wait"),
         Met::Age => format!("has jobs older than its age bound ({bound} s): {used} s"),
         Met::Wait => format!("would keep a job waiting beyond its bound ({bound} s): {used} s"),
-        Met::Rate => format!("has taken the {bound} jobs that may be enqueued in its period"),
+        Met::Tenant | Met::Rate => {
+            format!("has taken the {bound} jobs that may be enqueued in its period")
+        }
     };
     match full.ever {
         true => format!("Queue '{queue}' {why}"),

@@ -305,9 +305,12 @@ impl Proxy {
             Some(settled) => timeout(SETTLE, settled).await.is_err(),
             None => false,
         };
+        // Before the question: what comes later is granted later.
+        let shared = sidecar.read_shared(queue).await;
         sidecar.pressure.asking(queue, stuck, scope);
         let told = self.depth_told(queue, scope).await;
-        let untold = sidecar.pressure.looked(queue, told, sidecar.now());
+        let now = sidecar.now();
+        let untold = sidecar.pressure.looked(queue, told, shared, now);
         let first = |flag: &AtomicBool| !flag.swap(true, Ordering::Relaxed);
         match untold {
             Some(Untold::All) if first(&sidecar.stats.warned) => tracing::warn!(

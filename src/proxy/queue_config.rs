@@ -9,12 +9,11 @@ use super::body::Body;
 use super::overrides::{field, json};
 use super::respond::Fault;
 use super::shape;
-use super::{DEPTH, Proxy, refuse};
+use super::{DEPTH, Proxy, refuse, settings};
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Limits;
 use crate::policy::QueueConfig;
 use crate::pressure::Given;
-use crate::pressure::bounds::MOST_SET;
 use crate::store::Override;
 use crate::upstream::{Reply, UpstreamError};
 
@@ -87,12 +86,8 @@ impl Proxy {
     async fn set_config(&self, queue: &str, wanted: Wanted) -> Result<(), Fault> {
         let sidecar = &self.sidecar;
         if let Some(bounds) = wanted.bounds {
-            let shown = bounds.as_ref().map(Given::to_json).unwrap_or_default();
-            if !sidecar.pressure.set(queue, bounds, sidecar.now()) {
-                let message = format!("bounds are set for {MOST_SET} queues already");
-                return Err(Fault::new(StatusCode::CONFLICT, "conflict", message));
-            }
-            tracing::info!(queue, bounds = shown, "bounds set over HTTP");
+            let text = bounds.as_ref().map(Given::to_json);
+            sidecar.put_setting(settings::BOUNDS, queue, text).await?;
         }
         if wanted.limits.is_silent() {
             return Ok(());
@@ -109,7 +104,11 @@ impl Proxy {
     }
 
     /// Sends the request on; the control token stays here.
-    async fn ask_config(&self, parts: &Parts, body: Bytes) -> Result<Reply, UpstreamError> {
+    pub(super) async fn ask_config(
+        &self,
+        parts: &Parts,
+        body: Bytes,
+    ) -> Result<Reply, UpstreamError> {
         let mut call = self.plain_call(parts, body);
         if self.sidecar.has_control_token(parts) {
             call.headers.remove(header::AUTHORIZATION);
@@ -223,7 +222,7 @@ fn configured(body: &[u8], ours: &[(&'static str, String)]) -> Option<Vec<u8>> {
 }
 
 /// What backends without the route answer.
-fn has_no_route(status: StatusCode) -> bool {
+pub(super) fn has_no_route(status: StatusCode) -> bool {
     matches!(
         status,
         StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED

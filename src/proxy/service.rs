@@ -81,6 +81,14 @@ impl Proxy {
             {
                 self.with_body(request, operation).await
             }
+            Operation::Tenant { .. } | Operation::TenantLimits { .. }
+                if matches!(
+                    *request.method(),
+                    Method::GET | Method::PUT | Method::DELETE
+                ) =>
+            {
+                self.with_body(request, operation).await
+            }
             Operation::Manifest => Box::pin(self.manifest(request.into_parts().0)).await,
             Operation::Health => Box::pin(self.health(request.into_parts().0)).await,
             Operation::EventStream => Box::pin(self.event_stream(request.into_parts().0)).await,
@@ -129,6 +137,10 @@ impl Proxy {
             Operation::QueueConfig { queue } => {
                 Box::pin(self.queue_config(parts, bytes, &queue)).await
             }
+            Operation::Tenant { id } => {
+                Box::pin(self.tenant(parts, bytes, &id, Some("limits"))).await
+            }
+            Operation::TenantLimits { id } => Box::pin(self.tenant(parts, bytes, &id, None)).await,
             Operation::Reset if reset => Box::pin(self.reset(parts, bytes)).await,
             _ => self.forward(&parts, bytes).await,
         }

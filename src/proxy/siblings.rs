@@ -54,7 +54,11 @@ impl Offered {
 impl Proxy {
     /// Does what must be done although nobody asks, until the sidecar is told to stop.
     pub async fn attend(&self, stop: CancellationToken) {
-        tokio::join!(self.sweep(stop.clone()), self.hear_siblings(stop));
+        tokio::join!(
+            self.sweep(stop.clone()),
+            self.share_depths(stop.clone()),
+            self.hear_siblings(stop)
+        );
     }
 
     /// Follows what siblings tell until the sidecar is told to stop. With the memory store there are
@@ -85,6 +89,7 @@ impl Proxy {
                 }
                 Wake::Paused { queue, paused } => sidecar.heard_of_pause(&queue, paused),
                 Wake::All => {
+                    sidecar.follow_settings();
                     sidecar.read_pauses().await;
                     sidecar.hold.ask_all();
                 }

@@ -41,6 +41,7 @@ impl Proxy {
                 () = stop.cancelled() => return,
             }
             self.sidecar.end_expired();
+            self.sidecar.follow_settings();
             self.return_idle().await;
             self.keep_held().await;
             self.drop_soon(self.sidecar.hold.doomed());

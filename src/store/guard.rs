@@ -609,7 +609,7 @@ impl Store for Guard {
             let there = self.inner.set(change.clone());
             let done = self
                 .ask(there, async |lost| match &change {
-                    Change::Override { .. } => lost.closed(),
+                    Change::Override { .. } | Change::Setting { .. } => lost.closed(),
                     _ => lost.local.set(change.clone()).await,
                 })
                 .await?;

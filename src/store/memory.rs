@@ -110,6 +110,9 @@ impl Store for MemoryStore {
             Change::Override { space, key, set } => {
                 return Answer::now(self.overrides.put(space, key, set));
             }
+            Change::Setting { name, text } => {
+                return Answer::now(self.overrides.put_setting(name, text));
+            }
             Change::Clear => {
                 self.overrides.clear();
                 self.numbers().clear();

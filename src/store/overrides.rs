@@ -1,5 +1,6 @@
 //! Limits that were set over HTTP while the program runs: on a job key they stand over the numbers
-//! that jobs bring, on a queue they stand beside those of the file.
+//! that jobs bring, on a queue they stand beside those of the file. Beside them lie settings that only
+//! whoever made them can read, such as the bounds of a queue.
 //!
 //! They belong to the store, so that a shared one tells them to every sidecar, and are read without
 //! waiting at each decision. Where none is set that is the look at a number. A reload of the file
@@ -9,10 +10,14 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use super::record::Kept;
 use crate::limit::{Key, Limits, Space, Timestamp};
 
 /// More than this are not kept: keys come from requests.
 pub const MAX: usize = 100_000;
+
+/// More settings than this are not kept: their names come from requests.
+pub const MAX_SETTINGS: usize = 20_000;
 
 /// Limits that were set over HTTP for one key.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -54,10 +59,13 @@ pub struct Overrides {
     /// None ends by itself before this.
     first_end: AtomicU64,
     all: RwLock<All>,
+    /// Goes up whenever a setting may have changed.
+    edition: AtomicU64,
 }
 
 #[derive(Default, Debug)]
 struct All {
+    settings: HashMap<Arc<str>, Arc<str>>,
     jobs: HashMap<Key, Arc<Override>>,
     queues: HashMap<Key, Arc<Override>>,
 }
@@ -85,6 +93,7 @@ impl Default for Overrides {
             queues: AtomicUsize::new(0),
             first_end: AtomicU64::new(u64::MAX),
             all: RwLock::default(),
+            edition: AtomicU64::new(0),
         }
     }
 }
@@ -145,6 +154,50 @@ impl Overrides {
         done
     }
 
+    /// A setting, by its name.
+    pub fn setting(&self, name: &str) -> Option<Arc<str>> {
+        self.read().settings.get(name).cloned()
+    }
+
+    /// The settings whose names begin with `prefix`: what follows it, and the text of each.
+    pub fn settings(&self, prefix: &str) -> Vec<(Box<str>, Arc<str>)> {
+        let all = self.read();
+        let named = all.settings.iter().filter_map(|(name, text)| {
+            let rest = name.strip_prefix(prefix)?;
+            Some((rest.into(), Arc::clone(text)))
+        });
+        named.collect()
+    }
+
+    /// How many settings there are.
+    pub fn settings_len(&self) -> usize {
+        self.read().settings.len()
+    }
+
+    /// Goes up whenever a setting may have changed.
+    pub fn settings_edition(&self) -> u64 {
+        self.edition.load(Ordering::Acquire)
+    }
+
+    /// Makes a setting, in place of an earlier one, or takes it away; says whether it was done, as
+    /// [`Overrides::put`].
+    pub fn put_setting(&self, name: Arc<str>, text: Option<Arc<str>>) -> bool {
+        let mut all = self.write();
+        let full = all.settings.len() >= MAX_SETTINGS && !all.settings.contains_key(&name);
+        let done = match text {
+            Some(_) if full => false,
+            Some(text) => {
+                all.settings.insert(name, text);
+                true
+            }
+            None => all.settings.remove(&name).is_some(),
+        };
+        if done {
+            self.edition.fetch_add(1, Ordering::AcqRel);
+        }
+        done
+    }
+
     /// Takes away those whose time is over by `now`, and says which they were.
     pub fn end_expired(&self, now: Timestamp) -> Vec<(Space, Key)> {
         if self.first_end.load(Ordering::Acquire) > now.0 {
@@ -169,13 +222,23 @@ impl Overrides {
     }
 
     /// These and no others are set from now on.
-    pub(super) fn replace(&self, sets: impl Iterator<Item = (Space, Key, Override)>) {
+    pub(super) fn replace(&self, kept: impl Iterator<Item = Kept>) {
         let mut all = self.write();
-        *all = All::default();
+        let before = std::mem::take(&mut *all);
         let mut first_end = Timestamp::NEVER;
-        for (space, key, set) in sets.take(MAX) {
-            first_end = first_end.min(set.expires_at.unwrap_or(Timestamp::NEVER));
-            all.of_mut(space).insert(key, Arc::new(set));
+        for one in kept.take(MAX + MAX_SETTINGS) {
+            match one {
+                Kept::Limits(space, key, set) => {
+                    first_end = first_end.min(set.expires_at.unwrap_or(Timestamp::NEVER));
+                    all.of_mut(space).insert(key, Arc::new(set));
+                }
+                Kept::Setting(name, text) => {
+                    all.settings.insert(name, text);
+                }
+            }
+        }
+        if all.settings != before.settings {
+            self.edition.fetch_add(1, Ordering::AcqRel);
         }
         self.first_end.store(first_end.0, Ordering::Release);
         self.count(&all);
@@ -185,6 +248,7 @@ impl Overrides {
     pub fn clear(&self) {
         let mut all = self.write();
         *all = All::default();
+        self.edition.fetch_add(1, Ordering::AcqRel);
         self.count(&all);
     }
 
@@ -290,6 +354,24 @@ mod tests {
         assert!(all.any(Space::Job) && !all.any(Space::Queue));
         assert!(all.put(Space::Job, key("b"), None) && !all.put(Space::Job, key("b"), None));
         assert!(all.is_empty());
+    }
+
+    #[test]
+    fn settings_have_editions() {
+        let all = Overrides::default();
+        let text = |text: &str| Some(Arc::from(text));
+        assert!(all.put_setting("bounds:a".into(), text("1")));
+        assert!(all.put_setting("tenant:a".into(), text("2")));
+        assert_eq!(all.setting("bounds:a").as_deref(), Some("1"));
+        assert_eq!(all.settings("bounds:"), [("a".into(), Arc::from("1"))]);
+        let edition = all.settings_edition();
+        assert!(!all.put_setting("bounds:b".into(), None));
+        let same = |name: &str, text: &str| Kept::Setting(name.into(), text.into());
+        all.replace([same("tenant:a", "2"), same("bounds:a", "1")].into_iter());
+        assert_eq!(all.settings_edition(), edition, "nothing is new");
+        all.replace([same("tenant:a", "2")].into_iter());
+        assert!(all.settings_edition() > edition && all.setting("bounds:a").is_none());
+        assert!(all.is_empty(), "they are no limits");
     }
 
     #[test]

@@ -134,6 +134,29 @@ pub(super) fn read_set(text: &str) -> Option<Override> {
     })
 }
 
+/// What is kept by [`name`] or [`setting`].
+#[derive(Debug)]
+pub(super) enum Kept {
+    /// Limits of a key.
+    Limits(Space, Key, Override),
+    /// A setting, by its name.
+    Setting(Arc<str>, Arc<str>),
+}
+
+/// What a name and its text say; `None`: somebody else wrote it.
+pub(super) fn kept(name: &str, text: &str) -> Option<Kept> {
+    if let Some(setting) = name.strip_prefix("s:") {
+        return Some(Kept::Setting(setting.into(), text.into()));
+    }
+    let (space, key) = of_name(name)?;
+    Some(Kept::Limits(space, key, read_set(text)?))
+}
+
+/// A setting as stores name it: `s:NAME`.
+pub(super) fn setting(name: &str) -> String {
+    ["s:", name].concat()
+}
+
 /// A key as stores name it: `j:KEY`, `q:QUEUE`.
 pub(super) fn name(space: Space, key: &Key) -> String {
     let space = match space {

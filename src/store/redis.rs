@@ -289,8 +289,7 @@ impl RedisStore {
         let fields = told.get(2).and_then(wire::list).unwrap_or_default();
         let pairs = fields.chunks_exact(2).filter_map(|pair| {
             let [name, text] = pair else { return None };
-            let (space, key) = record::of_name(wire::text(name)?)?;
-            Some((space, key, record::read_set(wire::text(text)?)?))
+            record::kept(wire::text(name)?, wire::text(text)?)
         });
         self.overrides.replace(pairs);
         self.edition.store(edition.unwrap_or(0), Ordering::Relaxed);
@@ -448,6 +447,9 @@ impl RedisStore {
             Change::Override { space, key, set } => {
                 self.overrides.put(space, key, set);
             }
+            Change::Setting { name, text } => {
+                self.overrides.put_setting(name, text);
+            }
             Change::Clear => self.overrides.clear(),
             _ => {}
         }
@@ -563,6 +565,10 @@ fn write_change(to: &mut Cmd, change: &Change, now: Timestamp) {
             .arg("override")
             .arg(record::name(*space, key))
             .arg(set.as_ref().map_or(String::new(), record::set)),
+        Change::Setting { name, text } => to
+            .arg("override")
+            .arg(record::setting(name))
+            .arg(text.as_deref().unwrap_or_default()),
         Change::Own {
             job,
             generation,

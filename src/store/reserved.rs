@@ -385,7 +385,9 @@ impl State {
                 self.keys.clear();
                 return Changed::There(change);
             }
-            Change::Open { .. } | Change::Override { .. } => return Changed::There(change),
+            Change::Open { .. } | Change::Override { .. } | Change::Setting { .. } => {
+                return Changed::There(change);
+            }
         };
         let offered = matches!(&change, Change::Until { until, .. } if *until == Timestamp(0));
         match self.rows.row(&job).map(|row| row.place) {

@@ -18,10 +18,9 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::{
-    Change, Claimed, Ended, Gen, Number, Override, Place, Row, Step, StoreError, Verdict, fleet,
-    record,
+    Change, Claimed, Ended, Gen, Number, Place, Row, Step, StoreError, Verdict, fleet, record,
 };
-use crate::limit::{Key, KeyState, Limited, Reserved, Space, Timestamp};
+use crate::limit::{KeyState, Limited, Reserved, Space, Timestamp};
 
 pub(super) use flat::{Flat, Kept, lane, number, unsigned};
 pub(super) use front::Post;
@@ -111,7 +110,7 @@ pub(super) enum Reply {
         edition: i64,
     },
     Count(usize),
-    Overrides(i64, Vec<(Space, Key, Override)>),
+    Overrides(i64, Vec<record::Kept>),
     Joined(Arc<str>),
 }
 
@@ -134,7 +133,7 @@ impl Op {
                 Change::Shut { key, .. } | Change::Open { key, .. } | Change::Unused { key } => {
                     need.name(record::name(Space::Job, key));
                 }
-                Change::Override { .. } | Change::Clear => {}
+                Change::Override { .. } | Change::Setting { .. } | Change::Clear => {}
             },
             Op::States(names) => names.iter().for_each(|name| need.name(name.clone())),
             Op::Number(name, _) => need.number(name),
@@ -156,7 +155,7 @@ impl Op {
             Op::Count(_)
                 | Op::Overrides
                 | Op::Join { .. }
-                | Op::Set(Change::Override { .. } | Change::Clear)
+                | Op::Set(Change::Override { .. } | Change::Setting { .. } | Change::Clear)
         )
     }
 
@@ -246,10 +245,8 @@ async fn serve_apart<B: Books>(books: &mut B, job: Job) {
             Op::Count(place) => Reply::Count(books.count(place == Place::Out).await?),
             Op::Overrides => {
                 let texts = books.overrides().await?;
-                let all = texts.iter().filter_map(|(name, text)| {
-                    let (space, key) = record::of_name(name)?;
-                    Some((space, key, record::read_set(text)?))
-                });
+                let all = texts.iter();
+                let all = all.filter_map(|(name, text)| record::kept(name, text));
                 Reply::Overrides(head.edition, all.collect())
             }
             Op::Join { knew } => Reply::Joined(books.join(knew).await?.into()),
@@ -258,6 +255,10 @@ async fn serve_apart<B: Books>(books: &mut B, job: Job) {
                 let text = set.as_ref().map(record::set);
                 let name = record::name(space, &key);
                 Reply::Done(books.put_override(&name, text.as_deref(), ends).await?)
+            }
+            Op::Set(Change::Setting { name, text }) => {
+                let name = record::setting(&name);
+                Reply::Done(books.put_override(&name, text.as_deref(), None).await?)
             }
             _ => Reply::Done(books.clear().await?),
         };

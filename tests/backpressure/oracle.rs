@@ -123,7 +123,8 @@ impl World {
                         available,
                         ..Counts::default()
                     };
-                    estimate.told(counts, 0, Held::default(), Instant::now(), mark);
+                    let at = (Instant::now(), mark);
+                    estimate.told(counts, 0, Held::default(), None, at);
                     self.unseen = self.unseen_by_look;
                     self.look = None;
                 }

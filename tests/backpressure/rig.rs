@@ -53,6 +53,30 @@ pub async fn measured(config: &str) -> (Client, Client) {
     (Client::new(&net, ports.0), Client::new(&net, ports.1))
 }
 
+/// A sidecar before a backend with usage in this store, and a client of it.
+pub async fn on_store(
+    net: &Net,
+    behind: &crate::pair::Served,
+    config: &str,
+    store: &Arc<MemoryStore>,
+) -> (Client, Stop) {
+    let text = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\nupstream = {:?}\n{config}",
+        behind.base()
+    );
+    let env = Env {
+        net: net.clone(),
+        store: store.clone(),
+        seed: 7,
+        reset: false,
+    };
+    let settings = Settings::parse(&text, "t").unwrap();
+    let running = Running::start(settings, env).await.unwrap();
+    let (client, stop) = (Client::new(net, running.addr().unwrap()), Stop::default());
+    tokio::spawn(running.serve(stop.clone()));
+    (client, stop)
+}
+
 /// The path of a queue's config.
 pub fn config(queue: &str) -> String {
     format!("/ojs/v1/admin/queues/{queue}/config")

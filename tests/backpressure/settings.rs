@@ -8,7 +8,11 @@ use ojs_throttle::backend::Lax;
 use ojs_throttle::config::Settings;
 use serde_json::json;
 
-use crate::rig::{config, full, simulated, told};
+use ojs_throttle::net::{Net, sim};
+use ojs_throttle::store::memory::MemoryStore;
+use tokio::time::sleep;
+
+use crate::rig::{config, full, on_store, simulated, told};
 
 #[tokio::test(start_paused = true)]
 async fn each_wrong_field_is_named_and_changes_nothing() {
@@ -165,4 +169,48 @@ fn the_file_is_checked() {
         let said = problems(queue);
         assert!(said.contains(word), "{queue}: {said}");
     }
+}
+
+/// What is set over HTTP is in the store: a sidecar that comes up later goes by it, and so do those that run.
+#[tokio::test(start_paused = true)]
+async fn what_is_set_is_kept_in_the_store() {
+    let net = Net::Sim(sim::Network::default());
+    let behind = crate::pair::backend(&net, Lax::spec(), 7).await;
+    let store = Arc::new(MemoryStore::new(1_770_000_000_000_000));
+    let (one, stop) = on_store(&net, &behind, "", &store).await;
+    let (other, _running) = on_store(&net, &behind, "", &store).await;
+    let everything = json!({
+        "max_depth": 2, "max_size_bytes": 9000, "strategy": "block", "warning_threshold": 0.5,
+        "resume_threshold": 0.9, "block_timeout_max": "PT3S", "max_age": "PT1H", "max_wait": "PT1M",
+        "enqueue_rate": {"limit": 50, "period": "PT1S"},
+        "per_key": {"by": "{meta.tenant_id}", "max_depth": 2},
+    });
+    one.bound("q", everything.clone()).await;
+    let limit = json!({"max_queue_depth": 1});
+    let path = "/ojs/v1/admin/tenants/acme/limits";
+    assert_eq!(one.put(path, limit.clone()).await.status, 200);
+    one.fill("q", 2).await;
+    // The other one hears of it with its next look around.
+    sleep(Duration::from_millis(1_100)).await;
+    let shown = other.get(&config("q")).await.json();
+    assert_eq!(shown["backpressure"], everything);
+    full(&other.offer("q").await, "q", 2);
+    // A restart.
+    stop.drain.cancel();
+    stop.now.cancel();
+    let (again, _running) = on_store(&net, &behind, "", &store).await;
+    assert_eq!(
+        again.get(&config("q")).await.json()["backpressure"],
+        everything
+    );
+    full(&again.offer("q").await, "q", 2);
+    let tenant = again.get("/ojs/v1/admin/tenants/acme").await.json();
+    assert_eq!(tenant, json!({"tenant_id": "acme", "limits": limit}));
+    // Taken away, it is away everywhere.
+    let none = json!({"backpressure": null});
+    assert_eq!(again.put(&config("q"), none).await.status, 200);
+    assert_eq!(again.offer("q").await.status, 201);
+    sleep(Duration::from_millis(1_100)).await;
+    assert_eq!(other.offer("q").await.status, 201);
+    assert_eq!(other.get(&config("q")).await.status, 404);
 }

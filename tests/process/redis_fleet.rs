@@ -320,7 +320,7 @@ fn hidden(store: &Server, job: &str) -> bool {
 }
 
 /// What the store answers to a command, as it stands on the wire.
-fn told(store: &Server, command: &str) -> String {
+pub fn told(store: &Server, command: &str) -> String {
     let mut to = TcpStream::connect(("127.0.0.1", store.port)).unwrap();
     to.write_all(format!("{command}\r\nQUIT\r\n").as_bytes())
         .unwrap();

@@ -421,6 +421,27 @@ pub async fn overrides_are_kept_and_taken_away(rig: &dyn Rig) {
     assert!(store.overrides().is_empty());
 }
 
+pub async fn settings_are_kept_and_taken_away(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    let put = |name: &str, text: Option<&str>| Change::Setting {
+        name: name.into(),
+        text: text.map(Arc::from),
+    };
+    let text = "{\"max_depth\":7,\"strategy\":\"drop \u{20ac}\"}";
+    assert!(store.set(put("bounds:q:1", Some("1"))).await.unwrap());
+    assert!(store.set(put("bounds:q:1", Some(text))).await.unwrap());
+    assert!(store.set(put("tenant:acme", Some("9"))).await.unwrap());
+    let kept = |name: &str| store.overrides().setting(name);
+    assert_eq!(kept("bounds:q:1").as_deref(), Some(text));
+    assert_eq!(store.overrides().settings("tenant:").len(), 1);
+    assert!(store.overrides().is_empty(), "they are no limits");
+    let edition = store.overrides().settings_edition();
+    assert!(store.set(put("bounds:q:1", None)).await.unwrap());
+    assert!(!store.set(put("bounds:q:1", None)).await.unwrap());
+    assert!(store.overrides().settings_edition() > edition);
+    assert!(kept("bounds:q:1").is_none() && kept("tenant:acme").is_some());
+}
+
 pub async fn numbers_are_added_to_up_to_their_most(rig: &dyn Rig) {
     let store = rig.open("a").await;
     let add = |by| Step::Add { by, most: Some(10) };

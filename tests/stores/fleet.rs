@@ -215,6 +215,24 @@ pub async fn limits_set_over_http_are_told_to_all(rig: &dyn Rig) {
     assert!(!seen(&*a));
 }
 
+pub async fn settings_made_over_http_are_told_to_all(rig: &dyn Rig) {
+    let (a, b) = (rig.open("a").await, rig.open("b").await);
+    let put = |text: Option<&str>| Change::Setting {
+        name: "bounds:mail".into(),
+        text: text.map(Into::into),
+    };
+    let seen = |store: &dyn Store| store.overrides().setting("bounds:mail");
+    assert!(a.set(put(Some("{}"))).await.unwrap());
+    heard(&*b, |wake| *wake == Wake::All && seen(&*b).is_some()).await;
+    let late = rig.open("c").await;
+    assert_eq!(seen(&*late).as_deref(), Some("{}"), "who comes later");
+    assert!(b.set(put(None)).await.unwrap());
+    // Who hears nothing finds out with its next beat.
+    advance(rig, 3 * SECOND);
+    a.due(1).await.unwrap();
+    assert!(seen(&*a).is_none());
+}
+
 pub async fn a_paused_queue_is_heard_of(rig: &dyn Rig) {
     let (a, b) = (rig.open("a").await, rig.open("b").await);
     for paused in [true, false] {
@@ -290,7 +308,11 @@ pub async fn start_times_are_reserved_for_a_fraction_of_the_calls(rig: &dyn Rig)
     for _ in 0..1_000 {
         for (nth, (store, _, workers)) in fleet.iter().enumerate() {
             for _ in 0..*workers {
-                let ask = claimed(&format!("{nth}-{}", started.len()), 1, &[hot.clone()]);
+                let ask = claimed(
+                    &format!("{nth}-{}", started.len()),
+                    1,
+                    std::slice::from_ref(&hot),
+                );
                 match take(store, ask).await {
                     Verdict::Started { at } => started.push((at, now(rig))),
                     Verdict::Refused { .. } => break,

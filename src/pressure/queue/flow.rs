@@ -6,6 +6,7 @@ use super::Queue;
 use crate::limit::Timestamp;
 use crate::pressure::drain::Drain;
 use crate::pressure::estimate::{Counts, Held, Mark};
+use crate::pressure::share::Shared;
 use crate::pressure::want::{Now, Want};
 
 impl Queue {
@@ -15,6 +16,8 @@ impl Queue {
         self.bytes_in_flight += want.bytes();
         self.dropping += drop;
         want.keys.iter().for_each(|key| self.keys.reserve(key));
+        let tenants = want.tenants.iter();
+        tenants.for_each(|tenant| self.tenants.reserve(tenant));
         self.edges.accepted();
         if let Some(rate) = want.bounds.enqueue_rate {
             let window = self.window(rate);
@@ -27,12 +30,16 @@ impl Queue {
     pub(in crate::pressure) fn stored<'a>(
         &mut self,
         want: &Want,
-        mut ids: impl Iterator<Item = &'a str>,
+        ids: impl Iterator<Item = &'a str> + Clone,
         mark: Mark,
         now: Instant,
     ) {
-        for key in &want.keys {
-            self.keys.stored(key, ids.next());
+        for (known, keys) in [
+            (&mut self.keys, &want.keys),
+            (&mut self.tenants, &want.tenants),
+        ] {
+            let mut ids = ids.clone();
+            keys.iter().for_each(|key| known.stored(key, ids.next()));
         }
         self.estimate.stored(want.jobs, mark);
         self.bytes_in_flight = self.bytes_in_flight.saturating_sub(want.bytes());
@@ -50,6 +57,8 @@ impl Queue {
         self.bytes_in_flight = self.bytes_in_flight.saturating_sub(want.bytes());
         self.dropping = self.dropping.saturating_sub(drop);
         want.keys.iter().for_each(|key| self.keys.refused(key));
+        let tenants = want.tenants.iter();
+        tenants.for_each(|tenant| self.tenants.refused(tenant));
         if let Some(window) = &mut self.window {
             (0..want.jobs).for_each(|_| window.remove(at));
         }
@@ -98,12 +107,13 @@ impl Queue {
     /// A held job went to a worker.
     pub(in crate::pressure) fn started(&mut self, id: &str, now: Instant) {
         self.drain.note(1, now);
-        self.keys.left(id);
+        self.gone(id);
     }
 
     /// This job waits no longer.
     pub(in crate::pressure) fn gone(&mut self, id: &str) {
         self.keys.left(id);
+        self.tenants.left(id);
     }
 
     /// The backend told its numbers.
@@ -112,13 +122,17 @@ impl Queue {
         counts: Counts,
         hidden: u64,
         held: Held,
-        now: Instant,
-        mark: Mark,
+        shared: Option<Shared>,
+        (now, mark): (Instant, Mark),
     ) {
         self.later = counts.scheduled + counts.retryable + hidden;
-        let gone = self.estimate.told(counts, hidden, held, now, mark);
+        let gone = self
+            .estimate
+            .told(counts, hidden, held, shared, (now, mark));
         self.drain.note(gone, now);
-        self.keys.at_most(self.estimate.depth(held));
+        let most = self.estimate.depth(held);
+        self.keys.at_most(most);
+        self.tenants.at_most(most);
         if self.estimate.waiting(held) == 0 {
             // An empty queue gives up no more than comes in: that is not how fast it could be.
             self.drain = Drain::default();

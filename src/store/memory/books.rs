@@ -198,7 +198,7 @@ impl Books {
                 until,
             } => self.own(&job, generation, next, until),
             // Kept beside the books.
-            Change::Override { .. } => false,
+            Change::Override { .. } | Change::Setting { .. } => false,
             Change::Clear => {
                 let empty = self.keys.len() == 0 && self.rows.len() == 0;
                 *self = Books {

@@ -213,6 +213,9 @@ impl SqlStore {
             Change::Override { space, key, set } => {
                 self.overrides.put(space, key, set);
             }
+            Change::Setting { name, text } => {
+                self.overrides.put_setting(name, text);
+            }
             Change::Clear => self.overrides.clear(),
             _ => {}
         }

@@ -286,7 +286,7 @@ impl Page {
                 until,
             } => self.own(job, *generation, *next, *until, me),
             // These are no steps on a page.
-            Change::Override { .. } | Change::Clear => false,
+            Change::Override { .. } | Change::Setting { .. } | Change::Clear => false,
         }
     }
 

@@ -1,0 +1,64 @@
+//! Settings that are made over HTTP and kept in the store, so that they outlive this process where the store
+//! does, and hold at every sidecar that shares it: the bounds of queues and of tenants.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use http::StatusCode;
+
+use super::Sidecar;
+use super::limits::store_failed;
+use super::respond::Fault;
+use crate::pressure::Given;
+use crate::store::{Change, MAX_SETTINGS};
+
+/// Before the name of a queue: its bounds.
+pub(super) const BOUNDS: &str = "bounds:";
+/// Before the id of a tenant: how many of its jobs may wait.
+pub(super) const TENANT: &str = "tenant:";
+
+impl Sidecar {
+    /// Goes by the settings that the store knows, if others than before. Cheap when they are the same.
+    pub(super) fn follow_settings(&self) {
+        let all = self.store.overrides();
+        let edition = all.settings_edition();
+        if self.settings.swap(edition, Ordering::AcqRel) == edition {
+            return;
+        }
+        let queues: HashMap<Arc<str>, Given> = (all.settings(BOUNDS).into_iter())
+            .filter_map(|(queue, text)| Some((Arc::from(queue), Given::of_json(&text)?)))
+            .collect();
+        let tenants: HashMap<Arc<str>, u64> = (all.settings(TENANT).into_iter())
+            .filter_map(|(tenant, text)| Some((Arc::from(tenant), text.parse().ok()?)))
+            .collect();
+        self.pressure.set(queues, tenants, self.now());
+    }
+
+    /// Makes a setting, in place of an earlier one, or takes it away; says whether there was anything to do.
+    pub(super) async fn put_setting(
+        &self,
+        of: &str,
+        name: &str,
+        text: Option<String>,
+    ) -> Result<bool, Fault> {
+        let key: Arc<str> = Arc::from([of, name].concat());
+        let all = self.store.overrides();
+        if text.is_some() && all.settings_len() >= MAX_SETTINGS && all.setting(&key).is_none() {
+            let message =
+                format!("{MAX_SETTINGS} queues and tenants are bounded over HTTP already");
+            return Err(Fault::new(StatusCode::CONFLICT, "conflict", message));
+        }
+        let change = Change::Setting {
+            name: Arc::clone(&key),
+            text: text.as_deref().map(Arc::from),
+        };
+        let done = self.store.set(change).await.map_err(|e| store_failed(&e))?;
+        if done {
+            let text = text.unwrap_or_default();
+            tracing::info!(setting = &*key, text, "set over HTTP");
+        }
+        self.follow_settings();
+        Ok(done)
+    }
+}

@@ -1,0 +1,150 @@
+//! `/ojs/v1/admin/tenants/{id}` and its `/limits` (multi-tenancy text, 8.1, 9.3 and 10.1): `max_queue_depth`
+//! is ours, the rest is the backend's, if it has the route.
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Method, Response};
+
+use super::body::Body;
+use super::overrides::{field, json};
+use super::queue_config::has_no_route;
+use super::respond::Fault;
+use super::{DEPTH, Proxy, refuse, settings};
+use crate::json::{Json, Kind, Splice, quote};
+use crate::limit::Key;
+use crate::policy::FieldError;
+use crate::upstream::Reply;
+
+/// The member that is ours.
+const MEMBER: &str = "max_queue_depth";
+
+impl Proxy {
+    /// Answers a read or a change of a tenant. `inside`: the member of the body in which limits stand;
+    /// `None`: the body is the limits.
+    pub(super) async fn tenant(
+        &self,
+        parts: Parts,
+        body: Bytes,
+        id: &str,
+        inside: Option<&str>,
+    ) -> Response<Body> {
+        let change = match self.tenant_change(&parts, &body, id, inside) {
+            Ok(change) => change,
+            Err(fault) => return refuse(&parts, fault),
+        };
+        // The backend goes first: what it refuses changes nothing.
+        let reply = match self.ask_config(&parts, body).await {
+            Ok(reply) => reply,
+            Err(error) => return refuse(&parts, Fault::backend(&error, false)),
+        };
+        let alone = has_no_route(reply.status);
+        if !reply.status.is_success() && !alone {
+            return self.theirs(&parts, reply);
+        }
+        let mut changed = false;
+        if let Some(most) = change {
+            let text = most.map(|most| most.to_string());
+            let put = self.sidecar.put_setting(settings::TENANT, id, text);
+            match put.await {
+                Ok(done) => changed = done || most.is_some(),
+                Err(fault) => return refuse(&parts, fault),
+            }
+        }
+        let most = self.sidecar.pressure.tenant(id);
+        match (alone, most) {
+            (true, None) if !changed => self.theirs(&parts, reply),
+            (true, most) => {
+                let limit = most.map_or(String::new(), |most| format!("\"{MEMBER}\":{most}"));
+                let id = quote(id);
+                self.json(
+                    &parts,
+                    format!(r#"{{"tenant_id":{id},"limits":{{{limit}}}}}"#),
+                )
+            }
+            (false, None) => self.theirs(&parts, reply),
+            (false, Some(most)) => self.theirs(&parts, with_limit(reply, most)),
+        }
+    }
+
+    /// What the request changes of ours; `Some(None)` takes it away.
+    fn tenant_change(
+        &self,
+        parts: &Parts,
+        body: &[u8],
+        id: &str,
+        inside: Option<&str>,
+    ) -> Result<Option<Option<u64>>, Fault> {
+        let change = match parts.method {
+            Method::DELETE if inside.is_some() => Some(None),
+            Method::PUT => match json(body) {
+                Ok(body) => read(body, id, inside).map_err(field)?,
+                // The backend will say what is wrong with it.
+                Err(_) => None,
+            },
+            _ => None,
+        };
+        if change.is_some() {
+            // The ids of tenants look as keys do (5.2).
+            Key::new(id).map_err(|bad| Fault::field("tenant_id", &bad.to_string()))?;
+            self.sidecar.may_write(parts)?;
+        }
+        Ok(change)
+    }
+}
+
+/// What a body says of the number of waiting jobs; `Some(None)`: that there is no bound.
+fn read(body: Json<'_>, id: &str, inside: Option<&str>) -> Result<Option<Option<u64>>, FieldError> {
+    let wrong = |field: String, message: &str| FieldError {
+        field,
+        message: message.to_owned(),
+    };
+    let named = body.get("tenant_id").filter(|named| !named.is_null());
+    if named.is_some_and(|named| named.text().as_deref() != Some(id)) {
+        let message = "must be the tenant that the path names";
+        return Err(wrong("tenant_id".into(), message));
+    }
+    let limits = match inside {
+        Some(name) => body.get(name),
+        None => Some(body),
+    };
+    let path = match inside {
+        Some(name) => format!("{name}.{MEMBER}"),
+        None => MEMBER.to_owned(),
+    };
+    let Some(most) = limits.and_then(|limits| limits.get(MEMBER)) else {
+        return Ok(None);
+    };
+    if most.is_null() {
+        return Ok(Some(None));
+    }
+    let number = most.int().and_then(|number| u64::try_from(number).ok());
+    match number {
+        Some(number) => Ok(Some(Some(number))),
+        None => Err(wrong(path, "must be a whole number from 0 (unbounded)")),
+    }
+}
+
+/// The backend's view of a tenant with our limit in it.
+fn with_limit(mut reply: Reply, most: u64) -> Reply {
+    let whole = Json::parse(&reply.body, DEPTH).ok();
+    let Some(whole) = whole.filter(|whole| whole.kind() == Kind::Object) else {
+        return reply;
+    };
+    let mut splice = Splice::new();
+    let limits = whole.get_exact("limits");
+    match limits.filter(|limits| limits.kind() == Kind::Object) {
+        Some(limits) => match limits.get_exact(MEMBER) {
+            Some(theirs) => splice.replace(theirs.range(), most.to_string()),
+            None => splice.add_member(limits, MEMBER, most.to_string().as_bytes()),
+        },
+        None => {
+            let ours = format!("{{\"{MEMBER}\":{most}}}");
+            match limits {
+                Some(theirs) => splice.replace(theirs.range(), ours),
+                None => splice.add_member(whole, "limits", ours.as_bytes()),
+            }
+        }
+    }
+    reply.body = splice.apply(&reply.body).into();
+    reply
+}

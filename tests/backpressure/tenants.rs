@@ -1,0 +1,178 @@
+//! How many jobs of a tenant may wait, over all queues (9.2, and the multi-tenancy text 8.1, 8.2, 9.3, 10.1).
+
+use std::time::Duration;
+
+use http::Method;
+use ojs_throttle::backend::Lax;
+use serde_json::{Value, json};
+
+use crate::client::{Client, Reply, id};
+use crate::rig::{config, simulated, told};
+
+const FILE: &str = "[[tenant]]\nid = \"acme-*\"\nlimits = { max_queue_depth = 2 }\n\
+    [[queue]]\nname = \"bounded\"\nmax_depth = 3\n";
+
+async fn offer(client: &Client, queue: &str, tenant: Option<&str>) -> Reply {
+    let mut job = json!({"type": "t", "args": [], "options": {"queue": queue}});
+    if let Some(tenant) = tenant {
+        job["meta"] = json!({"tenant_id": tenant});
+    }
+    client.post("/ojs/v1/jobs", job.to_string()).await
+}
+
+/// Asserts that it is refused as the multi-tenancy text has it.
+fn refused(reply: &Reply, tenant: &str, most: u64) -> Value {
+    assert_eq!(reply.status, 429, "{}", reply.text());
+    assert!(reply.headers.contains_key("retry-after"));
+    let error = reply.json()["error"].clone();
+    assert_eq!(error["code"], "TENANT_LIMIT_EXCEEDED");
+    let told = ["tenant_id", "limit", "current", "maximum"].map(|name| error[name].clone());
+    let expected = [
+        json!(tenant),
+        json!("max_queue_depth"),
+        json!(most),
+        json!(most),
+    ];
+    assert_eq!(told, expected);
+    let begins = format!("Tenant '{tenant}' has exceeded max_queue_depth ({most})");
+    assert!(error["message"].as_str().unwrap().starts_with(&begins));
+    error
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_is_bounded_over_all_queues() {
+    let (pair, client) = simulated(Lax::spec(), FILE).await;
+    let acme = Some("acme-corp");
+    assert_eq!(offer(&client, "a", acme).await.status, 201);
+    assert_eq!(offer(&client, "bounded", acme).await.status, 201);
+    for queue in ["a", "bounded", "never-seen"] {
+        refused(&offer(&client, queue, acme).await, "acme-corp", 2);
+    }
+    // Others have their own, or none.
+    assert_eq!(offer(&client, "a", Some("acme-two")).await.status, 201);
+    assert_eq!(offer(&client, "a", Some("other")).await.status, 201);
+    assert_eq!(offer(&client, "a", None).await.status, 201);
+    // A batch that could never fit says so.
+    let job = json!({"type": "t", "args": [], "meta": {"tenant_id": "acme-two"}});
+    let batch = json!({"jobs": [job, job, job]}).to_string();
+    let reply = client.post("/ojs/v1/jobs/batch", batch).await;
+    let error = reply.json()["error"].clone();
+    assert_eq!((reply.status, &error["retryable"]), (429, &json!(false)));
+    // What a worker gets makes room, in whichever queue.
+    let first = client.fetch("a", 1).await;
+    assert_eq!(first[0]["meta"]["tenant_id"], "acme-corp");
+    assert_eq!(offer(&client, "bounded", acme).await.status, 201);
+    refused(&offer(&client, "a", acme).await, "acme-corp", 2);
+    client.ack(id(&first[0])).await;
+    // The queue's own bound holds beside it.
+    assert_eq!(offer(&client, "bounded", None).await.status, 201);
+    let reply = offer(&client, "bounded", Some("other")).await;
+    assert_eq!(reply.json()["error"]["code"], "QUEUE_FULL");
+    pair.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_set_over_http_in_every_shape_of_the_text() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let path = "/ojs/v1/admin/tenants/acme-corp";
+    assert_eq!(client.get(path).await.status, 404, "nothing is said of it");
+    // 9.2 of the backpressure text, as it stands there.
+    let body = json!({"tenant_id": "acme-corp", "limits": {"max_queue_depth": 50000}});
+    let reply = client.put(path, body.clone()).await;
+    assert_eq!((reply.status, reply.json()), (200, body.clone()));
+    assert_eq!(client.get(path).await.json(), body);
+    // 9.3 of the multi-tenancy text.
+    let less = json!({"max_queue_depth": 1, "reason": "Incident response"});
+    let reply = client.put(&format!("{path}/limits"), less).await;
+    assert_eq!(reply.json()["limits"], json!({"max_queue_depth": 1}));
+    let acme = Some("acme-corp");
+    assert_eq!(offer(&client, "q", acme).await.status, 201);
+    refused(&offer(&client, "q", acme).await, "acme-corp", 1);
+    // 0 is any number; DELETE forgets.
+    for none in [
+        json!({"limits": {"max_queue_depth": 0}}),
+        json!({"limits": {"max_queue_depth": null}}),
+    ] {
+        let one = json!({"max_queue_depth": 1});
+        assert_eq!(client.put(&format!("{path}/limits"), one).await.status, 200);
+        assert_eq!(client.put(path, none).await.status, 200);
+        assert_eq!(offer(&client, "q", acme).await.status, 201);
+    }
+    let one = json!({"max_queue_depth": 1});
+    assert_eq!(client.put(&format!("{path}/limits"), one).await.status, 200);
+    assert_eq!(client.send(Method::DELETE, path, &[], "").await.status, 200);
+    assert_eq!(client.send(Method::DELETE, path, &[], "").await.status, 404);
+    assert_eq!(offer(&client, "q", acme).await.status, 201);
+    pair.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_wrong_is_refused_and_changes_nothing() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let path = "/ojs/v1/admin/tenants/acme";
+    for (to, body, named) in [
+        (
+            "",
+            json!({"limits": {"max_queue_depth": -1}}),
+            "limits.max_queue_depth",
+        ),
+        (
+            "",
+            json!({"limits": {"max_queue_depth": "9"}}),
+            "limits.max_queue_depth",
+        ),
+        (
+            "/limits",
+            json!({"max_queue_depth": 1.5}),
+            "max_queue_depth",
+        ),
+        (
+            "",
+            json!({"tenant_id": "b", "limits": {"max_queue_depth": 1}}),
+            "tenant_id",
+        ),
+    ] {
+        let reply = client.put(&format!("{path}{to}"), body).await;
+        assert_eq!(reply.status, 400, "{}", reply.text());
+        assert_eq!(reply.json()["error"]["details"]["field"], named);
+    }
+    let strange = "/ojs/v1/admin/tenants/a%20b/limits";
+    let reply = client.put(strange, json!({"max_queue_depth": 1})).await;
+    assert_eq!(reply.status, 400);
+    // What says nothing of ours is the backend's.
+    let reply = client.put(path, json!({"fairness_weight": 2})).await;
+    assert_eq!(reply.status, 404);
+    assert_eq!(client.get(path).await.status, 404);
+    pair.stop().await;
+}
+
+/// A backend that has the route hears every word, and what it refuses is not set.
+#[tokio::test(start_paused = true)]
+async fn the_backend_hears_of_it_first() {
+    let answers = |method: &Method, path: &str| match (method, path) {
+        (_, "/ojs/v1/admin/tenants/no") => (422, r#"{"error":{"code":"no"}}"#.to_owned()),
+        (&Method::GET, "/ojs/v1/admin/tenants/acme") => (
+            200,
+            r#"{"tenant_id":"acme","limits":{"max_concurrency":5}}"#.to_owned(),
+        ),
+        (_, "/ojs/v1/admin/tenants/acme") => (200, "{}".to_owned()),
+        _ => (404, "404 page not found".to_owned()),
+    };
+    let (backend, sidecar, client) = told("", Duration::ZERO, answers).await;
+    let body =
+        json!({"limits": {"max_concurrency": 5, "max_queue_depth": 7}, "fairness_weight": 3});
+    let path = "/ojs/v1/admin/tenants/acme";
+    let reply = client.put(path, body.clone()).await;
+    assert_eq!(reply.json(), json!({"limits": {"max_queue_depth": 7}}));
+    assert_eq!(backend.bodies(path), [body.to_string()]);
+    let shown = client.get(path).await.json();
+    assert_eq!(
+        shown["limits"],
+        json!({"max_concurrency": 5, "max_queue_depth": 7})
+    );
+    let path = "/ojs/v1/admin/tenants/no";
+    assert_eq!(client.put(path, body).await.status, 422);
+    assert_eq!(client.get(&config("q")).await.status, 404);
+    assert_eq!(client.get(path).await.status, 422);
+    sidecar.stop().await;
+}

@@ -1,0 +1,180 @@
+//! A bounded queue that a fleet fills, on one Redis: how many jobs waited at each moment, by the backend's
+//! ledger.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ojs_throttle::backend::{EventKind, Lax};
+use serde_json::json;
+
+use crate::http::{Conn, ack, ask, fetch, get};
+use crate::rig::{Backend, Sidecar, config, until};
+use crate::server::Server;
+
+const BOUND: i64 = 1_000;
+const JOB: &str = r#"{"type":"t","args":[1],"options":{"queue":"q"}}"#;
+
+fn sidecar(upstream: SocketAddr, store: &Server, bounds: &str) -> Sidecar {
+    let rest = format!("{bounds}[store]\nurl = \"{}\"\n", store.url());
+    Sidecar::run(&config(upstream, "upstream_timeout = \"10s\"", &rest))
+}
+
+/// Whatever is asked through it comes this much later.
+fn slowly(backend: SocketAddr, by: Duration) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().map_while(Result::ok) {
+            let Ok(mut server) = TcpStream::connect(backend) else {
+                continue;
+            };
+            let (mut back, mut from) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            std::thread::spawn(move || {
+                drop(std::io::copy(&mut from, &mut back));
+                drop(back.shutdown(Shutdown::Both));
+            });
+            std::thread::spawn(move || {
+                let mut bytes = [0; 16 * 1024];
+                while let Ok(read @ 1..) = client.read(&mut bytes) {
+                    std::thread::sleep(by);
+                    if server.write_all(&bytes[..read]).is_err() {
+                        break;
+                    }
+                }
+                drop(server.shutdown(Shutdown::Both));
+            });
+        }
+    });
+    addr
+}
+
+/// How many jobs of the queue waited at most, and wait now.
+fn depths(backend: &Backend) -> (i64, i64) {
+    let (mut depth, mut most) = (0_i64, 0_i64);
+    for event in backend.ledger() {
+        depth += match event.kind {
+            EventKind::Stored | EventKind::Requeued | EventKind::Expired => 1,
+            EventKind::Claimed => -1,
+            _ => 0,
+        };
+        most = most.max(depth);
+    }
+    (most, depth)
+}
+
+/// Enqueues one job after the other until told to stop; how often each status was answered.
+fn produce(to: SocketAddr, stop: &AtomicBool) -> BTreeMap<u16, usize> {
+    let mut answers = BTreeMap::new();
+    let mut conn = Conn::open(to);
+    while !stop.load(Ordering::Relaxed) {
+        // A sidecar that was killed answers nobody.
+        let Ok(reply) = conn.try_ask("POST", "/ojs/v1/jobs", JOB) else {
+            *answers.entry(0).or_default() += 1;
+            break;
+        };
+        *answers.entry(reply.status).or_default() += 1;
+        if reply.status != 201 {
+            std::thread::sleep(Duration::from_millis(30));
+        }
+    }
+    answers
+}
+
+fn take(from: SocketAddr, jobs: usize) {
+    for job in fetch(from, "q", jobs, "w").jobs() {
+        assert_eq!(ack(from, &job, "w").status, 200);
+    }
+}
+
+#[test]
+fn no_fleet_of_producers_gets_a_queue_over_its_bound_or_is_kept_below_it() {
+    let (backend, store) = (Backend::start(Lax::spec()), Server::start());
+    let slow = slowly(backend.addr, Duration::from_millis(20));
+    let bounds = format!("[[queue]]\nname = \"q\"\nmax_depth = {BOUND}\n");
+    let mut sidecars: Vec<Sidecar> = (0..3).map(|_| sidecar(slow, &store, &bounds)).collect();
+    let (stop, all) = (AtomicBool::new(false), Mutex::new(BTreeMap::new()));
+    std::thread::scope(|threads| {
+        for nth in 0..64 {
+            let (to, stop, all) = (sidecars[nth % 3].data, &stop, &all);
+            threads.spawn(move || {
+                for (status, count) in produce(to, stop) {
+                    *all.lock().unwrap().entry(status).or_insert(0) += count;
+                }
+            });
+        }
+        let is_full = || (depths(&backend).1 == BOUND).then_some(());
+        until("the queue is full", is_full);
+        // What workers take at any of them is filled by all.
+        for nth in [0, 1, 2, 0] {
+            take(sidecars[nth].data, 40);
+            until("it is full again", is_full);
+        }
+        // What leaves behind their back too.
+        take(backend.addr, 40);
+        until("it is full once more", is_full);
+        // One dies with enqueues on their way: that costs those places for a while, and lets none through.
+        sidecars[2].kill();
+        take(sidecars[0].data, 100);
+        let near = || (depths(&backend).1 >= BOUND - 64).then_some(());
+        until("the others go on", near);
+        stop.store(true, Ordering::Relaxed);
+    });
+    let (most, now) = depths(&backend);
+    let answers = all.into_inner().unwrap();
+    eprintln!("at most {most}, at the end {now}; answers {answers:?}");
+    assert_eq!(most, BOUND);
+    assert!(answers.keys().all(|status| [0, 201, 429].contains(status)));
+}
+
+fn calls(store: &Server) -> u64 {
+    let told = crate::redis_fleet::told(store, "INFO commandstats");
+    let line = told
+        .lines()
+        .find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+}
+
+#[test]
+fn away_from_the_bound_there_is_one_store_call_for_many_enqueues() {
+    let (backend, store) = (Backend::start(Lax::spec()), Server::start());
+    let bounds = "[[queue]]\nname = \"q\"\nmax_depth = 100000\n";
+    let one = sidecar(backend.addr, &store, bounds);
+    let mut conn = Conn::open(one.data);
+    assert_eq!(conn.ask("POST", "/ojs/v1/jobs", JOB).status, 201);
+    let before = calls(&store);
+    for _ in 0..400 {
+        assert_eq!(conn.ask("POST", "/ojs/v1/jobs", JOB).status, 201);
+    }
+    let calls = calls(&store) - before;
+    eprintln!("400 enqueues: {calls} scripts");
+    assert!(calls < 100, "{calls}");
+}
+
+/// Bounds set through one sidecar hold at the others, and when all of them were gone.
+#[test]
+fn bounds_set_over_http_are_shared_and_stay() {
+    let (backend, store) = (Backend::start(Lax::spec()), Server::start());
+    let (a, b) = (
+        sidecar(backend.addr, &store, ""),
+        sidecar(backend.addr, &store, ""),
+    );
+    let path = "/ojs/v1/admin/queues/q/config";
+    let bounds = json!({"backpressure": {"max_depth": 3, "strategy": "reject"}});
+    assert_eq!(ask(a.data, "PUT", path, &bounds.to_string()).status, 200);
+    let shown = |to: SocketAddr| get(to, path).json()["backpressure"] == bounds["backpressure"];
+    until("the other one hears of it", || shown(b.data).then_some(()));
+    let offer = |to| ask(to, "POST", "/ojs/v1/jobs", JOB).status;
+    let answers = [a.data, b.data, a.data, b.data].map(offer);
+    assert_eq!(answers, [201, 201, 201, 429]);
+    drop((a, b));
+    let c = sidecar(backend.addr, &store, "");
+    assert!(shown(c.data));
+    assert_eq!(offer(c.data), 429);
+    let none = json!({"backpressure": null}).to_string();
+    assert_eq!(ask(c.data, "PUT", path, &none).status, 200);
+    assert_eq!(offer(c.data), 201);
+}
