@@ -70,3 +70,15 @@ mod store_calls;
 
 #[path = "process/ledger.rs"]
 mod ledger;
+
+#[path = "process/trace.rs"]
+mod trace;
+
+#[path = "process/redis_trace.rs"]
+mod redis_trace;
+
+#[path = "process/postgres_trace.rs"]
+mod postgres_trace;
+
+#[path = "process/clocks.rs"]
+mod clocks;

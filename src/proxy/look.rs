@@ -11,6 +11,7 @@ use memchr::memmem::Finder;
 use tokio::time::{Instant, timeout};
 
 use super::{DEPTH, Proxy, Sidecar};
+use crate::duration;
 use crate::events::{Event, Value};
 use crate::json::Json;
 use crate::limit::Timestamp;
@@ -243,9 +244,7 @@ impl Sidecar {
 
     /// The moment that a time in a reply names.
     fn due(&self, at: &str) -> Option<Instant> {
-        let at: jiff::Timestamp = at.parse().ok()?;
-        let at = Timestamp(u64::try_from(at.as_microsecond()).ok()?);
-        Some(self.instant_of(at))
+        duration::moment(at).map(|at| self.instant_of(Timestamp(at)))
     }
 }
 

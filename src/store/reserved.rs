@@ -500,6 +500,10 @@ impl Store for ReservedStore {
         self.inner.doubt()
     }
 
+    fn lead(&self, micros: u64) {
+        self.inner.lead(micros);
+    }
+
     fn turns(&self) -> (u64, u64) {
         let state = self.state();
         (state.granted, state.unused)

@@ -52,6 +52,8 @@ pub(super) enum Op {
     Take {
         asks: Vec<Claimed>,
         want: usize,
+        /// How long a hand-out takes, in microseconds.
+        lead: u64,
         /// Nobody waits for it after this.
         not_after: Timestamp,
     },
@@ -164,13 +166,14 @@ impl Op {
             Op::Take {
                 asks,
                 want,
+                lead,
                 not_after,
             } => {
                 if page.now > not_after {
                     return Err(StoreError::Timeout);
                 }
                 page.is_settled(want)?;
-                Reply::Verdicts(page.take(&asks, want, me))
+                Reply::Verdicts(page.take(&asks, want, lead, me))
             }
             Op::Reserve {
                 limited,

@@ -91,5 +91,7 @@ fn a_hot_key_is_reserved_ahead() {
             pair[100] - pair[0]
         );
     }
-    assert!(calls * 10 <= JOBS * 4, "{calls} calls for {JOBS} starts");
+    // A fleet that has the time makes a quarter of that; one that is late loses start times and asks more
+    // often. Asked for each by itself, a start costs five.
+    assert!(calls <= JOBS * 3 / 2, "{calls} calls for {JOBS} starts");
 }
