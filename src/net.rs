@@ -108,6 +108,36 @@ impl Listener {
     }
 }
 
+/// The most that is joined to be written in one piece, in bytes: a head and an ordinary body.
+const JOINED: usize = 2048;
+
+/// Writes pieces as one where they are small: to copy some hundred bytes costs less than what the
+/// system asks for a write in pieces. Large ones are written where they lie.
+fn write_joined(
+    stream: Pin<&mut tokio::net::TcpStream>,
+    cx: &mut Context<'_>,
+    pieces: &[io::IoSlice<'_>],
+) -> Poll<io::Result<usize>> {
+    if let [piece] = pieces {
+        return stream.poll_write(cx, piece);
+    }
+    match joined(pieces, &mut [0; JOINED]) {
+        Some(whole) => stream.poll_write(cx, whole),
+        None => stream.poll_write_vectored(cx, pieces),
+    }
+}
+
+/// The pieces behind each other; `None`: there is no room for all.
+fn joined<'r>(pieces: &[io::IoSlice<'_>], room: &'r mut [u8]) -> Option<&'r [u8]> {
+    let mut length = 0;
+    for piece in pieces {
+        let place = room.get_mut(length..length + piece.len())?;
+        place.copy_from_slice(piece);
+        length += piece.len();
+    }
+    room.get(..length)
+}
+
 impl AsyncRead for Stream {
     fn poll_read(
         self: Pin<&mut Self>,
@@ -141,7 +171,7 @@ impl AsyncWrite for Stream {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Stream::Tcp(s) => Pin::new(s).poll_write_vectored(cx, bufs),
+            Stream::Tcp(s) => write_joined(Pin::new(s), cx, bufs),
             Stream::Tls(s) => Pin::new(s).poll_write_vectored(cx, bufs),
             Stream::Sim(s) => Pin::new(s).poll_write_vectored(cx, bufs),
         }

@@ -90,7 +90,7 @@ impl Replies {
         } else if asks("GET /ojs/v1/admin/queues/") {
             &self.depth
         } else if asks("POST /ojs/v1/jobs")
-            || asks("POST /ojs/v1/workflows")
+            || asks("POST /ojs/v1/schemas")
             || asks("GET /ojs/v1/schemas")
         {
             &self.stored
