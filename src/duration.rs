@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use jiff::fmt::temporal::Pieces;
 use jiff::{SignedDuration, Span, SpanRelativeTo};
 
 /// A time in microseconds since the Unix epoch as JSON bodies have it: UTC, to the millisecond.
@@ -12,6 +13,19 @@ pub fn rfc3339(unix_micros: u64) -> String {
         Ok(at) => format!("{at:.3}"),
         Err(_) => "9999-12-31T23:59:59.999Z".to_owned(),
     }
+}
+
+/// The microseconds since the Unix epoch of an RFC 3339 time, which has a zone; 0 before 1970.
+/// The end of the year 9999, which many write for "never", is beyond what `jiff` can hold, and
+/// read as the last moment that it can.
+pub fn moment(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let at = text.parse().ok().or_else(|| {
+        let pieces = Pieces::parse(text).ok()?;
+        let never = pieces.date().year() == 9999 && pieces.offset().is_some();
+        (never && pieces.time().is_some()).then_some(jiff::Timestamp::MAX)
+    })?;
+    Some(u64::try_from(at.as_microsecond()).unwrap_or(0))
 }
 
 /// Why a text is no duration; says what would be right.
@@ -103,6 +117,26 @@ pub fn plain(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn moments_have_a_zone_and_never_is_one() {
+        assert_eq!(moment("1970-01-01T00:00:01.5Z"), Some(1_500_000));
+        assert_eq!(moment(" 1970-01-01T01:00:00+01:00 "), Some(0));
+        assert_eq!(moment("1969-12-31T23:59:59Z"), Some(0));
+        let never = moment("9999-12-31T23:59:59Z");
+        assert!(never.is_some_and(|never| rfc3339(never).starts_with("9999-12-3")));
+        for wrong in [
+            "",
+            "soon",
+            "1970-01-01",
+            "1970-01-01T00:00:00",
+            "9999-12-31",
+            "9999-12-31T23:59:59",
+            "9999-12-32T00:00:00Z",
+        ] {
+            assert_eq!(moment(wrong), None, "{wrong}");
+        }
+    }
 
     #[test]
     fn both_forms_are_read() {

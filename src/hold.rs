@@ -248,6 +248,20 @@ impl Hold {
             .sum()
     }
 
+    /// Whether a held job of the lane that waits for nothing but the gate's own limits was refused, and
+    /// may not be asked for yet: then there is no room for another either, and the store need not be asked.
+    pub fn is_refused(&self, lane: &Lane, gate: &Gate, now: Timestamp) -> bool {
+        let state = self.state();
+        let Some(queue) = state.queues.get(lane) else {
+            return false;
+        };
+        (queue.groups.values().flatten()).any(|group| {
+            !group.jobs.is_empty()
+                && group.limits.limited.len() <= gate.limited.len()
+                && !group.may_ask(now)
+        })
+    }
+
     /// Notes that `n` jobs of the lane are being asked of the backend.
     pub fn asking(&self, lane: &Lane, n: usize, now: Instant) {
         let mut state = self.state();

@@ -14,7 +14,7 @@ mod string;
 #[cfg(test)]
 mod tests;
 
-pub use name::{contains, contains_ignore_case, may_name};
+pub use name::{contains_ignore_case, may_name};
 pub use read::{MemberName, Reader};
 pub use splice::Splice;
 pub use string::quote;

@@ -293,6 +293,16 @@ pub struct Limited {
     pub policy: Arc<str>,
 }
 
+/// By how much a start under these limits counts later where its hand-out takes `lead` microseconds. In
+/// which of two fixed windows it counts is decided when it is granted, so there it counts at once.
+pub fn lead_of(limited: &[Limited], lead: u64) -> u64 {
+    let rates = || limited.iter().flat_map(|one| &one.limits.rates);
+    match lead > 0 && rates().any(|rate| rate.window != WindowKind::Sliding) {
+        true => 0,
+        false => lead,
+    }
+}
+
 /// Which of a key's limits refused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Strategy {

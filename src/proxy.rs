@@ -43,6 +43,7 @@ mod gated;
 mod handout;
 mod heartbeat;
 mod job;
+mod lead;
 mod limits;
 mod live;
 mod look;
@@ -185,6 +186,7 @@ pub struct Sidecar {
     settled: settle::Undelivered,
     vendors: feedback::Refusals,
     gated: gated::Gated,
+    lead: lead::Lead,
     named: limits::Named,
     /// The worker id under which limited queues are claimed.
     name: Arc<str>,
@@ -252,6 +254,7 @@ impl Sidecar {
             settled: settle::Undelivered::default(),
             vendors: feedback::Refusals::default(),
             gated: gated::Gated::default(),
+            lead: lead::Lead::default(),
             named: limits::Named::default(),
             name: Arc::from(name),
             claims: AtomicU64::new(1),

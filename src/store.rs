@@ -340,12 +340,22 @@ pub trait Store: std::fmt::Debug + Send + Sync {
     /// replaced and its slots end. Verdicts are in the order of `asks`.
     fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>>;
 
+    /// A hand-out takes so many microseconds from here on: a start counts so much later than it is granted,
+    /// and spacing grants it so much sooner. Where the way back takes longer than [`EARLY`], starts would be
+    /// late and undone otherwise. A start must not leave before it counts, less [`EARLY`]. What decides at
+    /// once needs no lead.
+    ///
+    /// [`EARLY`]: crate::limit::EARLY
+    fn lead(&self, micros: u64) {
+        let _none_needed = micros;
+    }
+
     /// The backend handed these jobs out just now, so earlier claims of them are over, whether their time
     /// has passed or not: rows of older claims go with their slots, and are returned.
     fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>>;
 
-    /// The hand-out did not happen: out becomes held again, and the start is uncounted if it is
-    /// still the newest. Says whether the row was out under this claim.
+    /// The hand-out did not happen: out becomes held again, and the start is uncounted (in spacing only if
+    /// it is still the newest). Says whether the row was out under this claim.
     fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool>;
 
     /// The job is over, or not ours any more: its row and its slots go. `None` for `generation`

@@ -67,3 +67,15 @@ mod sqlite_fleet;
 
 #[path = "process/ledger.rs"]
 mod ledger;
+
+#[path = "process/trace.rs"]
+mod trace;
+
+#[path = "process/redis_trace.rs"]
+mod redis_trace;
+
+#[path = "process/postgres_trace.rs"]
+mod postgres_trace;
+
+#[path = "process/clocks.rs"]
+mod clocks;

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# All tests: units, integration, documentation. Needs Rust and a C compiler. redis-server and postgres,
-# which the tests start for themselves, are fetched with apt where they are missing and that may be done;
-# else what needs them fails, unless it is left out by "--without redis,postgres". The last line is
-# "N passed, N failed".
+# All tests: units, integration, documentation. Needs Rust and a C compiler. redis-server, postgres and
+# faketime, which the tests start for themselves, are fetched with apt where they are missing and that may
+# be done; else what needs them fails, unless it is left out by "--without redis,postgres,faketime". The
+# last line is "N passed, N failed".
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -18,7 +18,7 @@ while [ $# -gt 0 ]; do
             shift 2
             ;;
         *)
-            echo "usage: bash tests/run.sh [--without redis,postgres]" >&2
+            echo "usage: bash tests/run.sh [--without redis,postgres,faketime]" >&2
             exit 2
             ;;
     esac
@@ -46,6 +46,8 @@ fetch() {
 case "$without" in *" redis "*) ;; *) command -v redis-server >/dev/null || fetch redis-server ;; esac
 case "$without" in *" postgres "*) ;; *) compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null ||
     command -v initdb >/dev/null || fetch postgresql ;; esac
+case "$without" in *" faketime "*) ;; *) compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null ||
+    fetch faketime ;; esac
 
 [ -d ../shared/conformance/suites ] ||
     echo "# ../shared/conformance is missing: the tests of the official OJS cases will fail"

@@ -19,6 +19,13 @@ fn limits(keys: &[&str]) -> JobLimits {
     }
 }
 
+fn gate(keys: &[&str]) -> Gate {
+    Gate {
+        limited: limits(keys).limited,
+        ..Gate::default()
+    }
+}
+
 fn lane(scope: u64) -> Lane {
     Lane {
         scope,
@@ -149,6 +156,31 @@ async fn a_refused_group_is_asked_again_only_in_time_or_when_a_slot_ends() {
     put_all_back(&hold, early);
     hold.wake(&limits(&["a"]).limited);
     assert_eq!(ids(&hold.pick(&lane(1), 1, NOW)), ["a1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_is_refused_while_a_job_that_only_it_limits_is() {
+    let (hold, gate) = (Hold::default(), gate(&["q"]));
+    let refused = |now| hold.is_refused(&lane(1), &gate, now);
+    assert!(!refused(NOW), "nothing is held");
+    hold.add(vec![job("a1", 0, &["q"])]);
+    assert!(!refused(NOW), "it was not asked for yet");
+    let refuse = || {
+        let held = hold.pick(&lane(1), 1, NOW).remove(0);
+        let until = Refused::Until(NOW.plus(50_000));
+        hold.put_back(held, Some(refusal(until, Arc::from("q"))));
+    };
+    refuse();
+    assert!(refused(NOW.plus(44_999)));
+    assert!(!hold.is_refused(&lane(2), &gate, NOW), "another's");
+    assert!(!refused(NOW.plus(45_000)), "it may start");
+    hold.ask_all();
+    assert!(!refused(NOW));
+    // What waits for a key of its own too says nothing of the queue.
+    hold.clear();
+    hold.add(vec![job("b1", 0, &["q", "own"])]);
+    refuse();
+    assert!(!refused(NOW));
 }
 
 #[tokio::test(start_paused = true)]

@@ -85,12 +85,9 @@ fn has_escape(text: &[u8]) -> bool {
 /// Whether `needle` has the `letter` and `text` the other character that Go reads as it.
 fn may_hide(text: &[u8], needle: &str, letter: char, other: char) -> bool {
     let concerned = needle.contains([letter, letter.to_ascii_uppercase()]);
-    concerned && contains(text, other.encode_utf8(&mut [0; 4]))
-}
-
-/// Whether `text` has `needle` in it.
-pub fn contains(text: &[u8], needle: &str) -> bool {
-    memmem::find(text, needle.as_bytes()).is_some()
+    let mut room = [0; 4];
+    let hidden = other.encode_utf8(&mut room);
+    concerned && memmem::find(text, hidden.as_bytes()).is_some()
 }
 
 /// Whether `text` has `needle` in it, without regard to ASCII case.

@@ -18,8 +18,6 @@ pub(super) struct Ring {
     keep: u64,
     /// The number of the oldest sub-window that has a slot; sub-window `n` begins at `n * width`.
     low: u64,
-    /// The last start, while it can still be told from the others.
-    newest: Option<Timestamp>,
     /// The sum of `counts`.
     total: u32,
     counts: [u32; SLOTS as usize],
@@ -35,7 +33,6 @@ impl Ring {
             width,
             keep,
             low,
-            newest: None,
             total: 0,
             counts: [0; SLOTS as usize],
         }
@@ -43,7 +40,6 @@ impl Ring {
 
     pub(super) fn pack(&self, to: &mut Writer) {
         to.long(self.low);
-        to.time(self.newest.unwrap_or_default());
         to.u32(self.total);
         self.counts.iter().for_each(|count| to.u32(*count));
     }
@@ -51,7 +47,6 @@ impl Ring {
     pub(super) fn unpack(period: u64, from: &mut Reader<'_>) -> Option<Ring> {
         let mut ring = Ring::new(period, Timestamp::default());
         ring.low = from.long()?;
-        ring.newest = from.time().filter(|at| *at != Timestamp::default());
         ring.total = from.u32()?;
         for count in &mut ring.counts {
             *count = from.u32()?;
@@ -79,17 +74,15 @@ impl Ring {
         if let Some(count) = self.slot(sub) {
             *count += 1;
             self.total = total;
-            self.newest = Some(at);
         }
     }
 
-    /// Uncounts a start if it is the newest.
+    /// Uncounts a start at `at`, if its sub-window is there still.
     pub(super) fn remove(&mut self, at: Timestamp) {
-        if self.newest != Some(at) {
+        let sub = at.0 / self.width;
+        if sub < self.low || sub - self.low >= SLOTS {
             return;
         }
-        self.newest = None;
-        let sub = (at.0 / self.width).max(self.low);
         if let Some(count) = self.slot(sub).filter(|count| **count > 0) {
             *count -= 1;
             self.total -= 1;
@@ -197,14 +190,20 @@ mod tests {
     }
 
     #[test]
-    fn only_the_newest_is_uncounted() {
+    fn what_is_uncounted_is_the_newest_or_not_but_never_another() {
         let mut ring = Ring::new(1_000_000, T);
         ring.add(T);
-        ring.add(T.plus(7));
+        ring.add(T.plus(500_000));
         ring.remove(T);
-        assert_eq!(ring.count(T.plus(7)), 2);
-        ring.remove(T.plus(7));
-        ring.remove(T.plus(7));
-        assert_eq!(ring.count(T.plus(7)), 1);
+        assert_eq!(ring.count(T.plus(500_000)), 1);
+        ring.remove(T);
+        ring.remove(T.plus(900_000));
+        assert_eq!(ring.count(T.plus(500_000)), 1, "none was there");
+        ring.add(T.plus(2_000_000));
+        ring.forget(T.plus(2_000_000));
+        // The first one's sub-window has another number's slot now.
+        ring.remove(T.plus(500_000));
+        ring.remove(T.plus(90_000_000));
+        assert_eq!(ring.count(T.plus(2_000_000)), 1);
     }
 }

@@ -60,6 +60,22 @@ impl KeyState {
     /// # Errors
     /// The refusal that lets go last.
     pub fn ask(&self, limits: &Limits, now: Timestamp) -> Result<Timestamp, Refusal> {
+        self.ask_ahead(limits, now, 0)
+    }
+
+    /// As [`KeyState::ask`], for a hand-out that takes `lead` microseconds: the start counts so much later,
+    /// spacing grants it so much sooner, and names a time that is so much sooner where it refuses. The
+    /// job must not go out before the time at which it counts, less [`EARLY`].
+    ///
+    /// # Errors
+    /// The refusal that lets go last.
+    pub fn ask_ahead(
+        &self,
+        limits: &Limits,
+        now: Timestamp,
+        lead: u64,
+    ) -> Result<Timestamp, Refusal> {
+        let soonest = now.plus(lead);
         let mut worst: Option<Refusal> = None;
         let mut opens: Option<Timestamp> = None;
         let mut refuse = |strategy, limit, current, at| {
@@ -90,9 +106,10 @@ impl KeyState {
         let at = limits
             .throttle
             .as_ref()
-            .map_or(now, |throttle| self.pace.next(throttle, now));
-        if at > now.plus(EARLY) {
+            .map_or(soonest, |throttle| self.pace.next(throttle, soonest));
+        if at > soonest.plus(EARLY) {
             let limit = limits.throttle.map_or(0, |throttle| throttle.limit.get());
+            let at = Timestamp(at.0.saturating_sub(lead));
             refuse(Strategy::Throttle, limit, limit, Some(at));
         }
         match worst {
@@ -135,8 +152,8 @@ impl KeyState {
         self.active = self.active.saturating_add(1);
     }
 
-    /// Undoes a start that did not happen: its slot ends, and it is uncounted wherever it is still
-    /// the newest. `limits` are those with which it was taken.
+    /// Undoes a start that did not happen: its slot ends, no window counts it, and spacing is as before
+    /// if no other has started since. `limits` are those with which it was taken.
     pub fn back<'a>(&mut self, limits: impl Iterator<Item = &'a Limits> + Clone, undo: &Undo) {
         self.end();
         if self.pace == undo.after {
@@ -187,6 +204,11 @@ impl KeyState {
 
     /// How many starts the limits allow at `now`.
     pub fn room(&self, limits: &Limits, now: Timestamp) -> Room {
+        self.room_ahead(limits, now, 0)
+    }
+
+    /// As [`KeyState::room`], for hand-outs that take `lead` microseconds.
+    pub fn room_ahead(&self, limits: &Limits, now: Timestamp, lead: u64) -> Room {
         let mut room = Room::OPEN;
         if let Some(shut) = self.is_shut(now) {
             let Room { starts, at, slot } = shut.room(now);
@@ -204,7 +226,11 @@ impl KeyState {
             room = room.and(self.rate_room(rate, now));
         }
         match &limits.throttle {
-            Some(throttle) => room.and(self.pace.room(throttle, now)),
+            Some(throttle) => {
+                let Room { starts, at, slot } = self.pace.room(throttle, now.plus(lead));
+                let at = at.map(|at| Timestamp(at.0.saturating_sub(lead)));
+                room.and(Room { starts, at, slot })
+            }
             None => room,
         }
     }

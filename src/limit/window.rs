@@ -130,13 +130,13 @@ impl Window {
         }
     }
 
-    /// Uncounts the start at `at` if it is the newest.
+    /// Uncounts a start at `at`, the newest or not, if it is there still.
     pub fn remove(&mut self, at: Timestamp) {
         match &mut self.starts {
             Starts::Many(ring) => ring.remove(at),
             Starts::Each(log) => {
-                if log.last() == Some(&at) {
-                    log.pop();
+                if let Ok(place) = log.binary_search(&at) {
+                    log.remove(place);
                 }
             }
         }
@@ -213,8 +213,10 @@ mod tests {
         window.add(T.plus(5_000), T);
         window.add(T, T);
         assert_eq!(window.opens(2, T), Some(T.plus(1_005_000)));
+        window.remove(T.plus(1));
+        assert_eq!(window.count(T), 2, "there was none");
         window.remove(T);
-        assert_eq!(window.count(T), 2, "not the newest");
+        assert_eq!(window.opens(1, T), Some(T.plus(1_010_000)));
     }
 
     #[test]

@@ -191,8 +191,7 @@ impl Windows {
         };
     }
 
-    /// Uncounts the start at `at`, decided at `then`, in the window of `rate`: in a sliding one if it
-    /// is the newest.
+    /// Uncounts the start at `at`, decided at `then`, in the window of `rate`.
     pub(super) fn remove(&mut self, rate: &Rate, at: Timestamp, then: Timestamp) {
         match self.get_mut(rate) {
             Some(Counted::Sliding(window)) => window.remove(at),

@@ -215,8 +215,7 @@ fn scalar(value: Json<'_>) -> Option<String> {
 
 /// An RFC 3339 time.
 fn moment(value: Json<'_>) -> Option<Timestamp> {
-    let at: jiff::Timestamp = value.text()?.trim().parse().ok()?;
-    u64::try_from(at.as_microsecond()).ok().map(Timestamp)
+    duration::moment(&value.text()?).map(Timestamp)
 }
 
 /// Microseconds: a number of seconds, as a number or text, or a duration.
@@ -338,6 +337,10 @@ mod tests {
         (r#"{"rate_limit_until":"2026-02-13T11:59:59Z"}"#, None),
         (
             r#"{"rate_limit_until":"2087-01-01T00:00:00Z"}"#,
+            Some((900.0, "rate_limit_until")),
+        ),
+        (
+            r#"{"rate_limit_until":"9999-12-31T23:59:59Z"}"#,
             Some((900.0, "rate_limit_until")),
         ),
         (r#"{"rate_limit_until":"2026-02-13T12:05:00"}"#, None),

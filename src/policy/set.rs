@@ -3,6 +3,7 @@
 
 use super::job::{At, Path, kind_name, present, read_rates, read_throttle, slower};
 use super::{FieldError, numbers};
+use crate::duration;
 use crate::json::{Json, Kind};
 use crate::limit::{Limits, Timestamp};
 
@@ -284,13 +285,12 @@ fn time(
     let Some(text) = at.text(body, name)? else {
         return Ok(None);
     };
-    let time: jiff::Timestamp = text.parse().map_err(|_| {
+    let time = duration::moment(&text).map(Timestamp).ok_or_else(|| {
         at.field(
             name,
             format!("must be a time with its zone, {example}, found {text:?}"),
         )
     })?;
-    let time = Timestamp(u64::try_from(time.as_microsecond()).unwrap_or(0));
     if time <= now {
         let message = format!("has passed: it must be a time to come, {example}");
         return Err(at.field(name, message));

@@ -1,6 +1,7 @@
 //! Admission: an enqueue into bounded queues gets places in all of them before anything is sent on, or
 //! an answer that says why not and when to come back (backpressure text, sections 5 to 7 and 9.3).
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use super::enqueue::Sends;
 use super::full::depth_headers;
 use super::respond::Fault;
 use super::{DEPTH, Proxy, Sidecar};
-use crate::json::{Json, JsonError};
+use crate::json::{Json, JsonError, Reader};
 use crate::limit::Limits;
 use crate::policy::{JobView, Rendered};
 use crate::pressure::{Answer, Away, DEFAULT_TENANT, Full, Met, Outcome, Places, Strategy, Want};
@@ -149,8 +150,13 @@ impl Sidecar {
     fn wants(&self, parts: &Parts, body: &[u8], sends: Sends) -> Result<Vec<Want>, Fault> {
         let tenant = super::job::tenant(&parts.headers);
         let tenant = tenant.filter(|_| self.live().settings.trust_tenant_header);
-        let whole = match Json::parse(body, DEPTH) {
-            Ok(whole) => whole,
+        let read = match sends {
+            // Nearly all of them, so what is needed is read while the text is checked.
+            Sends::Job => read_job(body),
+            Sends::Batch | Sends::Templates => Json::parse(body, DEPTH).map(|whole| (whole, None)),
+        };
+        let (whole, queue) = match read {
+            Ok(read) => read,
             Err(JsonError::Deep(_)) => {
                 let message = format!("the body is nested deeper than {DEPTH} levels");
                 return Err(Fault::bad_request(message));
@@ -158,10 +164,8 @@ impl Sidecar {
             Err(JsonError::Malformed(_)) => return Ok(Vec::new()),
         };
         if sends == Sends::Job {
-            return Ok(self
-                .want(queue_of(whole).as_deref(), whole, tenant)
-                .into_iter()
-                .collect());
+            let want = self.want(filed(queue).as_deref(), whole, tenant);
+            return Ok(want.into_iter().collect());
         }
         let jobs = whole.get("jobs").into_iter().flat_map(|jobs| jobs.items());
         let mut wants: BTreeMap<Arc<str>, Want> = BTreeMap::new();
@@ -276,10 +280,30 @@ impl Sidecar {
     }
 }
 
+/// A job, and its `options.queue`.
+fn read_job(body: &[u8]) -> Result<(Json<'_>, Option<Json<'_>>), JsonError> {
+    let mut reader = Reader::new(body, DEPTH)?;
+    let mut queue = None;
+    let job = reader.members(|name, reader| {
+        if name.folds_to("options") {
+            (_, [queue]) = reader.pick(["queue"])?;
+        } else {
+            reader.value()?;
+        }
+        Ok(())
+    })?;
+    reader.end()?;
+    Ok((job, queue))
+}
+
 /// The queue of a job, as backends file it.
-pub(super) fn queue_of(job: Json<'_>) -> Option<std::borrow::Cow<'_, str>> {
-    let queue = job.get("options")?.get("queue")?.text();
-    queue.filter(|queue| !queue.is_empty())
+pub(super) fn queue_of(job: Json<'_>) -> Option<Cow<'_, str>> {
+    filed(job.get("options")?.get("queue"))
+}
+
+/// The queue by this `options.queue`; `None`: the default one.
+fn filed(queue: Option<Json<'_>>) -> Option<Cow<'_, str>> {
+    queue?.text().filter(|queue| !queue.is_empty())
 }
 
 /// Notes the key and the tenant of a job, where its queue tells jobs apart.
@@ -361,5 +385,38 @@ fn unanswered(away: Away) -> UpstreamError {
     match away {
         Away::Unreachable(text) => UpstreamError::Unreachable(text),
         Away::Silent(text) => UpstreamError::Lost(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_queue_is_the_same_in_one_pass() {
+        for body in [
+            r#"{"type":"a","options":{"queue":"q","priority":1}}"#,
+            r#"{"Options":{"QUEUE":"q"},"args":[{"options":{"queue":"no"}}]}"#,
+            r#"{"options":{"queue":"a"},"options":{"queue":"b"}}"#,
+            r#"{"options":{"queue":"a"},"options":{}}"#,
+            r#"{"options":{"queue":""}}"#,
+            r#"{"options":{"queue":7}}"#,
+            r#"{"options":[{"queue":"no"}],"queue":"no"}"#,
+            r#"{"options":null}"#,
+            r#"["options"]"#,
+            " {} ",
+        ] {
+            let (job, queue) = read_job(body.as_bytes()).unwrap();
+            let whole = Json::parse(body.as_bytes(), DEPTH).unwrap();
+            assert_eq!(job.raw(), whole.raw(), "{body}");
+            assert_eq!(filed(queue), queue_of(whole), "{body}");
+        }
+        assert_eq!(
+            filed(read_job(br#"{"options":{"queue":"q"}}"#).unwrap().1).as_deref(),
+            Some("q")
+        );
+        assert!(matches!(read_job(b"{} {}"), Err(JsonError::Malformed(3))));
+        let deep = format!("{{\"args\":{}{}}}", "[".repeat(DEPTH), "]".repeat(DEPTH));
+        assert!(matches!(read_job(deep.as_bytes()), Err(JsonError::Deep(_))));
     }
 }

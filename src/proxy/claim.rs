@@ -85,6 +85,9 @@ impl Proxy {
         let mut prospect = Prospect::default();
         let limited = sidecar.limits_now(&lane.queue, &gate.limited);
         if !limited.is_empty() {
+            if sidecar.hold.is_refused(lane, gate, sidecar.store.now()) {
+                return Allowance { jobs: 0, prospect };
+            }
             let Ok(room) = sidecar.store.room(&limited).await else {
                 return Allowance { jobs: 0, prospect };
             };

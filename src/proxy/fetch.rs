@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::asked::Asked;
 use super::body::Body;
-use super::claim::{Answer, Kept, Section, Wanted};
+use super::claim::{Allowance, Answer, Kept, Section, Wanted};
 use super::handout::{HandOut, Hint};
 use super::job::{self, Origin};
 use super::live::Live;
@@ -136,6 +136,7 @@ impl Proxy {
                 }
                 other => return other,
             };
+            out.in_time().await;
             if !out.all_late().await || Instant::now() >= patience || client.has_gone() {
                 return Outcome::Ours(out, hint);
             }
@@ -240,13 +241,15 @@ impl Proxy {
         }
         let mut line: Option<Standing<'_>> = None;
         let mut shut = Vec::new();
+        let mut closed = vec![None; sections.len()];
         let mut out = HandOut::new(self.clone());
         loop {
             if out.is_empty() && sidecar.live().edition != edition {
                 return Outcome::Overtaken;
             }
+            let again = line.is_some().then_some(&*shut);
             let other = self
-                .round(wanted, sections, &mut out, &shut, line.is_some())
+                .round(wanted, sections, &mut out, again, &mut closed)
                 .await;
             match other {
                 Err(error) if out.is_empty() => return Outcome::Lost(error),
@@ -254,8 +257,9 @@ impl Proxy {
                 _ => {}
             }
             let waited = Instant::now();
-            let (prospect, hint) = self.prospect(sections, &mut shut).await;
-            if out.len() < wanted.count {
+            let full = out.len() >= wanted.count;
+            let (prospect, hint) = self.prospect(sections, &mut shut, &mut closed, full).await;
+            if !full {
                 self.note_shut(wanted.scope, sections, &shut);
             }
             let ends = !out.is_empty() || sidecar.draining.is_cancelled() || client.has_gone();
@@ -268,8 +272,9 @@ impl Proxy {
                 sidecar.nudge(sections);
                 return Outcome::Ours(out, hint);
             }
+            let stood = line.is_some().then_some(&*shut);
             let standing = line.get_or_insert_with(|| Standing::new(self, sections, wanted.count));
-            let until = standing.wake_at(prospect).await.min(deadline);
+            let until = standing.wake_at(prospect, stood).await.min(deadline);
             tokio::select! {
                 () = standing.waiter.woken() => {}
                 () = tokio::time::sleep_until(until) => {}
@@ -280,14 +285,15 @@ impl Proxy {
     }
 
     /// One round over the queues, left to right. `again`: the worker has been waiting, so the backend
-    /// is asked only about queues that were `shut` before, or not asked about just now.
+    /// is asked only about queues that were shut before, which this says, or not asked about just now.
+    /// Notes in `closed` what could bring room to those that have none.
     async fn round(
         &self,
         wanted: &Wanted,
         sections: &[Section],
         out: &mut HandOut,
-        shut: &[bool],
-        again: bool,
+        again: Option<&[bool]>,
+        closed: &mut [Option<Prospect>],
     ) -> Result<Option<Reply>, UpstreamError> {
         let sidecar = &self.sidecar;
         let budget = Instant::now() + sidecar.live().settings.claim_budget;
@@ -295,7 +301,7 @@ impl Proxy {
             if out.len() >= wanted.count {
                 break;
             }
-            let was_shut = shut.get(nth).is_some_and(|shut| *shut);
+            let was_shut = again.is_none_or(|shut| shut.get(nth).is_some_and(|shut| *shut));
             for lane in section
                 .lanes
                 .iter()
@@ -313,11 +319,15 @@ impl Proxy {
                 };
                 let asked_at = sidecar.hold.asked_at(first);
                 let just_now = asked_at.is_some_and(|at| at.elapsed() < ASK_AGAIN);
-                if again && just_now && !was_shut {
+                if just_now && !was_shut {
                     break;
                 }
-                let n_now = self.may_claim(first, section, n).await;
+                let allowed = self.allowed(first, section, n).await;
+                let n_now = allowed.jobs;
                 if n_now == 0 {
+                    if let Some(closed) = closed.get_mut(nth) {
+                        *closed = Some(allowed.prospect);
+                    }
                     break;
                 }
                 let short = match self.claim(wanted, section, n_now).await? {
@@ -344,9 +354,16 @@ impl Proxy {
 
     /// How many of `n` jobs may be asked of a section now.
     pub(super) async fn may_claim(&self, lane: &Lane, section: &Section, n: usize) -> usize {
+        self.allowed(lane, section, n).await.jobs
+    }
+
+    async fn allowed(&self, lane: &Lane, section: &Section, n: usize) -> Allowance {
         match &section.gate {
-            Some(gate) => self.allowance(lane, gate, n).await.jobs,
-            None => n,
+            Some(gate) => self.allowance(lane, gate, n).await,
+            None => Allowance {
+                jobs: n,
+                prospect: Prospect::default(),
+            },
         }
     }
 
@@ -356,18 +373,33 @@ impl Proxy {
         out.extend(started);
     }
 
-    /// What waiting could bring, over all queues; notes which of them have no room now.
-    async fn prospect(&self, sections: &[Section], shut: &mut Vec<bool>) -> (Prospect, Hint) {
+    /// What waiting could bring, over all queues; notes which of them have no room now. Those that the
+    /// round just found `closed` are not asked about again, and none is where the worker has its `full`
+    /// count: it does not wait.
+    async fn prospect(
+        &self,
+        sections: &[Section],
+        shut: &mut Vec<bool>,
+        closed: &mut [Option<Prospect>],
+        full: bool,
+    ) -> (Prospect, Hint) {
         let sidecar = &self.sidecar;
         let mut prospect = Prospect::default();
         let mut hint = Hint::default();
         shut.clear();
-        for section in sections {
+        for (nth, section) in sections.iter().enumerate() {
             let Some((gate, lane)) = section.gate.as_ref().zip(section.lanes.first()) else {
                 shut.push(false);
                 continue;
             };
-            let allowance = self.allowance(lane, gate, 1).await;
+            let allowance = match closed.get_mut(nth).and_then(Option::take) {
+                Some(prospect) => Allowance { jobs: 0, prospect },
+                None if full => Allowance {
+                    jobs: 1,
+                    prospect: Prospect::default(),
+                },
+                None => self.allowance(lane, gate, 1).await,
+            };
             shut.push(allowance.jobs == 0);
             if sidecar.paused(&lane.queue) {
                 continue;

@@ -14,7 +14,7 @@ use super::body::{Body, Watch};
 use super::ours;
 use super::start::Started;
 use super::{Proxy, timed};
-use crate::limit::EARLY;
+use crate::limit::{EARLY, Timestamp};
 use crate::metrics::Event;
 
 /// What the headers of an answer of ours tell.
@@ -78,6 +78,21 @@ impl HandOut {
 
     pub(super) fn is_empty(&self) -> bool {
         self.jobs.is_empty()
+    }
+
+    /// Waits until all may leave: where the store's word takes long, spaced starts are granted ahead of
+    /// their time.
+    pub(super) async fn in_time(&self) {
+        let sidecar = &self.proxy.sidecar;
+        let is_spaced = |job: &&Started| {
+            let mut limited = job.held.claimed.limited.iter();
+            limited.any(|one| one.limits.throttle.is_some())
+        };
+        let last = self.jobs.iter().filter(is_spaced).map(|job| job.at).max();
+        let from = Timestamp(last.unwrap_or_default().0.saturating_sub(EARLY));
+        if from > sidecar.store.now() {
+            tokio::time::sleep_until(sidecar.instant_of(from)).await;
+        }
     }
 
     /// Takes back the starts that would leave more than 5 ms after their time: they would stand closer

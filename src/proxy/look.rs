@@ -2,14 +2,16 @@
 //! it.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use http::StatusCode;
+use memchr::memmem::Finder;
 use tokio::time::{Instant, timeout};
 
 use super::{DEPTH, Proxy, Sidecar};
+use crate::duration;
 use crate::events::{Event, Value};
 use crate::json::Json;
 use crate::limit::Timestamp;
@@ -20,6 +22,10 @@ use crate::upstream::Reply;
 const SETTLE: Duration = Duration::from_millis(250);
 /// The most queues that one line names.
 const NAMED: usize = 20;
+
+/// What the reply to an enqueue says of a job that does not wait yet. Nearly none does.
+static SCHEDULED: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"scheduled\""));
+
 impl Sidecar {
     /// This moment on both clocks.
     pub(super) fn now(&self) -> Now {
@@ -215,7 +221,7 @@ impl Sidecar {
 
     /// Jobs were stored: those that wait for a time are noted, for backends that do not tell of them.
     pub(super) fn note_scheduled(&self, reply: &Reply) {
-        if !crate::json::contains(&reply.body, "\"scheduled\"") {
+        if SCHEDULED.find(&reply.body).is_none() {
             return;
         }
         let Ok(whole) = Json::parse(&reply.body, DEPTH) else {
@@ -238,9 +244,7 @@ impl Sidecar {
 
     /// The moment that a time in a reply names.
     fn due(&self, at: &str) -> Option<Instant> {
-        let at: jiff::Timestamp = at.parse().ok()?;
-        let at = Timestamp(u64::try_from(at.as_microsecond()).ok()?);
-        Some(self.instant_of(at))
+        duration::moment(at).map(|at| self.instant_of(Timestamp(at)))
     }
 }
 

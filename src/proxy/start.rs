@@ -79,7 +79,11 @@ impl Proxy {
             sidecar.renew(&mut ours);
             sidecar.bring_up_to_date(&mut ours);
             let asks: Vec<&Claimed> = ours.iter().map(|held| &held.claimed).collect();
+            let asked = Instant::now();
             let verdicts = sidecar.store.take(&asks, want - out.len()).await;
+            if let Some(lead) = sidecar.lead.answered(asked.elapsed()) {
+                sidecar.store.lead(lead);
+            }
             let Ok(verdicts) = verdicts else {
                 ours.into_iter()
                     .rev()

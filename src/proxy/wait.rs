@@ -41,8 +41,9 @@ impl<'a> Standing<'a> {
     }
 
     /// When this waiter looks again by itself: the first in a line watches the clock and asks the
-    /// backend again, those behind are woken when it leaves.
-    pub(super) async fn wake_at(&self, prospect: Prospect) -> Instant {
+    /// backend again, those behind are woken when it leaves. `shut`: which queues have no room, if that
+    /// was found since it stands here; room that came before would have woken nobody.
+    pub(super) async fn wake_at(&self, prospect: Prospect, shut: Option<&[bool]>) -> Instant {
         let hold = &self.proxy.sidecar.hold;
         let now = Instant::now();
         let mut at = now + self.proxy.sidecar.live().settings.max_wait;
@@ -58,11 +59,15 @@ impl<'a> Standing<'a> {
                 .checked_sub(Duration::from_micros(EARLY));
             at = at.min(early.unwrap_or(now));
         }
-        for section in self.sections {
+        for (nth, section) in self.sections.iter().enumerate() {
             let Some(lane) = section.lanes.first().filter(|lane| first(lane)) else {
                 continue;
             };
-            if self.proxy.may_claim(lane, section, 1).await > 0 {
+            let has_room = match shut {
+                Some(shut) => shut.get(nth).is_none_or(|shut| !*shut),
+                None => self.proxy.may_claim(lane, section, 1).await > 0,
+            };
+            if has_room {
                 at = at.min(hold.asked_at(lane).map_or(now, |asked| asked + ASK_AGAIN));
             }
         }

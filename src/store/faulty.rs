@@ -190,6 +190,10 @@ impl Store for Faulty {
         self.run(move || self.inner.set(change))
     }
 
+    fn lead(&self, micros: u64) {
+        self.inner.lead(micros);
+    }
+
     fn overrides(&self) -> &Overrides {
         self.inner.overrides()
     }

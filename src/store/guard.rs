@@ -612,6 +612,10 @@ impl Store for Guard {
         })
     }
 
+    fn lead(&self, micros: u64) {
+        self.inner.lead(micros);
+    }
+
     fn overrides(&self) -> &Overrides {
         self.inner.overrides()
     }

@@ -23,7 +23,7 @@ use super::{
     Answer, Change, Claimed, Clock, Ended, Gen, Number, Overrides, Place, Room, Row, Step, Store,
     StoreError, Usage, Verdict, Wake, record,
 };
-use crate::limit::{Key, KeyState, Limited, Limits, Space, Timestamp};
+use crate::limit::{Key, KeyState, Limited, Limits, Space, Timestamp, lead_of};
 use link::{Failed, Link};
 
 pub use inspect::{Inspection, Kept};
@@ -61,6 +61,8 @@ pub struct RedisStore {
     /// Which edition of the overrides that is; below zero: none was read yet.
     edition: AtomicI64,
     siblings: AtomicUsize,
+    /// How long a hand-out takes, in microseconds.
+    lead: AtomicU64,
     /// Whether no other is known, dead ones that left rows included.
     alone: AtomicBool,
     /// When the next beat is due, and before which time no row of ours is, by the store's clock.
@@ -153,6 +155,7 @@ impl RedisStore {
             overrides: Overrides::default(),
             edition: AtomicI64::new(-1),
             siblings: AtomicUsize::new(0),
+            lead: AtomicU64::new(0),
             alone: AtomicBool::new(false),
             beat_at: AtomicU64::new(0),
             due_from: AtomicU64::new(0),
@@ -360,6 +363,7 @@ impl RedisStore {
         let write = |to: &mut Cmd| {
             to.arg(wire::time(now.plus(patience).0))
                 .arg(want.min(1 << 30))
+                .arg(wire::time(self.lead.load(Ordering::Relaxed)))
                 .arg(asks.len());
             for ask in asks {
                 to.arg(&*ask.job).arg(wire::time(ask.generation.0));
@@ -678,8 +682,9 @@ impl Store for RedisStore {
             let names = limited.iter().map(|one| record::name(one.space, &one.key));
             let (states, now) = self.states(names).await?;
             let each = states.iter().zip(limited);
+            let lead = lead_of(limited, self.lead.load(Ordering::Relaxed));
             Ok(each.fold(Room::OPEN, |room, (state, one)| {
-                room.and(state.room(&one.limits, now))
+                room.and(state.room_ahead(&one.limits, now, lead))
             }))
         })
     }
@@ -754,6 +759,10 @@ impl Store for RedisStore {
             self.run(&self.scripts.set, write).await?;
             Ok(())
         })
+    }
+
+    fn lead(&self, micros: u64) {
+        self.lead.store(micros, Ordering::Relaxed);
     }
 
     fn is_alone(&self) -> bool {

@@ -52,6 +52,8 @@ pub(super) enum Op {
     Take {
         asks: Vec<Claimed>,
         want: usize,
+        /// How long a hand-out takes, in microseconds.
+        lead: u64,
         /// Nobody waits for it after this.
         not_after: Timestamp,
     },
@@ -154,6 +156,7 @@ impl Op {
             Op::Take {
                 asks,
                 want,
+                lead,
                 not_after,
             } => {
                 if page.now > not_after {
@@ -163,7 +166,7 @@ impl Op {
                     let why = "others have to announce themselves first";
                     return Err(StoreError::Unavailable(why.to_owned()));
                 }
-                Reply::Verdicts(page.take(&asks, want, me))
+                Reply::Verdicts(page.take(&asks, want, lead, me))
             }
             Op::Claimed(claims) => Reply::Rows(page.claimed(&claims, me)),
             Op::Back(job, claim) => Reply::Done(page.back(&job, claim)),

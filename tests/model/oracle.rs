@@ -332,24 +332,15 @@ impl Oracle {
         true
     }
 
-    /// Takes a start out of the list wherever it is still the newest.
+    /// Takes a start out of the list; what it took of the spacing, if it is still the newest.
     fn uncount(&mut self, number: usize) {
-        let self_starts = self.starts.clone();
         let start = self.starts[number].clone();
         let same = |s: &Start| s.space == start.space && s.key == start.key;
         let newest = self.starts.iter().rposition(|s| same(s) && s.spaces());
         if newest == Some(number) {
             self.starts[number].throttles.clear();
         }
-        self.starts[number].windows.retain(|rate| {
-            let mut times = Vec::new();
-            for other in self_starts.iter().filter(|s| same(s)) {
-                if other.windows.iter().any(|known| same_window(known, rate)) {
-                    times.push(other.at);
-                }
-            }
-            rate.window == WindowKind::Sliding && times.iter().max() != Some(&start.at)
-        });
+        self.starts[number].windows.clear();
     }
 
     pub fn end(&mut self, job: &str, generation: Option<Gen>, now: Timestamp) -> Option<ModelRow> {

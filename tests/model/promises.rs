@@ -104,7 +104,7 @@ fn check_edged(record: &[Granted], rate: &Rate) {
 proptest! {
     #![proptest_config(config(1_000))]
 
-    /// P1, P2, P3 with jobs that end, and hand-outs that are undone if they are the newest.
+    /// P1, P2, P3 with jobs that end, and hand-outs that are undone, the newest or not.
     #[test]
     fn one_key_keeps_its_promises(
         limits in any_limits(),
@@ -120,8 +120,16 @@ proptest! {
                     out -= 1;
                 }
                 1 => {
-                    if let Some((_, undo)) = start(&mut state, &limits, now) {
+                    let (first, second) = (
+                        start(&mut state, &limits, now),
+                        start(&mut state, &limits, now),
+                    );
+                    if let Some((_, undo)) = first {
                         state.back(std::iter::once(&limits), &undo);
+                    }
+                    if let Some((granted, _)) = second {
+                        record.push(granted);
+                        out += 1;
                     }
                 }
                 _ => {

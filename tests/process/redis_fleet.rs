@@ -182,6 +182,49 @@ fn a_redis_that_is_killed_is_no_way_past_a_limit() {
     assert!(ledger.most.load(Ordering::SeqCst) <= 2);
 }
 
+#[test]
+fn each_policy_goes_on_without_the_store_as_it_declares() {
+    const MODES: [&str; 3] = ["share", "closed", "open"];
+    let (backend, mut store) = (Backend::start(Lax::redis()), Server::start());
+    let policies = MODES.map(|mode| {
+        format!(
+            "[[policy]]\nname = \"{mode}\"\nmatch = {{ queue = \"{mode}\" }}\nconcurrency = 1\n\
+             on_store_error = \"{mode}\"\n"
+        )
+    });
+    let sidecars = [(); 2].map(|()| sidecar(&backend, &store, "", &policies.concat()));
+    know_each_other(&sidecars, 1.0);
+    let (a, b) = (sidecars[0].data, sidecars[1].data);
+    for mode in [MODES; 3].concat() {
+        enqueue(backend.addr, mode, json!({}));
+    }
+    // The first sidecar's workers have the only slot of each.
+    let first = MODES.map(|mode| fetch(a, mode, 1, "w").jobs().remove(0));
+    store.kill();
+    let lost = |sidecar: &Sidecar| sidecar.metric("ojs_throttle_store_up") < 0.5;
+    until("both know that it is lost", || {
+        sidecars.iter().all(lost).then_some(())
+    });
+    let starts = |to, mode| fetch(to, mode, 3, "w").jobs().len();
+    assert_eq!(starts(b, "open"), 2, "as if there were no limit");
+    assert_eq!(starts(b, "share"), 0, "it had no slot");
+    for job in &first {
+        assert_eq!(ack(a, job, "w").status, 200);
+    }
+    assert_eq!((starts(a, "closed"), starts(b, "closed")), (0, 0));
+    assert_eq!(starts(a, "share"), 1, "the slot that it had");
+    store.restart(&[]);
+    until("both have it back", || {
+        (!sidecars.iter().any(lost)).then_some(())
+    });
+    let closed = until("what was closed starts again", || {
+        fetch(b, "closed", 3, "w").jobs().pop()
+    });
+    assert_eq!(starts(a, "closed"), 0, "one at a time");
+    assert_eq!(ack(a, &closed, "w").status, 200);
+    assert_eq!(starts(a, "closed"), 1);
+}
+
 /// The most starts in any stretch of this length that lies between the two times.
 fn most_within(starts: &[Instant], length: Duration, from: Instant, to: Instant) -> usize {
     let inside: Vec<Instant> = starts
@@ -200,14 +243,17 @@ fn most_within(starts: &[Instant], length: Duration, from: Instant, to: Instant)
 
 #[test]
 fn a_store_behind_a_black_hole_is_cut_off_and_comes_back_without_a_burst() {
-    let (backend, store) = (Backend::start(Lax::redis()), Server::start());
+    let store = Server::start();
     let hole = Hole::before(SocketAddr::from(([127, 0, 0, 1], store.port)));
+    cut_off_and_back(&hole, &format!("redis://{}", hole.addr));
+}
+
+/// Two sidecars work on this store, which lies behind the hole: it swallows all for a while.
+pub fn cut_off_and_back(hole: &Hole, url: &str) {
+    let backend = Backend::start(Lax::redis());
     let policy = format!("{TWO}rate = {{ limit = 20, period = \"1s\" }}\n");
     let sidecars = [(); 2].map(|()| {
-        let rest = format!(
-            "{policy}\n[store]\nurl = \"redis://{}\"\ntimeout = \"200ms\"\n",
-            hole.addr
-        );
+        let rest = format!("{policy}\n[store]\nurl = \"{url}\"\ntimeout = \"200ms\"\n");
         Sidecar::run(&config(backend.addr, "", &rest))
     });
     know_each_other(&sidecars, 1.0);

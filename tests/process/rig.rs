@@ -110,9 +110,12 @@ impl Drop for Backend {
     }
 }
 
-/// The program, without anything of this process's environment that it reads.
+/// The program, without anything of this process's environment that it reads; another build of it where
+/// `OJS_THROTTLE_PROGRAM` names one.
 pub fn program() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ojs-throttle"));
+    let built = env!("CARGO_BIN_EXE_ojs-throttle");
+    let other = std::env::var_os("OJS_THROTTLE_PROGRAM");
+    let mut command = Command::new(other.unwrap_or_else(|| built.into()));
     command.env_remove("OJS_THROTTLE_CONFIG");
     command.stdin(Stdio::null());
     command

@@ -143,14 +143,26 @@ pub async fn a_start_that_did_not_happen_is_uncounted(rig: &dyn Rig) {
     }
     assert_eq!(usage(&*store, &all[0]).await, None);
     assert_eq!(store.count(Place::Held).await.unwrap(), 1);
-    // It is not the newest any more: its slot ends, its start stays counted.
+    // It is not the newest any more, and is uncounted all the same.
     let wide = [limited("w", Some(2), Some((2, SECOND)), None)];
     assert!(started(&take(&*store, claimed("b", 1, &wide)).await));
     advance(rig, 1_000);
     assert!(started(&take(&*store, claimed("c", 1, &wide)).await));
     assert!(store.back("b", Gen(1)).await.unwrap());
     let used = usage(&*store, &wide[0]).await.unwrap();
-    assert_eq!((used.active, used.windows[0].0), (1, 2));
+    assert_eq!((used.active, used.windows[0].0), (1, 1));
+    assert!(started(&take(&*store, claimed("d", 1, &wide)).await));
+    // Of many starts, which are counted by sub-window.
+    let many = [limited("m", None, Some((200, SECOND)), None)];
+    for nth in 0..200 {
+        let job = format!("m{nth}");
+        assert!(started(&take(&*store, claimed(&job, 1, &many)).await));
+    }
+    for nth in 0..100 {
+        assert!(store.back(&format!("m{nth}"), Gen(1)).await.unwrap());
+    }
+    let used = usage(&*store, &many[0]).await.unwrap();
+    assert_eq!((used.active, used.windows[0].0), (100, 100));
 }
 
 pub async fn ending_twice_is_ending_once(rig: &dyn Rig) {

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use ojs_throttle::limit::{Key, Limits, Space, Timestamp};
+use ojs_throttle::limit::{EARLY, Key, Limited, Limits, Space, Timestamp, WindowKind};
 use ojs_throttle::store::{Change, Gen, Override, Place, Row, Step, Store, Verdict, Wake};
 
-use crate::rig::{Rig, SECOND, advance, claimed, limited, now, started, take};
+use crate::rig::{Rig, SECOND, T, advance, claimed, limited, now, started, take};
 
 /// The next thing that `store` hears of which `wanted` is true.
 async fn heard(store: &dyn Store, wanted: impl Fn(&Wake) -> bool) {
@@ -44,6 +44,45 @@ pub async fn one_budget_for_all(rig: &dyn Rig) {
         !started(&take(&*b, claimed("4", 1, &two)).await),
         "3 in 1 s"
     );
+}
+
+/// To whom the store's word takes long, the start counts when the worker can have the job.
+pub async fn a_start_counts_later_where_hand_outs_take_long(rig: &dyn Rig) {
+    const LEAD: u64 = 20_000;
+    let (slow, quick) = (rig.open("slow").await, rig.open("quick").await);
+    slow.lead(LEAD);
+    let at = async |store: &dyn Store, job, limits: &[Limited]| match take(
+        store,
+        claimed(job, 1, limits),
+    )
+    .await
+    {
+        Verdict::Started { at } => (true, at.0 - T),
+        Verdict::Refused { at, .. } => (false, at.unwrap().0 - T),
+        other => panic!("{other:?}"),
+    };
+    // Ten a second: the next one counts at 120 ms, and whoever is slow may ask for it so much sooner.
+    let spaced = [limited("s", None, None, Some(10))];
+    assert_eq!(at(&*slow, "a", &spaced).await, (true, LEAD));
+    assert_eq!(at(&*slow, "b", &spaced).await, (false, 100_000));
+    assert_eq!(at(&*quick, "c", &spaced).await, (false, 120_000));
+    let room = slow.room(&spaced).await.unwrap();
+    assert_eq!((room.starts, room.at), (0, Some(Timestamp(T + 100_000))));
+    advance(rig, 95_000);
+    assert_eq!(at(&*quick, "c", &spaced).await, (false, 120_000));
+    assert_eq!(slow.room(&spaced).await.unwrap().starts, 1);
+    assert_eq!(at(&*slow, "b", &spaced).await, (true, 120_000));
+    // A window keeps it for so much longer.
+    let window = [limited("w", None, Some((1, SECOND)), None)];
+    let kept = 95_000 + LEAD + SECOND + EARLY;
+    assert_eq!(at(&*slow, "d", &window).await, (true, 95_000 + LEAD));
+    assert_eq!(at(&*quick, "e", &window).await, (false, kept + EARLY));
+    advance(rig, kept - 95_000);
+    assert_eq!(at(&*quick, "e", &window).await, (true, kept));
+    // In which fixed window a start counts is decided when it is granted.
+    let mut fixed = limited("f", None, Some((1, SECOND)), None);
+    fixed.limits.rates[0].window = WindowKind::Fixed;
+    assert_eq!(at(&*slow, "f", &[fixed]).await, (true, kept));
 }
 
 pub async fn only_the_owner_starts_a_job(rig: &dyn Rig) {

@@ -106,6 +106,7 @@ macro_rules! stamp_fleet {
             $rig,
             [
                 one_budget_for_all,
+                a_start_counts_later_where_hand_outs_take_long,
                 only_the_owner_starts_a_job,
                 a_freed_slot_is_heard_of,
                 a_held_job_is_reached_through_any_sidecar,

@@ -74,7 +74,7 @@ impl Books {
         older.map(|ended| ended.row).collect()
     }
 
-    /// Out becomes held again, and the start is uncounted where it is still the newest.
+    /// Out becomes held again, and the start is uncounted.
     pub(super) fn back(&mut self, job: &str, generation: Gen, now: Timestamp) -> bool {
         let now = self.forward(now);
         let found = self.find(job).and_then(|id| self.rows.get_mut(id));

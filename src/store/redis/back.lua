@@ -1,4 +1,4 @@
--- The hand-out did not happen: out becomes held again, and the start is uncounted if it is still the newest.
+-- The hand-out did not happen: out becomes held again, and the start is uncounted.
 
 local job, gen = arg(), num()
 local r = row(job)

@@ -125,23 +125,23 @@ end
 
 local function ring_open(w)
   local r = {}
-  r.low, r.newest, r.total = unpack('<I7I7I4', w.s)
+  r.low, r.total = unpack('<I7I4', w.s)
   r.width = math.ceil((w.period + 2 * EARLY) / (SLOTS - 2))
   r.keep = w.period + EARLY
   return r
 end
 
 local function ring_at(w, n)
-  return (unpack('<I4', w.s, 19 + (n % SLOTS) * 4))
+  return (unpack('<I4', w.s, 12 + (n % SLOTS) * 4))
 end
 
 local function ring_put(w, n, count)
-  local at = 18 + (n % SLOTS) * 4
+  local at = 11 + (n % SLOTS) * 4
   w.s = sub(w.s, 1, at) .. pack('<I4', count) .. sub(w.s, at + 5)
 end
 
 local function ring_close(w, r)
-  w.s = pack('<I7I7I4', r.low, r.newest, r.total) .. sub(w.s, 19)
+  w.s = pack('<I7I4', r.low, r.total) .. sub(w.s, 12)
 end
 
 local function ring_gone(r)
@@ -179,7 +179,6 @@ local function ring_add(w, r, at)
   if r.total >= 4294967295 then return end
   ring_put(w, n, ring_at(w, n) + 1)
   r.total = r.total + 1
-  r.newest = at
 end
 
 local function sliding_count(w)
@@ -218,7 +217,7 @@ local function sliding_add(w, at)
   local n = #w.s / 7
   if n >= SLOTS then
     local log, first = w.s, (unpack('<I7', w.s))
-    w.kind, w.s = 1, pack('<I7I7I4', 0, 0, 0) .. string.rep('\0', SLOTS * 4)
+    w.kind, w.s = 1, pack('<I7I4', 0, 0) .. string.rep('\0', SLOTS * 4)
     local r = ring_open(w)
     r.low = floor(max(first - r.keep, 0) / r.width)
     for i = 0, n - 1 do ring_add(w, r, (unpack('<I7', log, i * 7 + 1))) end
@@ -231,15 +230,20 @@ local function sliding_add(w, at)
   w.s = sub(w.s, 1, n * 7) .. pack('<I7', at) .. sub(w.s, n * 7 + 1)
 end
 
+-- Uncounts a start, the newest or not, if it is there still.
 local function sliding_remove(w, at)
   if w.kind == 0 then
-    if #w.s > 0 and (unpack('<I7', w.s, #w.s - 6)) == at then w.s = sub(w.s, 1, #w.s - 7) end
+    -- It is near the end: starts are undone within moments.
+    for i = #w.s - 6, 1, -7 do
+      local start = unpack('<I7', w.s, i)
+      if start == at then w.s = sub(w.s, 1, i - 1) .. sub(w.s, i + 7) end
+      if start <= at then return end
+    end
     return
   end
   local r = ring_open(w)
-  if r.newest ~= at then return end
-  r.newest = 0
-  local n = max(floor(at / r.width), r.low)
+  local n = floor(at / r.width)
+  if n < r.low or n - r.low >= SLOTS then return end
   local count = ring_at(w, n)
   if count > 0 then
     ring_put(w, n, count - 1)
@@ -382,14 +386,14 @@ local function pace_earliest(u, n, t)
   return u, n
 end
 
-local function pace_next(k, t)
+local function pace_next(k, t, from)
   local eu, en = pace_earned(k, t)
   local u, n = pace_earliest(eu, en, t)
-  if less(now, 0, u, n) then
+  if less(from, 0, u, n) then
     if n > 0 then return u + 1 end
     return u
   end
-  return now
+  return from
 end
 
 local function pace_after(k, t, at)
@@ -410,8 +414,9 @@ end
 
 local SHUT, CONCURRENCY, RATE, THROTTLE = 4, 1, 2, 3
 
--- The time of the start, or nil and the refusal that lets go last.
-local function ask(k, l)
+-- The time of the start, or nil and the refusal that lets go last. A hand-out that takes a while counts so
+-- much later, and spacing grants it so much sooner.
+local function ask(k, l, lead)
   local worst, opens
   local function refuse(strategy, limit, current, at)
     local slot = at == nil and 1 or 0
@@ -437,10 +442,10 @@ local function ask(k, l)
       end
     end
   end
-  local at = now
+  local at = now + lead
   if l.spacing then
-    at = pace_next(k, l.spacing)
-    if at > now + EARLY then refuse(THROTTLE, l.spacing.limit, l.spacing.limit, at) end
+    at = pace_next(k, l.spacing, at)
+    if at > now + lead + EARLY then refuse(THROTTLE, l.spacing.limit, l.spacing.limit, at - lead) end
   end
   if worst then
     worst.at = opens

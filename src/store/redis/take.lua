@@ -1,16 +1,27 @@
 -- Asks for jobs in order until enough have started: all limits of a job, or none.
 
-local not_after, want = num(), num()
+local not_after, want, takes = num(), num(), num()
 if now > not_after then return redis.error_reply('LATE nobody waits for this any more') end
 if want > 0 and meta[2] and now < tonumber(meta[2]) then
   return redis.error_reply('SETTLING others have to announce themselves first')
 end
 
+-- By how much a start counts later. In which of two fixed windows it counts is decided now.
+local function lead_of(limits)
+  for _, l in ipairs(limits) do
+    for _, rate in ipairs(l.rates) do
+      if rate.kind ~= '' then return 0 end
+    end
+  end
+  return takes
+end
+
 -- The refusal that lets go last, with the strongest action of all.
 local function refused(limits)
-  local at, worst, which, action, opens = now, nil, 0, 0, -1
+  local lead = lead_of(limits)
+  local at, worst, which, action, opens = now + lead, nil, 0, 0, -1
   for i, l in ipairs(limits) do
-    local allowed, why = ask(key(l.key), l)
+    local allowed, why = ask(key(l.key), l, lead)
     if allowed then
       at = max(at, allowed)
     else

@@ -17,7 +17,7 @@ use super::super::{
 };
 use super::flat::read_lane;
 use super::{Job, Op, Reply, Told};
-use crate::limit::{Key, KeyState, Limited, Limits, Space, Timestamp};
+use crate::limit::{Key, KeyState, Limited, Limits, Space, Timestamp, lead_of};
 
 /// How often a sidecar says that it lives, in microseconds.
 const BEAT: u64 = 2_000_000;
@@ -53,6 +53,8 @@ pub struct SqlStore {
     /// Which edition of the overrides that is; below zero: none was read yet.
     edition: AtomicI64,
     siblings: AtomicUsize,
+    /// How long a hand-out takes, in microseconds.
+    lead: AtomicU64,
     /// When the next beat is due, and before which time no row of ours is, by the store's clock.
     beat_at: AtomicU64,
     due_from: AtomicU64,
@@ -79,6 +81,7 @@ impl SqlStore {
             overrides: Overrides::default(),
             edition: AtomicI64::new(-1),
             siblings: AtomicUsize::new(0),
+            lead: AtomicU64::new(0),
             beat_at: AtomicU64::new(0),
             due_from: AtomicU64::new(0),
             news: tokio::sync::Mutex::new(news),
@@ -161,6 +164,7 @@ impl SqlStore {
         let op = Op::Take {
             asks: asks.iter().map(|ask| (*ask).clone()).collect(),
             want,
+            lead: self.lead.load(Ordering::Relaxed),
             not_after: now.plus(patience),
         };
         match self.ask(op).await?.reply {
@@ -348,8 +352,9 @@ impl Store for SqlStore {
             let names = limited.iter().map(|one| record::name(one.space, &one.key));
             let (states, now) = self.states(names.collect()).await?;
             let each = states.iter().zip(limited);
+            let lead = lead_of(limited, self.lead.load(Ordering::Relaxed));
             Ok(each.fold(Room::OPEN, |room, (state, one)| {
-                room.and(state.room(&one.limits, now))
+                room.and(state.room_ahead(&one.limits, now, lead))
             }))
         })
     }
@@ -390,6 +395,10 @@ impl Store for SqlStore {
             let queue = queue.into();
             self.ask(Op::Pause { queue, paused }).await.map(drop)
         })
+    }
+
+    fn lead(&self, micros: u64) {
+        self.lead.store(micros, Ordering::Relaxed);
     }
 
     fn is_shared(&self) -> bool {

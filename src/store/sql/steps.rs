@@ -8,7 +8,7 @@ use super::super::{Change, Claimed, Ended, Gen, Number, Place, Row, Step, Verdic
 use super::flat::{Kept, lane};
 use super::page::Page;
 use super::search::Due;
-use crate::limit::{Key, KeyState, OnLimit, Refusal, Shut, Space, Timestamp};
+use crate::limit::{Key, KeyState, OnLimit, Refusal, Shut, Space, Timestamp, lead_of};
 
 /// How long whoever is handed the row of another has for it.
 const LEASE: u64 = 2_000_000;
@@ -16,18 +16,25 @@ const LEASE: u64 = 2_000_000;
 const LONG_OVER: u64 = 60_000_000;
 
 impl Page {
-    pub(super) fn take(&mut self, asks: &[Claimed], want: usize, me: &Arc<str>) -> Vec<Verdict> {
+    pub(super) fn take(
+        &mut self,
+        asks: &[Claimed],
+        want: usize,
+        lead: u64,
+        me: &Arc<str>,
+    ) -> Vec<Verdict> {
         let mut started = 0;
         let mut verdicts = Vec::with_capacity(asks.len());
         for ask in asks {
-            let verdict = self.ask(ask, started < want, me);
+            let verdict = self.ask(ask, (started < want).then_some(lead), me);
             started += usize::from(matches!(verdict, Verdict::Started { .. }));
             verdicts.push(verdict);
         }
         verdicts
     }
 
-    fn ask(&mut self, ask: &Claimed, wanted: bool, me: &Arc<str>) -> Verdict {
+    /// `wanted`: with which lead it may start, if it may.
+    fn ask(&mut self, ask: &Claimed, wanted: Option<u64>, me: &Arc<str>) -> Verdict {
         let known = self.kept(&ask.job);
         if known.is_some_and(|row| row.claimed.generation < ask.generation) {
             self.end_row(&ask.job);
@@ -42,23 +49,22 @@ impl Page {
                 && !row.hidden
                 && row.owner == *me
         });
-        if !ours {
-            Verdict::Lost
-        } else if !wanted {
-            Verdict::Unasked
-        } else {
-            self.start(ask)
+        match wanted {
+            _ if !ours => Verdict::Lost,
+            None => Verdict::Unasked,
+            Some(lead) => self.start(ask, lead_of(&ask.limited, lead)),
         }
     }
 
     /// Starts a held job if every key allows it. All are asked before any is taken from.
-    fn start(&mut self, ask: &Claimed) -> Verdict {
+    fn start(&mut self, ask: &Claimed, lead: u64) -> Verdict {
         let (now, unused) = (self.now, KeyState::default());
-        let mut at = now;
+        let mut at = now.plus(lead);
         let mut refused: Option<(usize, Refusal, OnLimit)> = None;
         let mut opens = None;
         for (which, one) in ask.limited.iter().enumerate() {
-            match self.state(one).unwrap_or(&unused).ask(&one.limits, now) {
+            let state = self.state(one).unwrap_or(&unused);
+            match state.ask_ahead(&one.limits, now, lead) {
                 Ok(allowed) => at = at.max(allowed),
                 Err(why) => {
                     opens = opens.max(why.at);

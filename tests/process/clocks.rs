@@ -1,0 +1,79 @@
+//! Sidecars whose clocks are minutes apart on one store: its clock is the one that counts.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ojs_throttle::backend::Lax;
+
+use crate::postgres_server;
+use crate::rig::{Backend, Sidecar, file, program};
+use crate::server;
+use crate::trace::{Plan, enough, trace};
+
+/// The library that gives a program another clock.
+fn library() -> PathBuf {
+    let folders = std::fs::read_dir("/usr/lib").unwrap();
+    let found = folders
+        .filter_map(|folder| Some(folder.ok()?.path().join("faketime/libfaketime.so.1")))
+        .find(|library| library.exists());
+    found.expect("libfaketime is missing: apt install faketime, or tests/run.sh --without faketime")
+}
+
+/// A sidecar whose wall clock is so many seconds ahead.
+fn sidecar(config: &str, ahead: i64) -> Sidecar {
+    let (dir, path) = file(config);
+    let mut command = program();
+    command.arg("run").arg("--config").arg(path);
+    command.env("LD_PRELOAD", library());
+    command.env("FAKETIME", format!("{ahead:+}s"));
+    // What is monotonic stays so.
+    command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    Sidecar::spawn(command, dir)
+}
+
+/// What its clock says of its own start, in seconds.
+fn started(sidecar: &Sidecar) -> i64 {
+    let log = sidecar.log();
+    let mut words = log.split(['"', ' ']);
+    let time = words.find_map(|word| word.parse::<jiff::Timestamp>().ok());
+    time.expect("a line of a log has its time").as_second()
+}
+
+fn five_minutes_apart(plan: &Plan, backend: &Backend, store: &str) {
+    let config = plan.config(backend, store);
+    let sidecars = [-300, 0, 300].map(|ahead| sidecar(&config, ahead));
+    let [behind, right, ahead] = [0, 1, 2].map(|nth| started(&sidecars[nth]));
+    assert!(
+        right - behind > 250 && ahead - right > 250,
+        "{behind} {right} {ahead}"
+    );
+    let used = plan.judge(&trace(plan, backend, &sidecars));
+    assert!(used >= enough(), "{used}");
+}
+
+#[test]
+fn faketime_redis_one_window_and_its_slots() {
+    let (backend, server) = (Backend::start(Lax::redis()), server::Server::start());
+    let store = format!("url = \"{}\"\ntimeout = \"5s\"", server.url());
+    let plan = Plan::window(6, 60, Duration::from_secs(1), 300);
+    five_minutes_apart(&plan, &backend, &store);
+}
+
+#[test]
+fn faketime_redis_one_spacing() {
+    let (backend, server) = (Backend::start(Lax::redis()), server::Server::start());
+    let store = format!("url = \"{}\"\ntimeout = \"5s\"", server.url());
+    let plan = Plan::spacing(40, Duration::from_secs(1), 160);
+    five_minutes_apart(&plan, &backend, &store);
+}
+
+#[test]
+fn faketime_postgres_one_window_and_its_slots() {
+    let (backend, server) = (
+        Backend::start(Lax::redis()),
+        postgres_server::Server::start(&[]),
+    );
+    let store = format!("url = \"{}\"\ntimeout = \"5s\"", server.url());
+    let plan = Plan::window(6, 40, Duration::from_secs(1), 200);
+    five_minutes_apart(&plan, &backend, &store);
+}

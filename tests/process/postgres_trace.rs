@@ -1,0 +1,32 @@
+//! Four sidecars on one key of a Postgres, as `redis_trace`; the long trace has 10,000 starts.
+
+use std::time::Duration;
+
+use ojs_throttle::backend::Lax;
+
+use crate::postgres_server::Server;
+use crate::rig::{Backend, Sidecar};
+use crate::trace::{Plan, Run, enough, is_long, trace};
+
+fn fleet(plan: &Plan) -> Vec<Run> {
+    let (backend, store) = (Backend::start(Lax::redis()), Server::start(&[]));
+    let url = format!("url = \"{}\"\ntimeout = \"5s\"", store.url());
+    let sidecars = [(); 4].map(|()| Sidecar::run(&plan.config(&backend, &url)));
+    trace(plan, &backend, &sidecars)
+}
+
+#[test]
+fn four_sidecars_keep_one_window_and_its_slots() {
+    let (limit, starts) = if is_long() { (100, 10_000) } else { (50, 800) };
+    let plan = Plan::window(6, limit, Duration::from_secs(1), starts);
+    let used = plan.judge(&fleet(&plan));
+    assert!(used >= enough(), "{used}");
+}
+
+#[test]
+fn four_sidecars_keep_one_spacing() {
+    let (limit, starts) = if is_long() { (100, 10_000) } else { (30, 400) };
+    let plan = Plan::spacing(limit, Duration::from_secs(1), starts);
+    let used = plan.judge(&fleet(&plan));
+    assert!(used >= enough(), "{used}");
+}
