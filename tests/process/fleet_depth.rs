@@ -83,9 +83,19 @@ fn produce(to: SocketAddr, stop: &AtomicBool) -> BTreeMap<u16, usize> {
     answers
 }
 
-fn take(from: SocketAddr, jobs: usize) {
+/// A worker takes jobs, and is done with them before they could come back.
+fn take(from: SocketAddr, jobs: usize, backend: &Backend) {
     for job in fetch(from, "q", jobs, "w").jobs() {
-        assert_eq!(ack(from, &job, "w").status, 200);
+        assert_eq!(ack(backend.addr, &job, "w").status, 200);
+    }
+}
+
+/// Ends the producers whatever becomes of the test.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -99,6 +109,7 @@ fn fill(
     let (stop, all) = (AtomicBool::new(false), Mutex::new(BTreeMap::new()));
     let few = usize::try_from(bound / 25).unwrap();
     std::thread::scope(|threads| {
+        let _ends = Ends(&stop);
         for nth in 0..producers {
             let (to, stop, all) = (sidecars[nth % sidecars.len()].data, &stop, &all);
             threads.spawn(move || {
@@ -111,14 +122,13 @@ fn fill(
         until("the queue is full", is_full);
         // What workers take at any of them is filled by all.
         for sidecar in &*sidecars {
-            take(sidecar.data, few);
+            take(sidecar.data, few, backend);
             until("it is full again", is_full);
         }
         // What leaves behind their back too.
-        take(backend.addr, few);
+        take(backend.addr, few, backend);
         until("it is full once more", is_full);
         meanwhile(sidecars);
-        stop.store(true, Ordering::Relaxed);
     });
     let (most, now) = depths(backend);
     let answers = all.into_inner().unwrap();
@@ -141,7 +151,7 @@ fn no_fleet_of_producers_gets_a_queue_over_its_bound_or_is_kept_below_it() {
     fill((&backend, &mut three), (64, 1_000), |sidecars| {
         // One dies with enqueues on their way: that costs those places for a while, and lets none through.
         sidecars[2].kill();
-        take(sidecars[0].data, 100);
+        take(sidecars[0].data, 100, &backend);
         let near = || (depths(&backend).1 >= 1_000 - 64).then_some(());
         until("the others go on", near);
     });
