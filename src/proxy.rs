@@ -35,6 +35,7 @@ mod backend;
 pub mod body;
 mod claim;
 mod drop;
+mod elsewhere;
 mod enqueue;
 mod feedback;
 mod fetch;

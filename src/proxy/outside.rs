@@ -28,7 +28,11 @@ impl Proxy {
             Ok(reply) => reply,
             Err(error) => return refuse(&parts, Fault::backend(&error, false)),
         };
-        if let Some(shown) = self.shown(&parts, &reply) {
+        let shown = match self.held_elsewhere(&reply).await {
+            None => self.shown(&parts, &reply),
+            shown => shown,
+        };
+        if let Some(shown) = shown {
             reply.body = shown.into();
         }
         self.theirs(&parts, reply)
@@ -209,7 +213,8 @@ impl Proxy {
         (!splice.is_empty()).then(|| splice.apply(text))
     }
 
-    fn relabel(
+    /// Shows an active job as `available`, or as `scheduled` at this time, as it was before its claim.
+    pub(super) fn relabel(
         &self,
         job: Json<'_>,
         attempt: u32,

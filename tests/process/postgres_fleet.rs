@@ -1,13 +1,18 @@
 //! Several sidecars, one Postgres, one budget; judged from what the workers did.
 
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use ojs_throttle::backend::Lax;
 use serde_json::json;
 
+use crate::hole::Hole;
 use crate::http::enqueue;
 use crate::ledger::Ledger;
 use crate::postgres_server::Server;
+use crate::redis_fleet::cut_off_and_back;
 use crate::rig::{Backend, Sidecar, config, until};
 
 const THREE: &str =
@@ -45,4 +50,41 @@ fn four_sidecars_have_one_budget_through_a_restart() {
         store.restart();
     });
     assert!(ledger.most.load(Ordering::SeqCst) <= 3);
+}
+
+/// Where the server, which has a socket in its folder only, is reached over TCP.
+fn over_tcp(server: &Server) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let socket: PathBuf = server.dir.path().join(".s.PGSQL.5432");
+    std::thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let Ok(server) = UnixStream::connect(&socket) else {
+                continue;
+            };
+            std::thread::spawn(move || both_ways(client, server));
+        }
+    });
+    addr
+}
+
+fn both_ways(client: TcpStream, server: UnixStream) {
+    let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+    // Either side may be gone at any time; the other one is told.
+    let up = std::thread::spawn(move || {
+        drop(std::io::copy(&mut from, &mut to));
+        drop(to.shutdown(Shutdown::Both));
+    });
+    let (mut from, mut to) = (server, client);
+    drop(std::io::copy(&mut from, &mut to));
+    drop(to.shutdown(Shutdown::Both));
+    up.join().unwrap();
+}
+
+#[test]
+fn a_postgres_behind_a_black_hole_is_cut_off_and_comes_back_without_a_burst() {
+    let server = Server::start(&[]);
+    let hole = Hole::before(over_tcp(&server));
+    let url = format!("postgres://postgres@{}/postgres", hole.addr);
+    cut_off_and_back(&hole, &url, "2s");
 }

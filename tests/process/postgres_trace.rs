@@ -17,15 +17,18 @@ fn fleet(plan: &Plan) -> Vec<Run> {
 
 #[test]
 fn four_sidecars_keep_one_window_and_its_slots() {
-    let (limit, starts) = if is_long() { (100, 10_000) } else { (50, 800) };
-    let plan = Plan::window(6, limit, Duration::from_secs(1), starts);
+    let plan = if is_long() {
+        Plan::window(6, 250, Duration::from_secs(5), 10_000)
+    } else {
+        Plan::window(6, 50, Duration::from_secs(1), 800)
+    };
     let used = plan.judge(&fleet(&plan));
     assert!(used >= enough(), "{used}");
 }
 
 #[test]
 fn four_sidecars_keep_one_spacing() {
-    let (limit, starts) = if is_long() { (100, 10_000) } else { (30, 400) };
+    let (limit, starts) = if is_long() { (50, 10_000) } else { (30, 400) };
     let plan = Plan::spacing(limit, Duration::from_secs(1), starts);
     let used = plan.judge(&fleet(&plan));
     assert!(used >= enough(), "{used}");

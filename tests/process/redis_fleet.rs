@@ -245,15 +245,15 @@ fn most_within(starts: &[Instant], length: Duration, from: Instant, to: Instant)
 fn a_store_behind_a_black_hole_is_cut_off_and_comes_back_without_a_burst() {
     let store = Server::start();
     let hole = Hole::before(SocketAddr::from(([127, 0, 0, 1], store.port)));
-    cut_off_and_back(&hole, &format!("redis://{}", hole.addr));
+    cut_off_and_back(&hole, &format!("redis://{}", hole.addr), "200ms");
 }
 
 /// Two sidecars work on this store, which lies behind the hole: it swallows all for a while.
-pub fn cut_off_and_back(hole: &Hole, url: &str) {
+pub fn cut_off_and_back(hole: &Hole, url: &str, timeout: &str) {
     let backend = Backend::start(Lax::redis());
     let policy = format!("{TWO}rate = {{ limit = 20, period = \"1s\" }}\n");
     let sidecars = [(); 2].map(|()| {
-        let rest = format!("{policy}\n[store]\nurl = \"{url}\"\ntimeout = \"200ms\"\n");
+        let rest = format!("{policy}\n[store]\nurl = \"{url}\"\ntimeout = \"{timeout}\"\n");
         Sidecar::run(&config(backend.addr, "", &rest))
     });
     know_each_other(&sidecars, 1.0);
@@ -349,6 +349,20 @@ fn hold_one(backend: &Backend, sidecars: &[Sidecar; 2]) -> (String, String) {
         assert!(reply.jobs().is_empty());
     });
     (out, held)
+}
+
+#[test]
+fn a_held_job_is_available_whoever_is_asked() {
+    let (_backend, _store, sidecars, out, held) = held_by_the_first("");
+    for sidecar in &sidecars {
+        let seen = |job: &str| {
+            let reply = crate::http::get(sidecar.data, &format!("/ojs/v1/jobs/{job}")).json();
+            let job = reply.get("job").unwrap_or(&reply);
+            (job["state"].clone(), job["attempt"].clone())
+        };
+        assert_eq!(seen(&held), (json!("available"), json!(0)));
+        assert_eq!(seen(&out).0, "active");
+    }
 }
 
 /// Two sidecars, of which the second one's way to the backend can be cut.

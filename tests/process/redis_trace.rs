@@ -30,7 +30,7 @@ fn eight_sidecars_keep_one_window_and_its_slots() {
 #[test]
 fn eight_sidecars_keep_one_spacing() {
     let (limit, starts) = if is_long() {
-        (400, 100_000)
+        (200, 100_000)
     } else {
         (100, 1_200)
     };
