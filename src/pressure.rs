@@ -8,6 +8,7 @@
 //! Nothing in here asks, waits or tells the time. One lock, held for arithmetic only. A shared depth
 //! (a fleet of sidecars) would stand in place of [`estimate::Estimate`].
 
+mod ages;
 pub mod bounds;
 pub mod drain;
 pub mod edge;
@@ -20,6 +21,7 @@ mod line;
 mod look;
 mod places;
 mod queue;
+mod recount;
 pub mod share;
 mod sizes;
 mod tenants;
@@ -403,7 +405,7 @@ impl Pressure {
         let mark = self.mark();
         let mut state = self.state();
         if let Some(queue) = state.queues.get_mut(name) {
-            queue.estimate.came(1, mark);
+            queue.came(mark);
             if let Some(due) = due {
                 queue.retries(due);
             }
@@ -425,6 +427,38 @@ impl Pressure {
         if let Some(queue) = state.queues.get_mut(name) {
             queue.dropped(gone, mark, now);
         }
+    }
+
+    /// The job of a queue to drop, once; `None`: what the backend would give next.
+    pub fn oldest(&self, name: &str) -> Option<Box<str>> {
+        let mut state = self.state();
+        let ages = &mut state.queues.get_mut(name)?.ages;
+        let id = ages.oldest()?;
+        ages.left(&id);
+        Some(id)
+    }
+
+    /// Whether the backend's list of jobs should say how many of a queue wait: its statistics leave out
+    /// much of what should be there.
+    pub fn recounts(&self, name: &str, now: Instant) -> bool {
+        let state = self.state();
+        let queue = state.queues.get(name);
+        queue.is_some_and(|queue| queue.recount.asks(now))
+    }
+
+    /// The list has so many where the statistics said `told`; `None`: nobody knows. Says whether the
+    /// statistics turn out to leave jobs out.
+    pub fn recounted(&self, name: &str, listed: Option<u64>, told: u64, now: Instant) -> bool {
+        let mut state = self.state();
+        let queue = state.queues.get_mut(name);
+        queue.is_some_and(|queue| queue.recount.listed(listed, told, now))
+    }
+
+    /// Whether the statistics of a queue are known to leave jobs out.
+    pub fn is_short(&self, name: &str) -> bool {
+        let state = self.state();
+        let queue = state.queues.get(name);
+        queue.is_some_and(|queue| queue.recount.is_proven())
     }
 
     /// Where a queue stands; `None`: nothing is known of it.

@@ -203,7 +203,7 @@ pub struct Sidecar {
     /// Held jobs that siblings hid, and since when.
     hidden: Mutex<HashMap<Arc<str>, Instant>>,
     /// The edition of the store's settings that is followed.
-    settings: AtomicU64,
+    settings: Mutex<u64>,
     shares: share::Shares,
 }
 
@@ -271,7 +271,7 @@ impl Sidecar {
             }),
             offered: siblings::Offered::default(),
             hidden: Mutex::default(),
-            settings: AtomicU64::new(0),
+            settings: Mutex::default(),
             shares: share::Shares::default(),
         });
         sidecar.follow_settings();
@@ -337,6 +337,8 @@ impl Sidecar {
         );
         self.metrics
             .store(self.store.is_lost(), self.store.siblings());
+        let (granted, unused) = self.store.turns();
+        self.metrics.turns(granted, unused);
         self.metrics.overrides(self.store.overrides().len());
         self.measure_pressure();
     }

@@ -17,6 +17,8 @@ mod bounds;
 mod depth;
 #[path = "backpressure/drop.rs"]
 mod drop;
+#[path = "backpressure/examples.rs"]
+mod examples;
 #[path = "backpressure/fleet.rs"]
 mod fleet;
 #[path = "backpressure/keys.rs"]

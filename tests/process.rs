@@ -44,8 +44,8 @@ mod reload;
 #[path = "stores/server.rs"]
 mod server;
 
-#[path = "process/redis_depth.rs"]
-mod redis_depth;
+#[path = "process/fleet_depth.rs"]
+mod fleet_depth;
 
 #[path = "process/redis_fleet.rs"]
 mod redis_fleet;
@@ -64,6 +64,9 @@ mod postgres_fleet;
 
 #[path = "process/sqlite_fleet.rs"]
 mod sqlite_fleet;
+
+#[path = "process/store_calls.rs"]
+mod store_calls;
 
 #[path = "process/ledger.rs"]
 mod ledger;

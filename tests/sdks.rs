@@ -10,6 +10,8 @@ mod backends;
 mod client;
 #[path = "sdks/days.rs"]
 mod days;
+#[path = "sdks/full.rs"]
+mod full;
 #[path = "sdks/go.rs"]
 mod go;
 #[expect(
@@ -22,6 +24,8 @@ mod harness;
 mod javascript;
 #[path = "sdks/office.rs"]
 mod office;
+#[path = "sidecar/pair.rs"]
+mod pair;
 #[path = "sdks/python.rs"]
 mod python;
 #[path = "sdks/reactions.rs"]
@@ -32,6 +36,8 @@ mod recorded;
 mod rust;
 #[path = "sdks/sdk.rs"]
 mod sdk;
+#[path = "sidecar/mod.rs"]
+mod sidecar;
 #[path = "sdks/stage.rs"]
 mod stage;
 #[path = "traffic/wire.rs"]

@@ -54,6 +54,18 @@ impl Hold {
         Some(held)
     }
 
+    /// The same for this job, if it waits here.
+    pub fn doom_waiting(&self, job: &str) -> Option<Held> {
+        let mut state = self.state();
+        let State { queues, jobs, .. } = &mut *state;
+        let known = jobs.get_mut(job)?;
+        let mut queues = queues.values_mut();
+        let held = queues.find_map(|queue| queue.remove(known.priority, job))?;
+        known.doom = Some(Doom::Ending);
+        known.whereabouts = Whereabouts::Hidden(Box::new(held.clone()));
+        Some(held)
+    }
+
     /// The jobs whose end is due, for the caller to end.
     pub fn doomed(&self) -> Vec<Held> {
         let mut state = self.state();

@@ -119,6 +119,19 @@ impl Given {
         }
     }
 
+    /// Whose jobs are dropped first, where any are: those of the heaviest key, or tenant.
+    fn drops_by(&self) -> Option<Template> {
+        if self.strategy != Some(Strategy::DropOldest) {
+            return None;
+        }
+        let keys = self.per_key.as_ref().filter(|keys| keys.max_depth > 0);
+        // It is a template.
+        keys.map_or_else(
+            || Template::new("{tenant}").ok(),
+            |keys| Some(keys.by.clone()),
+        )
+    }
+
     /// The bounds that this makes; `None`: it bounds nothing.
     pub fn bounds(&self) -> Option<Bounds> {
         let bounds = Bounds {
@@ -133,6 +146,7 @@ impl Given {
             max_wait: self.max_wait,
             per_key: self.per_key.clone().filter(|keys| keys.max_depth > 0),
             tenants: None,
+            drops_by: self.drops_by(),
         };
         let none = bounds.max_depth.is_none()
             && bounds.max_bytes.is_none()
@@ -170,6 +184,8 @@ pub struct Bounds {
     pub per_key: Option<PerKey>,
     /// What says whose a job is, where tenants are bounded.
     pub tenants: Option<Template>,
+    /// What says whose a job is, where jobs are dropped: the one with the most loses one.
+    pub drops_by: Option<Template>,
 }
 
 impl Bounds {
@@ -184,7 +200,7 @@ impl Bounds {
 
     /// Whether it matters which jobs wait, not only how many.
     pub fn tells_apart(&self) -> bool {
-        self.per_key.is_some() || self.tenants.is_some()
+        self.per_key.is_some() || self.tenants.is_some() || self.drops_by.is_some()
     }
 }
 
@@ -344,6 +360,7 @@ fn only_tenants(by: Template) -> Bounds {
         max_wait: None,
         per_key: None,
         tenants: Some(by),
+        drops_by: None,
     }
 }
 

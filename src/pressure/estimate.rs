@@ -288,6 +288,11 @@ impl Estimate {
         before.saturating_sub(self.waiting(held))
     }
 
+    /// Stored since the question of the look that is on its way.
+    pub(super) fn since_asked(&self) -> u64 {
+        self.look.map_or(0, |look| look.since)
+    }
+
     /// What was known of other sidecars is not true any more: a look comes before anything is answered.
     pub(super) fn doubt_all(&mut self) {
         self.looked = None;

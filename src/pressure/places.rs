@@ -45,9 +45,7 @@ impl Places {
 
     /// Whether the ids of the jobs are wanted when they are settled.
     pub fn wants_ids(&self) -> bool {
-        self.wants
-            .iter()
-            .any(|(want, _)| !want.keys.is_empty() || !want.tenants.is_empty())
+        self.wants.iter().any(|(want, _)| want.bounds.tells_apart())
     }
 
     /// Settles them. `ids`: of the jobs that were stored, each with its queue, in the order in which they

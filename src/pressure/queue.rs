@@ -10,12 +10,14 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::Away;
+use super::ages::Ages;
 use super::bounds::{Bounds, PushRate, Strategy};
 use super::drain::Drain;
 use super::edge::Edges;
 use super::estimate::{Estimate, Held, NEAR, Want as Look};
 use super::hidden::Hidden;
 use super::keys::Keys;
+use super::recount::Recount;
 use super::share::Lease;
 use super::sizes::Sizes;
 use super::tenants::FullTenant;
@@ -49,6 +51,8 @@ pub(super) struct Queue {
     keys: Keys,
     /// The same by tenant.
     pub(super) tenants: Keys,
+    pub(super) ages: Ages,
+    pub(super) recount: Recount,
     edges: Edges,
     pub(super) hidden: Hidden,
     /// Jobs that are about to be dropped for others.
@@ -83,6 +87,8 @@ impl Queue {
             window: None,
             keys: Keys::default(),
             tenants: Keys::default(),
+            ages: Ages::default(),
+            recount: Recount::default(),
             edges: Edges::default(),
             hidden: Hidden::default(),
             dropping: 0,

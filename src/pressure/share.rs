@@ -58,7 +58,9 @@ pub enum Leased {
         /// *Granted*.
         granted: u64,
     },
-    /// The store did not answer.
+    /// The store did not answer this time: it is to be asked again.
+    Again,
+    /// It is gone, or has other numbers than before: from now on only what passes here is known.
     Lost,
 }
 
@@ -164,6 +166,7 @@ impl Part {
         let (jobs, granted) = match leased {
             Leased::Some { jobs, granted } => (jobs, granted),
             Leased::None { granted } => (0, granted),
+            Leased::Again => return true,
             Leased::Lost => {
                 self.view = None;
                 return true;
@@ -353,6 +356,7 @@ mod tests {
         assert!(part.view.is_none() && part.has(9, false));
         assert_eq!(part.take_ended(7), [(7, 5)]);
         let mut part = looked(100, 0);
+        assert!(part.leased(Leased::Again, 7) && !part.has(1, false));
         assert!(part.leased(Leased::Lost, 7) && part.view.is_none());
     }
 }

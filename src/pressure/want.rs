@@ -33,6 +33,8 @@ pub struct Want {
     pub keys: Vec<Arc<str>>,
     /// The tenant of each of them, where tenants are bounded.
     pub tenants: Vec<Arc<str>>,
+    /// Whose each of them is, and its priority, where jobs are dropped.
+    pub droppable: Vec<(Arc<str>, i64)>,
     /// The fastest that jobs of the queue may start under its own limits, a second.
     pub pace: Option<f64>,
 }

@@ -207,6 +207,7 @@ impl Sidecar {
             sizes: vec![job.raw().len() as u64],
             keys: Vec::new(),
             tenants: Vec::new(),
+            droppable: Vec::new(),
             pace,
         };
         tell_apart(job, &mut want, tenant);
@@ -334,8 +335,15 @@ fn tell_apart(job: Json<'_>, want: &mut Want, tenant: Option<&str>) {
             Rendered::Whole(key) => Arc::from(key.as_str()),
             Rendered::Missing(..) => Arc::from(DEFAULT_TENANT),
         });
+    let droppable = want.bounds.drops_by.as_ref().map(|by| {
+        let (Rendered::Whole(owner) | Rendered::Missing(_, owner)) = by.render(&view);
+        let options = job.get("options").and_then(|o| o.get("priority"));
+        let priority = options.or(job.get("priority")).and_then(|p| p.int());
+        (Arc::from(owner.as_str()), priority.unwrap_or(0))
+    });
     want.keys.extend(key);
     want.tenants.extend(owner);
+    want.droppable.extend(droppable);
 }
 
 /// The longest that an enqueue may wait by what its queues say.

@@ -15,7 +15,7 @@ use crate::duration;
 use crate::events::{Event, Value};
 use crate::json::Json;
 use crate::limit::Timestamp;
-use crate::pressure::{Edge, Level, Mark, Now, Untold};
+use crate::pressure::{Edge, Level, Mark, Now, Told, Untold};
 use crate::upstream::Reply;
 
 /// How long a look waits for enqueues that are on their way.
@@ -318,8 +318,15 @@ impl Proxy {
         let shared = sidecar.read_shared(queue).await;
         sidecar.pressure.asking(queue, stuck, scope);
         let told = self.depth_told(queue, scope).await;
+        let counted = match &told {
+            Told::Counts(counts) => Some(*counts),
+            _ => None,
+        };
         let now = sidecar.now();
         let untold = sidecar.pressure.looked(queue, told, shared, now);
+        if let Some(counts) = counted.filter(|_| sidecar.pressure.recounts(queue, now.at)) {
+            self.recount(queue, counts, scope).await;
+        }
         let first = |flag: &AtomicBool| !flag.swap(true, Ordering::Relaxed);
         match untold {
             Some(Untold::All) if first(&sidecar.stats.warned) => tracing::warn!(

@@ -1,7 +1,10 @@
 //! `drop_oldest` (backpressure text, 5.3): the new job is stored, and the oldest available one goes.
 //!
-//! A job is only ever dropped under a claim of ours: a held one under the claim it has, else the one
-//! that the next FETCH would get. So no job that a worker has, or that waits for a time, is touched.
+//! Where the backend's next job is the oldest, it is dropped under a claim of ours: a held one under the
+//! claim it has, else the one that the next FETCH would get. So no job that a worker has, or that waits for
+//! a time, is touched. With several tenants or priorities the oldest (of the heaviest tenant) is another one
+//! than the next. Nobody can claim a job by its id, so it is cancelled, once the backend has shown that it
+//! is available.
 
 use std::sync::Arc;
 
@@ -10,7 +13,12 @@ use tokio::time::Instant;
 use super::drop::End;
 use super::{DEPTH, Proxy};
 use crate::events::Value;
+use crate::hold::Held;
 use crate::json::{Json, quote};
+use crate::upstream::Call;
+
+/// How many jobs that turn out not to wait any more are passed over for one.
+const TRIES: usize = 8;
 
 /// A job to be dropped.
 struct Oldest {
@@ -24,10 +32,7 @@ impl Proxy {
     pub(super) async fn drop_oldest(&self, queues: Vec<(Arc<str>, u64)>, scope: u64) {
         for (queue, jobs) in queues {
             for _ in 0..jobs {
-                let gone = match self.drop_held(&queue).await {
-                    Some(gone) => Some(gone),
-                    None => self.drop_available(&queue, scope).await,
-                };
+                let gone = self.drop_one_of(&queue, scope).await;
                 let now = Instant::now();
                 self.sidecar.pressure.dropped(&queue, gone.is_some(), now);
                 match gone {
@@ -47,9 +52,51 @@ impl Proxy {
         }
     }
 
-    async fn drop_held(&self, queue: &str) -> Option<Oldest> {
+    async fn drop_one_of(&self, queue: &str, scope: u64) -> Option<Oldest> {
+        for _ in 0..TRIES {
+            let Some(id) = self.sidecar.pressure.oldest(queue) else {
+                break;
+            };
+            if let Some(held) = self.sidecar.hold.doom_waiting(&id) {
+                return Some(self.end_held(queue, &held).await);
+            }
+            if let Some(gone) = self.cancel_available(queue, &id, scope).await {
+                return Some(gone);
+            }
+        }
+        match self.sidecar.hold.doom_oldest(queue) {
+            Some(held) => Some(self.end_held(queue, &held).await),
+            None => self.drop_available(queue, scope).await,
+        }
+    }
+
+    /// Cancels a job that waits in the backend's queue.
+    async fn cancel_available(&self, queue: &str, id: &str, scope: u64) -> Option<Oldest> {
+        let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(id));
+        let look = super::get(self, scope, target.clone());
+        let reply = super::call(self, "get_job", look).await.ok()?;
+        let whole = Json::parse(&reply.body, DEPTH).ok()?;
+        let job = whole.get_exact("job").unwrap_or(whole);
+        let is = |name: &str, wanted: &str| {
+            let text = job.get_exact(name).and_then(|value| value.text());
+            text.is_some_and(|text| text == wanted)
+        };
+        if !reply.status.is_success() || !is("state", "available") || !is("queue", queue) {
+            return None;
+        }
+        let cancel = Call {
+            method: http::Method::DELETE,
+            ..super::get(self, scope, target)
+        };
+        let reply = super::call(self, "drop", cancel).await.ok()?;
+        reply.status.is_success().then(|| Oldest {
+            id: Arc::from(id),
+            kind: kind_of(job.raw()),
+        })
+    }
+
+    async fn end_held(&self, queue: &str, held: &Held) -> Oldest {
         let sidecar = &self.sidecar;
-        let held = sidecar.hold.doom_oldest(queue)?;
         let (job, generation) = (&held.claimed.job, held.claimed.generation);
         let nack = final_nack(queue, job, &held.claimed.claim_id);
         let end = self.end_claimed(held.claimed.scope, job, nack).await;
@@ -60,10 +107,10 @@ impl Proxy {
             sidecar.end(job, Some(generation)).await;
             sidecar.hold.ended(job, generation);
         }
-        Some(Oldest {
+        Oldest {
             id: job.clone(),
             kind: kind_of(&held.body),
-        })
+        }
     }
 
     async fn drop_available(&self, queue: &str, scope: u64) -> Option<Oldest> {

@@ -2,8 +2,7 @@
 //! does, and hold at every sidecar that shares it: the bounds of queues and of tenants.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use http::StatusCode;
 
@@ -22,8 +21,10 @@ impl Sidecar {
     /// Goes by the settings that the store knows, if others than before. Cheap when they are the same.
     pub(super) fn follow_settings(&self) {
         let all = self.store.overrides();
+        // Held to the end, so that nobody who read before puts older ones in the place of these.
+        let mut followed = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         let edition = all.settings_edition();
-        if self.settings.swap(edition, Ordering::AcqRel) == edition {
+        if std::mem::replace(&mut *followed, edition) == edition {
             return;
         }
         let queues: HashMap<Arc<str>, Given> = (all.settings(BOUNDS).into_iter())

@@ -111,7 +111,10 @@ impl Proxy {
             let _task = self.sidecar.tasks.spawn(async move {
                 let period = sidecar.period();
                 let leased = sidecar.lease(&queue, lease, period).await;
-                let leased = leased.unwrap_or(Leased::Lost);
+                let leased = leased.unwrap_or(match sidecar.store.is_lost() {
+                    true => Leased::Lost,
+                    false => Leased::Again,
+                });
                 sidecar
                     .pressure
                     .leased(&queue, leased, period, sidecar.now());
@@ -193,6 +196,14 @@ impl Sidecar {
         if !bounded || !self.shares.on.load(Ordering::Acquire) {
             return None;
         }
+        match self.read_numbers(queue).await {
+            // One call that fails is no store that is lost.
+            None if !self.store.is_lost() => self.read_numbers(queue).await,
+            read => read,
+        }
+    }
+
+    async fn read_numbers(&self, queue: &str) -> Option<Shared> {
         let period = self.period();
         let ended = self.pressure.take_ended_of(queue, period);
         self.tell_ended_of(queue, ended, period).await;

@@ -64,7 +64,9 @@ impl Sidecar {
         let counts = counts(whole)?;
         let told = counts.available + counts.scheduled + counts.retryable;
         let lies = told == 0 && self.stats.lie.load(Ordering::Relaxed);
-        let ours = lies.then(|| self.tell_level(queue)).flatten();
+        let ours = (lies || self.pressure.is_short(queue))
+            .then(|| self.tell_level(queue))
+            .flatten();
         let depth = ours.map_or(told + self.pressure.untold(queue), |level| level.depth);
         let mut members = vec![("queue", quote(queue)), ("depth", depth.to_string())];
         if let Some(bound) = bounds.max_depth {
@@ -134,6 +136,46 @@ impl Proxy {
             );
         }
         Told::Lie
+    }
+
+    /// Asks the backend's list of jobs how many of a queue wait, where its statistics leave out much of what
+    /// should be there.
+    pub(super) async fn recount(&self, queue: &str, counts: Counts, scope: u64) {
+        let later = counts.scheduled + counts.retryable;
+        let listed = self.listed(queue, scope).await.map(|listed| listed + later);
+        let told = counts.available + later;
+        let now = tokio::time::Instant::now();
+        if self.sidecar.pressure.recounted(queue, listed, told, now) {
+            tracing::warn!(
+                queue,
+                counted = told,
+                listed,
+                "the backend's statistics leave out jobs that its list of jobs has: the depth of this queue is \
+                 what passes through here, and the list once in 30 s"
+            );
+        }
+    }
+
+    /// How many jobs of a queue are available, by the list of jobs.
+    async fn listed(&self, queue: &str, scope: u64) -> Option<u64> {
+        let name = crate::ojs::encoded(queue);
+        let target = format!("/ojs/v1/admin/jobs?queue={name}&state=available&per_page=1");
+        let reply = self.asked(target, scope).await.ok()?;
+        let whole = Json::parse(&reply.body, DEPTH).ok()?;
+        let mut lists = ["items", "jobs"].into_iter();
+        let items = lists.find_map(|name| whole.get_exact(name))?;
+        // Where it does not know these filters it counts something else.
+        let is = |job: Json<'_>, name: &str, wanted: &str| {
+            let text = job.get_exact(name).and_then(|value| value.text());
+            text.is_some_and(|text| text == wanted)
+        };
+        let mut shown = items.items().peekable();
+        shown.peek()?;
+        if !shown.all(|job| is(job, "queue", queue) && is(job, "state", "available")) {
+            return None;
+        }
+        let pages = whole.get_exact("pagination").unwrap_or(whole);
+        u64::try_from(pages.get_exact("total")?.int()?).ok()
     }
 
     /// The last job in the reply to an enqueue, if it waits in this queue and no worker ever had it.

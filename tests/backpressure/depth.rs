@@ -1,17 +1,18 @@
 //! Depth that is right: what counts, and what comes and goes behind our back.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::Method;
 use ojs_throttle::backend::Lax;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::client::id;
-use crate::rig::{directly, full, job, number, simulated, told, waiting};
+use crate::client::{Client, id};
+use crate::rig::{Told, directly, full, job, number, simulated, told, waiting};
+use crate::sidecar::Sidecar;
 
 const FILE: &str = "[[queue]]\nname = \"q\"\nmax_depth = 3\n";
 
@@ -292,4 +293,81 @@ async fn exact_for_any_number_of_producers() {
     let stored: u64 = producers.join_all().await.into_iter().sum();
     assert_eq!((stored, waiting(&pair.behind.backend, "q").await), (50, 50));
     pair.stop().await;
+}
+
+/// A backend that holds `there` jobs of `q`, whose statistics see `seen` of them at most.
+async fn shortsighted(seen: usize, there: &Arc<AtomicUsize>) -> (Told, Sidecar, Client) {
+    let held = Arc::clone(there);
+    let answers = move |method: &Method, path: &str| {
+        let there = held.load(Ordering::SeqCst);
+        match (method, path) {
+            (&Method::POST, "/ojs/v1/jobs") => {
+                let nth = held.fetch_add(1, Ordering::SeqCst);
+                let id = format!("00000000-0000-7000-8000-{nth:012}");
+                (
+                    201,
+                    json!({"job": {"id": id, "queue": "q", "state": "available"}}).to_string(),
+                )
+            }
+            (_, "/ojs/v1/admin/queues/q") => {
+                let counts = json!({"available": there.min(seen), "active": 0});
+                (200, json!({"name": "q", "counts": counts}).to_string())
+            }
+            (_, "/ojs/v1/admin/jobs") => {
+                let one = json!({"id": "1", "queue": "q", "state": "available"});
+                let items: Vec<Value> = (there > 0).then_some(one).into_iter().collect();
+                (
+                    200,
+                    json!({"items": items, "pagination": {"total": there}}).to_string(),
+                )
+            }
+            _ => (404, "404 page not found".to_owned()),
+        }
+    };
+    told(
+        "[[queue]]\nname = \"q\"\nmax_depth = 60\n",
+        Duration::ZERO,
+        answers,
+    )
+    .await
+}
+
+/// Statistics that leave jobs out (one page of an index, say) are found out by the list of jobs.
+#[tokio::test(start_paused = true)]
+async fn statistics_that_count_too_few_are_found_out() {
+    let there = Arc::new(AtomicUsize::new(0));
+    let (backend, sidecar, client) = shortsighted(20, &there).await;
+    let mut stored = 0;
+    for _ in 0..400 {
+        stored += usize::from(client.offer("q").await.status == 201);
+        sleep(Duration::from_millis(150)).await;
+    }
+    assert_eq!((stored, there.load(Ordering::SeqCst)), (60, 60));
+    let lists = backend.asked(Method::GET, "/admin/jobs");
+    assert!((1..=4).contains(&lists), "asked {lists} times in a minute");
+    // What leaves unseen is found out with the next list, and filled.
+    there.fetch_sub(15, Ordering::SeqCst);
+    for _ in 0..400 {
+        client.offer("q").await;
+        sleep(Duration::from_millis(150)).await;
+    }
+    assert_eq!(there.load(Ordering::SeqCst), 60);
+    sidecar.stop().await;
+}
+
+/// Jobs that leave behind our back look alike at first, and the list tells them apart.
+#[tokio::test(start_paused = true)]
+async fn statistics_that_are_right_are_believed() {
+    let there = Arc::new(AtomicUsize::new(0));
+    let (backend, sidecar, client) = shortsighted(usize::MAX, &there).await;
+    for _ in 0..20 {
+        client.fill("q", 20).await;
+        there.fetch_sub(20, Ordering::SeqCst);
+        sleep(Duration::from_secs(6)).await;
+    }
+    let lists = backend.asked(Method::GET, "/admin/jobs");
+    assert!(lists <= 4, "asked {lists} times in two minutes");
+    client.fill("q", 60).await;
+    full(&client.offer("q").await, "q", 60);
+    sidecar.stop().await;
 }

@@ -97,6 +97,7 @@ impl World {
             sizes: vec![1; jobs as usize],
             keys: Vec::new(),
             tenants: Vec::new(),
+            droppable: Vec::new(),
             pace: None,
         }];
         match node.pressure.ask(&mut wants, now) {

@@ -214,3 +214,24 @@ async fn what_is_set_is_kept_in_the_store() {
     assert_eq!(other.offer("q").await.status, 201);
     assert_eq!(other.get(&config("q")).await.status, 404);
 }
+
+/// Changes that come at the same time do not undo each other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_are_set_at_once() {
+    let net = Net::Tcp;
+    let more = "threads = 2\n";
+    let pair = crate::pair::Pair::start(net.clone(), Lax::spec(), 7, more).await;
+    let client = crate::client::Client::new(&net, pair.sidecar.addr);
+    let mut all = tokio::task::JoinSet::new();
+    for nth in 0..60 {
+        let client = client.clone();
+        all.spawn(async move {
+            let queue = format!("q{nth}");
+            client.bound(&queue, json!({"max_depth": 1})).await;
+            assert_eq!(client.offer(&queue).await.status, 201);
+            full(&client.offer(&queue).await, &queue, 1);
+        });
+    }
+    all.join_all().await;
+    pair.stop().await;
+}

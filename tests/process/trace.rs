@@ -180,6 +180,10 @@ impl Ledger {
             let asked = Instant::now();
             let jobs = conn.ask("POST", "/ojs/v1/workers/fetch", &fetch).jobs();
             let got = Instant::now();
+            if jobs.is_empty() {
+                // As workers do, but sooner: nothing may start for longer than a FETCH waits.
+                std::thread::sleep(Duration::from_millis(10));
+            }
             for job in jobs {
                 std::thread::sleep(Duration::from_millis(2));
                 let ended = Instant::now();

@@ -41,6 +41,10 @@ impl Queue {
             let mut ids = ids.clone();
             keys.iter().for_each(|key| known.stored(key, ids.next()));
         }
+        for ((owner, priority), id) in want.droppable.iter().zip(ids) {
+            self.ages.stored(owner, *priority, id);
+        }
+        self.recount.came(want.jobs);
         self.estimate.stored(want.jobs, mark);
         self.bytes_in_flight = self.bytes_in_flight.saturating_sub(want.bytes());
         if want.bounds.max_bytes.is_some() || want.bounds.max_age.is_some() {
@@ -78,6 +82,7 @@ impl Queue {
         match gone {
             true => {
                 self.estimate.left(1, mark);
+                self.recount.left(1);
             }
             false => self.undroppable = Some(now),
         }
@@ -86,10 +91,17 @@ impl Queue {
     /// Jobs were given to a worker in answer to what was sent at `sent`. `out`: they wait no longer;
     /// else they are held.
     pub(in crate::pressure) fn left(&mut self, jobs: u64, sent: Mark, out: bool, now: Instant) {
+        self.recount.left(jobs);
         let counted = self.estimate.left(jobs, sent);
         if out {
             self.drain.note(counted, now);
         }
+    }
+
+    /// A job waits again.
+    pub(in crate::pressure) fn came(&mut self, mark: Mark) {
+        self.recount.came(1);
+        self.estimate.came(1, mark);
     }
 
     /// A job was stored that waits for `due`.
@@ -114,6 +126,7 @@ impl Queue {
     pub(in crate::pressure) fn gone(&mut self, id: &str) {
         self.keys.left(id);
         self.tenants.left(id);
+        self.ages.left(id);
     }
 
     /// The backend told its numbers.
@@ -126,6 +139,13 @@ impl Queue {
         (now, mark): (Instant, Mark),
     ) {
         self.later = counts.scheduled + counts.retryable + hidden;
+        let total = counts.available + self.later;
+        let since = self.estimate.since_asked();
+        let more = self.recount.told(total, since).saturating_sub(total);
+        let counts = Counts {
+            available: counts.available + more,
+            ..counts
+        };
         let gone = self
             .estimate
             .told(counts, hidden, held, shared, (now, mark));
@@ -133,6 +153,7 @@ impl Queue {
         let most = self.estimate.depth(held);
         self.keys.at_most(most);
         self.tenants.at_most(most);
+        self.ages.at_most(most);
         if self.estimate.waiting(held) == 0 {
             // An empty queue gives up no more than comes in: that is not how fast it could be.
             self.drain = Drain::default();
