@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use crate::store::guard::{Declared, OnStoreError};
+pub use crate::store::reserved::Policies;
 
 use crate::policy::PolicySet;
 use crate::pressure::FileBounds;
@@ -195,6 +196,8 @@ pub struct StoreSettings {
     pub on_store_error: OnStoreError,
     /// The same for single policies.
     pub by_policy: Declared,
+    /// The policies whose start times are reserved ahead (`sync = "reserved"`).
+    pub reserved: Policies,
     /// The PEM file of the roots to trust in place of the system's.
     pub ca_file: Option<PathBuf>,
 }
@@ -221,6 +224,7 @@ impl Default for StoreSettings {
             timeout: STORE_TIMEOUT,
             on_store_error: OnStoreError::default(),
             by_policy: Declared::new(),
+            reserved: Policies::new(),
             ca_file: None,
         }
     }

@@ -9,6 +9,7 @@ mod block;
 mod calendar;
 mod pace;
 mod packed;
+mod reserve;
 mod ring;
 mod shut;
 mod state;
@@ -17,6 +18,7 @@ mod windows;
 
 pub use calendar::{Edges, Unit, UnknownZone, Zone};
 pub use pace::Pace;
+pub use reserve::{Reserved, Turn};
 pub use shut::Shut;
 pub use state::{KeyState, Undo};
 pub use window::Window;

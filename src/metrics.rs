@@ -45,6 +45,8 @@ struct Inner {
     capacity: Gauge,
     store_up: Gauge,
     siblings: Gauge,
+    turns: Counter,
+    turns_unused: Counter,
     slots: Gauge,
     fetch_wait: Histogram,
     claimed: Counter,
@@ -266,6 +268,14 @@ const DESCRIPTIONS: &[(&str, &str)] = &[
         "Other sidecars that share the store and live.",
     ),
     (
+        "ojs_throttle_reserved_turns_total",
+        "Start times that the store granted ahead (sync = \"reserved\").",
+    ),
+    (
+        "ojs_throttle_reserved_turns_unused_total",
+        "Those of them that passed unused.",
+    ),
+    (
         "ojs_throttle_upstream_nonsense_total",
         "FETCH replies that could not be read and were passed on.",
     ),
@@ -344,6 +354,12 @@ impl Metrics {
             held_bytes: gauge(&recorder, "ojs_throttle_held_bytes", vec![]),
             store_up: gauge(&recorder, "ojs_throttle_store_up", vec![]),
             siblings: gauge(&recorder, "ojs_throttle_siblings", vec![]),
+            turns: counter(&recorder, "ojs_throttle_reserved_turns_total", vec![]),
+            turns_unused: counter(
+                &recorder,
+                "ojs_throttle_reserved_turns_unused_total",
+                vec![],
+            ),
             capacity: gauge(&recorder, "ojs_throttle_hold_capacity", vec![]),
             slots: gauge(&recorder, "ojs_throttle_slots", vec![]),
             fetch_wait: histogram(&recorder, "ojs_throttle_fetch_wait_seconds", vec![]),
@@ -589,6 +605,12 @@ impl Metrics {
     pub fn store(&self, is_lost: bool, siblings: usize) {
         self.0.store_up.set(f64::from(u8::from(!is_lost)));
         self.0.siblings.set(siblings as f64);
+    }
+
+    /// How many start times were granted ahead since the start, and how many of them nobody used.
+    pub fn turns(&self, granted: u64, unused: u64) {
+        self.0.turns.absolute(granted);
+        self.0.turns_unused.absolute(unused);
     }
 
     /// How many limits are set over HTTP.

@@ -337,6 +337,8 @@ impl Sidecar {
         );
         self.metrics
             .store(self.store.is_lost(), self.store.siblings());
+        let (granted, unused) = self.store.turns();
+        self.metrics.turns(granted, unused);
         self.metrics.overrides(self.store.overrides().len());
         self.measure_pressure();
     }

@@ -128,6 +128,7 @@ impl Running {
             &storage::name(env.seed),
         );
         sidecar.store().declare(settings.store.by_policy.clone());
+        sidecar.store().reserve_for(settings.store.reserved.clone());
         let reload = Reload::new(settings.clone(), Arc::clone(&sidecar), env.reset);
         Ok(Running {
             settings,

@@ -27,6 +27,7 @@ mod overrides;
 pub mod postgres;
 mod record;
 pub mod redis;
+pub mod reserved;
 mod sql;
 pub mod sqlite;
 
@@ -43,7 +44,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use crate::limit::{Key, Limited, OnLimit, Refusal, Space, Timestamp};
+use crate::limit::{Key, Limited, OnLimit, Refusal, Reserved, Space, Timestamp};
 
 /// The answer of a store operation, some time. A store that knows it at once makes no allocation for it.
 pub struct Answer<'a, T>(When<'a, T>);
@@ -330,6 +331,19 @@ pub enum StoreError {
     Wiped,
 }
 
+/// Starts of one key that are wanted ahead of their time.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish<'a> {
+    /// The key, with the limits under which they are granted; its windows are sliding ones.
+    pub limited: &'a Limited,
+    /// At most so many.
+    pub want: usize,
+    /// None later than so many microseconds from now.
+    pub ahead: u64,
+    /// The times of starts that were granted under these limits and not used.
+    pub unused: &'a [Timestamp],
+}
+
 /// The contract that every store keeps.
 pub trait Store: std::fmt::Debug + Send + Sync {
     /// The store's clock.
@@ -339,6 +353,27 @@ pub trait Store: std::fmt::Debug + Send + Sync {
     /// without a row gets one (held, due at `until`); a row of an older claim of the same job is
     /// replaced and its slots end. Verdicts are in the order of `asks`.
     fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>>;
+
+    /// Grants starts of a key ahead of their time, as [`KeyState::reserve`](crate::limit::KeyState::reserve)
+    /// does, after what was not used of earlier ones was given back. They have no rows and no slots. If
+    /// nobody hears of the answer they pass unused; what was given back must not be given back again.
+    fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved>;
+
+    /// How far [`Store::now`] may be from the clock that decides, in microseconds.
+    fn doubt(&self) -> u64 {
+        0
+    }
+
+    /// How many start times were granted ahead to this sidecar, and how many of them passed unused.
+    fn turns(&self) -> (u64, u64) {
+        (0, 0)
+    }
+
+    /// The policies whose limits are reserved ahead, by their names, in place of earlier ones
+    /// ([`reserved::ReservedStore`]).
+    fn reserve_for(&self, policies: reserved::Policies) {
+        let _each_start_is_asked_for = policies;
+    }
 
     /// A hand-out takes so many microseconds from here on: a start counts so much later than it is granted,
     /// and spacing grants it so much sooner. Where the way back takes longer than [`EARLY`], starts would be

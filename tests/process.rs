@@ -65,6 +65,9 @@ mod postgres_fleet;
 #[path = "process/sqlite_fleet.rs"]
 mod sqlite_fleet;
 
+#[path = "process/store_calls.rs"]
+mod store_calls;
+
 #[path = "process/ledger.rs"]
 mod ledger;
 

@@ -181,6 +181,7 @@ const CAN_CHANGE: &[(&str, Same)] = &[
     ("policy.on_store_error", |a, b| {
         a.store.by_policy == b.store.by_policy
     }),
+    ("policy.sync", |a, b| a.store.reserved == b.store.reserved),
     ("tenant", |a, b| a.bounds.tenants() == b.bounds.tenants()),
     ("job_policies.accept", |a, b| {
         a.policies.accept() == b.policies.accept()

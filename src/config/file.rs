@@ -103,6 +103,7 @@ fn sections<'r>(
     let read = limits::policies(reading, &mut root);
     let store = StoreSettings {
         by_policy: read.on_store_error,
+        reserved: read.reserved,
         ..store
     };
     root.finish();
@@ -378,6 +379,7 @@ fn store(root: &mut Table<'_>) -> StoreSettings {
             &OnStoreError::words(),
         ),
         by_policy: default.by_policy,
+        reserved: default.reserved,
         ca_file: readable(&mut table, "ca_file"),
     };
     table.finish();

@@ -14,6 +14,7 @@ use crate::policy::numbers::{self, Window, Wrong};
 use crate::policy::{Accept, KeyMissing, Match, Pattern, Policy, PolicySet, QueueLimits, Template};
 use crate::pressure::FileBounds;
 use crate::store::guard::{Declared, OnStoreError};
+use crate::store::reserved;
 
 /// A policy with the places that messages point at.
 struct Written {
@@ -21,6 +22,7 @@ struct Written {
     name: Range<usize>,
     key: Range<usize>,
     on_store_error: Option<OnStoreError>,
+    reserved: bool,
 }
 
 /// What is read here.
@@ -28,6 +30,8 @@ pub(super) struct Read {
     pub(super) policies: PolicySet,
     pub(super) bounds: FileBounds,
     pub(super) on_store_error: Declared,
+    /// The policies with `sync = "reserved"`.
+    pub(super) reserved: reserved::Policies,
 }
 
 /// Reads and compiles all three.
@@ -43,8 +47,10 @@ pub(super) fn policies(reading: &Reading<'_>, root: &mut Table<'_>) -> Read {
         let mode = one.on_store_error?;
         Some((Arc::clone(&one.policy.name), mode))
     });
+    let reserved = written.iter().filter(|one| one.reserved);
     Read {
         on_store_error: declared.collect(),
+        reserved: reserved.map(|one| one.policy.name.clone()).collect(),
         policies: PolicySet::new(policies, queues, accept(root)),
         bounds,
     }
@@ -86,6 +92,7 @@ fn policy(mut table: Table<'_>) -> Option<Written> {
         None,
         &OnStoreError::words().map(|(word, mode)| (word, Some(mode))),
     );
+    let reserved = is_reserved(&mut table, limits.as_ref(), on_limit);
     let feedback = feedback::feedback(&mut table);
     let header = table.span.clone();
     table.finish();
@@ -109,7 +116,25 @@ fn policy(mut table: Table<'_>) -> Option<Written> {
         name: span,
         key: key_span,
         on_store_error,
+        reserved,
     })
+}
+
+/// Whether start times are reserved ahead in the store, and whether these limits can be.
+fn is_reserved(table: &mut Table<'_>, limits: Option<&Limits>, on_limit: OnLimit) -> bool {
+    let span = table.get("sync").map(|found| found.span);
+    let reserved = table.word("sync", false, &[("strict", false), ("reserved", true)]);
+    let (Some(span), Some(limits), true) = (span, limits, reserved) else {
+        return reserved;
+    };
+    if let Some(why) = reserved::objection(limits, on_limit) {
+        table.error(&span, "`policy.sync` cannot be \"reserved\" here", why);
+    } else if !reserved::is_hot(limits) {
+        let hint = "below 32 a second there are no calls to save; leave it out";
+        let title = "nothing is reserved of a limit as slow as this; each start is asked for";
+        table.warn(&span, title, hint);
+    }
+    reserved
 }
 
 fn policy_name(table: &mut Table<'_>) -> Option<Text> {

@@ -167,6 +167,11 @@ impl KeyState {
         }
     }
 
+    /// A start that was counted at `at` did not happen, however old it is.
+    pub(super) fn uncount(&mut self, rate: &Rate, at: Timestamp) {
+        self.windows.release(rate, at);
+    }
+
     /// A slot ends.
     pub fn end(&mut self) {
         self.active = self.active.saturating_sub(1);

@@ -200,6 +200,13 @@ impl Windows {
         }
     }
 
+    /// Uncounts a start at `at` in the sliding window of `rate`, the newest or not.
+    pub(super) fn release(&mut self, rate: &Rate, at: Timestamp) {
+        if let Some(Counted::Sliding(window)) = self.get_mut(rate) {
+            window.remove(at);
+        }
+    }
+
     /// The memory taken besides this itself, in bytes.
     pub(super) fn heap(&self) -> usize {
         let list = match self {

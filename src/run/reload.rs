@@ -137,6 +137,8 @@ impl Reload {
         // Nothing can fail from here on.
         let declared = settings.store.by_policy.clone();
         self.0.sidecar.store().declare(declared);
+        let reserved = settings.store.reserved.clone();
+        self.0.sidecar.store().reserve_for(reserved);
         let last = self.0.sidecar.publish(next, Arc::clone(&settings.policies));
         running.retired.push(last);
         running.settings = Arc::new(settings);

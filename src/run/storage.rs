@@ -8,6 +8,7 @@ use crate::config::{StoreSettings, StoreUrl};
 use crate::store::guard::Guard;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::{self, RedisStore};
+use crate::store::reserved::ReservedStore;
 use crate::store::{Clock, Store, StoreError, postgres, sqlite};
 
 /// The name of the sidecar with this seed: the worker id of its claims, and whose rows are its own.
@@ -73,5 +74,6 @@ pub async fn open_store(
         Err(error @ StoreError::Unusable(_)) => return Err(error).context("store.url"),
         Err(error) => tracing::warn!(%error, "the store is not there yet"),
     }
-    Ok(Arc::new(Guard::new(store, settings.on_store_error)))
+    let guarded = Guard::new(store, settings.on_store_error);
+    Ok(Arc::new(ReservedStore::new(Arc::new(guarded))))
 }

@@ -78,6 +78,17 @@ impl ServerClock {
         Timestamp(own.saturating_add_signed(self.ahead.load(Ordering::Relaxed)))
     }
 
+    /// How far [`ServerClock::now`] may be from the server's, in microseconds: half the round trip of the
+    /// answer that it is from. `u64::MAX`: there was none yet.
+    pub(super) fn doubt(&self) -> u64 {
+        if self.given.is_some() {
+            return 0;
+        }
+        let sure = self.sure.lock().unwrap_or_else(PoisonError::into_inner);
+        let trip = sure.map(|(trip, _)| u64::try_from(trip.as_micros()).unwrap_or(u64::MAX));
+        trip.map_or(u64::MAX, |trip| trip.div_ceil(2))
+    }
+
     /// The server said `now` in an answer to something sent at `sent`: in between, as far as we know in
     /// the middle. The quickest of the last answers says it best.
     pub(super) fn told(&self, now: Timestamp, sent: Instant) {

@@ -1,6 +1,7 @@
 //! A store that fails on purpose, for tests: any other store with delays and errors put in.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,9 +10,9 @@ use rand::{Rng, SeedableRng};
 
 use super::{
     Answer, Change, Claimed, Ended, Gen, Number, Overrides, Place, Room, Row, Step, Store,
-    StoreError, Usage, Verdict, Wake,
+    StoreError, Usage, Verdict, Wake, Wish,
 };
-use crate::limit::{Key, Limited, Limits, Space, Timestamp};
+use crate::limit::{Key, Limited, Limits, Reserved, Space, Timestamp};
 
 /// What goes wrong with one operation. The default is nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -65,6 +66,7 @@ impl Fault {
 pub struct Faulty {
     inner: Arc<dyn Store>,
     plan: Mutex<Plan>,
+    calls: AtomicUsize,
 }
 
 struct Plan {
@@ -95,7 +97,13 @@ impl Faulty {
                 standing: None,
                 random: None,
             }),
+            calls: AtomicUsize::new(0),
         }
+    }
+
+    /// How many operations the store was asked for.
+    pub fn calls(&self) -> usize {
+        self.calls.load(Ordering::Relaxed)
     }
 
     /// Puts faults at the end of the script: one for each of the next operations.
@@ -142,6 +150,7 @@ impl Faulty {
         &'a self,
         operation: impl FnOnce() -> Answer<'a, T> + Send + 'a,
     ) -> Answer<'a, T> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
         let fault = self.next();
         Answer::later(async move {
             pause(fault.delay).await;
@@ -168,6 +177,14 @@ impl Store for Faulty {
 
     fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
         self.run(move || self.inner.take(asks, want))
+    }
+
+    fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved> {
+        self.run(move || self.inner.reserve(wish))
+    }
+
+    fn doubt(&self) -> u64 {
+        self.inner.doubt()
     }
 
     fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>> {

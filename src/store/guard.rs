@@ -18,10 +18,11 @@ use tokio::sync::Notify;
 use super::memory::MemoryStore;
 use super::{
     Answer, Change, Claimed, Clock, Ended, Gen, Known, Number, Overrides, Place, Room, Row, Step,
-    Store, StoreError, Usage, Verdict, Wake,
+    Store, StoreError, Usage, Verdict, Wake, Wish,
 };
 use crate::limit::{
-    Key, Limited, Limits, OnLimit, Rate, Refusal, Space, Strategy, Throttle, Timestamp, WindowKind,
+    Key, Limited, Limits, OnLimit, Rate, Refusal, Reserved, Space, Strategy, Throttle, Timestamp,
+    WindowKind,
 };
 
 /// So many failures in a row are a loss.
@@ -513,6 +514,24 @@ impl Store for Guard {
 
     fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
         Answer::later(self.take_guarded(asks, want))
+    }
+
+    /// What is granted by a store that may have forgotten something could be too much, and while it is lost
+    /// nothing is granted ahead.
+    fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved> {
+        Answer::later(async move {
+            let there = async {
+                if self.state().suspect {
+                    self.recover().await?;
+                }
+                self.inner.reserve(wish).await
+            };
+            self.ask(there, async |lost| lost.closed()).await
+        })
+    }
+
+    fn doubt(&self) -> u64 {
+        self.inner.doubt()
     }
 
     fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>> {

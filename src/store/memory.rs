@@ -7,19 +7,19 @@ mod books;
 mod keys;
 mod slab;
 
-pub(super) use self::books::{look_again, worse};
+pub(super) use self::books::{Books, look_again, worse};
+
 pub(super) use self::keys::{SameKey, is_same, same};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use self::books::Books;
 use super::clock::Clock;
 use super::fleet::Numbers;
 use super::{
     Answer, Change, Claimed, Ended, Gen, Number, Overrides, Place, Room, Row, Step, Store, Usage,
-    Verdict,
+    Verdict, Wish,
 };
-use crate::limit::{Key, Limited, Limits, Space, Timestamp};
+use crate::limit::{Key, Limited, Limits, Reserved, Space, Timestamp};
 
 /// Keeps usage in memory.
 #[derive(Debug)]
@@ -77,6 +77,11 @@ impl Store for MemoryStore {
     fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
         let (mut books, now) = self.open();
         Answer::now(books.take(asks, want, now))
+    }
+
+    fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved> {
+        let (mut books, now) = self.open();
+        Answer::now(books.reserve(&wish, now))
     }
 
     fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>> {

@@ -21,9 +21,9 @@ use tokio::time::Instant;
 use super::clock::ServerClock;
 use super::{
     Answer, Change, Claimed, Clock, Ended, Gen, Number, Overrides, Place, Room, Row, Step, Store,
-    StoreError, Usage, Verdict, Wake, record,
+    StoreError, Usage, Verdict, Wake, Wish, record,
 };
-use crate::limit::{Key, KeyState, Limited, Limits, Space, Timestamp, lead_of};
+use crate::limit::{Key, KeyState, Limited, Limits, Reserved, Space, Timestamp, lead_of};
 use link::{Failed, Link};
 
 pub use inspect::{Inspection, Kept};
@@ -81,6 +81,7 @@ struct Scripts {
     look: Script,
     number: Script,
     join: Script,
+    reserve: Script,
 }
 
 /// A script, and the name under which the server keeps it once it was loaded.
@@ -105,12 +106,13 @@ impl Scripts {
             look: script(include_str!("redis/look.lua")),
             number: script(include_str!("redis/number.lua")),
             join: script(include_str!("redis/join.lua")),
+            reserve: script(include_str!("redis/reserve.lua")),
         }
     }
 }
 
 impl Scripts {
-    fn all(&self) -> [&Script; 8] {
+    fn all(&self) -> [&Script; 9] {
         [
             &self.take,
             &self.back,
@@ -120,6 +122,7 @@ impl Scripts {
             &self.look,
             &self.number,
             &self.join,
+            &self.reserve,
         ]
     }
 }
@@ -385,6 +388,19 @@ impl RedisStore {
     async fn hold_again(&self, claimed: &Claimed) -> Result<(), StoreError> {
         self.take_all(&[claimed], 0).await?;
         Ok(())
+    }
+
+    async fn reserve_turns(&self, wish: &Wish<'_>) -> Result<Reserved, StoreError> {
+        let write = |to: &mut Cmd| {
+            to.arg(wish.want.min(1 << 10)).arg(wire::time(wish.ahead));
+            wire::write_limits(to, std::slice::from_ref(wish.limited), self.now());
+            to.arg(wish.unused.len());
+            for at in wish.unused {
+                to.arg(wire::time(at.0));
+            }
+        };
+        let told = self.run(&self.scripts.reserve, write).await?;
+        wire::reserved(&told).ok_or_else(|| self.strange(&told))
     }
 
     async fn overdue(&self, max: usize) -> Result<Vec<Row>, StoreError> {
@@ -664,6 +680,14 @@ impl Store for RedisStore {
 
     fn overrides(&self) -> &Overrides {
         &self.overrides
+    }
+
+    fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved> {
+        Answer::later(async move { self.reserve_turns(&wish).await })
+    }
+
+    fn doubt(&self) -> u64 {
+        self.clock.doubt()
     }
 
     fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>> {

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use super::{
     Change, Claimed, Ended, Gen, Number, Place, Row, Step, StoreError, Verdict, fleet, record,
 };
-use crate::limit::{KeyState, Space, Timestamp};
+use crate::limit::{KeyState, Limited, Reserved, Space, Timestamp};
 
 pub(super) use flat::{Flat, Kept, lane, number, unsigned};
 pub(super) use front::Post;
@@ -57,6 +57,12 @@ pub(super) enum Op {
         /// Nobody waits for it after this.
         not_after: Timestamp,
     },
+    Reserve {
+        limited: Limited,
+        want: usize,
+        ahead: u64,
+        unused: Vec<Timestamp>,
+    },
     Claimed(Vec<(Arc<str>, Gen)>),
     Back(Arc<str>, Gen),
     End(Arc<str>, Option<Gen>),
@@ -89,6 +95,7 @@ pub(super) enum Op {
 #[derive(Debug)]
 pub(super) enum Reply {
     Verdicts(Vec<Verdict>),
+    Reserved(Reserved),
     Rows(Vec<Row>),
     Done(bool),
     Ended(Option<Ended>),
@@ -115,6 +122,9 @@ impl Op {
         need.writes |= !matches!(self, Op::Row(_) | Op::States(_) | Op::Offered { .. });
         match self {
             Op::Take { asks, .. } => asks.iter().for_each(|ask| need.claimed(ask)),
+            Op::Reserve { limited, .. } => {
+                need.name(record::name(limited.space, &limited.key));
+            }
             Op::Claimed(claims) => claims.iter().for_each(|(job, _)| need.job(job)),
             Op::Back(job, _) | Op::End(job, _) | Op::Row(job) => need.job(job),
             Op::Set(change) => match change {
@@ -162,11 +172,17 @@ impl Op {
                 if page.now > not_after {
                     return Err(StoreError::Timeout);
                 }
-                if want > 0 && page.now < page.opens {
-                    let why = "others have to announce themselves first";
-                    return Err(StoreError::Unavailable(why.to_owned()));
-                }
+                page.is_settled(want)?;
                 Reply::Verdicts(page.take(&asks, want, lead, me))
+            }
+            Op::Reserve {
+                limited,
+                want,
+                ahead,
+                unused,
+            } => {
+                page.is_settled(want)?;
+                Reply::Reserved(page.reserve(&limited, want, ahead, &unused))
             }
             Op::Claimed(claims) => Reply::Rows(page.claimed(&claims, me)),
             Op::Back(job, claim) => Reply::Done(page.back(&job, claim)),

@@ -95,6 +95,9 @@ fn work(mut file: File, jobs: &Receiver<Job>, news: &UnboundedSender<String>) {
                 let more = jobs.try_iter().take(MOST - 1);
                 let batch = std::iter::once(first).chain(more).collect();
                 at_once(serve(&mut file, batch));
+                if file.looked_just_now() {
+                    continue;
+                }
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
@@ -133,8 +136,25 @@ struct Open {
     connection: Connection,
     /// Which file that is: another one may be put in its place.
     inode: (u64, u64),
-    /// Changes when another connection has written.
+    /// Changes when another connection has written; as of the last news that were read.
     version: i64,
+    /// What a transaction begins with, and the version at which it was read; `None`: we have changed it.
+    head: Option<(i64, Head)>,
+}
+
+impl Open {
+    /// What a transaction begins with. Most of what is written leaves it as it is, so it is read again only
+    /// after others have written, or we have changed it.
+    fn head(&mut self, now: Timestamp) -> Result<Head, Error> {
+        let version = table::version(&self.connection)?;
+        let known = self.head.take().filter(|(then, _)| *then == version);
+        let head = match known {
+            Some((_, head)) => Head { now, ..head },
+            None => table::head(&self.connection, now)?,
+        };
+        self.head = Some((version, head.clone()));
+        Ok(head)
+    }
 }
 
 /// Where the search for keys with nothing used is, and how far it goes at once.
@@ -170,7 +190,7 @@ impl File {
     }
 
     /// The connection; the file is opened if it is not, or is not the one that was opened.
-    fn connection(&mut self) -> Result<&Connection, StoreError> {
+    fn connection(&mut self) -> Result<&mut Open, StoreError> {
         let there = inode(&self.path);
         let known = self.open.take();
         let open = match known.filter(|open| Some(open.inode) == there) {
@@ -189,10 +209,11 @@ impl File {
                     connection,
                     inode,
                     version: -1,
+                    head: None,
                 }
             }
         };
-        Ok(&self.open.insert(open).connection)
+        Ok(self.open.insert(open))
     }
 
     /// Does something with the connection.
@@ -200,7 +221,28 @@ impl File {
         &mut self,
         what: impl FnOnce(&Connection) -> Result<T, Error>,
     ) -> Result<T, StoreError> {
-        let done = what(self.connection()?);
+        let done = what(&self.connection()?.connection);
+        done.map_err(|error| self.failed(&error))
+    }
+
+    /// The same, where what is known of the head may not be true any more after it.
+    fn with_head<T>(
+        &mut self,
+        what: impl FnOnce(&Connection) -> Result<T, Error>,
+    ) -> Result<T, StoreError> {
+        let open = self.connection()?;
+        open.head = None;
+        let done = what(&open.connection);
+        done.map_err(|error| self.failed(&error))
+    }
+
+    /// The same in a transaction that is open: in the file in which it was begun.
+    fn within<T>(
+        &mut self,
+        what: impl FnOnce(&mut Open) -> Result<T, Error>,
+    ) -> Result<T, StoreError> {
+        let closed = || StoreError::Unavailable("it was closed".to_owned());
+        let done = what(self.open.as_mut().ok_or_else(closed)?);
         done.map_err(|error| self.failed(&error))
     }
 
@@ -210,6 +252,11 @@ impl File {
             self.open = None;
         }
         said
+    }
+
+    fn looked_just_now(&self) -> bool {
+        let since = Duration::from_micros(self.now().since(self.looked));
+        self.heard.is_some() && since < LOOK
     }
 
     /// Passes on what others wrote.
@@ -270,10 +317,13 @@ impl Books for File {
             true => "BEGIN IMMEDIATE",
             false => "BEGIN",
         };
-        self.with(|connection| connection.execute_batch(begin))?;
+        self.with(|connection| table::run(connection, begin))?;
         // Read when nobody else can write: times are in the order of the transactions.
         let now = self.now();
-        let page = self.with(|connection| table::page(connection, need, now))?;
+        let page = self.within(|open| {
+            let head = open.head(now)?;
+            table::page(&open.connection, need, head)
+        })?;
         page.ok_or_else(|| {
             let place = self.path.display();
             StoreError::Unavailable(format!("{place}: a row of it is not understood"))
@@ -282,11 +332,14 @@ impl Books for File {
 
     async fn commit(&mut self, page: &Page) -> Result<(), StoreError> {
         let me = self.owner.clone();
-        self.with(|connection| {
+        self.within(|open| {
             if page.is_changed() {
-                table::write(connection, page, &me)?;
+                table::write(&open.connection, page, &me)?;
             }
-            connection.execute_batch("COMMIT")
+            if page.beats() {
+                open.head = None;
+            }
+            table::run(&open.connection, "COMMIT")
         })
     }
 
@@ -338,7 +391,7 @@ impl Books for File {
         ends: Option<Timestamp>,
     ) -> Result<bool, StoreError> {
         let (me, now) = (self.owner.clone(), self.now());
-        self.with(|connection| table::put_override(connection, (name, text, ends), &me, now))
+        self.with_head(|connection| table::put_override(connection, (name, text, ends), &me, now))
     }
 
     async fn join(&mut self, knew: bool) -> Result<String, StoreError> {
@@ -348,11 +401,11 @@ impl Books for File {
         self.ahead += unsigned(ahead).saturating_sub(now.0);
         let now = self.now();
         let namespace = self.namespace.clone();
-        self.with(|connection| table::join(connection, &me, &namespace, knew, now))
+        self.with_head(|connection| table::join(connection, &me, &namespace, knew, now))
     }
 
     async fn clear(&mut self) -> Result<bool, StoreError> {
-        self.with(table::clear)
+        self.with_head(table::clear)
     }
 }
 

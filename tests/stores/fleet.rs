@@ -1,9 +1,12 @@
 //! What holds where sidecars share a store.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ojs_throttle::limit::{EARLY, Key, Limited, Limits, Space, Timestamp, WindowKind};
+use ojs_throttle::store::faulty::Faulty;
+use ojs_throttle::store::reserved::ReservedStore;
 use ojs_throttle::store::{Change, Gen, Override, Place, Row, Step, Store, Verdict, Wake};
 
 use crate::rig::{Rig, SECOND, T, advance, claimed, limited, now, started, take};
@@ -326,4 +329,48 @@ pub async fn jobs_that_many_ask_for_at_once_start_within_the_limit(rig: &dyn Rig
             assert_eq!(counts.iter().sum::<usize>(), 10, "{counts:?}");
         })
         .await;
+}
+
+/// Four sidecars, one hot key with spacing and a window, workers that are never idle.
+pub async fn start_times_are_reserved_for_a_fraction_of_the_calls(rig: &dyn Rig) {
+    let hot = limited("hot", None, Some((450, 2 * SECOND)), Some(400));
+    let mut fleet = Vec::new();
+    for (nth, workers) in [12, 3, 1, 1].into_iter().enumerate() {
+        let inner = rig.open(&format!("sidecar-{nth}")).await;
+        let calls = Arc::new(Faulty::new(inner));
+        let store = ReservedStore::new(calls.clone());
+        store.reserve_for([Arc::from("test")].into());
+        fleet.push((store, calls, workers));
+    }
+    let mut started = Vec::new();
+    // Two seconds: a whole window.
+    for _ in 0..1_000 {
+        for (nth, (store, _, workers)) in fleet.iter().enumerate() {
+            for _ in 0..*workers {
+                let ask = claimed(
+                    &format!("{nth}-{}", started.len()),
+                    1,
+                    std::slice::from_ref(&hot),
+                );
+                match take(store, ask).await {
+                    Verdict::Started { at } => started.push((at, now(rig))),
+                    Verdict::Refused { .. } => break,
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        advance(rig, 2_000);
+    }
+    started.sort_unstable();
+    for pair in started.windows(2) {
+        assert!(pair[1].0.since(pair[0].0) >= 2_500, "{pair:?}");
+    }
+    for (at, left) in &started {
+        assert!(left.plus(EARLY) >= *at && *left <= at.plus(EARLY));
+    }
+    let calls: usize = fleet.iter().map(|(_, calls, _)| calls.calls()).sum();
+    let count = started.len();
+    println!("{count} starts, {calls} calls");
+    assert!((441..=450).contains(&count), "98 to 100 % of 450: {count}");
+    assert!(calls * 10 <= count * 4, "{calls} calls for {count} starts");
 }

@@ -118,6 +118,7 @@ macro_rules! stamp_fleet {
                 a_paused_queue_is_heard_of,
                 numbers_are_shared,
                 jobs_that_many_ask_for_at_once_start_within_the_limit,
+                start_times_are_reserved_for_a_fraction_of_the_calls,
             ]
         );
     };

@@ -6,7 +6,7 @@ use ojs_throttle::limit::{
     EARLY, Limited, Measure, OnLimit, Space, Timestamp, Unit, WindowKind, Zone,
 };
 use ojs_throttle::store::memory::MemoryStore;
-use ojs_throttle::store::{Change, Claimed, Clock, Gen, Place, Store, Verdict};
+use ojs_throttle::store::{Change, Claimed, Clock, Gen, Place, Store, Verdict, Wish};
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng};
 
@@ -95,6 +95,7 @@ struct Both<'a> {
     dice: Dice,
     claims: Vec<u64>,
     named: Option<Timestamp>,
+    granted: Vec<Timestamp>,
 }
 
 impl Both<'_> {
@@ -180,6 +181,29 @@ impl Both<'_> {
         self.set(change).await;
     }
 
+    /// Some ahead of their time, and some of those that were granted earlier given back.
+    async fn reserve(&mut self) {
+        let mut limited = self.dice.limited();
+        let rates = &mut limited.limits.rates;
+        rates.retain(|rate| rate.window == WindowKind::Sliding);
+        let mut unused = Vec::new();
+        while !self.granted.is_empty() && self.dice.one_in(2) {
+            let which = self.dice.below(self.granted.len() as u64) as usize;
+            unused.push(self.granted.swap_remove(which));
+        }
+        let wish = Wish {
+            limited: &limited,
+            want: self.dice.below(20) as usize,
+            ahead: self.dice.of(&[0, 20_000, 500_000, 90_000_000]),
+            unused: &unused,
+        };
+        let reserved = self.store.reserve(wish).await.unwrap();
+        assert_eq!(reserved, self.core.reserve(wish).await.unwrap(), "{wish:?}");
+        self.granted
+            .extend(reserved.turns.iter().map(|turn| turn.at));
+        self.granted.truncate(50);
+    }
+
     async fn end(&mut self) {
         let job = self.job();
         let name = format!("job-{job}");
@@ -250,6 +274,7 @@ impl Both<'_> {
             12..14 => self.change().await,
             14 => self.look().await,
             15 => self.reclaim().await,
+            16 => self.reserve().await,
             _ => self.wait().await,
         }
     }
@@ -267,6 +292,7 @@ pub async fn random_sequences_are_answered_as_by_the_core(rig: &dyn Rig) {
             dice: Dice(SmallRng::seed_from_u64(seed)),
             claims: vec![1; JOBS as usize],
             named: None,
+            granted: Vec::new(),
         };
         for step in 0..STEPS {
             let told = format!("seed {seed}, step {step}");

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::limit::{Key, Limited, Limits, OnLimit, Refusal, Room, Shut, Space, Timestamp};
-use crate::store::{Change, Claimed, Ended, Gen, Place, Row, Usage, Verdict};
+use crate::limit::{
+    Key, Limited, Limits, OnLimit, Refusal, Reserved, Room, Shut, Space, Timestamp,
+};
+use crate::store::{Change, Claimed, Ended, Gen, Place, Row, Usage, Verdict, Wish};
 
 use super::keys::{Keys, Taken};
 use super::slab::{Id, Slab};
@@ -14,7 +16,7 @@ const SWEPT: usize = 2;
 
 /// All that the memory store keeps.
 #[derive(Debug)]
-pub(super) struct Books {
+pub(in crate::store) struct Books {
     keys: Keys,
     rows: Slab<Entry>,
     /// How many rows are out.
@@ -35,7 +37,7 @@ struct Entry {
 }
 
 impl Books {
-    pub(super) fn new() -> Books {
+    pub(in crate::store) fn new() -> Books {
         Books {
             keys: Keys::new(),
             rows: Slab::new(),
@@ -46,7 +48,12 @@ impl Books {
     }
 
     /// Asks for the jobs in order until `want` have started.
-    pub(super) fn take(&mut self, asks: &[&Claimed], want: usize, now: Timestamp) -> Vec<Verdict> {
+    pub(in crate::store) fn take(
+        &mut self,
+        asks: &[&Claimed],
+        want: usize,
+        now: Timestamp,
+    ) -> Vec<Verdict> {
         let now = self.forward(now);
         let mut started = 0;
         let mut verdicts = Vec::with_capacity(asks.len());
@@ -63,8 +70,20 @@ impl Books {
         verdicts
     }
 
+    /// Grants starts of a key ahead of their time.
+    pub(in crate::store) fn reserve(&mut self, wish: &Wish<'_>, now: Timestamp) -> Reserved {
+        let now = self.forward(now);
+        let Wish { limited, want, .. } = *wish;
+        let reserved = self.keys.state(limited.space, &limited.key).map(|state| {
+            state.release(&limited.limits, wish.unused);
+            state.reserve(&limited.limits, want, now.plus(wish.ahead), now)
+        });
+        self.keys.sweep(SWEPT, now);
+        reserved.unwrap_or_default()
+    }
+
     /// Rows of older claims of these jobs go with their slots.
-    pub(super) fn claimed(&mut self, claims: &[&Claimed], now: Timestamp) -> Vec<Row> {
+    pub(in crate::store) fn claimed(&mut self, claims: &[&Claimed], now: Timestamp) -> Vec<Row> {
         let older = claims.iter().filter_map(|claim| {
             let known = self.row(&claim.job)?.claimed.generation;
             (known < claim.generation)
@@ -75,7 +94,7 @@ impl Books {
     }
 
     /// Out becomes held again, and the start is uncounted.
-    pub(super) fn back(&mut self, job: &str, generation: Gen, now: Timestamp) -> bool {
+    pub(in crate::store) fn back(&mut self, job: &str, generation: Gen, now: Timestamp) -> bool {
         let now = self.forward(now);
         let found = self.find(job).and_then(|id| self.rows.get_mut(id));
         let Some(entry) =
@@ -94,7 +113,7 @@ impl Books {
     }
 
     /// The row and its slots go, unless the row is of a newer claim than `generation`.
-    pub(super) fn end(
+    pub(in crate::store) fn end(
         &mut self,
         job: &str,
         generation: Option<Gen>,
@@ -116,7 +135,7 @@ impl Books {
     }
 
     /// The rows whose time has come, oldest first.
-    pub(super) fn due(&mut self, max: usize, now: Timestamp) -> Vec<Row> {
+    pub(in crate::store) fn due(&mut self, max: usize, now: Timestamp) -> Vec<Row> {
         let now = self.forward(now);
         if self.due_from > now {
             return Vec::new();
@@ -138,7 +157,7 @@ impl Books {
     }
 
     /// Changes a row or a key.
-    pub(super) fn set(&mut self, change: Change, now: Timestamp) -> bool {
+    pub(in crate::store) fn set(&mut self, change: Change, now: Timestamp) -> bool {
         let now = self.forward(now);
         match change {
             Change::Until {
@@ -191,11 +210,11 @@ impl Books {
         }
     }
 
-    pub(super) fn row(&self, job: &str) -> Option<&Row> {
+    pub(in crate::store) fn row(&self, job: &str) -> Option<&Row> {
         self.rows.get(self.find(job)?).map(|entry| &entry.row)
     }
 
-    pub(super) fn room(&self, limited: &[Limited], now: Timestamp) -> Room {
+    pub(in crate::store) fn room(&self, limited: &[Limited], now: Timestamp) -> Room {
         let now = now.max(self.seen);
         let unused = crate::limit::KeyState::default();
         limited.iter().fold(Room::OPEN, |room, one| {
@@ -204,7 +223,7 @@ impl Books {
         })
     }
 
-    pub(super) fn usage(
+    pub(in crate::store) fn usage(
         &self,
         space: Space,
         key: &Key,
@@ -215,7 +234,7 @@ impl Books {
         Usage::of(self.keys.get(space, key)?, limits, now)
     }
 
-    pub(super) fn count(&self, place: Place) -> usize {
+    pub(in crate::store) fn count(&self, place: Place) -> usize {
         match place {
             Place::Out => self.out,
             Place::Held => self.rows.len() - self.out,
@@ -223,7 +242,7 @@ impl Books {
     }
 
     /// How many keys are kept.
-    pub(super) fn keys(&self) -> usize {
+    pub(in crate::store) fn keys(&self) -> usize {
         self.keys.len()
     }
 

@@ -182,7 +182,7 @@ impl Keys {
         taken
     }
 
-    fn state(&mut self, space: Space, key: &Key) -> Option<&mut KeyState> {
+    pub(super) fn state(&mut self, space: Space, key: &Key) -> Option<&mut KeyState> {
         let id = self.id(space, key);
         self.slab.get_mut(id).map(|named| &mut named.state)
     }

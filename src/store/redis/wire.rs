@@ -6,7 +6,8 @@ use redis::{Cmd, Value};
 
 use super::super::{Claimed, Gen, Place, Row, Verdict, record};
 use crate::limit::{
-    Limited, Limits, Measure, OnLimit, Rate, Refusal, Strategy, Timestamp, WindowKind,
+    Limited, Limits, Measure, OnLimit, Rate, Refusal, Reserved, Strategy, Timestamp, Turn,
+    WindowKind,
 };
 
 /// What is later is never: up to here a script's numbers are exact.
@@ -93,6 +94,48 @@ fn write_edges(to: &mut Cmd, rate: &Rate, now: Timestamp) {
     }
 }
 
+/// What `reserve` granted.
+pub(super) fn reserved(told: &[Value]) -> Option<Reserved> {
+    let times: Option<Vec<i64>> = list(told.get(1)?)?.iter().map(int).collect();
+    let times = times?;
+    let turns = times.chunks_exact(2).filter_map(|pair| match pair {
+        [from, at] => Some(Turn {
+            from: read_time(*from),
+            at: read_time(*at),
+        }),
+        _ => None,
+    });
+    let refused = match told.get(2) {
+        None | Some(Value::Nil) => None,
+        Some(why) => {
+            let why: Option<Vec<i64>> = list(why)?.iter().map(int).collect();
+            let [strategy, limit, current, at, slot] = *why? else {
+                return None;
+            };
+            Some(Refusal {
+                strategy: of_number(strategy),
+                limit: u32::try_from(limit).ok()?,
+                current: u32::try_from(current).ok()?,
+                at: (at >= 0).then(|| read_time(at)),
+                slot: slot == 1,
+            })
+        }
+    };
+    Some(Reserved {
+        turns: turns.collect(),
+        refused,
+    })
+}
+
+fn of_number(strategy: i64) -> Strategy {
+    match strategy {
+        1 => Strategy::Concurrency,
+        2 => Strategy::Rate,
+        3 => Strategy::Throttle,
+        _ => Strategy::Shut,
+    }
+}
+
 /// A verdict of `take`.
 pub(super) fn verdict(of: &Value) -> Option<Verdict> {
     let parts: Option<Vec<i64>> = list(of)?.iter().map(int).collect();
@@ -104,12 +147,7 @@ pub(super) fn verdict(of: &Value) -> Option<Verdict> {
         [2, which, strategy, limit, current, own, slot, opens, action] => Verdict::Refused {
             which: usize::try_from(which).ok()?,
             why: Refusal {
-                strategy: match strategy {
-                    1 => Strategy::Concurrency,
-                    2 => Strategy::Rate,
-                    3 => Strategy::Throttle,
-                    _ => Strategy::Shut,
-                },
+                strategy: of_number(strategy),
                 limit: number(limit)?,
                 current: number(current)?,
                 at: known(own),

@@ -13,11 +13,11 @@ use tokio::time::Instant;
 use super::super::clock::ServerClock;
 use super::super::{
     Answer, Change, Claimed, Clock, Ended, Gen, Number, Overrides, Place, Room, Row, Step, Store,
-    StoreError, Usage, Verdict, Wake, record,
+    StoreError, Usage, Verdict, Wake, Wish, record,
 };
 use super::flat::read_lane;
 use super::{Job, Op, Reply, Told};
-use crate::limit::{Key, KeyState, Limited, Limits, Space, Timestamp, lead_of};
+use crate::limit::{Key, KeyState, Limited, Limits, Reserved, Space, Timestamp, lead_of};
 
 /// How often a sidecar says that it lives, in microseconds.
 const BEAT: u64 = 2_000_000;
@@ -286,6 +286,25 @@ impl Store for SqlStore {
             return Answer::now(Vec::new());
         }
         Answer::later(self.take_all(asks, want))
+    }
+
+    fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved> {
+        Answer::later(async move {
+            let op = Op::Reserve {
+                limited: wish.limited.clone(),
+                want: wish.want,
+                ahead: wish.ahead,
+                unused: wish.unused.to_vec(),
+            };
+            match self.ask(op).await?.reply {
+                Reply::Reserved(reserved) => Ok(reserved),
+                _ => Err(strange()),
+            }
+        })
+    }
+
+    fn doubt(&self) -> u64 {
+        self.clock.doubt()
     }
 
     fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>> {

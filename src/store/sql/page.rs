@@ -43,6 +43,7 @@ pub(super) struct Entry<T> {
 }
 
 /// What a database begins with when it fills a page.
+#[derive(Clone)]
 pub(in crate::store) struct Head {
     pub(in crate::store) now: Timestamp,
     pub(in crate::store) epoch: String,

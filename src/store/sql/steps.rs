@@ -4,11 +4,15 @@
 use std::sync::Arc;
 
 use super::super::memory::{look_again, worse};
-use super::super::{Change, Claimed, Ended, Gen, Number, Place, Row, Step, Verdict, fleet, record};
+use super::super::{
+    Change, Claimed, Ended, Gen, Number, Place, Row, Step, StoreError, Verdict, fleet, record,
+};
 use super::flat::{Kept, lane};
 use super::page::Page;
 use super::search::Due;
-use crate::limit::{Key, KeyState, OnLimit, Refusal, Shut, Space, Timestamp, lead_of};
+use crate::limit::{
+    Key, KeyState, Limited, OnLimit, Refusal, Reserved, Shut, Space, Timestamp, lead_of,
+};
 
 /// How long whoever is handed the row of another has for it.
 const LEASE: u64 = 2_000_000;
@@ -95,6 +99,28 @@ impl Page {
         row.started = Some(at);
         row.until = at.plus(ask.visibility);
         Verdict::Started { at }
+    }
+
+    /// Whether starts may be asked for: where data began anew, all have to put back what they know first.
+    pub(super) fn is_settled(&self, want: usize) -> Result<(), StoreError> {
+        let why = "others have to announce themselves first";
+        match want > 0 && self.now < self.opens {
+            true => Err(StoreError::Unavailable(why.to_owned())),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn reserve(
+        &mut self,
+        limited: &Limited,
+        want: usize,
+        ahead: u64,
+        unused: &[Timestamp],
+    ) -> Reserved {
+        let now = self.now;
+        let state = self.state_mut(record::name(limited.space, &limited.key));
+        state.release(&limited.limits, unused);
+        state.reserve(&limited.limits, want, now.plus(ahead), now)
     }
 
     pub(super) fn claimed(&mut self, claims: &[(Arc<str>, Gen)], me: &str) -> Vec<Row> {

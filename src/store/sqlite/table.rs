@@ -66,13 +66,19 @@ pub(super) fn head(connection: &Connection, now: Timestamp) -> Result<Head, Erro
     })
 }
 
+/// Runs a statement that has no arguments and no answer.
+pub(super) fn run(connection: &Connection, text: &'static str) -> Result<(), Error> {
+    connection.prepare_cached(text)?.execute(()).map(drop)
+}
+
 /// The page of a transaction; `None`: somebody else wrote some of it.
 pub(super) fn page(
     connection: &Connection,
     need: &Need,
-    now: Timestamp,
+    head: Head,
 ) -> Result<Option<Page>, Error> {
-    let mut page = Page::new(head(connection, now)?);
+    let now = head.now;
+    let mut page = Page::new(head);
     let mut statement = connection.prepare_cached(
         "SELECT job, claim_number, is_out, until, owner, hidden, lasts, lane, claim, limits, taken,
          started, touched FROM rows WHERE job = ?1",

@@ -1,0 +1,46 @@
+-- Grants starts of a key ahead of their times, as KeyState::reserve does, and takes back those that were
+-- granted earlier and not used.
+
+local want, ahead = num(), num()
+local limits = read_limits()
+local l = limits[1]
+local k = key(l.key)
+if want > 0 and meta[2] and now < tonumber(meta[2]) then
+  return redis.error_reply('SETTLING others have to announce themselves first')
+end
+
+for _ = 1, num() do
+  local at = num()
+  for _, rate in ipairs(l.rates) do
+    local w = window(k, rate)
+    if w and w.kind ~= 2 then sliding_remove(w, at) end
+  end
+end
+
+local told = { now, {} }
+local real, from, till = now, now, now + ahead
+local shut = k.shut and k.shut.till > now
+for _ = 1, want do
+  local at, why
+  repeat
+    now = from
+    at, why = ask(k, l, 0)
+    now = real
+    if not at then
+      local next = why.at - EARLY
+      if shut or why.slot == 1 or next <= from or next > till then break end
+      from = next
+    end
+  until at
+  if not at then
+    told[3] = { why.strategy, why.limit, why.current, why.at, why.slot }
+    break
+  end
+  take(k, limits, at)
+  k.active = k.active - 1
+  table.insert(told[2], from)
+  table.insert(told[2], at)
+end
+k.changed = true
+save_all()
+return told

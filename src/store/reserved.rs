@@ -1,0 +1,702 @@
+//! Hot keys: start times reserved ahead of need, so that one call to the shared store serves many starts.
+//!
+//! A job of a policy with `sync = "reserved"` that has no other limit starts in a turn that the store has
+//! granted to this sidecar ([`Store::reserve`]): first come first served over the fleet, each within 5 ms of
+//! its time or not at all. The limit is never passed, for a turn counts in the store from the moment it is
+//! granted, used or not.
+//!
+//! Such a job takes no slot, and nothing of it would have to be freed by others, so its row stays here: the
+//! store hears of it only when it is offered to siblings. Of all other jobs, and when no turn can be had,
+//! the store is asked for each start.
+
+mod turns;
+
+use std::collections::{HashMap, HashSet};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use super::memory::Books;
+use super::{
+    Answer, Change, Claimed, Ended, Gen, Known, Number, Overrides, Place, Room, Row, Step, Store,
+    StoreError, Usage, Verdict, Wake, Wish, guard,
+};
+use crate::limit::{
+    EARLY, Key, Limited, Limits, Measure, OnLimit, Rate, Refusal, Reserved, Space, Strategy,
+    Throttle, Timestamp, WindowKind,
+};
+use turns::{AHEAD, Mine, Next, Turns};
+
+/// The names of policies.
+pub type Policies = HashSet<Arc<str>>;
+
+/// A clock that is further off than this, in microseconds, leaves too little of a turn.
+const MOST_DOUBT: u64 = 2_000;
+/// The most rows that go to the store in one call.
+const AT_ONCE: usize = 256;
+/// Keys that are kept before those with nothing reserved are forgotten.
+const MANY: usize = 1_024;
+
+/// Why a limit cannot be reserved ahead; `None`: it can.
+pub fn objection(limits: &Limits, on_limit: OnLimit) -> Option<&'static str> {
+    let edged = |rate: &Rate| rate.window != WindowKind::Sliding;
+    let completion = |throttle: Throttle| throttle.measure == Measure::Completion;
+    if limits.concurrency.is_some() {
+        Some(
+            "a slot is taken and freed by each job, so there is nothing to reserve of `concurrency`",
+        )
+    } else if limits.rates.is_empty() && limits.throttle.is_none() {
+        Some("there is no `rate` or `throttle` to reserve of")
+    } else if limits.rates.iter().any(edged) {
+        Some("only sliding windows can be looked ahead in")
+    } else if limits.throttle.is_some_and(completion) {
+        Some("when a job completes is not known ahead, so `measure` must be \"start\"")
+    } else if on_limit != OnLimit::Wait {
+        Some("a job waits for its turn, so `on_limit` must be \"wait\"")
+    } else {
+        None
+    }
+}
+
+/// Whether a limit allows so many starts (32 a second) that there are calls to save. Else each start is asked
+/// for: a turn that nobody uses would cost too much.
+pub fn is_hot(limits: &Limits) -> bool {
+    turns::most(limits) > 1
+}
+
+/// A shared store of which the starts of some policies are reserved ahead.
+#[derive(Debug)]
+pub struct ReservedStore {
+    inner: Arc<dyn Store>,
+    /// Whether there was ever a policy to reserve for; until then nothing is kept here.
+    used: AtomicBool,
+    state: Mutex<State>,
+    /// A question for turns was answered.
+    answered: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    policies: Policies,
+    /// The rows that the store does not have.
+    rows: Books,
+    /// The turns in which jobs of these rows went out.
+    out: HashMap<Arc<str>, (Limited, Mine)>,
+    /// Jobs that could be here, but have their rows in the store.
+    there: HashSet<Arc<str>>,
+    /// By key, and for each of the different limits that jobs bring to it.
+    keys: HashMap<(Key, Limits), Turns>,
+    granted: u64,
+    unused: u64,
+}
+
+/// How a job is started.
+enum How {
+    Here,
+    There,
+}
+
+impl ReservedStore {
+    /// Nothing is reserved before [`Store::reserve_for`].
+    pub fn new(inner: Arc<dyn Store>) -> ReservedStore {
+        ReservedStore {
+            inner,
+            used: AtomicBool::new(false),
+            state: Mutex::new(State {
+                policies: HashSet::new(),
+                rows: Books::new(),
+                out: HashMap::new(),
+                there: HashSet::new(),
+                keys: HashMap::new(),
+                granted: 0,
+                unused: 0,
+            }),
+            answered: Notify::new(),
+        }
+    }
+
+    // Nothing in here panics between two steps that belong together.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_used(&self) -> bool {
+        self.used.load(Ordering::Acquire)
+    }
+
+    fn can_reserve(&self) -> bool {
+        !self.inner.is_lost() && self.inner.doubt() <= MOST_DOUBT
+    }
+
+    /// Asks for jobs in their order; those that follow each other and go the same way go together.
+    async fn take_each(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
+        let can = self.can_reserve();
+        let ways: Vec<bool> = {
+            let mut state = self.state();
+            let way = |ask: &&Claimed| matches!(state.how(ask, can), How::Here);
+            asks.iter().map(way).collect()
+        };
+        let mut verdicts = Vec::with_capacity(asks.len());
+        let mut left = want;
+        let mut first = 0;
+        while let Some(here) = ways.get(first) {
+            let same = ways.iter().skip(first).take_while(|way| *way == here);
+            let run = asks.get(first..first + same.count()).unwrap_or_default();
+            first += run.len();
+            let told = match here {
+                true => self.take_here(run, left).await?,
+                false => self.inner.take(run, left).await?,
+            };
+            let started = told
+                .iter()
+                .filter(|one| matches!(one, Verdict::Started { .. }));
+            left = left.saturating_sub(started.count());
+            verdicts.extend(told);
+        }
+        Ok(verdicts)
+    }
+
+    async fn take_here(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
+        let mut verdicts = Vec::with_capacity(asks.len());
+        let mut left = want;
+        for (nth, ask) in asks.iter().enumerate() {
+            let held = self.state().hold(ask, self.now());
+            let verdict = if !held {
+                Verdict::Lost
+            } else if left == 0 {
+                Verdict::Unasked
+            } else {
+                let same = asks.iter().skip(nth).filter(|other| same_key(ask, other));
+                self.start(ask, same.count().min(left)).await?
+            };
+            left -= usize::from(matches!(verdict, Verdict::Started { .. }));
+            verdicts.push(verdict);
+        }
+        Ok(verdicts)
+    }
+
+    /// Starts a job whose row is held here, in the next turn of its key.
+    async fn start(&self, ask: &Claimed, wanted: usize) -> Result<Verdict, StoreError> {
+        let Some(limited) = ask.limited.first() else {
+            return Ok(Verdict::Lost);
+        };
+        loop {
+            let answered = self.answered.notified();
+            let mut answered = std::pin::pin!(answered);
+            answered.as_mut().enable();
+            let now = self.now();
+            let next = self.state().turns(limited).next(wanted, now);
+            match next {
+                Next::Go(turn) => return Ok(self.state().started(ask, limited, turn, now)),
+                Next::Wait(from) => return Ok(wait(limited, from)),
+                Next::Refused(why, until) => return Ok(refused(limited, why, until)),
+                Next::Asked => answered.await,
+                Next::Ask(want) => {
+                    if !self.ask(limited, want).await {
+                        self.state().leave(&ask.job);
+                        let told = self.inner.take(&[ask], 1).await?;
+                        return Ok(told.into_iter().next().unwrap_or(Verdict::Lost));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks the store for turns; `false`: it gave no answer.
+    async fn ask(&self, limited: &Limited, want: usize) -> bool {
+        let unused = {
+            let now = self.now();
+            let mut state = self.state();
+            let (count, unused) = state.turns(limited).take_unused(now);
+            state.unused += count as u64;
+            unused
+        };
+        // If nobody waits for the answer any more, others do.
+        let mut asking = Asking {
+            store: self,
+            limited,
+            reserved: None,
+        };
+        let wish = Wish {
+            limited,
+            want,
+            ahead: AHEAD,
+            unused: &unused,
+        };
+        asking.reserved = self.inner.reserve(wish).await.ok();
+        asking.reserved.is_some()
+    }
+
+    /// Gives back what nobody used and nobody asks for any more.
+    async fn give_back(&self) {
+        let now = self.now();
+        let unused: Vec<(Limited, Vec<Timestamp>)> = {
+            let mut state = self.state();
+            let State { keys, unused, .. } = &mut *state;
+            let mut all = Vec::new();
+            for ((key, limits), turns) in keys.iter_mut() {
+                let (count, times) = turns.take_unused(now);
+                *unused += count as u64;
+                if !times.is_empty() {
+                    all.push((limited(key, limits), times));
+                }
+            }
+            if keys.len() > MANY {
+                keys.retain(|_, turns| !turns.is_idle());
+            }
+            all
+        };
+        for (limited, unused) in unused {
+            let wish = Wish {
+                limited: &limited,
+                want: 0,
+                ahead: 0,
+                unused: &unused,
+            };
+            // Else they count until their window is over.
+            drop(self.inner.reserve(wish).await);
+        }
+    }
+
+    /// Makes those of these changes that are about what is here, and says which are for the store, and
+    /// whether any was made here. Rows that are offered to siblings go to the store first.
+    async fn change_here(&self, changes: Vec<Change>) -> Result<(Vec<Change>, bool), StoreError> {
+        let now = self.now();
+        let (mut there, mut moved, mut done) = (Vec::new(), Vec::new(), false);
+        {
+            let mut state = self.state();
+            for change in changes {
+                match state.change(change, now) {
+                    Changed::Here(changed) => done |= changed,
+                    Changed::There(change) => there.push(change),
+                    Changed::Offered(change, row) => {
+                        there.push(change);
+                        moved.push(row);
+                    }
+                }
+            }
+        }
+        let claims: Vec<&Claimed> = moved.iter().map(|row| &row.claimed).collect();
+        for some in claims.chunks(AT_ONCE) {
+            self.inner.take(some, 0).await?;
+        }
+        Ok((there, done))
+    }
+}
+
+/// Where a change was made, or has to be.
+enum Changed {
+    /// Here; whether there was anything to change.
+    Here(bool),
+    There(Change),
+    /// There, and its row too.
+    Offered(Change, Box<Row>),
+}
+
+/// A question for turns that is on its way.
+struct Asking<'a> {
+    store: &'a ReservedStore,
+    limited: &'a Limited,
+    reserved: Option<Reserved>,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        let (now, doubt) = (self.store.now(), self.store.inner.doubt());
+        let mut state = self.store.state();
+        let granted = self
+            .reserved
+            .as_ref()
+            .map_or(0, |reserved| reserved.turns.len());
+        state.granted += granted as u64;
+        state
+            .turns(self.limited)
+            .answered(self.reserved.take(), doubt, now);
+        drop(state);
+        self.store.answered.notify_waiters();
+    }
+}
+
+impl State {
+    /// Whether its limits are reserved ahead.
+    fn is_reserved(&self, limited: &[Limited]) -> bool {
+        let [one] = limited else { return false };
+        one.space == Space::Job
+            && one.on_limit == OnLimit::Wait
+            && self.policies.contains(&one.policy)
+            && is_hot(&one.limits)
+    }
+
+    /// How a job is started now. One that has its row on the other side goes there by that.
+    fn how(&mut self, ask: &Claimed, can: bool) -> How {
+        let known = self.rows.row(&ask.job).is_some();
+        if self.is_reserved(&ask.limited) && can && (known || !self.there.contains(&ask.job)) {
+            return How::Here;
+        }
+        if known || self.is_reserved(&ask.limited) {
+            self.leave(&ask.job);
+        }
+        How::There
+    }
+
+    /// The row is here no longer; from now on the store has it.
+    fn leave(&mut self, job: &str) -> Option<Row> {
+        let row = self.rows.end(job, None, Timestamp(0));
+        self.out.remove(job);
+        self.there.insert(Arc::from(job));
+        row.map(|ended| ended.row)
+    }
+
+    /// Whether its row is held here, ready to start; it is made if there is none.
+    fn hold(&mut self, ask: &Claimed, now: Timestamp) -> bool {
+        let told = self.rows.take(&[ask], 0, now);
+        matches!(told.first(), Some(Verdict::Unasked))
+    }
+
+    fn turns(&mut self, limited: &Limited) -> &mut Turns {
+        let of = (limited.key.clone(), limited.limits.clone());
+        self.keys
+            .entry(of)
+            .or_insert_with(|| Turns::new(&limited.limits))
+    }
+
+    fn change(&mut self, change: Change, now: Timestamp) -> Changed {
+        let job = match &change {
+            Change::Until { job, .. } | Change::Hidden { job, .. } => job.clone(),
+            Change::Shut { key, .. } | Change::Unused { key } => {
+                let same = self.keys.iter_mut().filter(|((name, _), _)| name == key);
+                same.for_each(|(_, turns)| turns.forget());
+                return Changed::There(change);
+            }
+            Change::Adopt { claimed, .. } => {
+                self.leave(&claimed.job);
+                return Changed::There(change);
+            }
+            Change::Own { job, .. } => {
+                self.there.insert(job.clone());
+                return Changed::There(change);
+            }
+            Change::Clear => {
+                self.rows.set(Change::Clear, now);
+                self.out.clear();
+                self.there.clear();
+                self.keys.clear();
+                return Changed::There(change);
+            }
+            Change::Open { .. } | Change::Override { .. } | Change::Setting { .. } => {
+                return Changed::There(change);
+            }
+        };
+        let offered = matches!(&change, Change::Until { until, .. } if *until == Timestamp(0));
+        match self.rows.row(&job).map(|row| row.place) {
+            None => Changed::There(change),
+            Some(Place::Held) if offered => match self.leave(&job) {
+                Some(row) => Changed::Offered(change, Box::new(row)),
+                None => Changed::There(change),
+            },
+            Some(_) => Changed::Here(self.rows.set(change, now)),
+        }
+    }
+
+    /// The job goes out in its turn, unless it may not any more: then somebody else has it.
+    fn started(&mut self, ask: &Claimed, limited: &Limited, turn: Mine, now: Timestamp) -> Verdict {
+        // The turn says that it may; the row needs no more than to be out.
+        let free = Claimed {
+            limited: Arc::from([Limited {
+                limits: Limits::default(),
+                ..limited.clone()
+            }]),
+            ..ask.clone()
+        };
+        match self.rows.take(&[&free], 1, now).pop() {
+            Some(Verdict::Started { .. }) => {
+                self.out.insert(ask.job.clone(), (limited.clone(), turn));
+                Verdict::Started { at: turn.at }
+            }
+            _ => {
+                self.turns(limited).back(turn);
+                Verdict::Lost
+            }
+        }
+    }
+
+    fn back(&mut self, job: &str, claim: Gen, now: Timestamp) -> bool {
+        let back = self.rows.back(job, claim, now);
+        if back && let Some((limited, turn)) = self.out.remove(job) {
+            self.turns(&limited).back(turn);
+        }
+        back
+    }
+
+    fn end(&mut self, job: &str, claim: Option<Gen>, now: Timestamp) -> Option<Ended> {
+        let ended = self.rows.end(job, claim, now)?;
+        self.out.remove(job);
+        Some(ended)
+    }
+}
+
+fn same_key(one: &Claimed, other: &Claimed) -> bool {
+    let key = |claimed: &Claimed| claimed.limited.first().map(|limited| limited.key.clone());
+    key(one) == key(other)
+}
+
+/// A key as it is named to the store.
+fn limited(key: &Key, limits: &Limits) -> Limited {
+    Limited {
+        space: Space::Job,
+        key: key.clone(),
+        limits: limits.clone(),
+        on_limit: OnLimit::Wait,
+        policy: Arc::from(""),
+    }
+}
+
+/// A turn of ours comes then.
+fn wait(limited: &Limited, from: Timestamp) -> Verdict {
+    let limits = &limited.limits;
+    let (strategy, limit) = match (limits.throttle, limits.rates.first()) {
+        (Some(throttle), _) => (Strategy::Throttle, throttle.limit.get()),
+        (None, rate) => (Strategy::Rate, rate.map_or(0, |rate| rate.limit.get())),
+    };
+    let why = Refusal {
+        strategy,
+        limit,
+        current: limit,
+        at: Some(from.plus(EARLY)),
+        slot: false,
+    };
+    refused(limited, why, from)
+}
+
+/// It is asked again from `until` on.
+fn refused(limited: &Limited, why: Refusal, until: Timestamp) -> Verdict {
+    Verdict::Refused {
+        which: 0,
+        at: Some(until.plus(EARLY)),
+        why,
+        action: limited.on_limit,
+    }
+}
+
+impl Store for ReservedStore {
+    fn now(&self) -> Timestamp {
+        self.inner.now()
+    }
+
+    fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
+        if !self.is_used() {
+            return self.inner.take(asks, want);
+        }
+        Answer::later(self.take_each(asks, want))
+    }
+
+    fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved> {
+        self.inner.reserve(wish)
+    }
+
+    fn doubt(&self) -> u64 {
+        self.inner.doubt()
+    }
+
+    fn lead(&self, micros: u64) {
+        self.inner.lead(micros);
+    }
+
+    fn turns(&self) -> (u64, u64) {
+        let state = self.state();
+        (state.granted, state.unused)
+    }
+
+    fn reserve_for(&self, policies: Policies) {
+        self.used.fetch_or(!policies.is_empty(), Ordering::AcqRel);
+        self.state().policies = policies;
+    }
+
+    fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>> {
+        if !self.is_used() {
+            return self.inner.claimed(claims);
+        }
+        Answer::later(async move {
+            let now = self.now();
+            let (mut over, there) = {
+                let mut state = self.state();
+                let over = state.rows.claimed(claims, now);
+                for row in &over {
+                    state.out.remove(&row.claimed.job);
+                }
+                let mut there = Vec::new();
+                for claim in claims {
+                    let was_there = state.there.remove(&claim.job);
+                    if was_there || !state.is_reserved(&claim.limited) {
+                        there.push(*claim);
+                    }
+                }
+                (over, there)
+            };
+            if !there.is_empty() {
+                over.extend(self.inner.claimed(&there).await?);
+            }
+            Ok(over)
+        })
+    }
+
+    fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool> {
+        let now = self.now();
+        match self.state().back(job, generation, now) {
+            true => Answer::now(true),
+            false => self.inner.back(job, generation),
+        }
+    }
+
+    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Ended>> {
+        let now = self.now();
+        let mut state = self.state();
+        if state.rows.row(job).is_some() {
+            return Answer::now(state.end(job, generation, now));
+        }
+        state.there.remove(job);
+        self.inner.end(job, generation)
+    }
+
+    fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
+        if !self.is_used() {
+            return self.inner.due(max);
+        }
+        let now = self.now();
+        let here = self.state().rows.due(max, now);
+        Answer::later(async move {
+            self.give_back().await;
+            let mut rows = self.inner.due(max).await?;
+            rows.extend(here);
+            Ok(rows)
+        })
+    }
+
+    fn set(&self, change: Change) -> Answer<'_, bool> {
+        if !self.is_used() {
+            return self.inner.set(change);
+        }
+        Answer::later(async move {
+            let (there, done) = self.change_here(vec![change]).await?;
+            match there.into_iter().next() {
+                Some(change) => self.inner.set(change).await,
+                None => Ok(done),
+            }
+        })
+    }
+
+    fn set_all(&self, changes: Vec<Change>) -> Answer<'_, ()> {
+        if !self.is_used() {
+            return self.inner.set_all(changes);
+        }
+        Answer::later(async move {
+            let (there, _) = self.change_here(changes).await?;
+            match there.is_empty() {
+                true => Ok(()),
+                false => self.inner.set_all(there).await,
+            }
+        })
+    }
+
+    fn overrides(&self) -> &Overrides {
+        self.inner.overrides()
+    }
+
+    fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>> {
+        let here = self.state().rows.row(job).cloned();
+        match here {
+            Some(row) => Answer::now(Some(row)),
+            None => self.inner.row(job),
+        }
+    }
+
+    fn known(&self, job: &str) -> Known {
+        match self.state().rows.row(job) {
+            Some(row) if row.place == Place::Out => Known::Out(Box::new(row.clone())),
+            Some(_) => Known::Unsure,
+            None => self.inner.known(job),
+        }
+    }
+
+    fn is_alone(&self) -> bool {
+        self.inner.is_alone()
+    }
+
+    fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room> {
+        if self.can_reserve() {
+            let now = self.now();
+            let mut state = self.state();
+            if let [one] = limited
+                && state.is_reserved(limited)
+            {
+                return Answer::now(state.turns(one).room(now));
+            }
+        }
+        self.inner.room(limited)
+    }
+
+    fn usage<'a>(
+        &'a self,
+        space: Space,
+        key: &'a Key,
+        limits: &'a Limits,
+    ) -> Answer<'a, Option<Usage>> {
+        self.inner.usage(space, key, limits)
+    }
+
+    fn count(&self, place: Place) -> Answer<'_, usize> {
+        let here = self.state().rows.count(place);
+        Answer::later(async move { Ok(here + self.inner.count(place).await?) })
+    }
+
+    fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number> {
+        self.inner.number(name, step)
+    }
+
+    fn pause<'a>(&'a self, queue: &'a str, paused: bool) -> Answer<'a, ()> {
+        self.inner.pause(queue, paused)
+    }
+
+    fn is_shared(&self) -> bool {
+        self.inner.is_shared()
+    }
+
+    fn siblings(&self) -> usize {
+        self.inner.siblings()
+    }
+
+    fn is_lost(&self) -> bool {
+        self.inner.is_lost()
+    }
+
+    fn declare(&self, by_policy: guard::Declared) {
+        self.inner.declare(by_policy);
+    }
+
+    fn offered<'a>(&'a self, scope: u64, queue: &'a str, max: usize) -> Answer<'a, Vec<Row>> {
+        self.inner.offered(scope, queue, max)
+    }
+
+    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
+        self.inner.announce(rows)
+    }
+
+    fn wake(&self) -> Pin<Box<dyn Future<Output = Wake> + Send + '_>> {
+        Box::pin(async {
+            let wake = self.inner.wake().await;
+            if let Wake::Row { job } = &wake
+                && self.state().there.contains(job)
+                && let Ok(row) = self.inner.row(job).await
+                && row.is_none_or(|row| !row.ours)
+            {
+                self.state().there.remove(job);
+            }
+            wake
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

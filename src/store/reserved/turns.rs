@@ -1,0 +1,205 @@
+//! What one sidecar has reserved of one key, and how much it asks for next. Pure: time is passed in.
+//!
+//! A turn that nobody used is lost to the whole fleet, so no more are asked for than were used before:
+//! twice as many after some batches of which all were used, half as many after one of which some were not,
+//! and the more often that went wrong, the longer until it is tried again.
+
+use std::collections::VecDeque;
+
+use crate::limit::{EARLY, Limits, OnLimit, Refusal, Reserved, Room, Timestamp, Turn};
+
+/// How far ahead turns are asked for, in microseconds: no longer than workers wait.
+pub(super) const AHEAD: u64 = 500_000;
+/// The most turns that are asked for at once.
+const MOST: usize = 16;
+/// A sidecar asks at once for at most this part of what the limit allows in [`AHEAD`].
+const PART: u64 = 8;
+/// So many whole batches at most until more is tried again.
+const PATIENCE: u32 = 64;
+
+/// How many starts of a key under these limits are asked for at once, at most; one or none: it is not
+/// worth it, or cannot be done.
+pub(super) fn most(limits: &Limits) -> usize {
+    if super::objection(limits, OnLimit::Wait).is_some() {
+        return 0;
+    }
+    let rates = limits.rates.iter().map(|rate| (rate.limit, rate.period));
+    let throttle = limits.throttle.iter();
+    let all = rates.chain(throttle.map(|throttle| (throttle.limit, throttle.period)));
+    let in_part = all.map(|(limit, period)| {
+        let in_all = u128::from(limit.get()) * u128::from(AHEAD) / u128::from(period.get());
+        usize::try_from(in_all / u128::from(PART)).unwrap_or(MOST)
+    });
+    in_part.min().unwrap_or(0).min(MOST)
+}
+
+/// A turn of ours, by our idea of the store's clock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Mine {
+    from: Timestamp,
+    last: Timestamp,
+    /// When it counts, as the store said.
+    pub(super) at: Timestamp,
+}
+
+/// What is to be done for a job that wants to start.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Next {
+    /// It starts in this turn.
+    Go(Mine),
+    /// Not before this time.
+    Wait(Timestamp),
+    /// Not now, says the store; it is to be asked again from then on.
+    Refused(Refusal, Timestamp),
+    /// The store is to be asked for so many turns.
+    Ask(usize),
+    /// It is being asked.
+    Asked,
+}
+
+/// The turns of one key.
+#[derive(Debug)]
+pub(super) struct Turns {
+    most: usize,
+    /// Whether there are windows, which count what nobody used.
+    windows: bool,
+    left: VecDeque<Mine>,
+    /// How many since the last question nobody used.
+    wasted: usize,
+    /// Times that are to be given back.
+    unused: Vec<Timestamp>,
+    size: usize,
+    /// Whole batches in a row, and how many of them it takes to ask for more.
+    whole: u32,
+    patience: u32,
+    refused: Option<(Refusal, Timestamp)>,
+    asking: bool,
+}
+
+impl Turns {
+    pub(super) fn new(limits: &Limits) -> Turns {
+        Turns {
+            most: most(limits).max(1),
+            windows: !limits.rates.is_empty(),
+            left: VecDeque::new(),
+            wasted: 0,
+            unused: Vec::new(),
+            size: 1,
+            whole: 0,
+            // The first question ends no batch.
+            patience: 2,
+            refused: None,
+            asking: false,
+        }
+    }
+
+    /// What a job does that wants to start, one of `wanted` that could if there were turns.
+    pub(super) fn next(&mut self, wanted: usize, now: Timestamp) -> Next {
+        self.expire(now);
+        match self.left.front().copied() {
+            Some(turn) if turn.from <= now => {
+                self.left.pop_front();
+                return Next::Go(turn);
+            }
+            Some(turn) => return Next::Wait(turn.from),
+            None => {}
+        }
+        if self.asking {
+            return Next::Asked;
+        }
+        match &self.refused {
+            Some((refusal, until)) if *until > now => Next::Refused(refusal.clone(), *until),
+            _ => {
+                self.batch_over();
+                self.asking = true;
+                Next::Ask(self.size.max(wanted).min(self.most))
+            }
+        }
+    }
+
+    /// What may be claimed for this key: the turns that are left, or as many as would be asked for.
+    pub(super) fn room(&mut self, now: Timestamp) -> Room {
+        self.expire(now);
+        let (starts, at) = match &self.refused {
+            _ if !self.left.is_empty() => (self.left.len(), None),
+            Some((_, until)) if *until > now && !self.asking => (0, Some(until.plus(EARLY))),
+            _ => (self.size, None),
+        };
+        Room {
+            starts: u32::try_from(starts).unwrap_or(u32::MAX),
+            at,
+            slot: false,
+        }
+    }
+
+    /// The store's answer to [`Next::Ask`]; `None`: it gave none. `doubt`: how far its clock may be from the
+    /// one that these times are compared with, which narrows each turn on both sides.
+    pub(super) fn answered(&mut self, reserved: Option<Reserved>, doubt: u64, now: Timestamp) {
+        self.asking = false;
+        let Some(reserved) = reserved else { return };
+        let mine = |turn: &Turn| Mine {
+            from: turn.from.plus(doubt),
+            last: Timestamp(turn.last().0.saturating_sub(doubt)),
+            at: turn.at,
+        };
+        self.left.extend(reserved.turns.iter().map(mine));
+        let refused = reserved.refused.filter(|_| self.left.is_empty());
+        self.refused = refused.map(|why| {
+            // By then a part of what is reserved now has passed, and there is something to ask for.
+            let at = why.at.unwrap_or(now).0.saturating_sub(AHEAD / 2);
+            (why, Timestamp(at).max(now.plus(1_000)))
+        });
+    }
+
+    /// A start did not happen.
+    pub(super) fn back(&mut self, turn: Mine) {
+        self.left.push_front(turn);
+    }
+
+    /// What is left will not be used.
+    pub(super) fn forget(&mut self) {
+        self.unused.extend(self.left.drain(..).map(|turn| turn.at));
+        (self.refused, self.wasted) = (None, 0);
+    }
+
+    /// How many were not used since this was last asked, and which of them are to be given back, once:
+    /// spacing is not made up for, so only windows want to know.
+    pub(super) fn take_unused(&mut self, now: Timestamp) -> (usize, Vec<Timestamp>) {
+        self.expire(now);
+        let unused = std::mem::take(&mut self.unused);
+        match self.windows {
+            true => (unused.len(), unused),
+            false => (unused.len(), Vec::new()),
+        }
+    }
+
+    /// Whether it holds nothing that must not be forgotten.
+    pub(super) fn is_idle(&self) -> bool {
+        self.left.is_empty() && self.unused.is_empty() && !self.asking
+    }
+
+    /// Turns whose time has passed are lost.
+    fn expire(&mut self, now: Timestamp) {
+        while let Some(turn) = self.left.front().filter(|turn| turn.last < now) {
+            self.unused.push(turn.at);
+            self.wasted += 1;
+            self.left.pop_front();
+        }
+    }
+
+    /// All of a batch is used or lost: the next one is larger or smaller.
+    fn batch_over(&mut self) {
+        if std::mem::take(&mut self.wasted) > 0 {
+            self.whole = 0;
+            self.size = (self.size / 2).max(1);
+            self.patience = (self.patience * 4).min(PATIENCE);
+            return;
+        }
+        self.whole += 1;
+        if self.whole >= self.patience && self.size < self.most {
+            self.whole = 0;
+            self.patience = (self.patience / 2).max(1);
+            self.size = (self.size * 2).min(self.most);
+        }
+    }
+}
