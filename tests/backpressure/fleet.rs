@@ -301,6 +301,37 @@ proptest! {
     }
 }
 
+/// A look reads what was granted before what is open: what another takes between the two it counts twice
+/// rather than not at all.
+#[test]
+fn what_is_taken_between_two_reads_counts() {
+    let mut world = World::new(2, true);
+    for nth in [0, 1] {
+        assert!(!world.offer(nth, 1), "a look comes first");
+    }
+    world.arrive();
+    assert!(!world.offer(0, 10), "it has no places yet");
+    assert!(world.nodes[1].pressure.begin_look("q", true));
+    world.nodes[1].look = Some(Looking::Begun);
+    world.step_look(1);
+    world.step_lease(0);
+    world.step_lease(0);
+    for _ in 0..3 {
+        world.step_look(1);
+    }
+    world.step_lease(0);
+    assert!(world.offer(0, 10));
+    for _ in 0..3 * BOUND {
+        world.offer(1, 1);
+        world.step_lease(1);
+    }
+    world.arrive();
+    assert!(world.most <= BOUND, "{}", world.most);
+    // The next look mends it.
+    world.fill();
+    assert_eq!((world.waiting, world.most), (BOUND, BOUND));
+}
+
 /// The same without the store: the oracle must find sidecars that do not know of each other.
 #[test]
 fn sidecars_that_count_alone_go_over_it() {
