@@ -207,6 +207,42 @@ impl Hold {
             .is_some_and(|queue| queue.known > 0)
     }
 
+    /// Whether nothing is known about the jobs of these lanes.
+    pub fn holds_none<'a>(&self, mut lanes: impl Iterator<Item = &'a Lane>) -> bool {
+        let state = self.state();
+        let holds = |lane| state.queues.get(lane).is_some_and(|queue| queue.known > 0);
+        state.jobs.is_empty() || !lanes.any(holds)
+    }
+
+    /// Notes that these jobs of the lane were claimed just now; says whether they may be asked for before
+    /// they are held, because nothing of the lane is, and none of them. Those that do not start then
+    /// must [`Hold::enter`].
+    pub fn is_first(&self, lane: &Lane, jobs: &[Held]) -> bool {
+        let mut state = self.state();
+        let State {
+            queues,
+            jobs: known,
+            ..
+        } = &mut *state;
+        let Some(queue) = queues.get_mut(lane).filter(|queue| queue.known == 0) else {
+            return false;
+        };
+        jobs.iter()
+            .for_each(|held| queue.saw(held.claimed.priority));
+        known.is_empty()
+            || !jobs
+                .iter()
+                .any(|held| known.contains_key(&held.claimed.job))
+    }
+
+    /// A fresh claim that was asked for before it was held is in hand from here on, as if it had been
+    /// picked: it must be put back.
+    pub fn enter(&self, held: &mut Held) {
+        let mut state = self.state();
+        state.forget(&held.claimed.job);
+        state.know(held, Whereabouts::InHand);
+    }
+
     /// How many jobs more may be claimed before the hold is full, those already asked for included.
     pub fn lookahead(&self, max: usize, max_bytes: usize) -> Lookahead {
         let mut state = self.state();

@@ -392,7 +392,7 @@ impl Metrics {
         counter(&self.0.recorder, name, labels).increment(1);
     }
 
-    /// Jobs came from the backend into the hold.
+    /// Jobs came from the backend, and their limits decide when they start.
     pub fn claimed(&self, jobs: usize) {
         self.0.claimed.increment(jobs as u64);
     }
@@ -400,12 +400,18 @@ impl Metrics {
     /// Jobs started, each with what it is limited by and, if it was refused before, how long it was in the
     /// hold.
     pub fn started<'a>(&self, jobs: impl Iterator<Item = (&'a [Limited], Option<Duration>)>) {
+        // Most jobs that start together are under one policy.
+        let mut last: Option<(&Arc<str>, Arc<PolicySeries>)> = None;
         for (limited, waited) in jobs {
             self.0.slots.increment(1.0);
             for limited in limited {
-                let policy = self.policy(&limited.policy);
+                let policy = match last.take() {
+                    Some((name, series)) if Arc::ptr_eq(name, &limited.policy) => series,
+                    _ => self.policy(&limited.policy),
+                };
                 policy.starts.increment(1);
                 policy.allowed.increment(1);
+                last = Some((&limited.policy, policy));
             }
             for limited in each_key(limited) {
                 let key = self.key(limited.space, &limited.key);

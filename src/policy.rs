@@ -14,8 +14,9 @@ pub mod set;
 pub mod template;
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::sync::Arc;
+
+use hashbrown::HashMap;
 
 use crate::json::Json;
 use crate::limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};

@@ -160,6 +160,12 @@ impl Pressure {
         self.table.load().any()
     }
 
+    /// Whether any of these queues is bounded.
+    pub fn bounds_any(&self, queues: &[Arc<str>]) -> bool {
+        let table = self.table.load();
+        table.any() && queues.iter().any(|queue| table.of(queue).is_some())
+    }
+
     /// The bounds of a queue.
     pub fn bounds(&self, queue: &str) -> Option<Arc<Bounds>> {
         self.table.load().of(queue).cloned()

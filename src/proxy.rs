@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -349,6 +349,12 @@ impl Sidecar {
         Some(usage.ok()?.map_or(0, |usage| usage.active))
     }
 
+    /// Whether jobs are held here or offered by siblings, or limits are set over HTTP for a queue: then any
+    /// queue may be one of those.
+    fn holds_any(&self) -> bool {
+        !self.hold.is_empty() || self.offered.any() || self.store.overrides().any(Space::Queue)
+    }
+
     /// The most jobs that may be held.
     fn hold_max(&self) -> usize {
         self.live()
@@ -361,10 +367,10 @@ impl Sidecar {
             })
     }
 
-    /// The number of the next claim: by the store's clock, so that it is above that of any earlier claim
-    /// of the job, whichever sidecar made it.
-    fn next_claim(&self) -> Gen {
-        let now = self.store.now().0;
+    /// The number of the next claim: by the store's clock, which says `now`, so that it is above that of
+    /// any earlier claim of the job, whichever sidecar made it.
+    fn next_claim(&self, now: Timestamp) -> Gen {
+        let now = now.0;
         let above = |last: u64| Some(now.max(last + 1));
         // Always `Ok`, for there is always a next number.
         let last = self
@@ -506,9 +512,15 @@ fn refuse(parts: &http::request::Parts, fault: Fault) -> http::Response<body::Bo
 
 /// The headers of a success of our own.
 fn ours(request: &HeaderMap, reply: &mut HeaderMap) {
+    ours_under(request, reply, None);
+}
+
+/// The same; `known`: an id for it, if the request has none.
+fn ours_under(request: &HeaderMap, reply: &mut HeaderMap, known: Option<HeaderValue>) {
     reply.insert(http::header::CONTENT_TYPE, ojs::MEDIA_TYPE);
     reply.insert(ojs::OJS_VERSION, ojs::VERSION);
-    if let Some(id) = respond::request_id(request).or_else(respond::fresh_id) {
+    let id = respond::request_id(request).or(known);
+    if let Some(id) = id.or_else(respond::fresh_id) {
         reply.insert(ojs::REQUEST_ID, id);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use hashbrown::HashMap;
 use tokio::time::Instant;
 
@@ -77,27 +78,35 @@ impl State {
     }
 
     /// A job becomes known and waits.
-    pub(super) fn enter(&mut self, held: Held, end: End) {
+    pub(super) fn enter(&mut self, mut held: Held, end: End) {
+        let queue = self.know(&mut held, Whereabouts::Waiting);
+        if end == End::Back {
+            queue.saw(held.claimed.priority);
+        }
+        queue.place(held, end);
+    }
+
+    /// A job becomes known.
+    pub(super) fn know(&mut self, held: &mut Held, whereabouts: Whereabouts) -> &mut Queue {
+        // It may be a part of a reply, all of which would stay as long as it waits.
+        held.body = Bytes::copy_from_slice(&held.body);
         let lane = held.lane();
-        self.bytes += held.body.len();
-        let (job, bytes) = (held.claimed.job.clone(), held.body.len());
+        let bytes = held.body.len();
+        self.bytes += bytes;
         let known = Known {
             generation: held.claimed.generation,
             lane: lane.clone(),
             priority: held.claimed.priority,
             attempt: held.claimed.attempt,
             bytes,
-            whereabouts: Whereabouts::Waiting,
+            whereabouts,
             hide: false,
             doom: None,
         };
+        self.jobs.insert(held.claimed.job.clone(), known);
         let queue = self.queue(&lane, held.since);
         queue.known += 1;
-        if end == End::Back {
-            queue.saw(held.claimed.priority);
-        }
-        queue.place(held, end);
-        self.jobs.insert(job, known);
+        queue
     }
 
     /// Jobs that are neither in hand nor gone.

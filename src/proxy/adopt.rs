@@ -234,7 +234,7 @@ impl Proxy {
         let own = mirror::visibility(job).map(Duration::from_millis);
         let claimed = Claimed {
             job: Arc::from(id),
-            generation: sidecar.next_claim(),
+            generation: sidecar.next_claim(sidecar.store.now()),
             // Whoever claimed it knows its own id; ours stands for "not translated".
             claim_id: text(job.get("worker_id")).map_or_else(|| sidecar.name.clone(), Arc::from),
             scope,

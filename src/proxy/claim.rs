@@ -8,8 +8,9 @@ use http::HeaderMap;
 use tokio::time::Instant;
 
 use super::asked::Asked;
-use super::job::{Came, Origin, Shown};
-use super::{Proxy, job, mirror};
+use super::handout::HandOut;
+use super::job::{Moment, Origin, Shown};
+use super::{Proxy, job, mirror, respond};
 use crate::hold::{Held, Lane, Lookahead, Prospect};
 use crate::metrics::Event;
 use crate::policy::Gate;
@@ -25,11 +26,12 @@ pub(super) struct Wanted {
     pub(super) headers: HeaderMap,
     /// How long the backend may take.
     pub(super) timeout: Duration,
-    /// Whose credentials it carries.
+    /// Whose credentials it carries, once that matters.
     pub(super) scope: u64,
     /// The most jobs it may get.
     pub(super) count: usize,
-    /// What it says; `None`: nothing that we understand, and no more can be claimed in its name.
+    /// What it says; `None`: nothing that we understand, or that matters so far, and no more can be
+    /// claimed in its name.
     pub(super) asked: Option<Asked>,
 }
 
@@ -43,18 +45,18 @@ pub(super) struct Section {
 
 /// How a claim ended.
 pub(super) enum Answer {
-    /// This many jobs came into the hold; `short`: the queue has no more.
+    /// Jobs; `short`: the queue has no more.
     Jobs { short: bool },
     /// The backend said something else; it is passed on as it is.
     Other(Reply),
 }
 
-/// What came into the hold.
-pub(super) struct Kept {
-    /// How many jobs.
-    pub(super) jobs: usize,
-    /// Of which queues.
-    pub(super) queues: Vec<Arc<str>>,
+/// The jobs of a FETCH reply.
+pub(super) struct Came {
+    /// How many it shows.
+    pub(super) shown: usize,
+    /// Those that can be read.
+    pub(super) jobs: Vec<Held>,
 }
 
 /// How many jobs may be asked for now, and if none, when that may change by itself.
@@ -64,10 +66,9 @@ pub(super) struct Allowance {
 }
 
 impl Wanted {
-    /// The FETCH was read: no more than it asks for.
-    pub(super) fn understand(&mut self, asked: Asked) {
-        self.count = asked.count;
-        self.asked = Some(asked);
+    /// The queues that it names.
+    pub(super) fn queues(&self) -> &[Arc<str>] {
+        self.asked.as_ref().map_or(&[], |asked| &asked.queues)
     }
 
     /// The visibility it asked for.
@@ -121,13 +122,14 @@ impl Proxy {
         Allowance { jobs, prospect }
     }
 
-    /// Asks the backend for `n` jobs of a section and puts what comes into the hold. Limited queues
-    /// are claimed under the sidecar's id, others under the worker's own.
+    /// Asks the backend for `n` jobs of a section. What comes and may start at once goes `out`, the rest
+    /// into the hold. Limited queues are claimed under the sidecar's id, others under the worker's own.
     pub(super) async fn claim(
         &self,
         wanted: &Wanted,
         section: &Section,
         n: usize,
+        out: &mut HandOut,
     ) -> Result<Answer, UpstreamError> {
         let sidecar = &self.sidecar;
         let (Some(first), Some(asked)) = (section.lanes.first(), &wanted.asked) else {
@@ -138,7 +140,8 @@ impl Proxy {
         let claim_id = match (&section.gate, &asked.worker_id) {
             // One claim id never covers held jobs and jobs out with a worker where liveness is by worker.
             (Some(_), _) if alone => {
-                Arc::from(format!("{}-{}", sidecar.name, sidecar.next_claim().0))
+                let now = sidecar.store.now();
+                Arc::from(format!("{}-{}", sidecar.name, sidecar.next_claim(now).0))
             }
             (Some(_), _) | (None, None) => sidecar.name.clone(),
             (None, Some(own)) => own.clone(),
@@ -150,6 +153,7 @@ impl Proxy {
         sidecar.hold.asking(first, n, sent);
         let answer = super::call(self, "fetch", wanted.call(body.into())).await;
         let origin = Origin {
+            asked: n,
             scope: wanted.scope,
             tenant: job::tenant(&wanted.headers),
             queues: section
@@ -162,11 +166,17 @@ impl Proxy {
             sent,
             mark,
         };
-        let kept = match &answer {
-            Ok(reply) => self.keep(reply, &origin).await,
+        let came = match &answer {
+            Ok(reply) => self.read_reply(reply, &origin).await,
             Err(_) => None,
         };
-        let got = kept.map(|kept| kept.jobs);
+        let got = came.as_ref().map(|came| came.shown);
+        if let (Ok(reply), Some(Came { jobs, .. })) = (&answer, came) {
+            let id = out.request_id.take();
+            out.request_id = id.or_else(|| respond::request_id(&reply.headers));
+            self.start_or_hold(jobs, wanted, section, &origin, out)
+                .await;
+        }
         sidecar
             .hold
             .asked(first, n, got.is_some_and(|got| got >= n), Instant::now());
@@ -177,53 +187,85 @@ impl Proxy {
         }
     }
 
-    /// Puts the jobs of a FETCH reply into the hold; `None`: it is no FETCH reply.
-    pub(super) async fn keep(&self, reply: &Reply, origin: &Origin<'_>) -> Option<Kept> {
+    /// Reads the jobs of a FETCH reply: they are ours now, and in no other place. `None`: it is no FETCH
+    /// reply.
+    pub(super) async fn read_reply(&self, reply: &Reply, origin: &Origin<'_>) -> Option<Came> {
         let sidecar = &self.sidecar;
         if reply.status != http::StatusCode::OK {
             return None;
         }
-        let Some(jobs) = Shown::all(&reply.body) else {
+        let Some(all) = Shown::all(&reply.body, origin.asked) else {
             sidecar.metrics.count(Event::Nonsense);
             return None;
         };
         // One search of the reply spares several of each job: hardly any bring something.
         let bring = mirror::may_bring(&reply.body);
-        let jobs_came = jobs.len();
-        let mut held = Vec::with_capacity(jobs_came);
+        let shown = all.len();
+        let mut jobs = Vec::with_capacity(shown);
         {
             // The policies of now, not of when the backend was asked.
             let live = sidecar.live();
-            let came = Came {
+            let now = Moment {
                 at: Instant::now(),
                 stored_at: sidecar.store.now(),
             };
-            for job in &jobs {
-                match sidecar.read_job(job, origin, came, &live, bring) {
-                    Some(job) => held.push(job),
+            for job in &all {
+                match sidecar.read_job(job, &reply.body, origin, now, &live, bring) {
+                    Some(job) => jobs.push(job),
                     None => sidecar.metrics.count(Event::Nonsense),
                 }
             }
         }
-        sidecar.metrics.claimed(held.len());
-        held.iter()
+        sidecar.metrics.claimed(jobs.len());
+        jobs.iter()
             .for_each(|held| sidecar.noted(&held.claimed.limited));
-        self.end_earlier(&held).await;
-        sidecar.register(&held).await;
-        let mut queues: Vec<Arc<str>> =
-            held.iter().map(|held| held.claimed.queue.clone()).collect();
-        queues.dedup();
-        for queue in &queues {
-            sidecar.unpause(queue, origin.sent);
+        self.end_earlier(&jobs).await;
+        for run in jobs.chunk_by(|a, b| a.claimed.queue == b.claimed.queue) {
+            if let Some(first) = run.first() {
+                sidecar.unpause(&first.claimed.queue, origin.sent);
+            }
         }
-        let claimed = sidecar.by_queue(&held);
-        sidecar.gated.claimed(&origin.queues, &mut held);
-        sidecar.hold.add(held);
+        sidecar.gated.claimed(&origin.queues, &mut jobs);
+        Some(Came { shown, jobs })
+    }
+
+    /// Starts what may start at once of jobs that came just now, and holds the rest.
+    async fn start_or_hold(
+        &self,
+        jobs: Vec<Held>,
+        wanted: &Wanted,
+        section: &Section,
+        origin: &Origin<'_>,
+        out: &mut HandOut,
+    ) {
+        let (want, now) = (wanted.count.saturating_sub(out.len()), Instant::now());
+        let proven = |held: &Held| held.is_proven(origin.visibility, now);
+        if self.may_skip_hold(&section.lanes, &jobs, want) && jobs.iter().all(proven) {
+            out.extend(self.start_fresh(jobs, want).await);
+        } else {
+            self.hold(jobs, origin).await;
+        }
+    }
+
+    /// Whether jobs that came just now may be asked for before they are held: they are all of one limited
+    /// queue, the worker wants them all, and nothing of that queue waits that would have to go before them.
+    fn may_skip_hold(&self, lanes: &[Lane], jobs: &[Held], want: usize) -> bool {
+        let sidecar = &self.sidecar;
+        let [lane] = lanes else { return false };
+        jobs.len() <= want
+            && !sidecar.paused(&lane.queue)
+            // What leaves a bounded queue is counted where it is held.
+            && !sidecar.pressure.bounds_any(std::slice::from_ref(&lane.queue))
+            && sidecar.hold.is_first(lane, jobs)
+    }
+
+    /// Puts claimed jobs into the hold.
+    pub(super) async fn hold(&self, jobs: Vec<Held>, origin: &Origin<'_>) {
+        let sidecar = &self.sidecar;
+        sidecar.register(&jobs).await;
+        let claimed = sidecar.by_queue(&jobs);
+        sidecar.hold.add(jobs);
         sidecar.fetched(&claimed, origin.mark, false);
-        Some(Kept {
-            jobs: jobs_came,
-            queues,
-        })
     }
 
     /// The backend hands the job out again, so an earlier hand-out of it is over, whether its time has

@@ -1,8 +1,9 @@
-//! FETCH: cap the claim, fill the hold, start from it, wait a little if that may help.
+//! FETCH: cap the claim, start what may start, hold the rest, wait a little if that may help.
 //!
 //! A proxy learns what a job is only after the backend has handed it out. So a FETCH that limits can
-//! touch never passes through: what may be claimed is claimed into the hold, and what may start is
-//! started from the hold. Fresh, surplus, undelivered and adopted jobs all take that one path.
+//! touch never passes through: what may be claimed is claimed, what may not start is held, and held jobs
+//! start from the hold. Surplus, undelivered and adopted jobs take that path too. Fresh jobs are asked for
+//! before they are held where nothing of their queue waits: most start at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use tokio::time::Instant;
 
 use super::asked::Asked;
 use super::body::Body;
-use super::claim::{Allowance, Answer, Kept, Section, Wanted};
+use super::claim::{Allowance, Answer, Section, Wanted};
 use super::handout::{HandOut, Hint};
 use super::job::{self, Origin};
 use super::live::Live;
@@ -25,10 +26,9 @@ use super::start::Started;
 use super::wait::{ASK_AGAIN, Standing};
 use super::{Proxy, mirror};
 use crate::hold::{Lane, Prospect};
-use crate::limit::{EARLY, Space};
+use crate::limit::EARLY;
 use crate::policy::{Accept, PolicySet};
-use crate::pressure::Mark;
-use crate::upstream::{Reply, UpstreamError};
+use crate::upstream::{Path, Reply, UpstreamError};
 
 /// What a FETCH came to.
 enum Outcome {
@@ -45,8 +45,8 @@ enum Outcome {
 /// What a FETCH that was passed whole came to.
 enum Whole {
     Answer(Response<Body>),
-    /// Jobs that are limited came; they are in the hold now.
-    Kept(Kept),
+    /// So many jobs came that are limited; they are in the hold now. They are of these queues.
+    Held(usize, Vec<Arc<str>>),
 }
 
 impl Proxy {
@@ -57,45 +57,44 @@ impl Proxy {
             return HandOut::new(self.clone()).respond(&parts, Hint::default());
         }
         let live = sidecar.live.load_full();
-        let policies = &live.policies;
-        let limits = !policies.is_empty()
-            || !sidecar.hold.is_empty()
-            || sidecar.offered.any()
-            || sidecar.store.overrides().any(Space::Queue);
-        let asked = if limits { Asked::read(&body) } else { None };
-        let scope = sidecar.scopes.of(&parts.headers);
+        let held = sidecar.holds_any();
+        let limits = held || !live.policies.is_empty();
+        let asked = if limits || sidecar.pressure.any() {
+            Asked::read(&body)
+        } else {
+            None
+        };
+        let touched = |queue: &Arc<str>| held || !live.policies.gate(queue).open();
+        let touched = (asked.iter()).any(|asked| asked.queues.iter().any(touched));
         let mut wanted = Wanted {
             body,
-            target: self.target(&parts.uri),
+            target: Path::Read(parts.uri.clone()),
             headers: respond::take_headers(&mut parts),
-            timeout: sidecar.live().settings.upstream_timeout,
-            scope,
-            count: 1,
-            asked: None,
+            timeout: live.settings.upstream_timeout,
+            scope: 0,
+            count: asked.as_ref().map_or(1, |asked| asked.count),
+            asked,
         };
         let mut sections = Vec::new();
-        if let Some(asked) = asked {
-            self.take_over_of(scope, &asked.queues).await;
-            sections = self.sections(scope, &asked.queues, policies);
-            wanted.understand(asked);
+        if touched {
+            wanted.scope = sidecar.scopes.of(&wanted.headers);
+            self.take_over_of(wanted.scope, wanted.queues()).await;
+            sections = self.sections(wanted.scope, wanted.queues(), &live.policies);
         }
-        if sections
-            .iter()
-            .all(|section: &Section| section.gate.is_none())
-        {
+        if (sections.iter()).all(|section: &Section| section.gate.is_none()) {
             // A request that we do not understand but the backend does must not go round the limits.
-            let all = limits && sections.is_empty();
-            match self.pass_whole(&parts, &wanted, all, &live).await {
+            let all = limits && wanted.asked.is_none();
+            match self.pass_whole(&parts, &mut wanted, all, &live).await {
                 Whole::Answer(answer) => return answer,
-                Whole::Kept(kept) => {
-                    let asked = Asked::read(&wanted.body);
-                    let queues = asked.as_ref().map_or(&kept.queues, |asked| &asked.queues);
-                    let now = Arc::clone(&sidecar.live().policies);
-                    sections = self.sections(scope, queues, &now);
-                    match asked {
-                        Some(asked) => wanted.understand(asked),
-                        None => wanted.count = kept.jobs,
-                    }
+                Whole::Held(jobs, came) => {
+                    let queues = match &wanted.asked {
+                        Some(asked) => &asked.queues,
+                        None => {
+                            wanted.count = jobs;
+                            &came
+                        }
+                    };
+                    sections = self.sections(wanted.scope, queues, &sidecar.live().policies);
                 }
             }
         }
@@ -108,7 +107,7 @@ impl Proxy {
         self.answer(&parts, outcome)
     }
 
-    /// Fills the hold and starts from it; once more if all that started is late by now. A stall of ours
+    /// Claims and starts; once more if all that started is late by now. A stall of ours
     /// is no reason to send a worker away from jobs that may start.
     async fn filled(
         self,
@@ -145,47 +144,63 @@ impl Proxy {
 
     /// A FETCH that no limit can touch by its queues: forwarded and returned as it is, unless jobs with
     /// limits of their own came back, or `all` that comes is to be looked at.
-    async fn pass_whole(&self, parts: &Parts, wanted: &Wanted, all: bool, live: &Live) -> Whole {
+    async fn pass_whole(
+        &self,
+        parts: &Parts,
+        wanted: &mut Wanted,
+        all: bool,
+        live: &Live,
+    ) -> Whole {
+        let sidecar = &self.sidecar;
         let sent = Instant::now();
-        let mark = self.sidecar.pressure.mark();
+        let mark = sidecar.pressure.mark();
         let reply = match self.upstream.call(wanted.call(wanted.body.clone())).await {
             Ok(reply) => reply,
             Err(error) => return Whole::Answer(refuse(parts, Fault::backend(&error, false))),
         };
         // Policies that came while the backend was asked may touch what it gave.
-        let all = all || self.sidecar.live().edition != live.edition;
-        let brings = live.policies.accept() != Accept::Ignore && mirror::may_bring(&reply.body);
-        if !all && !brings {
-            self.passing(&wanted.body, &reply, mark);
-            return Whole::Answer(self.theirs(parts, reply));
+        let all = all || sidecar.live().edition != live.edition;
+        let brings = mirror::may_bring(&reply.body);
+        let limits = brings && live.policies.accept() != Accept::Ignore;
+        if !all && !limits {
+            if let Some(asked) = &wanted.asked {
+                sidecar.passed(&reply, &asked.queues, asked.count, mark);
+            }
+            // What brings no limits has no mirror either.
+            let answer = if brings {
+                self.theirs(parts, reply)
+            } else {
+                self.as_it_is(parts, reply)
+            };
+            return Whole::Answer(answer);
         }
-        let asked = Asked::read(&wanted.body);
-        let visibility = asked.as_ref().and_then(|asked| asked.visibility);
-        let (queues, worker_id) = asked
-            .map(|asked| (asked.queues, asked.worker_id))
-            .unwrap_or_default();
-        let claim_id = worker_id.unwrap_or_else(|| self.sidecar.name.clone());
+        wanted.scope = sidecar.scopes.of(&wanted.headers);
+        if wanted.asked.is_none() {
+            wanted.asked = Asked::read(&wanted.body);
+            wanted.count = wanted.asked.as_ref().map_or(1, |asked| asked.count);
+        }
+        let asked = wanted.asked.as_ref();
+        let worker_id = asked.and_then(|asked| asked.worker_id.clone());
+        let claim_id = worker_id.unwrap_or_else(|| sidecar.name.clone());
         let origin = Origin {
+            asked: wanted.count,
             scope: wanted.scope,
             tenant: job::tenant(&wanted.headers),
-            queues,
+            queues: wanted.queues().to_vec(),
             claim_id: &claim_id,
-            visibility,
+            visibility: wanted.visibility(),
             sent,
             mark,
         };
-        match self.keep(&reply, &origin).await {
-            Some(kept) if kept.jobs > 0 => Whole::Kept(kept),
+        match self.read_reply(&reply, &origin).await {
+            Some(came) if came.shown > 0 => {
+                let queues = came.jobs.iter().map(|held| held.claimed.queue.clone());
+                let mut queues: Vec<Arc<str>> = queues.collect();
+                queues.dedup();
+                self.hold(came.jobs, &origin).await;
+                Whole::Held(came.shown, queues)
+            }
             _ => Whole::Answer(self.theirs(parts, reply)),
-        }
-    }
-
-    /// The jobs of a reply that passes as it is wait no longer.
-    fn passing(&self, asked: &[u8], reply: &Reply, mark: Mark) {
-        if self.sidecar.pressure.any()
-            && let Some(asked) = Asked::read(asked)
-        {
-            self.sidecar.passed(reply, &asked.queues, asked.count, mark);
         }
     }
 
@@ -218,7 +233,7 @@ impl Proxy {
         sections
     }
 
-    /// Fills the hold and starts from it, again and again while waiting may help.
+    /// Claims and starts, again and again while waiting may help.
     async fn fill(
         &self,
         wanted: &Wanted,
@@ -231,10 +246,8 @@ impl Proxy {
         let deadline = begun + sidecar.live().settings.max_wait;
         for section in sections {
             let gate = section.gate.clone().unwrap_or_default();
-            section
-                .lanes
-                .iter()
-                .for_each(|lane| sidecar.hold.fetched(lane, &gate, Instant::now()));
+            let fetched = |lane| sidecar.hold.fetched(lane, &gate, Instant::now());
+            section.lanes.iter().for_each(fetched);
         }
         if let Err(error) = self.ensure_learnt().await {
             return Outcome::Lost(error);
@@ -256,9 +269,14 @@ impl Proxy {
                 Ok(Some(reply)) if out.is_empty() => return Outcome::Theirs(reply),
                 _ => {}
             }
-            let waited = Instant::now();
             let full = out.len() >= wanted.count;
-            let (prospect, hint) = self.prospect(sections, &mut shut, &mut closed, full).await;
+            let mut lanes = sections.iter().flat_map(|section| &section.lanes);
+            if full && line.is_none() && sidecar.hold.holds_none(&mut lanes) {
+                return Outcome::Ours(out, Hint::default());
+            }
+            let waited = Instant::now();
+            let (prospect, hint) =
+                Box::pin(self.prospect(sections, &mut shut, &mut closed, full)).await;
             if !full {
                 self.note_shut(wanted.scope, sections, &shut);
             }
@@ -308,7 +326,7 @@ impl Proxy {
                 .filter(|lane| sidecar.hold.holds(lane) && !sidecar.paused(&lane.queue))
             {
                 if sidecar.hold.outranked(lane) && self.may_claim(lane, section, 1).await > 0 {
-                    self.claim(wanted, section, 1).await?;
+                    self.claim(wanted, section, 1, out).await?;
                 }
                 self.start_into(lane, wanted, out).await;
             }
@@ -317,9 +335,11 @@ impl Proxy {
                 let Some(first) = section.lanes.first() else {
                     break;
                 };
-                let asked_at = sidecar.hold.asked_at(first);
-                let just_now = asked_at.is_some_and(|at| at.elapsed() < ASK_AGAIN);
-                if just_now && !was_shut {
+                let just_now = || {
+                    let asked_at = sidecar.hold.asked_at(first);
+                    asked_at.is_some_and(|at| at.elapsed() < ASK_AGAIN)
+                };
+                if !was_shut && just_now() {
                     break;
                 }
                 let allowed = self.allowed(first, section, n).await;
@@ -330,17 +350,17 @@ impl Proxy {
                     }
                     break;
                 }
-                let short = match self.claim(wanted, section, n_now).await? {
+                let before = out.len();
+                let short = match self.claim(wanted, section, n_now, out).await? {
                     Answer::Other(reply) => return Ok(Some(reply)),
                     Answer::Jobs { short } => short,
                 };
-                let before = out.len();
-                for lane in section
-                    .lanes
-                    .iter()
-                    .filter(|lane| !sidecar.paused(&lane.queue))
-                {
-                    self.start_into(lane, wanted, out).await;
+                let may_go = |lane: &&Lane| !sidecar.paused(&lane.queue);
+                for lane in section.lanes.iter().filter(may_go) {
+                    // Mostly all that came has started.
+                    if out.len() < wanted.count {
+                        self.start_into(lane, wanted, out).await;
+                    }
                 }
                 if short || Instant::now() >= budget {
                     break;
@@ -369,7 +389,9 @@ impl Proxy {
 
     async fn start_into(&self, lane: &Lane, wanted: &Wanted, out: &mut HandOut) {
         let missing = wanted.count.saturating_sub(out.len());
-        let started: Vec<Started> = self.start(lane, missing, wanted.visibility()).await;
+        // Boxed, so that a FETCH whose jobs all start at once has no room for it.
+        let starting = Box::pin(self.start(lane, missing, wanted.visibility()));
+        let started: Vec<Started> = starting.await;
         out.extend(started);
     }
 
@@ -433,9 +455,16 @@ impl Proxy {
     }
 
     /// The backend's own answer; whatever job it shows, it shows no mirror.
-    pub(super) fn theirs(&self, parts: &Parts, reply: Reply) -> Response<Body> {
-        let body = mirror::hide_all(&reply.body).map_or(reply.body, Bytes::from);
-        let mut response = Response::new(Body::from(body));
+    pub(super) fn theirs(&self, parts: &Parts, mut reply: Reply) -> Response<Body> {
+        if let Some(hidden) = mirror::hide_all(&reply.body) {
+            reply.body = hidden.into();
+        }
+        self.as_it_is(parts, reply)
+    }
+
+    /// The backend's own answer, which shows no mirror.
+    fn as_it_is(&self, parts: &Parts, reply: Reply) -> Response<Body> {
+        let mut response = Response::new(Body::from(reply.body));
         *response.status_mut() = reply.status;
         *response.headers_mut() = reply.headers;
         self.mend_media_type(&parts.headers, response.headers_mut());

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::Response;
 use http::request::Parts;
+use http::{HeaderValue, Response};
 use tokio::task::JoinHandle;
 
 use super::body::{Body, Watch};
-use super::ours;
+use super::ours_under;
 use super::start::Started;
 use super::{Proxy, timed};
 use crate::limit::{EARLY, Timestamp};
@@ -58,6 +58,8 @@ impl Hint {
 pub(super) struct HandOut {
     proxy: Proxy,
     jobs: Vec<Started>,
+    /// The id under which the backend gave them: ours too, if the worker gave none.
+    pub(super) request_id: Option<HeaderValue>,
 }
 
 impl HandOut {
@@ -65,11 +67,16 @@ impl HandOut {
         HandOut {
             proxy,
             jobs: Vec::new(),
+            request_id: None,
         }
     }
 
     pub(super) fn extend(&mut self, mut jobs: Vec<Started>) {
-        self.jobs.append(&mut jobs);
+        if self.jobs.is_empty() {
+            self.jobs = jobs;
+        } else {
+            self.jobs.append(&mut jobs);
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -116,16 +123,17 @@ impl HandOut {
     }
 
     /// The reply that hands the jobs out.
-    pub(super) fn respond(self, parts: &Parts, hint: Hint) -> Response<Body> {
+    pub(super) fn respond(mut self, parts: &Parts, hint: Hint) -> Response<Body> {
         let bytes = self.bytes();
         let proxy = self.proxy.clone();
+        let request_id = self.request_id.take();
         let body = if self.jobs.is_empty() {
             Body::from(bytes)
         } else {
             Body::watched(bytes, self)
         };
         let mut response = Response::new(body);
-        ours(&parts.headers, response.headers_mut());
+        ours_under(&parts.headers, response.headers_mut(), request_id);
         hint.write(response.headers_mut());
         proxy.mend_media_type(&parts.headers, response.headers_mut());
         response

@@ -17,6 +17,8 @@ use crate::store::Claimed;
 
 /// The circumstances of a claim.
 pub(super) struct Origin<'a> {
+    /// How many jobs were asked for.
+    pub(super) asked: usize,
     /// Whose credentials.
     pub(super) scope: u64,
     /// The tenant header of the FETCH, if there was one.
@@ -37,15 +39,14 @@ impl Origin<'_> {
     /// The queue that a job came from. What it shows is only believed among those that were asked:
     /// some backends let a producer's own top-level `queue` overwrite the real one, and a job held
     /// under a name that no FETCH asks for would never leave.
-    fn queue_of(&self, shown: Option<&str>) -> Arc<str> {
-        let shown = shown.unwrap_or("default");
-        let asked = match self.queues.as_slice() {
-            [only] => Some(only),
-            several => several
-                .iter()
-                .find(|asked| ***asked == *shown)
-                .or(several.first()),
-        };
+    fn queue_of(&self, shown: Option<Json<'_>>) -> Arc<str> {
+        if let [only] = self.queues.as_slice() {
+            return Arc::clone(only);
+        }
+        let shown = shown.and_then(|queue| queue.text());
+        let shown = shown.as_deref().unwrap_or("default");
+        let asked = self.queues.iter().find(|asked| ***asked == *shown);
+        let asked = asked.or(self.queues.first());
         asked.map_or_else(|| Arc::from(shown), Arc::clone)
     }
 }
@@ -57,6 +58,9 @@ pub(super) struct Shown<'a> {
 }
 
 const MEMBERS: [&str; 6] = ["id", "type", "queue", "priority", "attempt", "meta"];
+
+/// A reply is not expected to have more jobs than this; one may.
+const LIKELY: usize = 64;
 
 impl<'a> Shown<'a> {
     /// A job that was read already.
@@ -72,10 +76,10 @@ impl<'a> Shown<'a> {
     }
 
     /// The jobs of a FETCH reply, which is read in one pass: `jobs`, or a lone `job`, or none of an empty
-    /// object; `None`: it is no FETCH reply.
-    pub(super) fn all(reply: &'a [u8]) -> Option<Vec<Shown<'a>>> {
+    /// object; `None`: it is no FETCH reply. So many were asked for.
+    pub(super) fn all(reply: &'a [u8], asked: usize) -> Option<Vec<Shown<'a>>> {
         let mut reader = Reader::new(reply, DEPTH).ok()?;
-        let mut shown = Vec::new();
+        let mut shown = Vec::with_capacity(asked.min(LIKELY));
         let (mut jobs, mut lone) = (None, None);
         let whole = reader.members(|name, reader| {
             if name.is("jobs") {
@@ -106,25 +110,26 @@ impl<'a> Shown<'a> {
 
 /// The moment at which jobs came, on both clocks.
 #[derive(Clone, Copy)]
-pub(super) struct Came {
+pub(super) struct Moment {
     pub(super) at: Instant,
     pub(super) stored_at: Timestamp,
 }
 
 impl Sidecar {
-    /// Reads one job of a FETCH reply; `None`: it has no id, so nothing can be kept about it. `brings`:
-    /// it may have limits of its own or a mirror.
+    /// Reads one job of a FETCH reply, which is `text`; `None`: it has no id, so nothing can be kept about
+    /// it. `brings`: it may have limits of its own or a mirror.
     pub(super) fn read_job(
         &self,
         shown: &Shown<'_>,
+        text: &Bytes,
         origin: &Origin<'_>,
-        came: Came,
+        came: Moment,
         live: &Live,
         brings: bool,
     ) -> Option<Held> {
         let (job, [id, kind, queue, priority, attempt, meta]) = (shown.job, shown.members);
         let id = id?.text()?;
-        let queue = origin.queue_of(queue.and_then(|queue| queue.text()).as_deref());
+        let queue = origin.queue_of(queue);
         let kind = kind.and_then(|kind| kind.text()).unwrap_or_default();
         let attempt = attempt
             .and_then(|a| a.int())
@@ -149,7 +154,7 @@ impl Sidecar {
             .unwrap_or(DEFAULT_VISIBILITY);
         let claimed = Claimed {
             job: Arc::from(id.as_ref()),
-            generation: self.next_claim(),
+            generation: self.next_claim(came.stored_at),
             claim_id: origin.claim_id.clone(),
             scope: origin.scope,
             queue,
@@ -169,7 +174,8 @@ impl Sidecar {
             tenant: origin.tenant.map(Arc::from),
             body: match brings {
                 true => mirror::shown(job),
-                false => Bytes::copy_from_slice(job.raw()),
+                // Found in this text, so it is within.
+                false => text.slice(job.range()),
             },
             deadline: hold::deadline(origin.sent, visibility),
             proven: origin.sent,

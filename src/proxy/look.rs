@@ -108,7 +108,12 @@ impl Sidecar {
 
     /// How many of these jobs each bounded queue has.
     pub(super) fn by_queue(&self, held: &[crate::hold::Held]) -> Vec<(Arc<str>, u64)> {
-        if !self.pressure.any() {
+        let bounded = |run: &[crate::hold::Held]| {
+            let queue = run.first().map(|held| &held.claimed.queue);
+            queue.is_some_and(|queue| self.pressure.bounds_any(std::slice::from_ref(queue)))
+        };
+        let mut runs = held.chunk_by(|a, b| a.claimed.queue == b.claimed.queue);
+        if !runs.any(bounded) {
             return Vec::new();
         }
         let mut counts: HashMap<Arc<str>, u64> = HashMap::new();
@@ -120,7 +125,7 @@ impl Sidecar {
 
     /// The same, of a reply that passes as it is.
     pub(super) fn passed(&self, reply: &Reply, queues: &[Arc<str>], asked: usize, sent: Mark) {
-        if reply.status != StatusCode::OK || !self.pressure.any() {
+        if reply.status != StatusCode::OK || !self.pressure.bounds_any(queues) {
             return;
         }
         let Ok(whole) = Json::parse(&reply.body, DEPTH) else {

@@ -1,11 +1,11 @@
 //! Scopes: whose credentials a job was claimed with. Held jobs are served only within theirs, and the
 //! sidecar's own calls for them carry its headers. Kept in memory only, never logged.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, RandomState};
 use std::sync::{Mutex, PoisonError};
 
+use hashbrown::HashMap;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 
 use super::Sidecar;

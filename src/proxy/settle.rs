@@ -22,7 +22,7 @@ use super::{DEPTH, Proxy, mirror};
 use crate::json::{Json, Reader, Splice, quote};
 use crate::metrics::Event;
 use crate::store::{Place, Row};
-use crate::upstream::{Call, Reply, UpstreamError};
+use crate::upstream::{Call, Path, Reply, UpstreamError};
 
 /// How long an answer that did not reach its worker is kept.
 const KEEP: Duration = Duration::from_secs(60);
@@ -167,7 +167,7 @@ impl Proxy {
         }
         let call = Call {
             method: parts.method.clone(),
-            target: self.target(&parts.uri),
+            target: Path::Read(parts.uri.clone()),
             headers: respond::take_headers(&mut parts),
             body,
             timeout: sidecar.live().settings.upstream_timeout,
@@ -236,7 +236,7 @@ impl Proxy {
         {
             match verb {
                 Verb::Ack => self.succeeded(row).await,
-                Verb::Nack => self.heed(row, &body).await,
+                Verb::Nack => Box::pin(self.heed(row, &body)).await,
             }
         }
         let over = match &answer {

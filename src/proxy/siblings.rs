@@ -11,7 +11,7 @@ use http::StatusCode;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::job::{Came, Origin, Shown};
+use super::job::{Moment, Origin, Shown};
 use super::{DEPTH, Proxy, Sidecar};
 use crate::hold::{Held, Lane};
 use crate::json::Json;
@@ -134,7 +134,7 @@ impl Proxy {
     async fn take_over_row(&self, row: Row) {
         let sidecar = &self.sidecar;
         let claimed = row.claimed;
-        let next = sidecar.next_claim();
+        let next = sidecar.next_claim(sidecar.store.now());
         let own = Change::Own {
             job: claimed.job.clone(),
             generation: claimed.generation,
@@ -172,6 +172,7 @@ impl Proxy {
         let whole = Json::parse(&reply.body, DEPTH).ok()?;
         let job = whole.get_exact("job").unwrap_or(whole);
         let origin = Origin {
+            asked: 1,
             scope: claimed.scope,
             tenant: None,
             queues: vec![claimed.queue.clone()],
@@ -181,11 +182,18 @@ impl Proxy {
             mark,
         };
         let active = job.get("state")?.text()? == "active";
-        let came = Came {
+        let came = Moment {
             at: Instant::now(),
             stored_at: sidecar.store.now(),
         };
-        let held = sidecar.read_job(&Shown::of(job), &origin, came, &sidecar.live(), true)?;
+        let held = sidecar.read_job(
+            &Shown::of(job),
+            &reply.body,
+            &origin,
+            came,
+            &sidecar.live(),
+            true,
+        )?;
         (active && held.claimed.attempt == claimed.attempt).then_some(held)
     }
 }

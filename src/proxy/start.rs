@@ -1,6 +1,7 @@
-//! Starting: what leaves the hold now. Pick, prove, take, in that order, and every job that was picked
-//! ends in exactly one place.
+//! Starting: what leaves the hold now, and what never comes into it. Pick, prove, take, in that order, and
+//! every job that was picked or came ends in exactly one place.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +22,13 @@ pub(super) struct Started {
     pub(super) held: Held,
     /// When the start counts.
     pub(super) at: Timestamp,
+}
+
+/// What became of jobs that were asked for.
+struct Asked {
+    started: Vec<Started>,
+    /// Some of the others are being dropped: what stands behind them may start.
+    again: bool,
 }
 
 /// A job, and the attempt it was claimed in.
@@ -46,7 +54,7 @@ impl Held {
     }
 
     /// Whether the backend said just now that it is ours, for as long as the worker wants it.
-    fn is_proven(&self, visibility: Option<Duration>, now: Instant) -> bool {
+    pub(super) fn is_proven(&self, visibility: Option<Duration>, now: Instant) -> bool {
         now < self.deadline
             && now.duration_since(self.proven) <= PROOF
             && self.granted == self.wanted(visibility)
@@ -68,53 +76,84 @@ impl Proxy {
         let sidecar = &self.sidecar;
         let mut out: Vec<Started> = Vec::new();
         while out.len() < want {
-            let picked = sidecar
-                .hold
-                .pick(lane, want - out.len(), sidecar.store.now());
+            let now = sidecar.store.now();
+            let picked = sidecar.hold.pick(lane, want - out.len(), now);
             if picked.is_empty() {
                 break;
             }
-            let mut ours = self.prove(lane, picked, visibility).await;
-            // Asked under the limits of now, whenever it was claimed.
-            sidecar.renew(&mut ours);
-            sidecar.bring_up_to_date(&mut ours);
-            let asks: Vec<&Claimed> = ours.iter().map(|held| &held.claimed).collect();
-            let asked = Instant::now();
-            let verdicts = sidecar.store.take(&asks, want - out.len()).await;
-            if let Some(lead) = sidecar.lead.answered(asked.elapsed()) {
-                sidecar.store.lead(lead);
-            }
-            let Ok(verdicts) = verdicts else {
-                ours.into_iter()
-                    .rev()
-                    .for_each(|held| sidecar.hold.put_back(held, None));
-                break;
-            };
-            let before = out.len();
-            // From the back, so that what is put back at the front of its group keeps its order.
-            let (mut started, mut dropped) = (Vec::new(), Vec::new());
-            for (held, verdict) in ours.into_iter().zip(verdicts).rev() {
-                match verdict {
-                    Verdict::Started { at } => started.push(Started { held, at }),
-                    Verdict::Refused {
-                        which,
-                        why,
-                        at,
-                        action,
-                    } => dropped.extend(self.refused(held, which, &why, at, action)),
-                    Verdict::Unasked => sidecar.hold.put_back(held, None),
-                    Verdict::Lost => sidecar.lost(held).await,
-                }
-            }
-            started.reverse();
+            let ours = self.prove(lane, picked, visibility).await;
+            let Asked { mut started, again } = self.ask(ours, want - out.len(), false).await;
             self.leave_hold(&mut started).await;
+            self.tell_started(&mut started);
+            let go_on = again || !started.is_empty();
             out.append(&mut started);
-            if out.len() == before && dropped.is_empty() {
+            if !go_on {
                 break;
             }
-            self.drop_soon(dropped);
         }
         out
+    }
+
+    /// Starts what may start of jobs that were claimed just now; the others are held from here on.
+    pub(super) async fn start_fresh(&self, mut jobs: Vec<Held>, want: usize) -> Vec<Started> {
+        jobs.sort_by_key(|held| Reverse(held.claimed.priority));
+        let mut started = self.ask(jobs, want, true).await.started;
+        self.tell_started(&mut started);
+        started
+    }
+
+    /// Asks for jobs under the limits of now, whenever they were claimed: jobs in hand, or `fresh` ones,
+    /// which the hold does not know yet. What does not start is in the hold after this.
+    async fn ask(&self, mut jobs: Vec<Held>, want: usize, fresh: bool) -> Asked {
+        let sidecar = &self.sidecar;
+        sidecar.renew(&mut jobs);
+        sidecar.bring_up_to_date(&mut jobs);
+        let asks: Vec<&Claimed> = jobs.iter().map(|held| &held.claimed).collect();
+        let asked = Instant::now();
+        let verdicts = sidecar.store.take(&asks, want).await;
+        if let Some(lead) = sidecar.lead.answered(asked.elapsed()) {
+            sidecar.store.lead(lead);
+        }
+        let answers = verdicts.is_ok();
+        let verdicts = verdicts.unwrap_or_else(|_| vec![Verdict::Unasked; jobs.len()]);
+        let (mut started, mut others) = (Vec::with_capacity(jobs.len()), Vec::new());
+        for (mut held, verdict) in jobs.into_iter().zip(verdicts) {
+            if let Verdict::Started { at } = verdict {
+                started.push(Started { held, at });
+                continue;
+            }
+            if fresh {
+                sidecar.hold.enter(&mut held);
+            }
+            others.push((held, verdict));
+        }
+        let again = match others.is_empty() {
+            true => false,
+            false => Box::pin(self.put_back(others)).await && answers,
+        };
+        Asked { started, again }
+    }
+
+    /// Does with jobs in hand what was said of them; says whether some of them are being dropped.
+    async fn put_back(&self, jobs: Vec<(Held, Verdict)>) -> bool {
+        let sidecar = &self.sidecar;
+        let mut dropped = Vec::new();
+        // From the back, so that what is put back at the front of its group keeps its order.
+        for (held, verdict) in jobs.into_iter().rev() {
+            match verdict {
+                Verdict::Refused {
+                    which,
+                    why,
+                    at,
+                    action,
+                } => dropped.extend(self.refused(held, which, &why, at, action)),
+                Verdict::Lost => sidecar.lost(held).await,
+                Verdict::Started { .. } | Verdict::Unasked => sidecar.hold.put_back(held, None),
+            }
+        }
+        let any = !dropped.is_empty();
+        self.drop_soon(dropped);
+        any
     }
 
     /// Takes started jobs out of the hold. One that may not go out any more is not among them after this,
@@ -138,6 +177,11 @@ impl Proxy {
                 sidecar.hold.put_back(held, None);
             }
         }
+    }
+
+    /// Counts and tells of jobs of a queue that go out.
+    fn tell_started(&self, started: &mut [Started]) {
+        let sidecar = &self.sidecar;
         let now = Instant::now();
         sidecar.metrics.started(started.iter().map(|start| {
             let held = &start.held;
@@ -145,12 +189,16 @@ impl Proxy {
             let waited = episode.map(|episode| now.duration_since(episode.since));
             (&*held.claimed.limited, waited)
         }));
+        let queue = started
+            .first()
+            .map(|start| start.held.claimed.queue.clone());
+        let bounded = sidecar.pressure.bounds_any(queue.as_slice());
         for start in started {
             if let Some(episode) = start.held.refused.take() {
                 sidecar.tell_released(&start.held, &episode);
             }
-            if sidecar.pressure.any() {
-                let of = &start.held.claimed;
+            let of = &start.held.claimed;
+            if bounded {
                 (sidecar.pressure).started(&of.queue, &of.job, sidecar.now());
             }
         }
