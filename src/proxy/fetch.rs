@@ -244,11 +244,7 @@ impl Proxy {
     ) -> Outcome {
         let sidecar = &self.sidecar;
         let deadline = begun + sidecar.live().settings.max_wait;
-        for section in sections {
-            let gate = section.gate.clone().unwrap_or_default();
-            let fetched = |lane| sidecar.hold.fetched(lane, &gate, Instant::now());
-            section.lanes.iter().for_each(fetched);
-        }
+        sidecar.note_fetched(sections);
         if let Err(error) = self.ensure_learnt().await {
             return Outcome::Lost(error);
         }
@@ -284,10 +280,7 @@ impl Proxy {
             let left = deadline.saturating_duration_since(waited) + Duration::from_micros(EARLY);
             let helps = || prospect.is_by(sidecar.store.now().plus(job::micros(left)));
             if ends || waited >= deadline || !helps() {
-                if let Some(line) = &line {
-                    sidecar.metrics.waited(line.since.elapsed());
-                }
-                sidecar.nudge(sections);
+                sidecar.note_answered(sections, line.map(|line| line.since));
                 return Outcome::Ours(out, hint);
             }
             let stood = line.is_some().then_some(&*shut);
@@ -473,8 +466,21 @@ impl Proxy {
 }
 
 impl super::Sidecar {
-    /// Wakes those who wait for what this FETCH claimed beyond its own count.
-    fn nudge(&self, sections: &[Section]) {
+    /// A worker asks for these queues.
+    fn note_fetched(&self, sections: &[Section]) {
+        for section in sections {
+            let gate = section.gate.clone().unwrap_or_default();
+            let fetched = |lane| self.hold.fetched(lane, &gate, Instant::now());
+            section.lanes.iter().for_each(fetched);
+        }
+    }
+
+    /// It gets its answer, having stood in line `since`. Wakes those who wait for what it claimed beyond
+    /// its own count.
+    fn note_answered(&self, sections: &[Section], since: Option<Instant>) {
+        if let Some(since) = since {
+            self.metrics.waited(since.elapsed());
+        }
         for lane in sections.iter().flat_map(|section| &section.lanes) {
             self.hold.nudge(lane);
         }

@@ -143,20 +143,23 @@ impl Sidecar {
 /// Why an enqueue does not fit, for people: some SDKs show nothing else.
 fn message(full: &Full) -> String {
     let (queue, used, bound) = (&full.queue, full.depth, full.bound);
+    let waiting = match used {
+        1 => "1 job waits".to_owned(),
+        more => format!("{more} jobs wait"),
+    };
     if full.met == Met::Tenant {
         let tenant = full.key.as_deref().unwrap_or_default();
-        let told =
-            format!("Tenant '{tenant}' has exceeded max_queue_depth ({bound}): {used} jobs wait");
+        let told = format!("Tenant '{tenant}' has exceeded max_queue_depth ({bound}): {waiting}");
         return match full.ever {
             true => told,
             false => format!("{told}; so many jobs at once can never fit"),
         };
     }
     let why = match full.met {
-        Met::Depth => format!("has reached its depth bound ({bound}): {used} jobs wait"),
+        Met::Depth => format!("has reached its depth bound ({bound}): {waiting}"),
         Met::Key => {
             let key = full.key.as_deref().unwrap_or_default();
-            format!("has reached its depth bound for '{key}' ({bound}): {used} jobs wait")
+            format!("has reached its depth bound for '{key}' ({bound}): {waiting}")
         }
         Met::Bytes => format!("has reached its size bound ({bound} bytes): {used} bytes wait"),
         Met::Age => format!("has jobs older than its age bound ({bound} s): {used} s"),
