@@ -15,7 +15,7 @@
 //! | [`server`] | the listener: connections in, one task each, heads that mean one thing only |
 //! | [`proxy`] | one function for each operation; everything else streams through |
 //! | [`hold`] | claimed jobs that wait for a start, and the FETCHes that wait for them |
-//! | [`store`] | usage under its key: six operations, each one atomic step |
+//! | [`store`] | usage under its key: few operations, each one atomic step |
 //! | [`pressure`] | how much waits in bounded queues, and whether an enqueue fits; pure |
 //! | [`policy`] | which limits apply to a job, and which can apply to a queue |
 //! | [`limit`] | the limiter: all limits of a key are asked, then all are taken; pure |
@@ -36,8 +36,8 @@
 //!    [`upstream`] as it came, and so does the reply, unless a job in it brings limits of its own.
 //! 3. **Cap.** What may be claimed is what may start (the queue's own limits, asked of the
 //!    [`store`]) or what may be looked at (limits by key: the free lookahead of the [`hold`]).
-//! 4. **Hold.** The claimed jobs are read once ([`json`]), get their limits ([`policy`]), and go into
-//!    the hold.
+//! 4. **Hold.** The claimed jobs are read once ([`json`]) and get their limits ([`policy`]). One that
+//!    nothing held goes before is asked for at once; what may not start yet goes into the hold.
 //! 5. **Start.** The hold picks by priority, then round robin over keys, then in order. A job that
 //!    has waited is proven to be ours still. The store asks all its limits ([`limit`]) and takes
 //!    from all of them or from none. One that is refused waits on, or is ended in the backend where

@@ -5,8 +5,8 @@
 //! that no number of producers at once gets a queue over its bound. What is not known well enough is
 //! **looked** at first: one question to the backend for all who wait.
 //!
-//! Nothing in here asks, waits or tells the time. One lock, held for arithmetic only. A shared depth
-//! (a fleet of sidecars) would stand in place of [`estimate::Estimate`].
+//! Nothing in here asks, waits or tells the time. One lock, held for arithmetic only. Where a
+//! fleet shares a store, the store hands out the places of a queue ([`share`]).
 
 mod ages;
 pub mod bounds;
