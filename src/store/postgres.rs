@@ -120,7 +120,8 @@ impl Server {
         }
     }
 
-    /// Does something with the connection, within the timeout. One that failed is not used again.
+    /// Does something with the connection, or with a new one, within the timeout. One that failed is not
+    /// used again.
     async fn with<T>(
         &mut self,
         what: impl AsyncFnOnce(&mut table::Session) -> Result<T, table::Failed>,
@@ -129,11 +130,24 @@ impl Server {
         let known = self.session.take();
         let known = known.filter(|session| !session.is_closed() && self.made == gone);
         self.made = gone;
+        let link = self.link.clone();
+        let given = self.given.clone();
+        let session = async {
+            match known {
+                Some(session) => Ok(session),
+                None => link.session(given).await,
+            }
+        };
+        self.on(session, what).await
+    }
+
+    async fn on<T>(
+        &mut self,
+        session: impl Future<Output = Result<table::Session, StoreError>>,
+        what: impl AsyncFnOnce(&mut table::Session) -> Result<T, table::Failed>,
+    ) -> Result<T, StoreError> {
         let done = tokio::time::timeout(self.timeout, async {
-            let mut session = match known {
-                Some(session) => session,
-                None => self.link.session(self.given.clone()).await?,
-            };
+            let mut session = session.await?;
             let done = what(&mut session).await;
             Ok::<_, StoreError>((done, session))
         });
@@ -170,8 +184,14 @@ impl Books for Server {
 
     async fn commit(&mut self, page: &Page) -> Result<(), StoreError> {
         let me = self.owner.clone();
-        self.with(async |session| session.commit(page, &me).await)
-            .await
+        // On another connection there is nothing to commit.
+        let lost =
+            || StoreError::Unavailable("the connection was lost before the commit".to_owned());
+        let begun = self.session.take().ok_or_else(lost)?;
+        self.on(async { Ok(begun) }, async |session| {
+            session.commit(page, &me).await
+        })
+        .await
     }
 
     async fn abandon(&mut self) {

@@ -360,11 +360,15 @@ impl RedisStore {
         Ok((states, now))
     }
 
+    /// When nobody waits any more for what is asked for now.
+    fn not_after(&self, now: Timestamp) -> Timestamp {
+        now.plus(u64::try_from(self.link.timeout().as_micros()).unwrap_or(u64::MAX))
+    }
+
     async fn take_all(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
         let now = self.now();
-        let patience = u64::try_from(self.link.timeout().as_micros()).unwrap_or(u64::MAX);
         let write = |to: &mut Cmd| {
-            to.arg(wire::time(now.plus(patience).0))
+            to.arg(wire::time(self.not_after(now).0))
                 .arg(want.min(1 << 30))
                 .arg(wire::time(self.lead.load(Ordering::Relaxed)))
                 .arg(asks.len());
@@ -631,8 +635,10 @@ impl Store for RedisStore {
 
     fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool> {
         Answer::later(async move {
+            let not_after = self.not_after(self.now());
             let write = |to: &mut Cmd| {
-                to.arg(job).arg(wire::time(generation.0));
+                to.arg(wire::time(not_after.0)).arg(job);
+                to.arg(wire::time(generation.0));
             };
             let told = self.run(&self.scripts.back, write).await?;
             self.due_at(self.now());

@@ -54,8 +54,6 @@ pub(super) enum Op {
         want: usize,
         /// How long a hand-out takes, in microseconds.
         lead: u64,
-        /// Nobody waits for it after this.
-        not_after: Timestamp,
     },
     Reserve {
         limited: Limited,
@@ -163,15 +161,7 @@ impl Op {
 
     fn step(self, page: &mut Page, me: &Arc<str>) -> Result<Reply, StoreError> {
         Ok(match self {
-            Op::Take {
-                asks,
-                want,
-                lead,
-                not_after,
-            } => {
-                if page.now > not_after {
-                    return Err(StoreError::Timeout);
-                }
+            Op::Take { asks, want, lead } => {
                 page.is_settled(want)?;
                 Reply::Verdicts(page.take(&asks, want, lead, me))
             }
@@ -223,10 +213,20 @@ impl Op {
     }
 }
 
+impl Job {
+    /// Whether who asked has given up and goes by its not being done: so it must not be.
+    fn is_stale(&self) -> bool {
+        self.answer.is_closed()
+    }
+}
+
 /// Does these operations, in their order.
 pub(super) async fn serve<B: Books>(books: &mut B, jobs: Vec<Job>) {
     let mut together = Vec::with_capacity(jobs.len());
     for job in jobs {
+        if job.is_stale() {
+            continue;
+        }
         if job.op.is_apart() {
             serve_together(books, std::mem::take(&mut together)).await;
             serve_apart(books, job).await;
@@ -322,6 +322,10 @@ async fn transact<B: Books>(
     let me = books.me();
     let mut page = books.begin(&need).await?;
     for job in jobs.drain(..) {
+        // From here to the commit what it is about is locked: what undoes it comes after it.
+        if job.is_stale() {
+            continue;
+        }
         let known = job.epoch.as_deref();
         let answer = match known {
             Some(known) if known == page.epoch => job.op.step(&mut page, &me),

@@ -12,6 +12,9 @@ use crate::postgres::{config, shared};
 use crate::postgres_server::{Server, programs};
 use crate::rig::{SECOND, T, claimed, limited, started, take};
 
+/// What takes longer than this will not happen.
+const LONG: Duration = Duration::from_secs(60);
+
 fn on(server: &Server, namespace: &str, owner: &str, timeout: u64) -> SqlStore {
     let config = Config {
         timeout: Duration::from_millis(timeout),
@@ -89,6 +92,7 @@ async fn a_server_that_is_killed_under_load_forgets_nothing() {
                     doubt = false;
                     match store.take(&[&ask], 1).await {
                         Ok(verdicts) if started(&verdicts[0]) => break,
+                        Ok(verdicts) if verdicts[0] == Verdict::Lost => panic!("{}", ask.job),
                         Ok(_) => tokio::time::sleep(Duration::from_millis(2)).await,
                         Err(_) => doubt = true,
                     }
@@ -103,8 +107,13 @@ async fn a_server_that_is_killed_under_load_forgets_nothing() {
             }
         });
     }
+    let begun = Instant::now();
     for part in [80, 160] {
         while done.load(Ordering::SeqCst) < part {
+            if let Some(ended) = all.try_join_next() {
+                ended.unwrap();
+            }
+            assert!(begun.elapsed() < LONG, "nothing goes on");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         server.kill();
@@ -113,7 +122,8 @@ async fn a_server_that_is_killed_under_load_forgets_nothing() {
         assert!(asked.elapsed() < Duration::from_secs(3), "nothing hangs");
         server.restart();
     }
-    all.join_all().await;
+    let all = tokio::time::timeout(LONG, all.join_all());
+    all.await.expect("something goes on");
     assert_eq!(most.load(Ordering::SeqCst), 3);
     for store in &stores {
         back(store).await;

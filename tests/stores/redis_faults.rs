@@ -118,21 +118,25 @@ async fn data_that_were_wiped_are_missed() {
 }
 
 #[tokio::test]
-async fn a_start_that_comes_too_late_is_refused_by_the_server() {
+async fn what_comes_too_late_is_refused_by_the_server() {
     let server = Server::start();
     let (a, b) = (open(&server, "a", 300), open(&server, "b", 5_000));
     a.check().await.unwrap();
     b.check().await.unwrap();
+    let one = [limited("k", Some(1), None, None)];
+    assert!(started(&take(&a, claimed("out", 1, &[])).await));
     // Writes wait for a second; reads go on.
     assert_eq!(cli(&server, &["CLIENT", "PAUSE", "1000", "WRITE"]), "OK");
-    let one = [limited("k", Some(1), None, None)];
     let asked = Instant::now();
     let ask = claimed("late", 1, &one);
     assert_eq!(a.take(&[&ask], 1).await, Err(StoreError::Timeout));
+    assert_eq!(a.back("out", Gen(1)).await, Err(StoreError::Timeout));
     assert!(asked.elapsed() < Duration::from_millis(900));
-    // After the pause the server came to it, and did nothing.
+    // After the pause the server came to them, and did nothing.
     assert!(started(&take(&b, claimed("b", 1, &one)).await));
     assert!(b.row("late").await.unwrap().is_none());
+    let out = b.row("out").await.unwrap().unwrap();
+    assert_eq!(out.place, Place::Out);
     back(&a).await;
     assert!(!a.back("late", Gen(1)).await.unwrap());
 }

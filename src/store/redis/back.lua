@@ -1,6 +1,7 @@
 -- The hand-out did not happen: out becomes held again, and the start is uncounted.
 
-local job, gen = arg(), num()
+local not_after, job, gen = num(), arg(), num()
+if now > not_after then return late() end
 local r = row(job)
 if not r or r.gen ~= gen or r.place ~= 'o' then return { now, 0 } end
 for _, undo in ipairs(taken_of(r)) do

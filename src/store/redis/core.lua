@@ -33,6 +33,11 @@ local epoch = arg()
 local meta = redis.call('HMGET', P .. 'meta', 'epoch', 'opens')
 if epoch ~= '' and meta[1] ~= epoch then return redis.error_reply('WIPED these are other data') end
 
+-- Who asked goes by its not being done, and may have asked for something else since.
+local function late()
+  return redis.error_reply('LATE nobody waits for this any more')
+end
+
 -- Keys ---------------------------------------------------------------------------------------------
 
 local keys = {}

@@ -1,7 +1,7 @@
 -- Asks for jobs in order until enough have started: all limits of a job, or none.
 
 local not_after, want, takes = num(), num(), num()
-if now > not_after then return redis.error_reply('LATE nobody waits for this any more') end
+if now > not_after then return late() end
 if want > 0 and meta[2] and now < tonumber(meta[2]) then
   return redis.error_reply('SETTLING others have to announce themselves first')
 end

@@ -157,7 +157,6 @@ impl SqlStore {
 
     async fn take_all(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
         let now = self.now();
-        let patience = u64::try_from(self.timeout.as_micros()).unwrap_or(u64::MAX);
         for ask in asks {
             self.due_at(now.plus(ask.visibility / 3));
         }
@@ -165,7 +164,6 @@ impl SqlStore {
             asks: asks.iter().map(|ask| (*ask).clone()).collect(),
             want,
             lead: self.lead.load(Ordering::Relaxed),
-            not_after: now.plus(patience),
         };
         match self.ask(op).await?.reply {
             Reply::Verdicts(verdicts) => Ok(verdicts),
