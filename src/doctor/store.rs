@@ -9,7 +9,7 @@ use crate::config::{StoreSettings, StoreUrl};
 use crate::duration;
 use crate::run::open_store;
 use crate::store::redis::{self, Inspection, Kept, RedisStore};
-use crate::store::{Clock, Step, Store, StoreError};
+use crate::store::{Step, Store, StoreError};
 
 /// Calls that are timed.
 const CALLS: usize = 200;
@@ -30,8 +30,8 @@ pub(super) async fn examine(settings: &StoreSettings, probe: bool, env: &Env, re
 
 /// A store that is asked only what every store answers. It is opened as a sidecar opens it.
 async fn on_any(settings: &StoreSettings, env: &Env, report: &mut Report) {
-    let own = Clock::new(env.unix_micros);
-    let store = match open_store(settings, env.seed, env.unix_micros).await {
+    let own = &env.clock;
+    let store = match open_store(settings, env.seed, own.now().0).await {
         Ok(store) => store,
         Err(error) => return lost(&StoreError::Unusable(format!("{error:#}")), report),
     };
@@ -91,7 +91,7 @@ fn redis_store(settings: &StoreSettings, url: &str, env: &Env) -> Result<RedisSt
         owner: format!("doctor-{:016x}", env.seed),
         timeout: settings.timeout,
     };
-    Ok(RedisStore::new(config, Clock::new(env.unix_micros)))
+    Ok(RedisStore::new(config, env.clock.clone()))
 }
 
 /// Why it is of no use, and what helps.

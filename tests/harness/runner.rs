@@ -52,8 +52,8 @@ pub struct Scenario {
     pub run: fn(Ctx) -> Run,
 }
 
-/// The longest that a scenario may take by its own clock.
-const LONGEST: Duration = Duration::from_secs(1800);
+/// The longest that a scenario may take by its own clock: simulated, and over real sockets.
+const LONGEST: [Duration; 2] = [Duration::from_secs(1800), Duration::from_secs(180)];
 
 impl Scenario {
     /// Runs under seeds 1 to `seeds`, or under `SEED` alone.
@@ -105,8 +105,10 @@ impl Scenario {
             .start_paused(!ctx.real)
             .build()
             .expect("a runtime");
+        let [simulated, real] = LONGEST;
+        let longest = if ctx.real { real } else { simulated };
         let judged =
-            runtime.block_on(async { tokio::time::timeout(LONGEST, (self.run)(ctx)).await });
+            runtime.block_on(async { tokio::time::timeout(longest, (self.run)(ctx)).await });
         let mut judge =
             judged.unwrap_or_else(|_| panic!("{} under {ctx:?} does not end", self.name));
         drop(runtime);

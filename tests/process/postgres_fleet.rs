@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::hole::Hole;
 use crate::http::enqueue;
 use crate::ledger::Ledger;
-use crate::postgres_server::Server;
+use crate::postgres_server::{Server, UNSYNCED};
 use crate::redis_fleet::cut_off_and_back;
 use crate::rig::{Backend, Sidecar, config, until};
 
@@ -28,7 +28,7 @@ fn sidecar(backend: &Backend, store: &Server) -> Sidecar {
 
 #[test]
 fn four_sidecars_have_one_budget_through_a_restart() {
-    let (backend, mut store) = (Backend::start(Lax::redis()), Server::start(&[]));
+    let (backend, mut store) = (Backend::start(Lax::redis()), Server::start(UNSYNCED));
     let sidecars = [(); 4].map(|()| sidecar(&backend, &store));
     let known = |sidecar: &Sidecar| sidecar.metric("ojs_throttle_siblings") > 2.5;
     until("they know each other", || {
@@ -83,7 +83,7 @@ fn both_ways(client: TcpStream, server: UnixStream) {
 
 #[test]
 fn a_postgres_behind_a_black_hole_is_cut_off_and_comes_back_without_a_burst() {
-    let server = Server::start(&[]);
+    let server = Server::start(UNSYNCED);
     let hole = Hole::before(over_tcp(&server));
     let url = format!("postgres://postgres@{}/postgres", hole.addr);
     cut_off_and_back(&hole, &url, "2s");

@@ -1,8 +1,9 @@
 //! A Redis of the test's own.
 
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
+
+use crate::port;
 
 /// A server in a folder of its own, on a free port; ended with this.
 pub struct Server {
@@ -20,9 +21,7 @@ impl Server {
         let dir = tempfile::tempdir().unwrap();
         // Somebody else may take the port in between; then it does not start, and another is tried.
         for _ in 0..20 {
-            let free = TcpListener::bind("127.0.0.1:0").unwrap();
-            let port = free.local_addr().unwrap().port();
-            drop(free);
+            let port = port::own().port();
             if let Some(child) = serve(port, dir.path(), more) {
                 return Server { child, port, dir };
             }
