@@ -202,7 +202,9 @@ async fn a_blocked_enqueue_is_accepted_soon() {
             let status = waits.offer_blocking("q", "10").await.status;
             (status, Instant::now())
         });
+        let asked = Instant::now();
         while client.get("/ojs/v1/health").await.json()["throttle"]["blocked"] != 1 {
+            assert!(asked.elapsed() < Duration::from_secs(9), "it does not wait");
             tokio::task::yield_now().await;
         }
         // The room is there at the latest when the worker has its job.
