@@ -504,12 +504,12 @@ fn at(seconds: i64) -> String {
 async fn shuts(ctx: Ctx, feedback: &str, error: Value, seconds: Range<f64>) -> Judge {
     let (w, mail, other, look) = shut_by(ctx, feedback, error).await;
     let mut judge = w.judge().await;
-    let after = mail.as_secs_f64();
-    if after < seconds.start {
+    let (after, jitter) = (mail.as_secs_f64(), judge.jitter.as_secs_f64());
+    if after + jitter < seconds.start {
         judge.breach(format!("the next started after {after} s"));
     }
     judge.that(
-        after < seconds.end + 0.2,
+        after < seconds.end + 0.2 + jitter,
         format!("the next started after {after} s"),
     );
     judge.that(
@@ -517,7 +517,7 @@ async fn shuts(ctx: Ctx, feedback: &str, error: Value, seconds: Range<f64>) -> J
         format!("inspection says {look}"),
     );
     judge.that(
-        other < Duration::from_secs(1),
+        other < Duration::from_secs(1) + judge.jitter,
         format!("another key waited {other:?}"),
     );
     judge.that(judge.rows.1 == 0, format!("rows {:?}", judge.rows));
