@@ -28,3 +28,5 @@ mod server;
 mod sqlite;
 #[path = "stores/sqlite_faults.rs"]
 mod sqlite_faults;
+#[path = "stores/tls.rs"]
+mod tls;

@@ -13,7 +13,7 @@ use tokio_postgres::config::SslMode;
 use tokio_postgres::{AsyncMessage, Client, Connection, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::super::{Clock, StoreError};
+use super::super::{Clock, StoreError, distrusted};
 use super::table::{Failed, Session};
 
 /// The longest name that Postgres tells apart.
@@ -198,7 +198,7 @@ impl Link {
         let Some(said) = error.as_db_error() else {
             let cause = std::error::Error::source(error);
             let cause = cause.map_or(String::new(), |cause| format!(": {cause}"));
-            return StoreError::Unavailable(format!("{place}: {error}{cause}"));
+            return StoreError::Unavailable(distrusted(format!("{place}: {error}{cause}")));
         };
         let text = format!("{place}: {}", said.message());
         match said.code().code() {

@@ -14,7 +14,7 @@ use redis::{
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
-use super::super::StoreError;
+use super::super::{StoreError, distrusted};
 use super::target::{Kind, Target};
 
 /// After a connection could not be made, calls fail at once for this long.
@@ -136,7 +136,8 @@ impl Link {
     }
 
     fn told(&self, error: &RedisError) -> String {
-        format!("{}: {error}", self.place())
+        let text = format!("{}: {error}", self.place());
+        distrusted(text)
     }
 
     async fn connection(&self) -> Result<(Connection, u64), StoreError> {
