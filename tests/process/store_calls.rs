@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use ojs_throttle::backend::Lax;
 use crate::rig::{Backend, Sidecar, config, until};
 use crate::server::Server;
 use crate::trace::{Plan, is_long, trace};
+use ojs_throttle::backend::Lax;
 
 /// Every command from now on, but not those that scripts run.
 fn overhear(store: &Server) -> Arc<AtomicUsize> {

@@ -13,10 +13,7 @@ use crate::server::{self, free_port};
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stores/tls");
 /// A certificate that has signed none but itself.
-const OTHER: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/tests/process/tls/unknown.pem"
-);
+const OTHER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/process/tls/unknown.pem");
 
 fn roots(path: &str) -> Option<Vec<u8>> {
     Some(std::fs::read(path).unwrap())
@@ -73,7 +70,10 @@ async fn redis_over_tls() {
     let checked = async |url: &str, roots| on_redis(url, roots).check().await;
     for roots in [roots(OTHER), None] {
         let told = checked(&place, roots).await;
-        says(told, &[&place, "certificate", "UnknownIssuer", "store.ca_file"]);
+        says(
+            told,
+            &[&place, "certificate", "UnknownIssuer", "store.ca_file"],
+        );
     }
     let plain = format!("redis://localhost:{port}");
     says(checked(&plain, None).await, &[&plain]);
@@ -127,7 +127,10 @@ async fn postgres_over_tls() {
     }
     for roots in [roots(OTHER), None] {
         let told = checked(&url("localhost", "require"), roots).await;
-        says(told, &[&place, "certificate", "UnknownIssuer", "store.ca_file"]);
+        says(
+            told,
+            &[&place, "certificate", "UnknownIssuer", "store.ca_file"],
+        );
     }
     let plain = checked(&url("localhost", "disable"), None).await;
     says(plain, &[&place, "no encryption"]);
