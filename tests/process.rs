@@ -44,6 +44,12 @@ mod reload;
 #[path = "stores/server.rs"]
 mod server;
 
+#[path = "stores/servers.rs"]
+mod servers;
+
+#[path = "process/redis_failover.rs"]
+mod redis_failover;
+
 #[path = "process/fleet_depth.rs"]
 mod fleet_depth;
 
