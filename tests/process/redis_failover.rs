@@ -5,6 +5,7 @@ use std::time::Instant;
 use ojs_throttle::backend::Lax;
 use serde_json::json;
 
+use crate::doctor::{doctor, finding};
 use crate::http::{ack, enqueue, fetch};
 use crate::rig::{Backend, Sidecar, config, until};
 use crate::servers::{Cluster, Watched};
@@ -15,6 +16,16 @@ fn survives(url: &str, cut: impl FnOnce(), fail_over: impl FnOnce()) {
     let policy = "[[policy]]\nname = \"p\"\nmatch = { queue = \"q\" }\nconcurrency = 2\n\
         [fetch]\nmax_wait = \"100ms\"\n";
     let rest = format!("{policy}[store]\nurl = \"{url}\"\non_store_error = \"closed\"\n");
+    let (report, status) = doctor(&config(backend.addr, "", &rest), &[]);
+    assert_eq!(status, Some(0), "{report}");
+    for (what, says) in [
+        ("version", "Redis "),
+        ("eviction", "maxmemory-policy"),
+        ("clock", "the same"),
+    ] {
+        let one = finding(&report, "store", what);
+        assert!(one["says"].as_str().unwrap().starts_with(says), "{one}");
+    }
     let [a, b] = [(); 2].map(|()| Sidecar::run(&config(backend.addr, "", &rest)));
     for _ in 0..6 {
         enqueue(backend.addr, "q", json!({}));
