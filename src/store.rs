@@ -35,7 +35,7 @@ pub use crate::limit::Room;
 pub use clock::Clock;
 pub use fleet::{NUMBER_LASTS, Number, Step, Wake};
 pub use overrides::{MAX as MAX_OVERRIDES, MAX_SETTINGS, Override, Overrides};
-pub use sql::SqlStore;
+pub use sql::{Inspection, SqlStore};
 
 use std::fmt;
 use std::future::{Future, Ready, ready};

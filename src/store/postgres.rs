@@ -9,6 +9,7 @@
 //! another.
 
 mod columns;
+mod inspect;
 mod link;
 mod schema;
 mod table;
@@ -25,6 +26,7 @@ use crate::limit::Timestamp;
 use link::Link;
 use table::Walk;
 
+pub use inspect::inspect;
 pub use link::{BadUrl, Target};
 
 /// So many operations may wait for a connection.

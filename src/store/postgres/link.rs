@@ -169,7 +169,7 @@ impl Link {
         }
     }
 
-    async fn connect(&self, news: Option<News>) -> Result<Client, StoreError> {
+    pub(super) async fn connect(&self, news: Option<News>) -> Result<Client, StoreError> {
         let config = &self.target.config;
         let failed = |error| self.told(&Failed::Postgres(error));
         match &self.target.tls {
@@ -216,7 +216,7 @@ impl Link {
 }
 
 /// Where what others say goes.
-struct News {
+pub(super) struct News {
     me: String,
     to: UnboundedSender<String>,
 }
