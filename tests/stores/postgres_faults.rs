@@ -243,3 +243,40 @@ async fn what_is_locked_by_others_keeps_nobody_waiting() {
         tokio::task::block_in_place(|| runtime.block_on(asking));
     });
 }
+
+/// The connection is ended when all was read and locked, and the start is written.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_whose_commit_was_cut_off_did_not_happen() {
+    let server = shared();
+    let store = on(&server, "cut", "a", 10_000);
+    let one = [limited("k", Some(1), None, None)];
+    store.check().await.unwrap();
+    let (asking, other) = (server.clone(), server.clone());
+    let until = async |server: &Arc<Server>, text: &'static str| {
+        let begun = Instant::now();
+        loop {
+            let server = server.clone();
+            let told = tokio::task::spawn_blocking(move || sql(&server, text));
+            if told.await.unwrap() == "t" {
+                return;
+            }
+            assert!(begun.elapsed() < LONG, "{text}");
+        }
+    };
+    let lock = "BEGIN; LOCK TABLE cut.keys IN SHARE MODE; SELECT pg_sleep(3); COMMIT";
+    let locking = tokio::task::spawn_blocking(move || sql(&other, lock));
+    let locked = "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE mode = 'ShareLock' AND granted
+        AND relation = 'cut.keys'::regclass)";
+    until(&asking, locked).await;
+    let ask = claimed("1", 1, &one);
+    let asks = [&ask];
+    let end = "SELECT coalesce(bool_or(pg_terminate_backend(pid)), false) FROM pg_locks
+        WHERE NOT granted AND relation = 'cut.keys'::regclass";
+    let (told, ()) = tokio::join!(store.take(&asks, 1), until(&asking, end));
+    assert!(matches!(told, Err(StoreError::Unavailable(_))), "{told:?}");
+    locking.await.unwrap();
+    back(&store).await;
+    assert!(store.row("1").await.unwrap().is_none());
+    assert_eq!(store.room(&one).await.unwrap().starts, 1);
+    assert!(started(&take(&store, ask.clone()).await));
+}

@@ -20,9 +20,7 @@ impl Server {
         let dir = tempfile::tempdir().unwrap();
         // Somebody else may take the port in between; then it does not start, and another is tried.
         for _ in 0..20 {
-            let free = TcpListener::bind("127.0.0.1:0").unwrap();
-            let port = free.local_addr().unwrap().port();
-            drop(free);
+            let port = free_port();
             if let Some(child) = serve(port, dir.path(), more) {
                 return Server { child, port, dir };
             }
@@ -44,6 +42,12 @@ impl Server {
     pub fn restart(&mut self, more: &[&str]) {
         self.child = serve(self.port, self.dir.path(), more).expect("its port is still free");
     }
+}
+
+/// A port that was free just now.
+pub fn free_port() -> u16 {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    free.local_addr().unwrap().port()
 }
 
 fn serve(port: u16, dir: &std::path::Path, more: &[&str]) -> Option<Child> {
