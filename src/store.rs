@@ -35,7 +35,7 @@ pub use crate::limit::Room;
 pub use clock::Clock;
 pub use fleet::{NUMBER_LASTS, Number, Step, Wake};
 pub use overrides::{MAX as MAX_OVERRIDES, MAX_SETTINGS, Override, Overrides};
-pub use sql::SqlStore;
+pub use sql::{Inspection, SqlStore};
 
 use std::fmt;
 use std::future::{Future, Ready, ready};
@@ -45,6 +45,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use crate::limit::{Key, Limited, OnLimit, Refusal, Reserved, Space, Timestamp};
+
+/// What went wrong with a connection, and what to do where it was the server's certificate.
+fn distrusted(why: String) -> String {
+    match why.contains("invalid peer certificate") {
+        true => format!("{why} (store.ca_file names the certificates that are trusted)"),
+        false => why,
+    }
+}
 
 /// The answer of a store operation, some time. A store that knows it at once makes no allocation for it.
 pub struct Answer<'a, T>(When<'a, T>);

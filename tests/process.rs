@@ -47,6 +47,12 @@ mod reload;
 #[path = "stores/server.rs"]
 mod server;
 
+#[path = "stores/servers.rs"]
+mod servers;
+
+#[path = "process/redis_failover.rs"]
+mod redis_failover;
+
 #[path = "process/fleet_depth.rs"]
 mod fleet_depth;
 
@@ -65,11 +71,17 @@ mod postgres_server;
 #[path = "process/postgres_fleet.rs"]
 mod postgres_fleet;
 
+#[path = "process/postgres_doctor.rs"]
+mod postgres_doctor;
+
+#[path = "process/sqlite_doctor.rs"]
+mod sqlite_doctor;
+
 #[path = "process/sqlite_fleet.rs"]
 mod sqlite_fleet;
 
-#[path = "process/store_calls.rs"]
-mod store_calls;
+#[path = "process/redis_calls.rs"]
+mod redis_calls;
 
 #[path = "process/ledger.rs"]
 mod ledger;

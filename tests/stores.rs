@@ -18,6 +18,8 @@ mod postgres_faults;
 mod postgres_server;
 #[path = "stores/redis.rs"]
 mod redis;
+#[path = "stores/redis_failover.rs"]
+mod redis_failover;
 #[path = "stores/redis_faults.rs"]
 mod redis_faults;
 #[path = "stores/rig.rs"]
@@ -26,7 +28,11 @@ mod rig;
 mod sequences;
 #[path = "stores/server.rs"]
 mod server;
+#[path = "stores/servers.rs"]
+mod servers;
 #[path = "stores/sqlite.rs"]
 mod sqlite;
 #[path = "stores/sqlite_faults.rs"]
 mod sqlite_faults;
+#[path = "stores/tls.rs"]
+mod tls;

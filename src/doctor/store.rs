@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::{Env, Level, Report, Source};
 use crate::config::{StoreSettings, StoreUrl};
 use crate::duration;
 use crate::run::open_store;
 use crate::store::redis::{self, Inspection, Kept, RedisStore};
-use crate::store::{Step, Store, StoreError};
+use crate::store::{Inspection as SqlInspection, Step, Store, StoreError, postgres, sqlite};
 
 /// Calls that are timed.
 const CALLS: usize = 200;
@@ -18,37 +16,79 @@ const APART: Duration = Duration::from_secs(1);
 const PART: &str = "store";
 
 pub(super) async fn examine(settings: &StoreSettings, probe: bool, env: &Env, report: &mut Report) {
-    if let StoreUrl::Redis(url) = &settings.url {
-        on_redis(settings, url.expose(), probe, env, report).await;
-    } else if settings.url == StoreUrl::Memory {
-        let says = "memory: in each sidecar's own process; a restart begins with empty windows";
-        report.add(PART, "kind", Source::Config, says.to_owned());
-    } else {
-        on_any(settings, env, report).await;
+    match &settings.url {
+        StoreUrl::Memory => {
+            let says = "memory: in each sidecar's own process; a restart begins with empty windows";
+            report.add(PART, "kind", Source::Config, says.to_owned());
+        }
+        StoreUrl::Redis(url) => on_redis(settings, url.expose(), probe, env, report).await,
+        StoreUrl::Postgres(url) => {
+            let config = match postgres_config(settings, url.expose(), env) {
+                Ok(config) => config,
+                Err(why) => return unread(why, report),
+            };
+            let seen = postgres::inspect(&config, &env.clock, CALLS).await;
+            on_sql(seen, settings, probe, env, report).await;
+        }
+        StoreUrl::Sqlite(path) => {
+            let config = sqlite::Config {
+                path: path.clone(),
+                namespace: settings.namespace.clone(),
+                owner: name(env),
+                timeout: settings.timeout,
+            };
+            let seen = sqlite::inspect(&config, &env.clock, CALLS);
+            on_sql(seen, settings, probe, env, report).await;
+        }
     }
 }
 
-/// A store that is asked only what every store answers. It is opened as a sidecar opens it.
-async fn on_any(settings: &StoreSettings, env: &Env, report: &mut Report) {
-    let own = &env.clock;
-    let store = match open_store(settings, env.seed, own.now().0).await {
-        Ok(store) => store,
-        Err(error) => return lost(&StoreError::Unusable(format!("{error:#}")), report),
+fn name(env: &Env) -> String {
+    format!("doctor-{:016x}", env.seed)
+}
+
+/// The settings name no store.
+fn unread(why: String, report: &mut Report) {
+    report.add(PART, "settings", Source::Config, why);
+    report.but(Level::Fail, "correct store.url or store.ca_file");
+}
+
+async fn on_sql(
+    seen: Result<SqlInspection, StoreError>,
+    settings: &StoreSettings,
+    probe: bool,
+    env: &Env,
+    report: &mut Report,
+) {
+    let seen = match seen {
+        Ok(seen) => seen,
+        Err(error) => return lost(&error, report),
     };
-    let mut taken = Vec::new();
-    for _ in 0..CALLS {
-        let sent = Instant::now();
-        if let Err(error) = store.number("doctor", Step::Read).await {
-            return lost(&error, report);
-        }
-        taken.push(sent.elapsed());
-    }
-    taken.sort_unstable();
     let says = format!("yes, namespace {}", settings.namespace);
     report.add(PART, "reachable", Source::Measured, says);
-    let ahead = store.now().0.cast_signed() - own.now().0.cast_signed();
-    clock(ahead, taken.first().copied(), report);
-    trips(&taken, settings.timeout, report);
+    report.add(PART, "version", Source::Measured, seen.server);
+    let says = match seen.live {
+        None => "none yet: the first sidecar makes it".to_owned(),
+        Some(live) => ours(live),
+    };
+    report.add(PART, "schema", Source::Measured, says);
+    if !seen.trips.is_empty() {
+        clock(seen.ahead, seen.trips.first().copied(), report);
+    }
+    trips(&seen.trips, settings.timeout, report);
+    if probe {
+        match open_store(settings, env.seed, env.clock.now().0).await {
+            Ok(store) => writes(&*store, report).await,
+            Err(error) => lost(&StoreError::Unusable(format!("{error:#}")), report),
+        }
+    }
+}
+
+fn ours(live: usize) -> String {
+    match live {
+        1 => "ours, 1 live sidecar".to_owned(),
+        _ => format!("ours, {live} live sidecars"),
+    }
 }
 
 async fn on_redis(
@@ -60,11 +100,7 @@ async fn on_redis(
 ) {
     let store = match redis_store(settings, url, env) {
         Ok(store) => store,
-        Err(why) => {
-            report.add(PART, "settings", Source::Config, why);
-            report.but(Level::Fail, "correct store.url or store.ca_file");
-            return;
-        }
+        Err(why) => return unread(why, report),
     };
     let seen = match store.inspect(CALLS).await {
         Ok(seen) => seen,
@@ -82,16 +118,33 @@ async fn on_redis(
 }
 
 fn redis_store(settings: &StoreSettings, url: &str, env: &Env) -> Result<RedisStore, String> {
-    let roots = settings.ca_file.as_ref().map(std::fs::read).transpose();
-    let roots = roots.map_err(|error| format!("store.ca_file cannot be read: {error}"))?;
-    let target = redis::Target::parse(url, roots);
+    let target = redis::Target::parse(url, roots(settings)?);
     let config = redis::Config {
         target: target.map_err(|error| format!("store.url: {error}"))?,
         namespace: settings.namespace.clone(),
-        owner: format!("doctor-{:016x}", env.seed),
+        owner: name(env),
         timeout: settings.timeout,
     };
     Ok(RedisStore::new(config, env.clock.clone()))
+}
+
+fn postgres_config(
+    settings: &StoreSettings,
+    url: &str,
+    env: &Env,
+) -> Result<postgres::Config, String> {
+    let target = postgres::Target::parse(url, roots(settings)?);
+    Ok(postgres::Config {
+        target: target.map_err(|error| format!("store.url: {error}"))?,
+        namespace: settings.namespace.clone(),
+        owner: name(env),
+        timeout: settings.timeout,
+    })
+}
+
+fn roots(settings: &StoreSettings) -> Result<Option<Vec<u8>>, String> {
+    let roots = settings.ca_file.as_ref().map(std::fs::read).transpose();
+    roots.map_err(|error| format!("store.ca_file cannot be read: {error}"))
 }
 
 /// Why it is of no use, and what helps.
@@ -135,8 +188,7 @@ fn server(seen: &Inspection, report: &mut Report) {
 fn data(seen: &Inspection, report: &mut Report) {
     let says = match seen.kept {
         Kept::Nothing => "none yet: no sidecar was there in the last week".to_owned(),
-        Kept::Ours { live: 1 } => "ours, 1 live sidecar".to_owned(),
-        Kept::Ours { live } => format!("ours, {live} live sidecars"),
+        Kept::Ours { live } => ours(live),
     };
     report.add(PART, "data", Source::Measured, says);
     let (loaded, all) = seen.scripts;

@@ -9,6 +9,7 @@
 //! another.
 
 mod columns;
+mod inspect;
 mod link;
 mod schema;
 mod table;
@@ -25,6 +26,7 @@ use crate::limit::Timestamp;
 use link::Link;
 use table::Walk;
 
+pub use inspect::inspect;
 pub use link::{BadUrl, Target};
 
 /// So many operations may wait for a connection.
@@ -243,5 +245,26 @@ impl Books for Server {
 
     async fn clear(&mut self) -> Result<bool, StoreError> {
         self.with(async |session| session.clear().await).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_begun_on_a_connection_that_is_gone_cannot_be_committed() {
+        let config = Config {
+            target: Target::parse("postgres:///db?host=/nowhere", None).unwrap(),
+            namespace: "limits".to_owned(),
+            owner: "a".to_owned(),
+            timeout: Duration::from_secs(1),
+        };
+        let mut server = Server::new(&config, None, Arc::default());
+        let Err(StoreError::Unavailable(why)) = server.commit(&Page::default()).await else {
+            panic!()
+        };
+        // It is not even tried on another one.
+        assert!(why.contains("before the commit"), "{why}");
     }
 }

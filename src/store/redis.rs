@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::{Cmd, PushInfo, PushKind, Value};
+use redis::{Arg, Cmd, PushInfo, PushKind, Value};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
@@ -174,11 +174,10 @@ impl RedisStore {
     pub async fn check(&self) -> Result<(), StoreError> {
         let info = redis::cmd("INFO").arg("server").to_owned();
         // Who may not ask for it may be right all the same.
-        if let Ok(Value::BulkString(info)) = self.link.send(&info).await
-            && let Some((name, version)) = version(&String::from_utf8_lossy(&info))
-            && version < (6, 2)
+        let oldest = self.link.send(&info).await.ok();
+        if let Some((name, (major, minor))) = oldest.as_ref().and_then(inspect::oldest)
+            && (major, minor) < (6, 2)
         {
-            let (major, minor) = version;
             return Err(self.failed(&format!("{name} {major}.{minor} is too old, 6.2 is needed")));
         }
         self.announce(&[]).await
@@ -223,15 +222,8 @@ impl RedisStore {
         let mut sent = Instant::now();
         let mut answer = self.link.send(command).await;
         if matches!(&answer, Err(Failed::Said(code, _)) if code == "NOSCRIPT") {
-            let load = redis::cmd("SCRIPT")
-                .arg("LOAD")
-                .arg(&script.text)
-                .to_owned();
-            answer = self.link.send(&load).await;
-            if answer.is_ok() {
-                sent = Instant::now();
-                answer = self.link.send(command).await;
-            }
+            sent = Instant::now();
+            answer = self.link.send(&with_text(command, script)).await;
         }
         match answer {
             Ok(Value::Array(told)) => {
@@ -528,6 +520,19 @@ impl RedisStore {
             _ => None,
         }
     }
+}
+
+/// The same with the script's text, which the server keeps from then on. (It is not loaded by itself: that
+/// would ask all nodes of a cluster, also those that are none of ours.)
+fn with_text(command: &Cmd, script: &Script) -> Cmd {
+    let mut whole = redis::cmd("EVAL");
+    whole.arg(&script.text);
+    for arg in command.args_iter().skip(2) {
+        if let Arg::Simple(arg) = arg {
+            whole.arg(arg);
+        }
+    }
+    whole
 }
 
 fn write_change(to: &mut Cmd, change: &Change, now: Timestamp) {

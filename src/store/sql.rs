@@ -9,6 +9,7 @@
 
 mod flat;
 mod front;
+mod inspection;
 mod page;
 mod search;
 mod steps;
@@ -25,6 +26,7 @@ use crate::limit::{KeyState, Limited, Reserved, Space, Timestamp};
 pub(super) use flat::{Flat, Kept, lane, number, unsigned};
 pub(super) use front::Post;
 pub use front::SqlStore;
+pub use inspection::Inspection;
 pub(super) use page::{Head, PATIENCE, Page, SILENCE};
 pub(super) use search::{Books, Due, Need};
 

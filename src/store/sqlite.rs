@@ -8,6 +8,7 @@
 //! The clock is that of the process. It does not step; where another one on this host is ahead, this one
 //! follows at its next beat.
 
+mod inspect;
 mod schema;
 mod table;
 
@@ -25,6 +26,8 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::sql::{Books, Due, Head, Job, MOST, Need, Page, Post, SqlStore, serve, unsigned};
 use super::{Clock, StoreError};
 use crate::limit::Timestamp;
+
+pub use inspect::inspect;
 
 /// So many operations may wait for the thread.
 const WAITING: usize = 1024;

@@ -63,24 +63,34 @@ impl Scenario {
             Err(_) => (1..=self.seeds).collect(),
         };
         for seed in seeds {
-            let judge = self.run(Ctx {
+            let mut judge = self.run(Ctx {
                 seed,
                 real: false,
                 unlimited: false,
             });
+            judge.problems.append(&mut judge.late);
             judge.must_be_content(self.name, &format!("SEED={seed}"));
         }
         println!("{:?} on the processor", processor_time());
     }
 
-    /// Runs once over real sockets.
+    /// Runs over real sockets: once, and where nothing was wrong but that something came late up to five
+    /// times, as the machine may be busy.
     pub fn go_real(&self) {
-        let judge = self.run(Ctx {
-            seed: 1,
-            real: true,
-            unlimited: false,
-        });
-        judge.must_be_content(self.name, "real sockets");
+        for rest in (0..5).rev() {
+            let mut judge = self.run(Ctx {
+                seed: 1,
+                real: true,
+                unlimited: false,
+            });
+            if rest == 0 {
+                judge.problems.append(&mut judge.late);
+            }
+            judge.must_be_content(self.name, "real sockets");
+            if judge.late.is_empty() {
+                return;
+            }
+        }
     }
 
     /// Runs without limits; the judge must see limits broken.

@@ -77,3 +77,33 @@ fn faketime_postgres_one_window_and_its_slots() {
     let plan = Plan::window(6, 40, Duration::from_secs(1), 200);
     five_minutes_apart(&plan, &backend, &store);
 }
+
+#[test]
+fn faketime_postgres_one_spacing() {
+    let (backend, server) = (
+        Backend::start(Lax::redis()),
+        postgres_server::Server::start(postgres_server::UNSYNCED),
+    );
+    let store = format!("url = \"{}\"\ntimeout = \"5s\"", server.url());
+    let plan = Plan::spacing(30, Duration::from_secs(1), 120);
+    five_minutes_apart(&plan, &backend, &store);
+}
+
+/// A file has no clock of its own: who is behind follows the others.
+fn on_a_file(plan: &Plan) {
+    let backend = Backend::start(Lax::redis());
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("limits.db");
+    let store = format!("url = \"sqlite:{}\"\ntimeout = \"5s\"", path.display());
+    five_minutes_apart(plan, &backend, &store);
+}
+
+#[test]
+fn faketime_sqlite_one_window_and_its_slots() {
+    on_a_file(&Plan::window(6, 60, Duration::from_secs(1), 300));
+}
+
+#[test]
+fn faketime_sqlite_one_spacing() {
+    on_a_file(&Plan::spacing(40, Duration::from_secs(1), 160));
+}

@@ -12,7 +12,9 @@ use crate::hole::Hole;
 use crate::http::enqueue;
 use crate::ledger::Ledger;
 use crate::postgres_server::{Server, UNSYNCED};
-use crate::redis_fleet::cut_off_and_back;
+use crate::redis_fleet::{
+    cut_off_and_back, held_on, paused_by_a_sibling, taken_over, woken_in_time,
+};
 use crate::rig::{Backend, Sidecar, config, until};
 
 const THREE: &str =
@@ -87,4 +89,40 @@ fn a_postgres_behind_a_black_hole_is_cut_off_and_comes_back_without_a_burst() {
     let hole = Hole::before(over_tcp(&server));
     let url = format!("postgres://postgres@{}/postgres", hole.addr);
     cut_off_and_back(&hole, &url, "2s");
+}
+
+#[test]
+fn a_slot_freed_in_one_sidecar_wakes_a_worker_in_another() {
+    let store = Server::start(UNSYNCED);
+    woken_in_time(&store.url());
+}
+
+#[test]
+fn a_pause_through_one_sidecar_keeps_what_another_holds() {
+    let store = Server::start(UNSYNCED);
+    paused_by_a_sibling(&store.url());
+}
+
+#[test]
+fn a_held_job_of_an_idle_sidecar_goes_to_a_sibling() {
+    let store = Server::start(UNSYNCED);
+    let (_backend, sidecars, out, held) = held_on(&store.url(), "");
+    taken_over(&sidecars[1], &out, &held);
+}
+
+#[test]
+fn a_held_job_of_a_draining_sidecar_goes_to_a_sibling() {
+    let store = Server::start(UNSYNCED);
+    let (_backend, mut sidecars, out, held) = held_on(&store.url(), "");
+    sidecars[0].signal("TERM");
+    taken_over(&sidecars[1], &out, &held);
+    assert!(sidecars[0].ended().success());
+}
+
+#[test]
+fn a_held_job_of_a_killed_sidecar_goes_to_a_sibling() {
+    let store = Server::start(UNSYNCED);
+    let (_backend, mut sidecars, out, held) = held_on(&store.url(), "");
+    sidecars[0].kill();
+    taken_over(&sidecars[1], &out, &held);
 }

@@ -24,10 +24,17 @@ fn sidecar(backend: &Backend, store: &Server, more: &str, policy: &str) -> Sidec
 }
 
 fn sidecar_at(upstream: SocketAddr, store: &Server, more: &str, policy: &str) -> Sidecar {
-    let rest = format!(
-        "{policy}\n[fetch]\nmax_wait = \"5s\"\n[store]\nurl = \"{}\"\n{more}",
-        store.url()
-    );
+    sidecar_on(upstream, &store.url(), more, policy)
+}
+
+fn sidecar_on(upstream: SocketAddr, url: &str, more: &str, policy: &str) -> Sidecar {
+    patient(upstream, "5s", url, more, policy)
+}
+
+/// One whose FETCHes wait for so long.
+fn patient(upstream: SocketAddr, wait: &str, url: &str, more: &str, policy: &str) -> Sidecar {
+    let rest =
+        format!("{policy}\n[fetch]\nmax_wait = \"{wait}\"\n[store]\nurl = \"{url}\"\n{more}");
     Sidecar::run(&config(upstream, "upstream_timeout = \"5s\"", &rest))
 }
 
@@ -110,12 +117,15 @@ fn what_is_not_limited_costs_no_store_call() {
 
 #[test]
 fn a_slot_freed_in_one_sidecar_wakes_a_worker_in_another() {
-    let (backend, store) = (Backend::start(Lax::redis()), Server::start());
+    let store = Server::start();
+    woken_in_time(&store.url());
+}
+
+/// Of two sidecars on this store.
+pub fn woken_in_time(url: &str) {
+    let backend = Backend::start(Lax::redis());
     let one = TWO.replace("concurrency = 2", "concurrency = 1");
-    let (a, b) = (
-        sidecar(&backend, &store, "", &one),
-        sidecar(&backend, &store, "", &one),
-    );
+    let [a, b] = [(); 2].map(|()| sidecar_on(backend.addr, url, "", &one));
     const SOON: Duration = Duration::from_millis(20);
     // The best of some tries, of more where the machine is busy.
     let mut quickest = Duration::MAX;
@@ -314,12 +324,19 @@ pub fn cut_off_and_back(hole: &Hole, url: &str, timeout: &str) {
 
 /// A job that one sidecar holds, and the other that is to hand it out.
 fn held_by_the_first(more: &str) -> (Backend, Server, [Sidecar; 2], String, String) {
-    let (backend, store) = (Backend::start(Lax::redis()), Server::start());
+    let store = Server::start();
+    let (backend, sidecars, out, held) = held_on(&store.url(), more);
+    (backend, store, sidecars, out, held)
+}
+
+/// The same on this store.
+pub fn held_on(url: &str, more: &str) -> (Backend, [Sidecar; 2], String, String) {
+    let backend = Backend::start(Lax::redis());
     let one = TWO.replace("concurrency = 2", "concurrency = 1");
     let more = format!("{more}\n[upstream]\nrequeue = \"burns\"\n[hold]\nidle = \"1s\"\n");
-    let sidecars = [(); 2].map(|()| sidecar(&backend, &store, &more, &one));
+    let sidecars = [(); 2].map(|()| patient(backend.addr, "1s", url, &more, &one));
     let (out, held) = hold_one(&backend, &sidecars);
-    (backend, store, sidecars, out, held)
+    (backend, sidecars, out, held)
 }
 
 /// The second sidecar's worker has the only slot of the first job; the first sidecar holds the second.
@@ -329,9 +346,9 @@ fn hold_one(backend: &Backend, sidecars: &[Sidecar; 2]) -> (String, String) {
     enqueue(backend.addr, "q", json!({}));
     let out = fetch(b, "q", 1, "wb").jobs().remove(0);
     let held = enqueue(backend.addr, "q", json!({}));
-    // Short, so that the test need not wait for long until somebody looks.
+    // Short, so that somebody looks soon; long enough that a sibling does before the backend.
     let body =
-        json!({"queues": ["q"], "count": 1, "worker_id": "wa", "visibility_timeout_ms": 6000});
+        json!({"queues": ["q"], "count": 1, "worker_id": "wa", "visibility_timeout_ms": 12000});
     std::thread::scope(|threads| {
         let fetch = threads.spawn(|| {
             crate::http::Conn::open(a).try_ask("POST", "/ojs/v1/workers/fetch", &body.to_string())
@@ -428,7 +445,13 @@ fn a_cancel_through_a_sibling_that_fails_lets_the_job_go_out_again() {
 
 #[test]
 fn a_pause_through_one_sidecar_keeps_what_another_holds() {
-    let (backend, _store, sidecars, out, held) = held_by_the_first("");
+    let store = Server::start();
+    paused_by_a_sibling(&store.url());
+}
+
+/// What one sidecar on this store holds, while it is paused through another.
+pub fn paused_by_a_sibling(url: &str) {
+    let (backend, sidecars, out, held) = held_on(url, "");
     let (a, b) = (sidecars[0].data, sidecars[1].data);
     let paused = ask(b, "POST", "/ojs/v1/queues/q/pause", "");
     assert_eq!(paused.status, 200, "{paused:?}");
@@ -447,7 +470,7 @@ fn a_pause_through_one_sidecar_keeps_what_another_holds() {
 }
 
 /// The second sidecar's worker gets the job that the first one held.
-fn taken_over(second: &Sidecar, out: &str, held: &str) {
+pub fn taken_over(second: &Sidecar, out: &str, held: &str) {
     assert_eq!(ack(second.data, out, "wb").status, 200);
     let got = until("it is taken over", || {
         fetch(second.data, "q", 1, "wb").jobs().pop()

@@ -7,16 +7,16 @@ use serde_json::json;
 
 use crate::http::{ack, enqueue, fetch};
 use crate::ledger::Ledger;
+use crate::redis_fleet::{held_on, paused_by_a_sibling, taken_over, woken_in_time};
 use crate::rig::{Backend, Sidecar, config, until};
 
 const TWO: &str =
     "[[policy]]\nname = \"two\"\nmatch = { queue = \"q\" }\nkey = \"{type}\"\nconcurrency = 2\n";
 
 fn sidecar(backend: &Backend, dir: &tempfile::TempDir, policy: &str) -> Sidecar {
-    let path = dir.path().join("limits.db");
+    let url = file(dir);
     let rest = format!(
-        "{policy}\n[fetch]\nmax_wait = \"2s\"\n[store]\nurl = \"sqlite:{}\"\ntimeout = \"2s\"\n",
-        path.display()
+        "{policy}\n[fetch]\nmax_wait = \"2s\"\n[store]\nurl = \"{url}\"\ntimeout = \"2s\"\n"
     );
     Sidecar::run(&config(backend.addr, "", &rest))
 }
@@ -65,4 +65,44 @@ fn a_process_that_is_killed_has_used_what_it_used() {
     );
     assert_eq!(ack(second.data, &jobs[1], "w").status, 200);
     assert!(fetch(second.data, "q", 5, "w").jobs().is_empty());
+}
+
+fn file(dir: &tempfile::TempDir) -> String {
+    format!("sqlite:{}", dir.path().join("limits.db").display())
+}
+
+#[test]
+fn a_slot_freed_in_one_sidecar_wakes_a_worker_in_another() {
+    let dir = tempfile::tempdir().unwrap();
+    woken_in_time(&file(&dir));
+}
+
+#[test]
+fn a_pause_through_one_sidecar_keeps_what_another_holds() {
+    let dir = tempfile::tempdir().unwrap();
+    paused_by_a_sibling(&file(&dir));
+}
+
+#[test]
+fn a_held_job_of_an_idle_sidecar_goes_to_a_sibling() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_backend, sidecars, out, held) = held_on(&file(&dir), "");
+    taken_over(&sidecars[1], &out, &held);
+}
+
+#[test]
+fn a_held_job_of_a_draining_sidecar_goes_to_a_sibling() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_backend, mut sidecars, out, held) = held_on(&file(&dir), "");
+    sidecars[0].signal("TERM");
+    taken_over(&sidecars[1], &out, &held);
+    assert!(sidecars[0].ended().success());
+}
+
+#[test]
+fn a_held_job_of_a_killed_sidecar_goes_to_a_sibling() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_backend, mut sidecars, out, held) = held_on(&file(&dir), "");
+    sidecars[0].kill();
+    taken_over(&sidecars[1], &out, &held);
 }

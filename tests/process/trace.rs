@@ -69,12 +69,15 @@ impl Plan {
         }
     }
 
+    /// The policy of queue `q`.
+    pub fn of_queue(&self) -> String {
+        let policy = &self.policy;
+        format!("[[policy]]\nname = \"p\"\nmatch = {{ queue = \"q\" }}\n{policy}")
+    }
+
     /// A config with this policy for queue `q`, on this store.
     pub fn config(&self, backend: &Backend, store: &str) -> String {
-        let policy = &self.policy;
-        let rest = format!(
-            "[[policy]]\nname = \"p\"\nmatch = {{ queue = \"q\" }}\n{policy}[store]\n{store}\n"
-        );
+        let rest = format!("{}[store]\n{store}\n", self.of_queue());
         crate::rig::config(backend.addr, "", &rest)
     }
 

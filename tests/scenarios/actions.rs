@@ -508,7 +508,7 @@ async fn shuts(ctx: Ctx, feedback: &str, error: Value, seconds: Range<f64>) -> J
     if after + jitter < seconds.start {
         judge.breach(format!("the next started after {after} s"));
     }
-    judge.that(
+    judge.soon(
         after < seconds.end + 0.2 + jitter,
         format!("the next started after {after} s"),
     );
@@ -516,7 +516,7 @@ async fn shuts(ctx: Ctx, feedback: &str, error: Value, seconds: Range<f64>) -> J
         look["shut_until"].is_string() == (seconds.start > 0.0),
         format!("inspection says {look}"),
     );
-    judge.that(
+    judge.soon(
         other < Duration::from_secs(1) + judge.jitter,
         format!("another key waited {other:?}"),
     );

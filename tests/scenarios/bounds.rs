@@ -140,7 +140,7 @@ pub async fn drained(ctx: Ctx) -> Judge {
     let mut judge = w.judge().await;
     check(&mut judge, &answers, 20);
     let stored = answers.iter().filter(|s| **s == 201).count();
-    judge.that(stored > 30, format!("only {stored} jobs went through"));
+    judge.soon(stored > 30, format!("only {stored} jobs went through"));
     judge
 }
 

@@ -211,7 +211,7 @@ async fn what_cannot_be_used_is_said_at_the_start() {
 struct Lock(Child);
 
 impl Lock {
-    fn on(server: &Server, namespace: &str) -> Lock {
+    fn on(server: &Server, namespace: &str, mode: &str) -> Lock {
         let mut psql = Command::new(programs().join("psql"));
         psql.args(["-U", "postgres", "-qAt", "-h"])
             .arg(server.dir.path());
@@ -220,7 +220,7 @@ impl Lock {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let text = format!("BEGIN; LOCK TABLE {namespace}.keys;\n\\echo locked\n");
+        let text = format!("BEGIN; LOCK TABLE {namespace}.keys {mode};\n\\echo locked\n");
         let told = psql.stdin.as_mut().unwrap();
         told.write_all(text.as_bytes()).unwrap();
         let mut said = BufReader::new(psql.stdout.take().unwrap());
@@ -245,7 +245,7 @@ async fn what_is_locked_by_others_keeps_nobody_waiting() {
     let store = on(&server, "locked", "a", 500);
     let one = [limited("k", Some(1), None, None)];
     answered(async || store.check().await).await;
-    let lock = Lock::on(&server, "locked");
+    let lock = Lock::on(&server, "locked", "");
     let asked = Instant::now();
     let ask = claimed("1", 1, &one);
     assert_eq!(store.take(&[&ask], 1).await, Err(StoreError::Timeout));
@@ -256,4 +256,36 @@ async fn what_is_locked_by_others_keeps_nobody_waiting() {
     assert!(answered(async || store.row("1").await).await.is_none());
     let verdicts = answered(async || store.take(&[&ask], 1).await).await;
     assert!(started(&verdicts[0]));
+}
+
+/// The connection is ended when all was read and locked, and the start is written.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_whose_commit_was_cut_off_did_not_happen() {
+    let server = shared();
+    let store = on(&server, "cut", "a", 10_000);
+    let one = [limited("k", Some(1), None, None)];
+    store.check().await.unwrap();
+    let asking = server.clone();
+    let until = async |server: &Arc<Server>, text: &'static str| {
+        let begun = Instant::now();
+        loop {
+            let server = server.clone();
+            let told = tokio::task::spawn_blocking(move || sql(&server, text));
+            if told.await.unwrap() == "t" {
+                return;
+            }
+            assert!(begun.elapsed() < LONG, "{text}");
+        }
+    };
+    let lock = Lock::on(&server, "cut", "IN SHARE MODE");
+    let ask = claimed("1", 1, &one);
+    let asks = [&ask];
+    let end = "SELECT coalesce(bool_or(pg_terminate_backend(pid)), false) FROM pg_locks
+        WHERE NOT granted AND relation = 'cut.keys'::regclass";
+    let (told, ()) = tokio::join!(store.take(&asks, 1), until(&asking, end));
+    assert!(matches!(told, Err(StoreError::Unavailable(_))), "{told:?}");
+    drop(lock);
+    assert!(answered(async || store.row("1").await).await.is_none());
+    assert_eq!(store.room(&one).await.unwrap().starts, 1);
+    assert!(started(&take(&store, ask.clone()).await));
 }

@@ -20,6 +20,8 @@ pub struct Server {
     /// A shell that has the server as its child and waits for the end of its input.
     shell: Option<Child>,
     user: Option<(u32, u32)>,
+    /// Names its socket, and where it listens if `with` says so.
+    port: u16,
     with: Vec<String>,
 }
 
@@ -55,6 +57,10 @@ fn other_user(dir: &Path) -> Option<(u32, u32)> {
 
 impl Server {
     pub fn start(with: &[&str]) -> Server {
+        Server::on(5432, with)
+    }
+
+    pub fn on(port: u16, with: &[&str]) -> Server {
         let dir = tempfile::tempdir().unwrap();
         let user = other_user(dir.path());
         if let Some((user, group)) = user {
@@ -64,6 +70,7 @@ impl Server {
             dir,
             shell: None,
             user,
+            port,
             with: with.iter().map(|&word| word.to_owned()).collect(),
         };
         let mut initdb = server.command(&programs().join("initdb"));
@@ -130,6 +137,7 @@ impl Server {
             .arg(self.data())
             .arg("-k")
             .arg(self.dir.path());
+        shell.args(["-p", &self.port.to_string()]);
         shell.args(["-c", "listen_addresses="]).args(&self.with);
         shell
             .stdin(Stdio::piped())
@@ -140,7 +148,7 @@ impl Server {
         for _ in 0..600 {
             let mut ready = Command::new(&ready);
             ready
-                .args(["-q", "-U", "postgres", "-h"])
+                .args(["-q", "-U", "postgres", "-p", &self.port.to_string(), "-h"])
                 .arg(self.dir.path());
             if ready.status().unwrap().success() {
                 return;

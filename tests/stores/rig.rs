@@ -63,11 +63,54 @@ macro_rules! stamp {
     };
 }
 
-/// The checks that hold for any store.
+/// Runs the named checks one after the other, each on a rig that the expression makes.
+#[macro_export]
+macro_rules! run_each {
+    ($module:ident, $rig:expr, [$($check:ident),* $(,)?]) => {
+        $(
+            println!("{}", stringify!($check));
+            $crate::rig::run($rig, $crate::$module::$check);
+        )*
+    };
+}
+
+/// A test for each check that holds for any store.
 #[macro_export]
 macro_rules! stamp_contract {
     ($rig:expr) => {
-        $crate::stamp!(
+        $crate::contract!(stamp, $rig);
+    };
+}
+
+/// Runs each check that holds for any store.
+#[macro_export]
+macro_rules! run_contract {
+    ($rig:expr) => {
+        $crate::contract!(run_each, $rig);
+    };
+}
+
+/// A test for each check that holds where sidecars share a store.
+#[macro_export]
+macro_rules! stamp_fleet {
+    ($rig:expr) => {
+        $crate::fleet!(stamp, $rig);
+    };
+}
+
+/// Runs each check that holds where sidecars share a store.
+#[macro_export]
+macro_rules! run_fleet {
+    ($rig:expr) => {
+        $crate::fleet!(run_each, $rig);
+    };
+}
+
+/// The checks that hold for any store.
+#[macro_export]
+macro_rules! contract {
+    ($do:ident, $rig:expr) => {
+        $crate::$do!(
             contract,
             $rig,
             [
@@ -100,9 +143,9 @@ macro_rules! stamp_contract {
 
 /// The checks that hold where sidecars share a store.
 #[macro_export]
-macro_rules! stamp_fleet {
-    ($rig:expr) => {
-        $crate::stamp!(
+macro_rules! fleet {
+    ($do:ident, $rig:expr) => {
+        $crate::$do!(
             fleet,
             $rig,
             [

@@ -21,7 +21,7 @@ impl Server {
         let dir = tempfile::tempdir().unwrap();
         // Somebody else may take the port in between; then it does not start, and another is tried.
         for _ in 0..20 {
-            let port = port::own().port();
+            let port = free_port();
             if let Some(child) = serve(port, dir.path(), more) {
                 return Server { child, port, dir };
             }
@@ -43,6 +43,11 @@ impl Server {
     pub fn restart(&mut self, more: &[&str]) {
         self.child = serve(self.port, self.dir.path(), more).expect("its port is still free");
     }
+}
+
+/// A port that is free, and stays so while its server is away.
+pub fn free_port() -> u16 {
+    port::own().port()
 }
 
 fn serve(port: u16, dir: &std::path::Path, more: &[&str]) -> Option<Child> {

@@ -13,7 +13,7 @@ use tokio_postgres::config::SslMode;
 use tokio_postgres::{AsyncMessage, Client, Connection, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::super::{Clock, StoreError};
+use super::super::{Clock, StoreError, distrusted};
 use super::table::{Failed, Session};
 
 /// The longest name that Postgres tells apart.
@@ -169,7 +169,7 @@ impl Link {
         }
     }
 
-    async fn connect(&self, news: Option<News>) -> Result<Client, StoreError> {
+    pub(super) async fn connect(&self, news: Option<News>) -> Result<Client, StoreError> {
         let config = &self.target.config;
         let failed = |error| self.told(&Failed::Postgres(error));
         match &self.target.tls {
@@ -198,7 +198,7 @@ impl Link {
         let Some(said) = error.as_db_error() else {
             let cause = std::error::Error::source(error);
             let cause = cause.map_or(String::new(), |cause| format!(": {cause}"));
-            return StoreError::Unavailable(format!("{place}: {error}{cause}"));
+            return StoreError::Unavailable(distrusted(format!("{place}: {error}{cause}")));
         };
         let text = format!("{place}: {}", said.message());
         match said.code().code() {
@@ -216,7 +216,7 @@ impl Link {
 }
 
 /// Where what others say goes.
-struct News {
+pub(super) struct News {
     me: String,
     to: UnboundedSender<String>,
 }

@@ -32,29 +32,22 @@ pub(super) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// Makes the schema, if it is not there, and says whether it is ours.
-pub(super) async fn prepare(client: &Client, namespace: &str) -> Result<(), Failed> {
+/// Whether the tables are there; they are in the search path then.
+///
+/// # Errors
+/// The schema is somebody else's, or of another version.
+pub(super) async fn is_there(client: &Client, namespace: &str) -> Result<bool, Failed> {
     let known = "SELECT to_regclass('meta') IS NOT NULL, (SELECT count(*) FROM pg_class
         WHERE relnamespace = to_regnamespace($1) AND relkind IN ('r', 'v', 'm', 'p', 'f'))";
     let schema = quoted(namespace);
-    let known_now = client.query_one(known, &[&schema]).await?;
-    if !known_now.try_get::<_, bool>(0)? {
-        client.batch_execute("BEGIN").await?;
-        let lock = "SELECT pg_advisory_xact_lock($1::int, hashtext($2))";
-        client.query(lock, &[&(LOCKS + 3), &namespace]).await?;
-        // Another one may have made it meanwhile.
-        let found = client.query_one(known, &[&schema]).await?;
-        let ours: bool = found.try_get(0)?;
-        if !ours && found.try_get::<_, i64>(1)? > 0 {
-            return Err(Failed::Unusable(format!(
+    let found = client.query_one(known, &[&schema]).await?;
+    if !found.try_get::<_, bool>(0)? {
+        return match found.try_get::<_, i64>(1)? {
+            0 => Ok(false),
+            _ => Err(Failed::Unusable(format!(
                 "the schema {schema} is not ours: another store.namespace helps"
-            )));
-        }
-        if !ours {
-            let create = format!("CREATE SCHEMA IF NOT EXISTS {schema}; {TABLES}");
-            client.batch_execute(&create).await?;
-        }
-        client.batch_execute("COMMIT").await?;
+            ))),
+        };
     }
     // Whatever is called so has to have such a column, or it is not ours.
     let version = client.query_opt("SELECT version FROM meta WHERE id = 1", &[]);
@@ -68,6 +61,27 @@ pub(super) async fn prepare(client: &Client, namespace: &str) -> Result<(), Fail
         Some(version) if version != VERSION => Err(Failed::Unusable(format!(
             "the tables in {schema} are of version {version}, and this program knows version {VERSION}"
         ))),
-        _ => Ok(()),
+        _ => Ok(true),
     }
+}
+
+/// Makes the schema, if it is not there.
+///
+/// # Errors
+/// As [`is_there`], or it may not be made.
+pub(super) async fn prepare(client: &Client, namespace: &str) -> Result<(), Failed> {
+    if is_there(client, namespace).await? {
+        return Ok(());
+    }
+    client.batch_execute("BEGIN").await?;
+    let lock = "SELECT pg_advisory_xact_lock($1::int, hashtext($2))";
+    client.query(lock, &[&(LOCKS + 3), &namespace]).await?;
+    // Another one may have made it meanwhile.
+    if !is_there(client, namespace).await? {
+        let schema = quoted(namespace);
+        let create = format!("CREATE SCHEMA IF NOT EXISTS {schema}; {TABLES}");
+        client.batch_execute(&create).await?;
+    }
+    client.batch_execute("COMMIT").await?;
+    Ok(())
 }

@@ -173,6 +173,25 @@ impl Statements {
     }
 }
 
+/// The server's version.
+///
+/// # Errors
+/// It is too old, or a standby.
+pub(super) async fn usable(client: &Client) -> Result<String, Failed> {
+    let about = "SELECT current_setting('server_version_num')::int,
+        current_setting('server_version'), pg_is_in_recovery()";
+    let about = client.query_one(about, &[]).await?;
+    let version: String = about.try_get(1)?;
+    if about.try_get::<_, i32>(0)? < OLDEST {
+        let why = format!("Postgres {version} is too old, 12 is needed");
+        return Err(Failed::Unusable(why));
+    }
+    match about.try_get(2)? {
+        true => Err(Failed::Unavailable("it is a standby".to_owned())),
+        false => Ok(version),
+    }
+}
+
 impl Session {
     /// Makes a connection ready: the schema is made or recognised.
     pub(super) async fn new(
@@ -181,17 +200,7 @@ impl Session {
         timeout: Duration,
         given: Option<Clock>,
     ) -> Result<Session, Failed> {
-        let about = "SELECT current_setting('server_version_num')::int,
-            current_setting('server_version'), pg_is_in_recovery()";
-        let about = client.query_one(about, &[]).await?;
-        let version: String = about.try_get(1)?;
-        if about.try_get::<_, i32>(0)? < OLDEST {
-            let why = format!("Postgres {version} is too old, 12 is needed");
-            return Err(Failed::Unusable(why));
-        }
-        if about.try_get(2)? {
-            return Err(Failed::Unavailable("it is a standby".to_owned()));
-        }
+        usable(&client).await?;
         let schema = schema::quoted(namespace);
         let millis = timeout.as_millis().max(1);
         // Nothing of ours may hold a lock for longer than anybody waits for it.

@@ -76,10 +76,9 @@ impl RedisStore {
         // Who may not ask for these may be right all the same.
         let server = self.info("server").await;
         let memory = self.info("memory").await;
-        let eviction = |line: &str| line.strip_prefix("maxmemory_policy:").map(str::to_owned);
         Ok(Inspection {
-            server: server.as_deref().and_then(version),
-            eviction: memory.and_then(|info| info.lines().find_map(eviction)),
+            server: server.as_ref().and_then(oldest),
+            eviction: memory.as_ref().and_then(eviction),
             kept,
             scripts,
             ahead,
@@ -92,13 +91,8 @@ impl RedisStore {
         told.map_err(|failed| self.refused(failed))
     }
 
-    async fn info(&self, section: &str) -> Option<String> {
-        let told = self.link.send(cmd("INFO").arg(section)).await.ok()?;
-        match told {
-            Value::BulkString(text) => Some(String::from_utf8_lossy(&text).into_owned()),
-            Value::VerbatimString { text, .. } => Some(text),
-            _ => None,
-        }
+    async fn info(&self, section: &str) -> Option<Value> {
+        self.link.send(cmd("INFO").arg(section)).await.ok()
     }
 
     async fn kept(&self, ahead: i64) -> Result<Kept, StoreError> {
@@ -150,9 +144,61 @@ impl RedisStore {
     }
 }
 
+/// The answer to INFO: a text, or one for each node of a cluster.
+fn texts(told: &Value) -> Vec<String> {
+    match told {
+        Value::BulkString(text) => vec![String::from_utf8_lossy(text).into_owned()],
+        Value::VerbatimString { text, .. } => vec![text.clone()],
+        Value::Map(nodes) => nodes.iter().flat_map(|(_, told)| texts(told)).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Name and version in the answer to INFO; of several servers the oldest.
+pub(super) fn oldest(told: &Value) -> Option<(&'static str, (u32, u32))> {
+    let versions = texts(told);
+    let versions = versions.iter().filter_map(|info| version(info));
+    versions.min_by_key(|(_, version)| *version)
+}
+
+/// What a server does when its memory is full; of several the one that forgets.
+fn eviction(told: &Value) -> Option<String> {
+    let policy = |line: &str| line.strip_prefix("maxmemory_policy:").map(str::to_owned);
+    let infos = texts(told);
+    let policies = infos
+        .iter()
+        .filter_map(|info| info.lines().find_map(policy));
+    policies.max_by_key(|policy| policy != "noeviction")
+}
+
 /// The answer to TIME, in microseconds.
 fn time(told: &Value) -> Option<i64> {
     let mut parts = wire::list(told)?.iter();
     let mut next = || wire::text(parts.next()?)?.parse::<i64>().ok();
     Some(next()? * 1_000_000 + next()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_cluster_the_oldest_node_counts_and_the_one_that_forgets() {
+        let node = |version: &str, policy: &str| {
+            let text = format!("redis_version:{version}\r\nmaxmemory_policy:{policy}\r\n");
+            Value::BulkString(text.into_bytes())
+        };
+        let name = |name: &str| Value::SimpleString(name.to_owned());
+        let cluster = Value::Map(vec![
+            (name("a"), node("7.2.4", "noeviction")),
+            (name("b"), node("6.0.9", "allkeys-lru")),
+            (name("c"), node("7.0.0", "noeviction")),
+        ]);
+        assert_eq!(oldest(&cluster), Some(("Redis", (6, 0))));
+        assert_eq!(eviction(&cluster).as_deref(), Some("allkeys-lru"));
+        let one = node("7.0.15", "noeviction");
+        assert_eq!(oldest(&one), Some(("Redis", (7, 0))));
+        assert_eq!(eviction(&one).as_deref(), Some("noeviction"));
+        assert_eq!(oldest(&Value::Nil), None);
+    }
 }

@@ -1,7 +1,9 @@
 //! The connection: made when it is needed, dropped when it fails, and never waited for longer than the
 //! store's timeout.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
@@ -9,12 +11,13 @@ use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, ProtocolVersion, PushInfo, RedisError, Value,
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, ProtocolVersion, PushInfo, PushKind, RedisError,
+    Value,
 };
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
-use super::super::StoreError;
+use super::super::{StoreError, distrusted};
 use super::target::{Kind, Target};
 
 /// After a connection could not be made, calls fail at once for this long.
@@ -30,12 +33,14 @@ pub(super) struct Link {
     /// Held while a connection is made, so that one is made and not many.
     making: tokio::sync::Mutex<()>,
     sentinel: tokio::sync::Mutex<Option<SentinelClient>>,
+    /// The last connection to a cluster of which a node was lost.
+    broken: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
 struct State {
     made: Option<Connection>,
-    /// Which one that is.
+    /// Which one that is, of all that were tried.
     number: u64,
     failed: Option<(Instant, StoreError)>,
 }
@@ -85,6 +90,7 @@ impl Link {
             state: Mutex::default(),
             making: tokio::sync::Mutex::default(),
             sentinel: tokio::sync::Mutex::default(),
+            broken: Arc::default(),
         }
     }
 
@@ -136,7 +142,8 @@ impl Link {
     }
 
     fn told(&self, error: &RedisError) -> String {
-        format!("{}: {error}", self.place())
+        let text = format!("{}: {error}", self.place());
+        distrusted(text)
     }
 
     async fn connection(&self) -> Result<(Connection, u64), StoreError> {
@@ -147,17 +154,21 @@ impl Link {
         if let Some(made) = self.made()? {
             return Ok(made);
         }
-        let made = tokio::time::timeout(self.timeout, self.connect()).await;
+        let number = {
+            let mut state = self.state();
+            state.number += 1;
+            state.number
+        };
+        let made = tokio::time::timeout(self.timeout, self.connect(number)).await;
         let late = || StoreError::Unavailable(format!("{}: no connection in time", self.place()));
         let made = made.map_err(|_| late());
         let made = made.and_then(|made| made.map_err(|error| self.refused(&error)));
         let mut state = self.state();
         match made {
             Ok(connection) => {
-                state.number += 1;
                 state.failed = None;
                 state.made = Some(connection.clone());
-                Ok((connection, state.number))
+                Ok((connection, number))
             }
             Err(error) => {
                 state.failed = Some((Instant::now(), error.clone()));
@@ -186,7 +197,12 @@ impl Link {
 
     /// The connection there is, or why there is none.
     fn made(&self) -> Result<Option<(Connection, u64)>, StoreError> {
-        let state = self.state();
+        let mut state = self.state();
+        if state.made.is_some() && state.number <= self.broken.load(Ordering::Acquire) {
+            state.made = None;
+            let why = format!("{}: a node of it was lost", self.place());
+            return Err(StoreError::Unavailable(why));
+        }
         match (&state.made, &state.failed) {
             (Some(made), _) => Ok(Some((made.clone(), state.number))),
             (None, Some((at, error))) if at.elapsed() < PAUSE => Err(error.clone()),
@@ -194,7 +210,25 @@ impl Link {
         }
     }
 
-    async fn connect(&self) -> Result<Connection, RedisError> {
+    /// Where a cluster's nodes tell their news. The library connects to other nodes by itself: but who took
+    /// the place of a lost one may not have all that it had, and has no subscriptions. So that is a failure
+    /// here as it is with a single server, and callers put back what they know.
+    fn news_of(
+        &self,
+        number: u64,
+    ) -> impl Fn(PushInfo) -> Result<(), Infallible> + Send + Sync + 'static {
+        let (news, broken) = (self.news.clone(), self.broken.clone());
+        move |push| {
+            if push.kind == PushKind::Disconnection {
+                broken.fetch_max(number, Ordering::AcqRel);
+            }
+            // Whoever had the receiver is gone with the store.
+            let _received = news.send(push);
+            Ok(())
+        }
+    }
+
+    async fn connect(&self, number: u64) -> Result<Connection, RedisError> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.timeout))
             .set_response_timeout(None)
@@ -227,7 +261,7 @@ impl Link {
                     .response_timeout(self.timeout)
                     .retries(1)
                     .use_protocol(ProtocolVersion::RESP3)
-                    .push_sender(self.news.clone());
+                    .push_sender(self.news_of(number));
                 let builder = match self.target.certificates() {
                     Some(certificates) => builder.certs(certificates),
                     None => builder,

@@ -87,13 +87,39 @@ pub(super) fn open(path: &Path, namespace: &str, opens: Timestamp) -> Result<Con
     }
     transaction.commit()?;
     ours(&connection)?;
+    of(&connection, namespace)?;
+    Ok(connection)
+}
+
+/// Opens the file to read; `None`: there is none of ours yet.
+pub(super) fn open_to_read(path: &Path, namespace: &str) -> Result<Option<Connection>, Refused> {
+    if !path.exists() {
+        let folder = path.parent().filter(|folder| *folder != Path::new(""));
+        return match folder.is_none_or(Path::is_dir) {
+            true => Ok(None),
+            false => Err(Refused::Foreign("its folder is not there".to_owned())),
+        };
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_handler(Some(wait))?;
+    if is_empty(&connection)? {
+        return Ok(None);
+    }
+    ours(&connection)?;
+    of(&connection, namespace)?;
+    Ok(Some(connection))
+}
+
+/// Whether it is of this namespace.
+fn of(connection: &Connection, namespace: &str) -> Result<(), Refused> {
     let known: Option<String> =
         connection.query_row("SELECT max(namespace) FROM meta", (), |row| row.get(0))?;
     match known {
         Some(known) if known != namespace => Err(Refused::Foreign(format!(
             "it is of the namespace \"{known}\", and store.namespace is \"{namespace}\""
         ))),
-        _ => Ok(connection),
+        _ => Ok(()),
     }
 }
 

@@ -1,0 +1,76 @@
+//! What can be said of the server without changing anything there.
+
+use tokio::time::{Instant, timeout};
+use tokio_postgres::Client;
+
+use super::super::sql::{Inspection, SILENCE};
+use super::super::{Clock, StoreError};
+use super::link::Link;
+use super::table::{Failed, usable};
+use super::{Config, schema};
+
+/// Microseconds since 1970 there.
+const NOW: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+const RIGHTS: &str = "SELECT CASE WHEN to_regnamespace($1) IS NULL
+    THEN has_database_privilege(current_database(), 'CREATE')
+    ELSE has_schema_privilege(to_regnamespace($1)::oid, 'CREATE') END";
+
+/// Looks at the server with this many calls, on a connection of its own. `clock` is this host's.
+///
+/// # Errors
+/// It is not reachable, too old, a standby, lacks rights, or has something else in our schema.
+pub async fn inspect(
+    config: &Config,
+    clock: &Clock,
+    calls: usize,
+) -> Result<Inspection, StoreError> {
+    let link = Link::new(config);
+    let looked = timeout(config.timeout, async {
+        let client = link.connect(None).await?;
+        let seen = look(&client, &config.namespace).await;
+        let (server, live) = seen.map_err(|failed| link.told(&failed))?;
+        Ok((client, server, live))
+    });
+    let (client, server, live) = looked.await.map_err(|_| StoreError::Timeout)??;
+    let (mut trips, mut ahead) = (Vec::new(), 0);
+    let failed = |error| link.told(&Failed::Postgres(error));
+    let now = client.prepare(NOW).await.map_err(failed)?;
+    for _ in 0..calls {
+        let sent = Instant::now();
+        let told = timeout(config.timeout, client.query_one(&now, &[])).await;
+        let there = told.map_err(|_| StoreError::Timeout)?.map_err(failed)?;
+        let (trip, own) = (sent.elapsed(), clock.now().0.cast_signed());
+        if trips.iter().all(|known| trip < *known) {
+            let there: i64 = there.try_get(0).map_err(failed)?;
+            ahead = there + i64::try_from(trip.as_micros() / 2).unwrap_or(0) - own;
+        }
+        trips.push(trip);
+    }
+    trips.sort_unstable();
+    Ok(Inspection {
+        server: format!("Postgres {server}"),
+        live,
+        ahead,
+        trips,
+    })
+}
+
+/// The server's version, and how many sidecars live there; `None`: there are no tables yet.
+async fn look(client: &Client, namespace: &str) -> Result<(String, Option<usize>), Failed> {
+    let version = usable(client).await?;
+    let schema = schema::quoted(namespace);
+    let path = format!("SET search_path = {schema}");
+    client.batch_execute(&path).await?;
+    if !schema::is_there(client, namespace).await? {
+        let allowed = client.query_one(RIGHTS, &[&schema]).await?;
+        return match allowed.try_get(0)? {
+            true => Ok((version, None)),
+            false => Err(Failed::Unusable(format!(
+                "the user needs CREATE on the database, or to own the schema {schema}"
+            ))),
+        };
+    }
+    let live = format!("SELECT count(*) FROM live WHERE seen > ({NOW}) - {SILENCE}");
+    let live: i64 = client.query_one(&live, &[]).await?.try_get(0)?;
+    Ok((version, Some(usize::try_from(live).unwrap_or(0))))
+}

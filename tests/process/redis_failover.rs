@@ -1,0 +1,88 @@
+//! Sidecars on a cluster and behind a sentinel whose master is killed with what it had not passed on.
+
+use std::time::Instant;
+
+use ojs_throttle::backend::Lax;
+use serde_json::json;
+
+use crate::doctor::{doctor, finding};
+use crate::http::{ack, enqueue, fetch};
+use crate::rig::{Backend, Sidecar, config, until};
+use crate::servers::{Cluster, Watched};
+
+/// Two jobs are out, and the new master knows of one; the sidecar that gave out the other tells it.
+fn survives(url: &str, cut: impl FnOnce(), fail_over: impl FnOnce()) {
+    let backend = Backend::start(Lax::redis());
+    let policy = "[[policy]]\nname = \"p\"\nmatch = { queue = \"q\" }\nconcurrency = 2\n\
+        [fetch]\nmax_wait = \"100ms\"\n";
+    let rest = format!("{policy}[store]\nurl = \"{url}\"\non_store_error = \"closed\"\n");
+    let (report, status) = doctor(&config(backend.addr, "", &rest), &[]);
+    assert_eq!(status, Some(0), "{report}");
+    for (what, says) in [
+        ("version", "Redis "),
+        ("eviction", "maxmemory-policy"),
+        ("clock", "the same"),
+    ] {
+        let one = finding(&report, "store", what);
+        assert!(one["says"].as_str().unwrap().starts_with(says), "{one}");
+    }
+    let [a, b] = [(); 2].map(|()| Sidecar::run(&config(backend.addr, "", &rest)));
+    for _ in 0..6 {
+        enqueue(backend.addr, "q", json!({}));
+    }
+    let first = fetch(a.data, "q", 1, "wa").jobs();
+    cut();
+    let second = fetch(a.data, "q", 1, "wa").jobs();
+    assert_eq!((first.len(), second.len()), (1, 1));
+    assert!(fetch(b.data, "q", 1, "wb").jobs().is_empty());
+    let lost = Instant::now();
+    fail_over();
+    // A row that nobody has in the store is no slot: how long until the one in question is there again?
+    let row = |sidecar: &Sidecar| {
+        let seen = crate::http::get(sidecar.data, "/ojs/v1/rate-limits/p").json();
+        seen["active"].as_u64()
+    };
+    until("both jobs are known to the new master", || {
+        (row(&b) == Some(2)).then_some(())
+    });
+    eprintln!("announced {:?} after the kill", lost.elapsed());
+    assert!(fetch(b.data, "q", 1, "wb").jobs().is_empty());
+    // And all goes on, through either.
+    assert_eq!(ack(b.data, &second[0], "wa").status, 200);
+    let third = until("a slot is free", || {
+        fetch(b.data, "q", 1, "wb").jobs().pop()
+    });
+    assert!(fetch(a.data, "q", 1, "wa").jobs().is_empty());
+    for (to, job) in [(a.data, &third), (a.data, &first[0])] {
+        assert_eq!(ack(to, job, "w").status, 200);
+    }
+}
+
+#[test]
+fn a_cluster_that_fails_over() {
+    let cluster = std::cell::RefCell::new(Cluster::start());
+    let url = cluster.borrow().url();
+    survives(
+        &url,
+        || {
+            let (ours, others) = cluster.borrow().keys();
+            assert!(
+                ours > 0 && others == 0,
+                "all keys on one node: {ours}, {others}"
+            );
+            cluster.borrow().cut();
+        },
+        || cluster.borrow_mut().fail_over(),
+    );
+}
+
+#[test]
+fn a_sentinel_that_fails_over() {
+    let watched = std::cell::RefCell::new(Watched::start());
+    let url = watched.borrow().url();
+    survives(
+        &url,
+        || watched.borrow().cut(),
+        || watched.borrow_mut().fail_over(),
+    );
+}

@@ -1,0 +1,144 @@
+//! The store on a cluster and behind sentinels: all that a store must do, and what is left when the node that
+//! had our keys is gone.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use ojs_throttle::store::guard::{Guard, OnStoreError};
+use ojs_throttle::store::redis::{Config, RedisStore, Target};
+use ojs_throttle::store::{Clock, Place, Store, Wake};
+
+use crate::rig::{Opened, Rig, T, claimed, clock, limited, started, take};
+use crate::servers::{Cluster, Watched};
+
+fn config(url: &str, namespace: &str, owner: &str) -> Config {
+    Config {
+        target: Target::parse(url, None).unwrap(),
+        namespace: namespace.to_owned(),
+        owner: owner.to_owned(),
+        timeout: Duration::from_secs(2),
+    }
+}
+
+/// A namespace of its own behind a URL.
+struct Behind {
+    url: String,
+    namespace: String,
+    micros: Arc<AtomicU64>,
+    clock: Clock,
+}
+
+impl Behind {
+    fn new(url: &str) -> Behind {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let (micros, clock) = clock();
+        Behind {
+            url: url.to_owned(),
+            namespace: format!("check-{}", COUNT.fetch_add(1, Ordering::Relaxed)),
+            micros,
+            clock,
+        }
+    }
+}
+
+impl Rig for Behind {
+    fn open<'a>(&'a self, owner: &'a str) -> Opened<'a> {
+        Box::pin(async move {
+            let config = config(&self.url, &self.namespace, owner);
+            let store = RedisStore::given(config, self.clock.clone());
+            store.check().await.unwrap();
+            Arc::new(store) as Arc<dyn Store>
+        })
+    }
+
+    fn clock(&self) -> &Arc<AtomicU64> {
+        &self.micros
+    }
+}
+
+#[test]
+fn a_cluster_does_all_that_a_store_must() {
+    let cluster = Cluster::start();
+    let url = cluster.url();
+    crate::run_contract!(async { Behind::new(&url) });
+    crate::run_fleet!(async { Behind::new(&url) });
+    let (ours, others) = cluster.keys();
+    assert!(
+        ours > 10 && others > 10,
+        "each namespace has a node: {ours}, {others}"
+    );
+}
+
+#[test]
+fn a_master_behind_a_sentinel_does_all_that_a_store_must() {
+    let watched = Watched::start();
+    let url = watched.url();
+    crate::run_contract!(async { Behind::new(&url) });
+    crate::run_fleet!(async { Behind::new(&url) });
+}
+
+fn sidecar(url: &str, owner: &str) -> Guard {
+    let store = RedisStore::new(config(url, "ojs-throttle", owner), Clock::new(T));
+    Guard::new(Arc::new(store), OnStoreError::Closed)
+}
+
+/// Until the store answers again, as the sweep of a sidecar asks.
+async fn back(store: &Guard) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while store.due(9).await.is_err() || store.count(Place::Out).await.is_err() || store.is_lost() {
+        assert!(Instant::now() < deadline, "it does not come back");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// The replica knows of one job that is out, and the master of a second one when it is killed. `fail_over`
+/// does that.
+async fn survives(url: &str, cut: impl AsyncFnOnce(), fail_over: impl AsyncFnOnce()) {
+    let (a, b) = (sidecar(url, "a"), sidecar(url, "b"));
+    let two = [limited("k", Some(2), None, None)];
+    assert!(started(&take(&a, claimed("1", 1, &two)).await));
+    b.due(9).await.unwrap();
+    cut().await;
+    assert!(started(&take(&a, claimed("2", 1, &two)).await));
+    assert!(!started(&take(&b, claimed("3", 1, &two)).await));
+    let begun = Instant::now();
+    fail_over().await;
+    println!("the replica took over after {:?}", begun.elapsed());
+    back(&a).await;
+    back(&b).await;
+    println!("the store answers again after {:?}", begun.elapsed());
+    assert_eq!(a.count(Place::Out).await.unwrap(), 2, "both were announced");
+    assert!(!started(&take(&b, claimed("3", 1, &two)).await));
+    let freed = async { while !matches!(b.wake().await, Wake::Freed(_)) {} };
+    assert!(a.end("2", None).await.unwrap().is_some());
+    let heard = tokio::time::timeout(Duration::from_secs(10), freed).await;
+    assert!(heard.is_ok(), "news come from the new master");
+    assert!(started(&take(&b, claimed("3", 1, &two)).await));
+}
+
+#[tokio::test]
+async fn a_cluster_that_fails_over() {
+    let mut cluster = Cluster::start();
+    let url = cluster.url();
+    let cluster = std::cell::RefCell::new(&mut cluster);
+    survives(
+        &url,
+        async || cluster.borrow().cut(),
+        async || cluster.borrow_mut().fail_over(),
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_sentinel_that_fails_over() {
+    let mut watched = Watched::start();
+    let url = watched.url();
+    let watched = std::cell::RefCell::new(&mut watched);
+    survives(
+        &url,
+        async || watched.borrow().cut(),
+        async || watched.borrow_mut().fail_over(),
+    )
+    .await;
+}

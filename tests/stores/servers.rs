@@ -1,0 +1,210 @@
+//! Several Redis of the test's own that know each other: a cluster, and a master with a replica and a
+//! sentinel.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::server::{Server, free_port};
+
+/// How long a node may be silent before it is taken for gone, in milliseconds.
+const SILENCE: &str = "500";
+
+fn cli(port: u16, args: &[&str]) -> String {
+    let mut command = Command::new("redis-cli");
+    command.args(["-h", "127.0.0.1", "-p", &port.to_string()]);
+    let done = command.args(args).output().expect("redis-cli is there");
+    String::from_utf8_lossy(&done.stdout).trim().to_owned()
+}
+
+fn until(what: &str, mut seen: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !seen() {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A master, and who takes its place.
+struct Pair {
+    master: Server,
+    replica: Server,
+}
+
+impl Pair {
+    fn field(server: &Server, name: &str) -> Option<String> {
+        let info = cli(server.port, &["INFO", "replication"]);
+        let line = info.lines().find_map(|line| line.strip_prefix(name))?;
+        Some(line.trim().to_owned())
+    }
+
+    /// Waits until the replica has all that was written.
+    fn follows(&self) {
+        until("the replica has caught up", || {
+            let link = Pair::field(&self.replica, "master_link_status:");
+            let there = Pair::field(&self.replica, "slave_repl_offset:");
+            link.as_deref() == Some("up")
+                && there == Pair::field(&self.master, "master_repl_offset:")
+        });
+    }
+
+    /// The replica gets nothing any more: what is written from now on goes with the master.
+    fn cut(&self) {
+        self.follows();
+        // The master has no password, and refuses who brings one.
+        cli(self.replica.port, &["CONFIG", "SET", "masterauth", "none"]);
+        cli(self.master.port, &["CLIENT", "KILL", "TYPE", "replica"]);
+        until("the replica is cut off", || {
+            let link = Pair::field(&self.replica, "master_link_status:");
+            link.as_deref() == Some("down")
+        });
+    }
+
+    fn fail_over(&mut self) {
+        self.master.kill();
+        until("the replica is master", || {
+            cli(self.replica.port, &["ROLE"]).starts_with("master")
+        });
+    }
+}
+
+/// Three masters, and a replica of the one that has the namespace `ojs-throttle`.
+pub struct Cluster {
+    ours: Pair,
+    others: Vec<Server>,
+}
+
+impl Cluster {
+    pub fn start() -> Cluster {
+        let silence = [
+            "--cluster-enabled",
+            "yes",
+            "--cluster-node-timeout",
+            SILENCE,
+        ];
+        let mut others: Vec<Server> = (0..3).map(|_| Server::with(&silence)).collect();
+        let places: Vec<String> = others.iter().map(place).collect();
+        let mut create = vec!["--cluster", "create"];
+        create.extend(places.iter().map(String::as_str));
+        create.push("--cluster-yes");
+        let said = cli(others[0].port, &create);
+        assert!(said.contains("All 16384 slots covered"), "{said}");
+        let slot = cli(others[0].port, &["CLUSTER", "KEYSLOT", "{ojs-throttle}"]);
+        // Each has a third of the slots, in this order.
+        let nth = slot.parse::<usize>().unwrap() * 3 / 16_384;
+        let any_age = ["--cluster-replica-validity-factor", "0"];
+        let at_once = ["--repl-diskless-sync-delay", "0"];
+        let ours = Pair {
+            master: others.remove(nth),
+            replica: Server::with(&[&silence[..], &any_age, &at_once].concat()),
+        };
+        let (from, port) = (ours.replica.port, ours.master.port.to_string());
+        let id = cli(ours.master.port, &["CLUSTER", "MYID"]);
+        cli(from, &["CLUSTER", "MEET", "127.0.0.1", &port]);
+        until("it is a replica", || {
+            cli(from, &["CLUSTER", "REPLICATE", &id]) == "OK"
+        });
+        ours.follows();
+        let told = format!("slave {id}");
+        let knows = |server: &Server| cli(server.port, &["CLUSTER", "NODES"]).contains(&told);
+        until("all know the replica", || others.iter().all(knows));
+        Cluster { ours, others }
+    }
+
+    pub fn url(&self) -> String {
+        let places: Vec<String> = self.others.iter().map(place).collect();
+        format!("redis+cluster://{}", places.join(","))
+    }
+
+    /// How many keys there are on the node of our namespace, and on others.
+    pub fn keys(&self) -> (usize, usize) {
+        let count = |server: &Server| cli(server.port, &["DBSIZE"]).parse::<usize>().unwrap();
+        (
+            count(&self.ours.master),
+            self.others.iter().map(count).sum(),
+        )
+    }
+
+    /// What is written from now on is lost with the node that has our keys.
+    pub fn cut(&self) {
+        self.ours.cut();
+    }
+
+    /// Kills the node that has our keys, and waits until its replica has taken its place.
+    pub fn fail_over(&mut self) {
+        self.ours.fail_over();
+        let knows =
+            |server: &Server| cli(server.port, &["CLUSTER", "INFO"]).contains("cluster_state:ok");
+        until("the cluster is whole", || {
+            self.others.iter().chain([&self.ours.replica]).all(knows)
+        });
+    }
+}
+
+fn place(server: &Server) -> String {
+    format!("127.0.0.1:{}", server.port)
+}
+
+/// A master and a replica that a sentinel watches.
+pub struct Watched {
+    pair: Pair,
+    sentinel: Child,
+    port: u16,
+    _dir: tempfile::TempDir,
+}
+
+impl Watched {
+    pub fn start() -> Watched {
+        let master = Server::start();
+        let of = master.port.to_string();
+        let follow = ["--replicaof", "127.0.0.1", &of];
+        let at_once = ["--repl-diskless-sync-delay", "0"];
+        let replica = Server::with(&[&follow[..], &at_once].concat());
+        let pair = Pair { master, replica };
+        pair.follows();
+        let (port, dir) = (free_port(), tempfile::tempdir().unwrap());
+        let file = dir.path().join("sentinel.conf");
+        let text = format!(
+            "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor main 127.0.0.1 {of} 1\n\
+             sentinel down-after-milliseconds main {SILENCE}\n\
+             sentinel failover-timeout main 5000\n",
+            dir.path().display()
+        );
+        std::fs::write(&file, text).unwrap();
+        let mut sentinel = Command::new("redis-server");
+        sentinel.arg(&file).arg("--sentinel");
+        sentinel.stdout(Stdio::null()).stderr(Stdio::null());
+        let sentinel = sentinel.spawn().unwrap();
+        let watched = Watched {
+            pair,
+            sentinel,
+            port,
+            _dir: dir,
+        };
+        let known = watched.pair.replica.port.to_string();
+        until("the sentinel knows the replica", || {
+            cli(port, &["SENTINEL", "REPLICAS", "main"]).contains(&known)
+        });
+        watched
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis+sentinel://127.0.0.1:{}/main", self.port)
+    }
+
+    /// What is written from now on is lost with the master.
+    pub fn cut(&self) {
+        self.pair.cut();
+    }
+
+    /// Kills the master, and waits until the replica has taken its place.
+    pub fn fail_over(&mut self) {
+        self.pair.fail_over();
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.sentinel.kill().ok();
+        self.sentinel.wait().ok();
+    }
+}

@@ -1,0 +1,137 @@
+//! Stores over TLS, with a certificate of the tests' own: `tls/server.pem` is for localhost and 127.0.0.1
+//! and was signed by `tls/ca.pem`, whose key is gone.
+
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt, chown};
+use std::time::Duration;
+
+use ojs_throttle::store::redis::RedisStore;
+use ojs_throttle::store::{Clock, Store, StoreError, postgres, redis};
+
+use crate::postgres_server;
+use crate::rig::{SECOND, T, claimed, limited, started, take};
+use crate::server::{self, free_port};
+
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stores/tls");
+/// A certificate that has signed none but itself.
+const OTHER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/process/tls/unknown.pem");
+
+fn roots(path: &str) -> Option<Vec<u8>> {
+    Some(std::fs::read(path).unwrap())
+}
+
+fn own() -> Option<Vec<u8>> {
+    roots(&format!("{FOLDER}/ca.pem"))
+}
+
+async fn works(store: &dyn Store) {
+    let one = [limited("k", Some(1), Some((5, SECOND)), None)];
+    assert!(started(&take(store, claimed("a", 1, &one)).await));
+    assert!(!started(&take(store, claimed("b", 1, &one)).await));
+    assert!(store.end("a", None).await.unwrap().is_some());
+    assert!(started(&take(store, claimed("b", 1, &one)).await));
+}
+
+/// What it says, which has all of these words in it.
+fn says(checked: Result<(), StoreError>, words: &[&str]) {
+    let why = checked.unwrap_err().to_string();
+    for word in words {
+        assert!(why.contains(word), "{word}: {why}");
+    }
+}
+
+fn on_redis(url: &str, roots: Option<Vec<u8>>) -> RedisStore {
+    let config = redis::Config {
+        target: redis::Target::parse(url, roots).unwrap(),
+        namespace: "ojs-throttle".to_owned(),
+        owner: "a".to_owned(),
+        timeout: Duration::from_secs(5),
+    };
+    RedisStore::new(config, Clock::new(T))
+}
+
+#[tokio::test]
+async fn redis_over_tls() {
+    let port = free_port();
+    let (tls, chain, key) = (
+        port.to_string(),
+        format!("{FOLDER}/server.pem"),
+        format!("{FOLDER}/key.pem"),
+    );
+    let mut with = vec!["--tls-port", &tls, "--tls-auth-clients", "no"];
+    with.extend(["--tls-cert-file", &chain, "--tls-key-file", &key]);
+    let server = server::Server::with(&with);
+    for host in ["localhost", "127.0.0.1"] {
+        let store = on_redis(&format!("rediss://{host}:{port}"), own());
+        store.check().await.unwrap();
+        store.end("b", None).await.unwrap();
+        works(&store).await;
+    }
+    let place = format!("rediss://localhost:{port}");
+    let checked = async |url: &str, roots| on_redis(url, roots).check().await;
+    for roots in [roots(OTHER), None] {
+        let told = checked(&place, roots).await;
+        says(
+            told,
+            &[&place, "certificate", "UnknownIssuer", "store.ca_file"],
+        );
+    }
+    let plain = format!("redis://localhost:{port}");
+    says(checked(&plain, None).await, &[&plain]);
+    let not_tls = format!("rediss://localhost:{}", server.port);
+    says(checked(&not_tls, own()).await, &[&not_tls]);
+}
+
+fn on_postgres(url: &str, roots: Option<Vec<u8>>) -> ojs_throttle::store::SqlStore {
+    let config = postgres::Config {
+        target: postgres::Target::parse(url, roots).unwrap(),
+        namespace: "limits".to_owned(),
+        owner: "a".to_owned(),
+        timeout: Duration::from_secs(5),
+    };
+    postgres::open(config, Clock::new(T))
+}
+
+#[tokio::test]
+async fn postgres_over_tls() {
+    let port = free_port();
+    let with = ["-c", "listen_addresses=127.0.0.1", "-c", "fsync=off"];
+    let mut server = postgres_server::Server::on(port, &with);
+    let place = format!("postgres://localhost:{port}/postgres");
+    let url = |host: &str, mode: &str| {
+        format!("postgres://postgres@{host}:{port}/postgres?sslmode={mode}")
+    };
+    let checked = async |url: &str, roots| on_postgres(url, roots).check().await;
+    says(
+        checked(&url("localhost", "require"), own()).await,
+        &[&place, "TLS"],
+    );
+    // It takes its key only if nobody else may read it.
+    let data = server.dir.path().join("data");
+    let about = std::fs::metadata(&data).unwrap();
+    for (from, to) in [("server.pem", "server.crt"), ("key.pem", "server.key")] {
+        let to = data.join(to);
+        std::fs::copy(format!("{FOLDER}/{from}"), &to).unwrap();
+        std::fs::set_permissions(&to, PermissionsExt::from_mode(0o600)).unwrap();
+        chown(&to, Some(about.uid()), Some(about.gid())).unwrap();
+    }
+    let hba = "local all all trust\nhostssl all all all trust\n";
+    std::fs::write(data.join("pg_hba.conf"), hba).unwrap();
+    std::fs::write(data.join("postgresql.auto.conf"), "ssl = on\n").unwrap();
+    server.kill();
+    server.restart();
+    for (host, mode) in [("localhost", "require"), ("127.0.0.1", "verify-full")] {
+        let store = on_postgres(&url(host, mode), own());
+        store.check().await.unwrap();
+        store.end("b", None).await.unwrap();
+        works(&store).await;
+    }
+    for roots in [roots(OTHER), None] {
+        let told = checked(&url("localhost", "require"), roots).await;
+        says(
+            told,
+            &[&place, "certificate", "UnknownIssuer", "store.ca_file"],
+        );
+    }
+    let plain = checked(&url("localhost", "disable"), None).await;
+    says(plain, &[&place, "no encryption"]);
+}
