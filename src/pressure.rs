@@ -68,6 +68,9 @@ pub enum Away {
     Silent(String),
 }
 
+/// What is known of queues, by name.
+type Queues = hashbrown::HashMap<Arc<str>, Queue>;
+
 /// Says what is held of a queue in this sidecar.
 type HeldOf = Box<dyn Fn(&str) -> Held + Send + Sync>;
 
@@ -87,7 +90,7 @@ pub struct Pressure {
 
 #[derive(Default, Debug)]
 struct State {
-    queues: HashMap<Arc<str>, Queue>,
+    queues: Queues,
     line: Line,
     /// Queues for which places are wanted of the store.
     wanted: Vec<Arc<str>>,
@@ -234,12 +237,12 @@ impl Pressure {
         let State { queues, line, .. } = state;
         let (mut looks, mut full) = (Vec::new(), None::<Box<Full>>);
         let mut leases = Vec::new();
-        let (mut drops, mut soon) = (Vec::with_capacity(wants.len()), Vec::new());
+        let mut soon = Vec::new();
         let tenant = match wants.iter().any(|want| !want.tenants.is_empty()) {
             true => tenants::full(&self.table.load(), queues, wants),
             false => None,
         };
-        for want in &*wants {
+        for want in wants.iter_mut() {
             let queue = of(queues, want, now.at);
             let behind = !in_line && line.is_for(&want.queue);
             let tenant = tenant
@@ -247,7 +250,7 @@ impl Pressure {
                 .filter(|full| want.tenants.contains(&full.tenant));
             match queue.ask(want, (self.held)(&want.queue), behind, tenant, now) {
                 Asked::Fits { drop, look } => {
-                    drops.push(drop);
+                    want.drop = drop;
                     if look && !queue.estimate.is_looking() {
                         soon.push(Arc::clone(&want.queue));
                     }
@@ -279,12 +282,12 @@ impl Pressure {
         if !leases.is_empty() {
             return Answer::Look(self.lease(state, leases));
         }
-        for (want, drop) in wants.iter().zip(&drops) {
-            of(queues, want, now.at).reserve(want, *drop, now);
+        for want in &*wants {
+            of(queues, want, now.at).reserve(want, now);
         }
         Answer::Go(Places {
             pressure: Arc::clone(self),
-            wants: std::mem::take(wants).into_iter().zip(drops).collect(),
+            wants: std::mem::take(wants),
             now,
             sent: false,
             look: soon,
@@ -323,15 +326,7 @@ impl Pressure {
                     if let Err(mut places) = waiter.give(places) {
                         // Its producer hung up just now.
                         let wants = std::mem::take(&mut places.wants);
-                        let mark = self.mark();
-                        state.settle(
-                            &wants,
-                            Outcome::Refused,
-                            &[],
-                            places.now.stamp,
-                            mark,
-                            now.at,
-                        );
+                        state.refused(&wants, places.now.stamp);
                     }
                     false
                 }
@@ -467,11 +462,12 @@ impl Pressure {
     }
 
     fn level_in(&self, state: &mut State, name: &str) -> Option<Level> {
-        let queue = state.queues.get_mut(name)?;
-        queue
-            .estimate
-            .is_known()
-            .then(|| queue.level((self.held)(name)))
+        self.level_of(state.queues.get_mut(name)?, name)
+    }
+
+    fn level_of(&self, queue: &mut Queue, name: &str) -> Option<Level> {
+        let known = queue.estimate.is_known();
+        known.then(|| queue.level((self.held)(name)))
     }
 
     /// The queues at their warning threshold or beyond that were not looked at for a second, and whose
@@ -538,7 +534,7 @@ impl Looking {
 }
 
 /// The answer to an enqueue that does not fit.
-fn told_full(queues: &mut HashMap<Arc<str>, Queue>, mut full: Box<Full>, now: Now) -> Answer {
+fn told_full(queues: &mut Queues, mut full: Box<Full>, now: Now) -> Answer {
     if let Some(queue) = queues.get_mut(&full.queue) {
         if let Some((away, _)) = &queue.away {
             return Answer::Away(away.clone());
@@ -549,7 +545,7 @@ fn told_full(queues: &mut HashMap<Arc<str>, Queue>, mut full: Box<Full>, now: No
 }
 
 /// The state of a wanted queue.
-fn of<'q>(queues: &'q mut HashMap<Arc<str>, Queue>, want: &Want, now: Instant) -> &'q mut Queue {
+fn of<'q>(queues: &'q mut Queues, want: &Want, now: Instant) -> &'q mut Queue {
     let queue = queues
         .entry(Arc::clone(&want.queue))
         .or_insert_with(|| Queue::new(Arc::clone(&want.bounds), now));
@@ -561,25 +557,11 @@ fn of<'q>(queues: &'q mut HashMap<Arc<str>, Queue>, want: &Want, now: Instant) -
 }
 
 impl State {
-    fn settle(
-        &mut self,
-        wants: &[(Want, u64)],
-        outcome: Outcome,
-        ids: &[(Arc<str>, Box<str>)],
-        at: Timestamp,
-        mark: Mark,
-        now: Instant,
-    ) {
-        for (want, drop) in wants {
-            let Some(queue) = self.queues.get_mut(&want.queue) else {
-                continue;
-            };
-            match outcome {
-                Outcome::Stored => {
-                    let own = ids.iter().filter(|(name, _)| *name == want.queue);
-                    queue.stored(want, own.map(|(_, id)| &**id), mark, now);
-                }
-                Outcome::Refused => queue.refused(want, *drop, at),
+    /// These enqueues surely did not happen.
+    fn refused(&mut self, wants: &[Want], at: Timestamp) {
+        for want in wants {
+            if let Some(queue) = self.queues.get_mut(&want.queue) {
+                queue.refused(want, at);
             }
         }
     }

@@ -57,6 +57,7 @@ pub mod pass;
 mod queue_config;
 pub mod respond;
 mod scope;
+mod sent;
 mod service;
 mod settings;
 mod settle;
@@ -470,12 +471,20 @@ fn timed(limited: &[Limited]) -> bool {
 }
 
 /// One call of the sidecar's own, measured.
-async fn call(proxy: &Proxy, op: &'static str, call: Call) -> Result<Reply, UpstreamError> {
-    let begun = Instant::now();
-    let answer = proxy.upstream.call(call).await;
-    let code = answer.as_ref().map_or(0, |reply| reply.status.as_u16());
-    proxy.sidecar.metrics.called(op, code, begun.elapsed());
-    answer
+fn call<'a>(
+    proxy: &'a Proxy,
+    op: &'static str,
+    call: Call,
+) -> impl Future<Output = Result<Reply, UpstreamError>> + Send + 'a {
+    // Made here, so that what is called is not in two places of what comes of this.
+    let called = proxy.upstream.call(call);
+    async move {
+        let begun = Instant::now();
+        let answer = called.await;
+        let code = answer.as_ref().map_or(0, |reply| reply.status.as_u16());
+        proxy.sidecar.metrics.called(op, code, begun.elapsed());
+        answer
+    }
 }
 
 /// A POST of JSON under a scope's credentials.

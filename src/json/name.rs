@@ -50,6 +50,14 @@ impl<'a> Name<'a> {
         folded.eq(name.chars().map(|character| Some(fold(character))))
     }
 
+    /// Whether it may have `part` in it, without regard to ASCII case; `false` is certain.
+    #[inline]
+    pub(super) fn may_contain(self, part: &str) -> bool {
+        self.disguised
+            || (self.inside.len() >= part.len()
+                && contains_ignore_case(self.inside.as_bytes(), part))
+    }
+
     /// Whether it is exactly `name`.
     pub(super) fn is(self, name: &str) -> bool {
         if self.disguised {

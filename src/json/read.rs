@@ -169,6 +169,12 @@ impl MemberName<'_> {
     pub fn is(&self, name: &str) -> bool {
         self.0.is(name)
     }
+
+    /// Whether it may have `part` in it, without regard to ASCII case; `false` is certain.
+    #[inline]
+    pub fn may_contain(&self, part: &str) -> bool {
+        self.0.may_contain(part)
+    }
 }
 
 impl std::fmt::Debug for MemberName<'_> {

@@ -250,7 +250,8 @@ impl FileBounds {
 pub(super) struct Table {
     file: Arc<FileBounds>,
     set: HashMap<Arc<str>, Given>,
-    exact: HashMap<Arc<str>, Option<Arc<Bounds>>>,
+    /// Asked with every enqueue.
+    exact: hashbrown::HashMap<Arc<str>, Option<Arc<Bounds>>>,
     globs: Vec<(Pattern, Option<Arc<Bounds>>)>,
     /// What bounds all others: their jobs' tenants.
     others: Option<Arc<Bounds>>,
@@ -274,7 +275,7 @@ impl Table {
             (None, Some(by)) => Some(Arc::new(only_tenants(by.clone()))),
             (None, None) => None,
         };
-        let mut exact: HashMap<Arc<str>, Option<Arc<Bounds>>> = HashMap::new();
+        let mut exact: hashbrown::HashMap<Arc<str>, Option<Arc<Bounds>>> = Default::default();
         let mut globs = Vec::new();
         for (name, given) in file.entries() {
             let bounds = bounds_of(given);

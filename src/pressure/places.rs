@@ -11,8 +11,7 @@ use super::{Level, Now, Outcome, Pressure, Want};
 #[derive(Debug)]
 pub struct Places {
     pub(super) pressure: Arc<Pressure>,
-    /// Each with how many jobs are to be dropped for it.
-    pub(super) wants: Vec<(Want, u64)>,
+    pub(super) wants: Vec<Want>,
     pub(super) now: Now,
     pub(super) sent: bool,
     /// Queues that should be looked at soon, by the caller.
@@ -22,20 +21,20 @@ pub struct Places {
 impl Places {
     /// What it was that fitted.
     pub fn wants(&self) -> impl Iterator<Item = &Want> {
-        self.wants.iter().map(|(want, _)| want)
+        self.wants.iter()
     }
 
     /// How many jobs must go, by queue.
     pub fn to_drop(&self) -> Vec<(Arc<str>, u64)> {
-        let dropping = self.wants.iter().filter(|(_, drop)| *drop > 0);
+        let dropping = self.wants.iter().filter(|want| want.drop > 0);
         dropping
-            .map(|(want, drop)| (Arc::clone(&want.queue), *drop))
+            .map(|want| (Arc::clone(&want.queue), want.drop))
             .collect()
     }
 
     /// Whether the backend is to be asked or told something when they are settled.
     pub fn asks(&self) -> bool {
-        !self.look.is_empty() || self.wants.iter().any(|(_, drop)| *drop > 0)
+        !self.look.is_empty() || self.wants.iter().any(|want| want.drop > 0)
     }
 
     /// From now on the jobs may be stored.
@@ -45,7 +44,7 @@ impl Places {
 
     /// Whether the ids of the jobs are wanted when they are settled.
     pub fn wants_ids(&self) -> bool {
-        self.wants.iter().any(|(want, _)| want.bounds.tells_apart())
+        self.wants.iter().any(|want| want.bounds.tells_apart())
     }
 
     /// Settles them. `ids`: of the jobs that were stored, each with its queue, in the order in which they
@@ -72,17 +71,24 @@ impl Places {
         }
         let (mark, now) = (self.pressure.mark(), Instant::now());
         let mut state = self.pressure.state();
-        state.settle(&wants, outcome, ids, self.now.stamp, mark, now);
         if outcome == Outcome::Refused {
+            state.refused(&wants, self.now.stamp);
             let now = Now {
                 at: now,
                 ..self.now
             };
             self.pressure.serve(&mut state, now);
         }
-        for (Want { queue, .. }, _) in wants {
-            let level = self.pressure.level_in(&mut state, &queue);
-            levels.extend(level.map(|level| (queue, level)));
+        for want in wants {
+            let Some(queue) = state.queues.get_mut(&want.queue) else {
+                continue;
+            };
+            if outcome == Outcome::Stored {
+                let own = ids.iter().filter(|(name, _)| *name == want.queue);
+                queue.stored(&want, own.map(|(_, id)| &**id), mark, now);
+            }
+            let level = self.pressure.level_of(queue, &want.queue);
+            levels.extend(level.map(|level| (want.queue, level)));
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::want::Want;
-use super::{Queue, bounds::Table};
+use super::{Queues, bounds::Table};
 use crate::policy::{Pattern, Template};
 
 /// The tenant of jobs that name none (multi-tenancy text, 15.3).
@@ -60,11 +60,7 @@ pub(super) struct FullTenant {
 }
 
 /// The first tenant of which an enqueue would let too many wait.
-pub(super) fn full(
-    table: &Table,
-    queues: &HashMap<Arc<str>, Queue>,
-    wants: &[Want],
-) -> Option<FullTenant> {
+pub(super) fn full(table: &Table, queues: &Queues, wants: &[Want]) -> Option<FullTenant> {
     let mut wanted: HashMap<&Arc<str>, u64> = HashMap::new();
     for tenant in wants.iter().flat_map(|want| &want.tenants) {
         *wanted.entry(tenant).or_default() += 1;

@@ -37,6 +37,8 @@ pub struct Want {
     pub droppable: Vec<(Arc<str>, i64)>,
     /// The fastest that jobs of the queue may start under its own limits, a second.
     pub pace: Option<f64>,
+    /// How many jobs must go for it, once it fits.
+    pub drop: u64,
 }
 
 impl Want {

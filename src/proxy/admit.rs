@@ -14,15 +14,16 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::enqueue::Sends;
 use super::full::depth_headers;
 use super::respond::Fault;
+use super::sent::SentJob;
 use super::{DEPTH, Proxy, Sidecar};
-use crate::json::{Json, JsonError, Reader};
+use crate::json::{Json, JsonError};
 use crate::limit::Limits;
 use crate::policy::{JobView, Rendered};
 use crate::pressure::{Answer, Away, DEFAULT_TENANT, Full, Met, Outcome, Places, Strategy, Want};
 use crate::upstream::{Reply, UpstreamError};
 
 const PRESSURE_HEADER: HeaderName = HeaderName::from_static("x-ojs-queue-pressure");
-const BLOCK_TIMEOUT: &str = "OJS-Block-Timeout";
+const BLOCK_TIMEOUT: HeaderName = HeaderName::from_static("ojs-block-timeout");
 
 /// How often those who wait for room have the backend asked.
 const LOOK: Duration = Duration::from_millis(100);
@@ -35,8 +36,9 @@ impl Proxy {
         parts: &Parts,
         body: &Bytes,
         sends: Sends,
+        job: Option<&SentJob<'_>>,
     ) -> Result<Option<Places>, Fault> {
-        let mut wants = self.sidecar.wants(parts, body, sends)?;
+        let mut wants = self.sidecar.wants(parts, body, job)?;
         if wants.is_empty() {
             return Ok(None);
         }
@@ -101,7 +103,8 @@ impl Proxy {
         let looks = std::mem::take(&mut places.look);
         let to_drop = self.sidecar.settle_places(places, answer);
         if !to_drop.is_empty() {
-            self.drop_oldest(to_drop, scope).await;
+            // It is rare, and every enqueue would have to have room for it.
+            Box::pin(self.drop_oldest(to_drop, scope)).await;
         }
         for queue in looks {
             if self.sidecar.pressure.begin_look(&queue, false) {
@@ -145,28 +148,25 @@ impl Proxy {
 }
 
 impl Sidecar {
-    /// What an enqueue wants of bounded queues, by name. A body that is no JSON is the backend's to
-    /// refuse.
-    fn wants(&self, parts: &Parts, body: &[u8], sends: Sends) -> Result<Vec<Want>, Fault> {
+    /// What an enqueue of a job, or of a batch, wants of bounded queues, by name. A body that is no JSON is
+    /// the backend's to refuse.
+    fn wants(
+        &self,
+        parts: &Parts,
+        body: &[u8],
+        job: Option<&SentJob<'_>>,
+    ) -> Result<Vec<Want>, Fault> {
         let tenant = super::job::tenant(&parts.headers);
         let tenant = tenant.filter(|_| self.live().settings.trust_tenant_header);
-        let read = match sends {
-            // Nearly all of them, so what is needed is read while the text is checked.
-            Sends::Job => read_job(body),
-            Sends::Batch | Sends::Templates => Json::parse(body, DEPTH).map(|whole| (whole, None)),
-        };
-        let (whole, queue) = match read {
-            Ok(read) => read,
-            Err(JsonError::Deep(_)) => {
-                let message = format!("the body is nested deeper than {DEPTH} levels");
-                return Err(Fault::bad_request(message));
-            }
-            Err(JsonError::Malformed(_)) => return Ok(Vec::new()),
-        };
-        if sends == Sends::Job {
-            let want = self.want(filed(queue).as_deref(), whole, tenant);
+        if let Some(job) = job {
+            let want = self.want(filed(job.queue).as_deref(), job.whole, tenant);
             return Ok(want.into_iter().collect());
         }
+        let whole = match Json::parse(body, DEPTH) {
+            Ok(whole) => whole,
+            Err(JsonError::Deep(_)) => return Err(Fault::deep()),
+            Err(JsonError::Malformed(_)) => return Ok(Vec::new()),
+        };
         let jobs = whole.get("jobs").into_iter().flat_map(|jobs| jobs.items());
         let mut wants: BTreeMap<Arc<str>, Want> = BTreeMap::new();
         for job in jobs {
@@ -209,6 +209,7 @@ impl Sidecar {
             tenants: Vec::new(),
             droppable: Vec::new(),
             pace,
+            drop: 0,
         };
         tell_apart(job, &mut want, tenant);
         Some(want)
@@ -280,29 +281,13 @@ impl Sidecar {
     }
 }
 
-/// A job, and its `options.queue`.
-fn read_job(body: &[u8]) -> Result<(Json<'_>, Option<Json<'_>>), JsonError> {
-    let mut reader = Reader::new(body, DEPTH)?;
-    let mut queue = None;
-    let job = reader.members(|name, reader| {
-        if name.folds_to("options") {
-            (_, [queue]) = reader.pick(["queue"])?;
-        } else {
-            reader.value()?;
-        }
-        Ok(())
-    })?;
-    reader.end()?;
-    Ok((job, queue))
-}
-
 /// The queue of a job, as backends file it.
 pub(super) fn queue_of(job: Json<'_>) -> Option<Cow<'_, str>> {
     filed(job.get("options")?.get("queue"))
 }
 
 /// The queue by this `options.queue`; `None`: the default one.
-fn filed(queue: Option<Json<'_>>) -> Option<Cow<'_, str>> {
+pub(super) fn filed(queue: Option<Json<'_>>) -> Option<Cow<'_, str>> {
     queue?.text().filter(|queue| !queue.is_empty())
 }
 
@@ -364,7 +349,7 @@ fn slowest(limits: &Limits) -> Option<f64> {
 
 /// How long the producer would wait (`OJS-Block-Timeout`, in seconds).
 fn block_timeout(parts: &Parts) -> Result<Duration, Fault> {
-    let Some(sent) = parts.headers.get(BLOCK_TIMEOUT) else {
+    let Some(sent) = parts.headers.get(&BLOCK_TIMEOUT) else {
         return Ok(Duration::ZERO);
     };
     let seconds = sent
@@ -374,7 +359,7 @@ fn block_timeout(parts: &Parts) -> Result<Duration, Fault> {
     match seconds.filter(|seconds| (0.0..1e9).contains(seconds)) {
         Some(seconds) => Ok(Duration::from_secs_f64(seconds)),
         None => Err(Fault::field(
-            BLOCK_TIMEOUT,
+            "OJS-Block-Timeout",
             "must be a number of seconds, from 0",
         )),
     }
@@ -385,38 +370,5 @@ fn unanswered(away: Away) -> UpstreamError {
     match away {
         Away::Unreachable(text) => UpstreamError::Unreachable(text),
         Away::Silent(text) => UpstreamError::Lost(text),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_queue_is_the_same_in_one_pass() {
-        for body in [
-            r#"{"type":"a","options":{"queue":"q","priority":1}}"#,
-            r#"{"Options":{"QUEUE":"q"},"args":[{"options":{"queue":"no"}}]}"#,
-            r#"{"options":{"queue":"a"},"options":{"queue":"b"}}"#,
-            r#"{"options":{"queue":"a"},"options":{}}"#,
-            r#"{"options":{"queue":""}}"#,
-            r#"{"options":{"queue":7}}"#,
-            r#"{"options":[{"queue":"no"}],"queue":"no"}"#,
-            r#"{"options":null}"#,
-            r#"["options"]"#,
-            " {} ",
-        ] {
-            let (job, queue) = read_job(body.as_bytes()).unwrap();
-            let whole = Json::parse(body.as_bytes(), DEPTH).unwrap();
-            assert_eq!(job.raw(), whole.raw(), "{body}");
-            assert_eq!(filed(queue), queue_of(whole), "{body}");
-        }
-        assert_eq!(
-            filed(read_job(br#"{"options":{"queue":"q"}}"#).unwrap().1).as_deref(),
-            Some("q")
-        );
-        assert!(matches!(read_job(b"{} {}"), Err(JsonError::Malformed(3))));
-        let deep = format!("{{\"args\":{}{}}}", "[".repeat(DEPTH), "]".repeat(DEPTH));
-        assert!(matches!(read_job(deep.as_bytes()), Err(JsonError::Deep(_))));
     }
 }

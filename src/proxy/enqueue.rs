@@ -9,6 +9,7 @@ use super::body::Body;
 use super::outlive::{Client, to_the_end};
 use super::refuse;
 use super::respond::{self, Fault};
+use super::sent::{self, VISIBILITY};
 use super::{DEPTH, Proxy, mirror};
 use crate::json::{self, Json, JsonError, Kind, Splice};
 use crate::limit::Space;
@@ -16,9 +17,6 @@ use crate::metrics::Event;
 use crate::policy::{self, Accept, FieldError, JobView, PolicySet, Sent};
 use crate::pressure::Places;
 use crate::upstream::Call;
-
-/// The option whose value backends do not give back.
-const VISIBILITY: &str = "visibility_timeout_ms";
 
 /// What a body sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,18 +44,33 @@ impl Proxy {
         sends: Sends,
     ) -> Response<Body> {
         let sidecar = &self.sidecar;
+        let bounded = sends != Sends::Templates && sidecar.pressure.any();
+        let read = (bounded && sends == Sends::Job).then(|| sent::read_job(&body));
+        let job = match read {
+            Some(Err(JsonError::Deep(_))) => return refuse(&parts, Fault::deep()),
+            // What is no JSON is the backend's to refuse.
+            Some(Err(JsonError::Malformed(_))) | None => None,
+            Some(Ok(job)) => Some(job),
+        };
         let mut places = None;
-        if sends != Sends::Templates && sidecar.pressure.any() {
-            match self.admit(&parts, &body, sends).await {
+        if bounded {
+            match self.admit(&parts, &body, sends, job.as_ref()).await {
                 Ok(found) => places = found,
                 Err(fault) => return refuse(&parts, fault),
             }
         }
         let policies = std::sync::Arc::clone(&sidecar.live().policies);
-        let brings = policies.accept() != Accept::Ignore && json::may_name(&body, mirror::NEEDLE);
+        let brings = || match &job {
+            Some(job) => job.brings,
+            None => json::may_name(&body, mirror::NEEDLE),
+        };
+        let has_visibility = || match &job {
+            Some(job) => job.has_visibility,
+            None => json::may_name(&body, VISIBILITY),
+        };
         let limits = !policies.is_empty() || sidecar.store.overrides().any(Space::Queue);
-        let matters =
-            brings || (limits && (policies.rejects() || json::may_name(&body, VISIBILITY)));
+        let matters = (policies.accept() != Accept::Ignore && brings())
+            || (limits && (policies.rejects() || has_visibility()));
         if !matters && places.is_none() {
             return self.send_on(&mut parts, body).await;
         }
@@ -76,12 +89,7 @@ impl Proxy {
                 sidecar.metrics.count(Event::PolicyRefused);
                 return refuse(&parts, Fault::field(&error.field, &error.message));
             }
-            Err(Refused::Deep) => {
-                return refuse(
-                    &parts,
-                    Fault::bad_request(format!("the body is nested deeper than {DEPTH} levels")),
-                );
-            }
+            Err(Refused::Deep) => return refuse(&parts, Fault::deep()),
         };
         drop(policies);
         self.send_counted(parts, body, keys, places).await
@@ -106,7 +114,7 @@ impl Proxy {
             if let Some(places) = &mut places {
                 places.sending();
             }
-            let mut answer = super::call(&proxy, "enqueue", call).await;
+            let mut answer = proxy.upstream.call(call).await;
             if let Some(places) = places {
                 proxy.settled(places, &mut answer, scope).await;
             }

@@ -235,7 +235,7 @@ pub(super) fn own(job: Json<'_>, queue: &str) -> Arc<[JobPolicy]> {
 
 /// The tenant header of a request, as text.
 pub(super) fn tenant(headers: &http::HeaderMap) -> Option<&str> {
-    headers.get(scope::TENANT)?.to_str().ok()
+    headers.get(&scope::TENANT)?.to_str().ok()
 }
 
 /// A duration in the store's unit.

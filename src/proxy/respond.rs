@@ -93,6 +93,12 @@ impl Fault {
         Fault::new(StatusCode::BAD_REQUEST, "invalid_request", message)
     }
 
+    /// 400: deeper than is read.
+    pub fn deep() -> Fault {
+        let most = super::DEPTH;
+        Fault::bad_request(format!("the body is nested deeper than {most} levels"))
+    }
+
     /// 500: something of ours broke.
     pub fn internal() -> Fault {
         let message = "ojs-throttle failed on this request; its log says how";

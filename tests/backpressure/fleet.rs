@@ -99,6 +99,7 @@ impl World {
             tenants: Vec::new(),
             droppable: Vec::new(),
             pace: None,
+            drop: 0,
         }];
         match node.pressure.ask(&mut wants, now) {
             Answer::Go(mut places) => {

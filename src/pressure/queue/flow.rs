@@ -11,10 +11,10 @@ use crate::pressure::want::{Now, Want};
 
 impl Queue {
     /// Takes the places of an enqueue that fits.
-    pub(in crate::pressure) fn reserve(&mut self, want: &Want, drop: u64, now: Now) {
+    pub(in crate::pressure) fn reserve(&mut self, want: &Want, now: Now) {
         self.estimate.reserve(want.jobs);
         self.bytes_in_flight += want.bytes();
-        self.dropping += drop;
+        self.dropping += want.drop;
         want.keys.iter().for_each(|key| self.keys.reserve(key));
         let tenants = want.tenants.iter();
         tenants.for_each(|tenant| self.tenants.reserve(tenant));
@@ -56,10 +56,10 @@ impl Queue {
     }
 
     /// They were not stored. `at`: when they were admitted.
-    pub(in crate::pressure) fn refused(&mut self, want: &Want, drop: u64, at: Timestamp) {
+    pub(in crate::pressure) fn refused(&mut self, want: &Want, at: Timestamp) {
         self.estimate.refused(want.jobs);
         self.bytes_in_flight = self.bytes_in_flight.saturating_sub(want.bytes());
-        self.dropping = self.dropping.saturating_sub(drop);
+        self.dropping = self.dropping.saturating_sub(want.drop);
         want.keys.iter().for_each(|key| self.keys.refused(key));
         let tenants = want.tenants.iter();
         tenants.for_each(|tenant| self.tenants.refused(tenant));

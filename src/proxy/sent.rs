@@ -1,0 +1,139 @@
+//! A job that is enqueued, read in one pass: what of it matters here is noted while its text is checked.
+//! Nearly all enqueues are of one job that brings no limits, and this is all that they cost.
+
+use super::DEPTH;
+use super::mirror::NEEDLE;
+use crate::json::{Json, JsonError, MemberName, Reader};
+
+/// The option whose value backends do not give back.
+pub(super) const VISIBILITY: &str = "visibility_timeout_ms";
+
+/// A job as a producer sends it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SentJob<'a> {
+    pub(super) whole: Json<'a>,
+    /// Its `options.queue`.
+    pub(super) queue: Option<Json<'a>>,
+    /// Whether it may bring limits, or have a mirror in it that is not ours; `false` is certain.
+    pub(super) brings: bool,
+    /// Whether it may say how long its worker has; `false` is certain.
+    pub(super) has_visibility: bool,
+}
+
+/// Reads the body of an enqueue of one job.
+///
+/// # Errors
+/// It is no JSON, or nested too deep.
+pub(super) fn read_job(body: &[u8]) -> Result<SentJob<'_>, JsonError> {
+    let mut reader = Reader::new(body, DEPTH)?;
+    let (mut queue, mut brings, mut has_visibility) = (None, false, false);
+    let whole = reader.members(|name, reader| {
+        brings |= name.may_contain(NEEDLE);
+        if name.folds_to("options") {
+            let mut last = None;
+            reader.members(|name, reader| {
+                brings |= name.may_contain(NEEDLE);
+                has_visibility |= name.may_contain(VISIBILITY);
+                if name.folds_to("metadata") {
+                    brings |= names_limits(reader)?;
+                    return Ok(());
+                }
+                let value = reader.value()?;
+                if name.folds_to("queue") {
+                    last = Some(value);
+                }
+                Ok(())
+            })?;
+            queue = last;
+        } else if name.folds_to("meta") {
+            brings |= names_limits(reader)?;
+        } else {
+            reader.value()?;
+        }
+        Ok(())
+    })?;
+    reader.end()?;
+    Ok(SentJob {
+        whole,
+        queue,
+        brings,
+        has_visibility,
+    })
+}
+
+/// Reads a `meta`: whether one of its members may be a limit, or a mirror.
+fn names_limits(reader: &mut Reader<'_>) -> Result<bool, JsonError> {
+    let mut found = false;
+    reader.members(|name: MemberName<'_>, reader| {
+        found |= name.may_contain(NEEDLE);
+        reader.value()?;
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::admit::{filed, queue_of};
+    use super::*;
+    use crate::policy;
+
+    #[test]
+    fn the_queue_is_the_same_in_one_pass() {
+        for body in [
+            r#"{"type":"a","options":{"queue":"q","priority":1}}"#,
+            r#"{"Options":{"QUEUE":"q"},"args":[{"options":{"queue":"no"}}]}"#,
+            r#"{"options":{"queue":"a"},"options":{"queue":"b"}}"#,
+            r#"{"options":{"queue":"a"},"options":{}}"#,
+            r#"{"options":{"queue":""}}"#,
+            r#"{"options":{"queue":7}}"#,
+            r#"{"options":[{"queue":"no"}],"queue":"no"}"#,
+            r#"{"options":null}"#,
+            r#"["options"]"#,
+            " {} ",
+        ] {
+            let job = read_job(body.as_bytes()).unwrap();
+            let whole = Json::parse(body.as_bytes(), DEPTH).unwrap();
+            assert_eq!(job.whole.raw(), whole.raw(), "{body}");
+            assert_eq!(filed(job.queue), queue_of(whole), "{body}");
+            assert!(!job.brings && !job.has_visibility, "{body}");
+        }
+        assert_eq!(
+            filed(read_job(br#"{"options":{"queue":"q"}}"#).unwrap().queue).as_deref(),
+            Some("q")
+        );
+        assert!(matches!(read_job(b"{} {}"), Err(JsonError::Malformed(3))));
+        let deep = format!("{{\"args\":{}{}}}", "[".repeat(DEPTH), "]".repeat(DEPTH));
+        assert!(matches!(read_job(deep.as_bytes()), Err(JsonError::Deep(_))));
+    }
+
+    #[test]
+    fn what_a_job_may_bring_is_seen() {
+        for body in [
+            r#"{"rate_limit":1}"#,
+            r#"{"Rate_Limit":1}"#,
+            r#"{"\u0072ate_limit":1}"#,
+            r#"{"options":{"rate_limit":1}}"#,
+            r#"{"OPTIONS":{"RATE_LIMIT":1}}"#,
+            r#"{"options":{"rate_limit":1},"options":{}}"#,
+            r#"{"options":{"metadata":{"ojs.rate_limit":1}}}"#,
+            r#"{"meta":{"ojs.rate_limit.mirror":1}}"#,
+            r#"{"meta":{"\u006fjs.rate_limit":1}}"#,
+        ] {
+            assert!(read_job(body.as_bytes()).unwrap().brings, "{body}");
+        }
+        for body in [
+            r#"{"args":[{"rate_limit":1}]}"#,
+            r#"{"type":"rate_limit","meta":"rate_limit"}"#,
+            r#"{"meta":{"x":{"ojs.rate_limit":1}}}"#,
+        ] {
+            let whole = Json::parse(body.as_bytes(), DEPTH).unwrap();
+            assert!(!read_job(body.as_bytes()).unwrap().brings, "{body}");
+            assert!(policy::sent_policies(whole).unwrap().is_empty(), "{body}");
+        }
+        let own = r#"{"options":{"visibility_timeout_ms":1}}"#;
+        assert!(read_job(own.as_bytes()).unwrap().has_visibility);
+        let elsewhere = r#"{"visibility_timeout_ms":1,"meta":{"visibility_timeout_ms":1}}"#;
+        assert!(!read_job(elsewhere.as_bytes()).unwrap().has_visibility);
+    }
+}
