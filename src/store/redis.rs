@@ -252,8 +252,10 @@ impl RedisStore {
                 "{whole}: something else is under {}*; another store.namespace helps",
                 self.prefix
             )),
-            // What a script may not do has no code of its own.
-            _ if whole.contains("executing the script can't") => {
+            // What a script may not do has no code of its own: Redis 7.0, and what came after it.
+            _ if whole.contains("executing the script can't")
+                || whole.contains("ACL failure in script") =>
+            {
                 StoreError::Unusable(format!("{whole}; {}", self.link.needs()))
             }
             _ => StoreError::Unavailable(whole),
@@ -851,5 +853,40 @@ impl Store for RedisStore {
                 }
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_script_may_not_do_is_a_matter_of_rights_whoever_says_it() {
+        let config = Config {
+            target: Target::parse("redis://nowhere", None).unwrap(),
+            namespace: "limits".to_owned(),
+            owner: "a".to_owned(),
+            timeout: Duration::from_secs(1),
+        };
+        let store = RedisStore::new(config, Clock::new(0));
+        let told = |text: &str| store.refused(Failed::Said("ERR".to_owned(), text.to_owned()));
+        for text in [
+            "ERR The user executing the script can't run this command or subcommand",
+            "ERR ACL failure in script: User a has no permissions to run the 'zadd' command",
+        ] {
+            let StoreError::Unusable(why) = told(text) else {
+                panic!("{text}")
+            };
+            assert!(why.contains("{limits}:*"), "{why}");
+        }
+        assert!(matches!(told("ERR other"), StoreError::Unavailable(_)));
+    }
+
+    #[test]
+    fn a_valkey_is_told_by_its_own_version() {
+        let valkey = "server_name:valkey\r\nredis_version:7.2.4\r\nvalkey_version:8.0.1\r\n";
+        assert_eq!(version(valkey), Some(("Valkey", (8, 0))));
+        assert_eq!(version("redis_version:6.2.14\r\n"), Some(("Redis", (6, 2))));
+        assert_eq!(version("role:master\r\n"), None);
     }
 }

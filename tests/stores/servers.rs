@@ -9,7 +9,8 @@ use crate::server::{Server, free_port};
 /// How long a node may be silent before it is taken for gone, in milliseconds.
 const SILENCE: &str = "500";
 
-fn cli(port: u16, args: &[&str]) -> String {
+/// What a server on this port answers.
+pub fn cli(port: u16, args: &[&str]) -> String {
     let mut command = Command::new("redis-cli");
     command.args(["-h", "127.0.0.1", "-p", &port.to_string()]);
     let done = command.args(args).output().expect("redis-cli is there");

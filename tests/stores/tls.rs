@@ -2,6 +2,7 @@
 //! and was signed by `tls/ca.pem`, whose key is gone.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt, chown};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use ojs_throttle::store::redis::RedisStore;
@@ -10,6 +11,7 @@ use ojs_throttle::store::{Clock, Store, StoreError, postgres, redis};
 use crate::postgres_server;
 use crate::rig::{SECOND, T, claimed, limited, started, take};
 use crate::server::{self, free_port};
+use crate::servers::cli;
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stores/tls");
 /// A certificate that has signed none but itself.
@@ -49,17 +51,25 @@ fn on_redis(url: &str, roots: Option<Vec<u8>>) -> RedisStore {
     RedisStore::new(config, Clock::new(T))
 }
 
-#[tokio::test]
-async fn redis_over_tls() {
+/// Without and with TLS, the latter on a port of its own.
+fn redis(more: &[&str]) -> (server::Server, u16) {
     let port = free_port();
-    let (tls, chain, key) = (
-        port.to_string(),
-        format!("{FOLDER}/server.pem"),
-        format!("{FOLDER}/key.pem"),
-    );
+    let [tls, chain, key] = files(port);
     let mut with = vec!["--tls-port", &tls, "--tls-auth-clients", "no"];
     with.extend(["--tls-cert-file", &chain, "--tls-key-file", &key]);
-    let server = server::Server::with(&with);
+    let ca = format!("{FOLDER}/ca.pem");
+    with.extend(["--tls-ca-cert-file", &ca]);
+    (server::Server::with(&[&with, more].concat()), port)
+}
+
+fn files(port: u16) -> [String; 3] {
+    let file = |name: &str| format!("{FOLDER}/{name}");
+    [port.to_string(), file("server.pem"), file("key.pem")]
+}
+
+#[tokio::test]
+async fn redis_over_tls() {
+    let (server, port) = redis(&[]);
     for host in ["localhost", "127.0.0.1"] {
         let store = on_redis(&format!("rediss://{host}:{port}"), own());
         store.check().await.unwrap();
@@ -79,6 +89,61 @@ async fn redis_over_tls() {
     says(checked(&plain, None).await, &[&plain]);
     let not_tls = format!("rediss://localhost:{}", server.port);
     says(checked(&not_tls, own()).await, &[&not_tls]);
+}
+
+/// A cluster of one, which says by itself where its nodes are.
+#[tokio::test]
+async fn redis_cluster_over_tls() {
+    let (server, port) = redis(&["--cluster-enabled", "yes", "--tls-cluster", "yes"]);
+    let all = ["CLUSTER", "ADDSLOTSRANGE", "0", "16383"];
+    assert_eq!(cli(server.port, &all), "OK");
+    while !cli(server.port, &["CLUSTER", "INFO"]).contains("cluster_state:ok") {}
+    let url = format!("rediss+cluster://127.0.0.1:{port}");
+    let store = on_redis(&url, own());
+    store.check().await.unwrap();
+    works(&store).await;
+    for roots in [roots(OTHER), None] {
+        says(
+            on_redis(&url, roots).check().await,
+            &[&url, "UnknownIssuer", "store.ca_file"],
+        );
+    }
+}
+
+/// The sentinel is asked over TLS, and so is the master that it names.
+#[tokio::test]
+async fn redis_sentinel_over_tls() {
+    let (_master, of) = redis(&[]);
+    let (port, dir) = (free_port(), tempfile::tempdir().unwrap());
+    let [tls, chain, key] = files(port);
+    let text = format!(
+        "port 0\ntls-port {tls}\nbind 127.0.0.1\ndir {}\ntls-cert-file {chain}\n\
+         tls-key-file {key}\ntls-ca-cert-file {FOLDER}/ca.pem\ntls-auth-clients no\n\
+         tls-replication yes\nsentinel monitor main 127.0.0.1 {of} 1\n",
+        dir.path().display()
+    );
+    let file = dir.path().join("sentinel.conf");
+    std::fs::write(&file, text).unwrap();
+    let mut sentinel = Command::new("redis-server");
+    sentinel.arg(&file).arg("--sentinel").stdout(Stdio::null());
+    let mut sentinel = sentinel.spawn().unwrap();
+    let url = format!("rediss+sentinel://127.0.0.1:{port}/main");
+    let store = on_redis(&url, own());
+    let begun = std::time::Instant::now();
+    // It is a moment until the sentinel listens.
+    while let Err(error) = store.check().await {
+        if begun.elapsed() > Duration::from_secs(5) {
+            sentinel.kill().unwrap();
+            sentinel.wait().unwrap();
+            panic!("{error}");
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    works(&store).await;
+    let told = on_redis(&url, roots(OTHER)).check().await;
+    sentinel.kill().unwrap();
+    sentinel.wait().unwrap();
+    says(told, &[&url, "UnknownIssuer", "store.ca_file"]);
 }
 
 fn on_postgres(url: &str, roots: Option<Vec<u8>>) -> ojs_throttle::store::SqlStore {

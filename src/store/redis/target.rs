@@ -101,7 +101,7 @@ impl Target {
         })
     }
 
-    /// User, password, database and TLS of the server behind the sentinels.
+    /// User, password and database of the server behind the sentinels, and TLS on the way to both.
     pub(super) fn of_sentinel(&self, builder: SentinelClientBuilder) -> SentinelClientBuilder {
         let Kind::Sentinel { nodes, .. } = &self.kind else {
             return builder;
@@ -122,7 +122,9 @@ impl Target {
         if matches!(node.addr(), ConnectionAddr::TcpTls { .. }) {
             builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
             if let Some(certificates) = self.certificates() {
-                builder = builder.set_client_to_redis_certificates(certificates);
+                builder = builder
+                    .set_client_to_sentinel_certificates(certificates.clone())
+                    .set_client_to_redis_certificates(certificates);
             }
         }
         builder
