@@ -122,7 +122,7 @@ pub async fn hammered(ctx: Ctx) -> Judge {
     check(&mut judge, &answers, 1_000);
     judge.that(taken.is_ok(), "a FETCH failed");
     for (when, full) in [("first", first), ("second", second), ("third", third)] {
-        judge.that(full, format!("the queue was not filled, {when}"));
+        judge.soon(full, format!("the queue was not filled, {when}"));
     }
     judge
 }
