@@ -29,6 +29,9 @@ use crate::limit::{
 const FAILURES: u32 = 2;
 /// When a job is asked for again of which a limit is closed, in microseconds.
 const AGAIN: u64 = 500_000;
+/// After the store was back others have this long to come back too, in microseconds: until then who has
+/// said nothing is not dead, and may be handing out what it holds.
+const OTHERS_RETURN: u64 = 5_000_000;
 /// More ends than this are not remembered for the store's return; the rows are overdue some time.
 const MOST_ENDED: usize = 10_000;
 
@@ -95,6 +98,8 @@ struct State {
     /// It has answered before.
     known: bool,
     lost: Option<Arc<Lost>>,
+    /// When it was back after it was lost.
+    returned: Option<Timestamp>,
 }
 
 /// What answers while the store is lost.
@@ -208,6 +213,7 @@ impl Guard {
         state.ended.retain(|one| !unheard.contains(one));
         (state.suspect, state.failures, state.known) = (false, 0, true);
         if state.lost.take().is_some() {
+            state.returned = Some(self.inner.now());
             tracing::info!(rows = rows.len(), ended = ended.len(), "the store is back");
             self.back.notify_one();
         }
@@ -724,7 +730,14 @@ impl Store for Guard {
     fn offered<'a>(&'a self, scope: u64, queue: &'a str, max: usize) -> Answer<'a, Vec<Row>> {
         Answer::later(async move {
             let there = self.inner.offered(scope, queue, max);
-            self.ask(there, async |_| Ok(Vec::new())).await
+            let mut rows = self.ask(there, async |_| Ok(Vec::new())).await?;
+            let since = |at: Timestamp| self.inner.now().since(at);
+            let returned = self.state().returned;
+            if returned.is_some_and(|at| since(at) < OTHERS_RETURN) {
+                // Those that their owners have let go themselves.
+                rows.retain(|row| row.until == Timestamp(0));
+            }
+            Ok(rows)
         })
     }
 

@@ -88,7 +88,7 @@ fn a_postgres_behind_a_black_hole_is_cut_off_and_comes_back_without_a_burst() {
     let server = Server::start(UNSYNCED);
     let hole = Hole::before(over_tcp(&server));
     let url = format!("postgres://postgres@{}/postgres", hole.addr);
-    cut_off_and_back(&hole, &url, "2s");
+    cut_off_and_back(&hole, &url, "2s", 100);
 }
 
 #[test]

@@ -245,11 +245,12 @@ fn each_policy_goes_on_without_the_store_as_it_declares() {
 fn a_store_behind_a_black_hole_is_cut_off_and_comes_back_without_a_burst() {
     let store = Server::start();
     let hole = Hole::before(SocketAddr::from(([127, 0, 0, 1], store.port)));
-    cut_off_and_back(&hole, &format!("redis://{}", hole.addr), "1s");
+    cut_off_and_back(&hole, &format!("redis://{}", hole.addr), "1s", 150);
 }
 
-/// Two sidecars work on this store, which lies behind the hole: it swallows all for a while.
-pub fn cut_off_and_back(hole: &Hole, url: &str, timeout: &str) {
+/// Two sidecars work on this store, which lies behind the hole, until so many jobs are done: it swallows all
+/// for a while.
+pub fn cut_off_and_back(hole: &Hole, url: &str, timeout: &str, jobs: usize) {
     let backend = Backend::start(Lax::redis());
     let policy = format!("{TWO}rate = {{ limit = 20, period = \"1s\" }}\n");
     let sidecars = [(); 2].map(|()| {
@@ -257,8 +258,7 @@ pub fn cut_off_and_back(hole: &Hole, url: &str, timeout: &str) {
         Sidecar::run(&config(backend.addr, "", &rest))
     });
     know_each_other(&sidecars, 1.0);
-    const JOBS: usize = 150;
-    for _ in 0..JOBS {
+    for _ in 0..jobs {
         enqueue(backend.addr, "q", json!({}));
     }
     let ledger = Ledger::default();
@@ -268,7 +268,7 @@ pub fn cut_off_and_back(hole: &Hole, url: &str, timeout: &str) {
         for sidecar in &sidecars {
             for worker in 0..2 {
                 let (ledger, to) = (&ledger, sidecar.data);
-                threads.spawn(move || ledger.work(to, &format!("w{to}-{worker}"), JOBS));
+                threads.spawn(move || ledger.work(to, &format!("w{to}-{worker}"), jobs));
             }
         }
         until("a part is done", || (ledger.done() >= 40).then_some(()));
@@ -293,7 +293,7 @@ pub fn cut_off_and_back(hole: &Hole, url: &str, timeout: &str) {
         "P1, all the time"
     );
     let runs = ledger.runs.lock().unwrap();
-    assert_eq!(runs.len(), JOBS, "each once");
+    assert_eq!(runs.len(), jobs, "each once");
     eprintln!("slowest ACK {:?}", ledger.slowest.lock().unwrap());
     let period = Duration::from_secs(1);
     for (when, from, to) in [

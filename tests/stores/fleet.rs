@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ojs_throttle::limit::{EARLY, Key, Limited, Limits, Space, Timestamp, WindowKind};
-use ojs_throttle::store::faulty::Faulty;
+use ojs_throttle::store::faulty::{Fault, Faulty};
+use ojs_throttle::store::guard::{Guard, OnStoreError};
 use ojs_throttle::store::reserved::ReservedStore;
 use ojs_throttle::store::{Change, Gen, Override, Place, Row, Step, Store, Verdict, Wake};
 
@@ -221,6 +222,40 @@ pub async fn what_a_dead_sidecar_had_is_found(rig: &dyn Rig) {
     assert_eq!(names(&b.due(9).await.unwrap()), ["out"]);
     heard(&*b, |wake| matches!(wake, Wake::Offered { scope: 0, .. })).await;
     assert_eq!(names(&b.offered(0, "queue", 9).await.unwrap()), ["held"]);
+}
+
+/// Where all have lost the store for long, who is back first takes nobody for dead.
+pub async fn after_an_outage_others_have_time_to_come_back(rig: &dyn Rig) {
+    let (a, b) = (
+        rig.open("a").await,
+        Arc::new(Faulty::new(rig.open("b").await)),
+    );
+    let guarded = Guard::new(b.clone(), OnStoreError::Closed);
+    let free = [limited("k", Some(9), None, None)];
+    let jobs = ["kept", "offered"].map(|job| claimed(job, 1, &free));
+    a.take(&jobs.each_ref(), 0).await.unwrap();
+    guarded.due(9).await.unwrap();
+    b.standing(Some(Fault::gone()));
+    for _ in 0..2 {
+        guarded.count(Place::Out).await.ok();
+    }
+    assert!(guarded.is_lost());
+    advance(rig, 15 * SECOND);
+    b.standing(None);
+    guarded.due(9).await.unwrap();
+    assert!(!guarded.is_lost());
+    let offer = Change::Until {
+        job: "offered".into(),
+        generation: Gen(1),
+        until: Timestamp(0),
+        visibility: 30 * SECOND,
+    };
+    assert!(a.set(offer).await.unwrap());
+    let found = guarded.offered(0, "queue", 9).await.unwrap();
+    assert_eq!(names(&found), ["offered"]);
+    advance(rig, 5 * SECOND);
+    let found = guarded.offered(0, "queue", 9).await.unwrap();
+    assert_eq!(found.len(), 2, "now it is dead");
 }
 
 pub async fn limits_set_over_http_are_told_to_all(rig: &dyn Rig) {

@@ -157,6 +157,7 @@ macro_rules! fleet {
                 an_offered_job_goes_to_one_sibling,
                 overdue_slots_of_others_are_looked_after_by_one,
                 what_a_dead_sidecar_had_is_found,
+                after_an_outage_others_have_time_to_come_back,
                 limits_set_over_http_are_told_to_all,
                 settings_made_over_http_are_told_to_all,
                 a_paused_queue_is_heard_of,
