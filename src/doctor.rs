@@ -12,14 +12,16 @@ use serde::Serialize;
 
 use crate::config::Settings;
 use crate::net::Net;
+use crate::store::Clock;
 
 /// What the doctor gets from the process.
 #[derive(Debug)]
 pub struct Env {
     /// The way to the backend.
     pub net: Net,
-    /// This host's wall time now, in microseconds since 1970.
-    pub unix_micros: u64,
+    /// This host's wall time. It runs from when that was read, so that what comes in between is no
+    /// difference to the store's.
+    pub clock: Clock,
     /// Names the queue of the probe, and this process to the store.
     pub seed: u64,
 }

@@ -30,6 +30,7 @@ use ojs_throttle::demo::{self, Options};
 use ojs_throttle::doctor;
 use ojs_throttle::net::Net;
 use ojs_throttle::run::{Env, Running, Stop, open_store};
+use ojs_throttle::store::Clock;
 use ojs_throttle::store::memory::MemoryStore;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
@@ -147,7 +148,7 @@ fn examine(args: &Doctor) -> anyhow::Result<ExitCode> {
     };
     let env = doctor::Env {
         net: Net::Tcp,
-        unix_micros: unix_micros(),
+        clock: Clock::new(unix_micros()),
         seed: seed(),
     };
     let report = runtime()?.block_on(doctor::examine(&settings, args.probe, env));

@@ -11,46 +11,51 @@ mod sidecar;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use ojs_throttle::backend::Lax;
 use ojs_throttle::net::Net;
-use tokio::sync::{OnceCell, Semaphore};
-use tokio::task::JoinSet;
+use ojs_throttle::net::sim::Network;
 
 use pair::{Pair, backend};
-use runner::{Case, Verdict, load, run_case};
+use runner::{Base, Case, Verdict, load, run_case};
 
 /// Where the suites are.
 fn suites() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/conformance/suites")
 }
 
-/// Cases that are under way at once: most of their time is waiting, but each first starts servers.
-static AT_ONCE: Semaphore = Semaphore::const_new(96);
+/// Cases have times in them, which a busy machine misses: each is run in a network and a time of its own.
+fn run(case: &Case, seed: u64, lax: Lax, config: Option<&str>) -> Verdict {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let net = Net::Sim(Network::default());
+        let Some(config) = config else {
+            let side = backend(&net, lax, seed).await;
+            let addr = side.addr;
+            let verdict = run_case(&Base { net, addr }, case).await;
+            side.stop().await;
+            return verdict;
+        };
+        let pair = Pair::start(net.clone(), lax, seed, config).await;
+        let addr = pair.sidecar.addr;
+        let verdict = run_case(&Base { net, addr }, case).await;
+        pair.stop().await;
+        verdict
+    })
+}
 
-/// Runs all cases, each against a backend of its own. With a `config` each backend has a sidecar before it, and the case is run through that.
-async fn run_all(cases: Vec<Case>, lax: fn() -> Lax, config: Option<&'static str>) -> Vec<Verdict> {
-    let mut running = JoinSet::new();
-    for (seed, case) in cases.into_iter().enumerate() {
-        running.spawn(async move {
-            let _turn = AT_ONCE.acquire().await.unwrap();
-            match config {
-                Some(config) => {
-                    let pair = Pair::start(Net::Tcp, lax(), seed as u64, config).await;
-                    let verdict = run_case(&format!("http://{}", pair.sidecar.addr), &case).await;
-                    pair.stop().await;
-                    verdict
-                }
-                None => {
-                    let side = backend(&Net::Tcp, lax(), seed as u64).await;
-                    let verdict = run_case(&side.base(), &case).await;
-                    side.stop().await;
-                    verdict
-                }
-            }
-        });
-    }
-    running.join_all().await
+/// Runs all cases, each against a backend of its own. With a `config` each backend has a sidecar before
+/// it, and the case is run through that.
+fn run_all(cases: &[Case], lax: fn() -> Lax, config: Option<&str>) -> Vec<Verdict> {
+    let cases = cases.iter().zip(0..);
+    cases
+        .map(|(case, seed)| run(case, seed, lax(), config))
+        .collect()
 }
 
 /// They wait minutes for a schedule that the embedded backend does not have (its cron routes are
@@ -60,7 +65,7 @@ const NOT_RUN: [&str; 2] = [
     "level-2-scheduled/cron/cron-overlap-prevention.json",
 ];
 
-/// All cases that are run, those that wait longest first.
+/// All cases that are run.
 fn cases() -> Vec<Case> {
     let mut cases = load(&suites());
     assert_eq!(
@@ -70,21 +75,18 @@ fn cases() -> Vec<Case> {
     );
     cases.retain(|case| !NOT_RUN.contains(&case.file.as_str()));
     assert_eq!(cases.len(), 267 - NOT_RUN.len());
-    cases.sort_by_key(|case| std::cmp::Reverse(case.waits()));
     cases
 }
 
 /// The verdicts directly against the backend, found once for all tests.
-async fn directly() -> &'static [Verdict] {
-    static FOUND: OnceCell<Vec<Verdict>> = OnceCell::const_new();
-    FOUND
-        .get_or_init(|| run_all(cases(), Lax::spec, None))
-        .await
+fn directly() -> &'static [Verdict] {
+    static FOUND: LazyLock<Vec<Verdict>> = LazyLock::new(|| run_all(&cases(), Lax::spec, None));
+    &FOUND
 }
 
 /// The verdicts of some levels, by their folders.
-async fn of(folders: &[&str]) -> Vec<Verdict> {
-    let mut verdicts = directly().await.to_vec();
+fn of(folders: &[&str]) -> Vec<Verdict> {
+    let mut verdicts = directly().to_vec();
     verdicts.retain(|v| folders.iter().any(|folder| v.file.starts_with(folder)));
     verdicts
 }
@@ -111,9 +113,9 @@ fn compare(verdicts: &[Verdict], failing: &[(&str, &str)]) {
     assert!(surprises.is_empty(), "\n{}", surprises.join("\n"));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn levels_0_and_1() {
-    let verdicts = of(&["level-0-core/", "level-1-reliable/"]).await;
+#[test]
+fn levels_0_and_1() {
+    let verdicts = of(&["level-0-core/", "level-1-reliable/"]);
     let failing = [(
         "level-1-reliable/retry/retry-error-history-tracked.json",
         "L1-RTR-014 wants error types that it never sends",
@@ -121,14 +123,13 @@ async fn levels_0_and_1() {
     compare(&verdicts, &failing);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_built_of_levels_2_and_4() {
+#[test]
+fn what_is_built_of_levels_2_and_4() {
     let verdicts = of(&[
         "level-2-scheduled/delay/",
         "level-2-scheduled/ttl/",
         "level-4-advanced/",
-    ])
-    .await;
+    ]);
     let unique = "unique jobs are not built";
     let failing = [
         (
@@ -158,9 +159,9 @@ async fn what_is_built_of_levels_2_and_4() {
 
 /// All the rest: whatever the verdict, it must be about an
 /// answer of the backend, and every rule that a case uses must be one that the runner here knows.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_case_can_be_judged() {
-    for verdict in of(&["ext-", "agent/", "attest/", "wasi/", "level-3-workflows/"]).await {
+#[test]
+fn every_case_can_be_judged() {
+    for verdict in of(&["ext-", "agent/", "attest/", "wasi/", "level-3-workflows/"]) {
         for why in &verdict.why {
             let about_reply = [
                 "wanted",
@@ -230,12 +231,12 @@ fn outcomes(verdicts: &[Verdict]) -> BTreeMap<&str, (bool, Vec<&str>)> {
 }
 
 /// Runs all cases through a sidecar with `config`; says which files differ from `direct`, and how.
-async fn differences(
+fn differences(
     direct: &[Verdict],
     lax: fn() -> Lax,
     config: &'static str,
 ) -> BTreeMap<String, String> {
-    let through = run_all(cases(), lax, Some(config)).await;
+    let through = run_all(&cases(), lax, Some(config));
     let (direct_by_file, through_by_file) = (outcomes(direct), outcomes(&through));
     assert_eq!(direct_by_file.len(), 265);
     assert_eq!(through_by_file.len(), 265);
@@ -263,28 +264,24 @@ fn assert_only_made_to_pass(differences: &BTreeMap<String, String>) {
 }
 
 /// A sidecar without policies changes no verdict but those it is there to change.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn through_a_sidecar_as_directly() {
-    assert_only_made_to_pass(&differences(directly().await, Lax::spec, "").await);
+#[test]
+fn through_a_sidecar_as_directly() {
+    assert_only_made_to_pass(&differences(directly(), Lax::spec, ""));
 }
 
 /// Nor does one whose limits touch everything and hold nothing up.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn through_limits_that_nothing_reaches_as_directly() {
-    assert_only_made_to_pass(&differences(directly().await, Lax::spec, GENEROUS).await);
+#[test]
+fn through_limits_that_nothing_reaches_as_directly() {
+    assert_only_made_to_pass(&differences(directly(), Lax::spec, GENEROUS));
 }
 
 /// Nor with backends that have ways of their own: whatever a case says of them directly, it says
 /// through such a sidecar.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn through_limits_before_laxer_backends_as_directly() {
+#[test]
+fn through_limits_before_laxer_backends_as_directly() {
     let laxer: [fn() -> Lax; 4] = [Lax::redis, Lax::postgres, Lax::lite, Lax::amqp];
-    let mut running = JoinSet::new();
     for lax in laxer {
-        running.spawn(async move {
-            let direct = run_all(cases(), lax, None).await;
-            assert_only_made_to_pass(&differences(&direct, lax, GENEROUS).await);
-        });
+        let direct = run_all(&cases(), lax, None);
+        assert_only_made_to_pass(&differences(&direct, lax, GENEROUS));
     }
-    running.join_all().await;
 }

@@ -1,6 +1,9 @@
 //! What bytes on a connection do: framing, headers, slow and broken sides, protocols that pass.
 //! Over real sockets, against a scripted backend.
 
+#[path = "sidecar/port.rs"]
+mod port;
+
 #[path = "framing/rig.rs"]
 mod rig;
 

@@ -2,6 +2,9 @@
 //! clients do to it. Each test owns its processes, ports and files; the backend runs in the test, so
 //! that its ledger can be judged and the sidecar killed without it.
 
+#[path = "sidecar/port.rs"]
+mod port;
+
 #[path = "process/rig.rs"]
 mod rig;
 

@@ -22,6 +22,8 @@ mod limits;
 mod lives;
 #[path = "scenarios/order.rs"]
 mod order;
+#[path = "sidecar/port.rs"]
+mod port;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -26,6 +26,8 @@ mod javascript;
 mod office;
 #[path = "sidecar/pair.rs"]
 mod pair;
+#[path = "sidecar/port.rs"]
+mod port;
 #[path = "sdks/python.rs"]
 mod python;
 #[path = "sdks/reactions.rs"]

@@ -8,6 +8,8 @@ mod contract;
 mod fleet;
 #[path = "stores/memory.rs"]
 mod memory;
+#[path = "sidecar/port.rs"]
+mod port;
 #[path = "stores/postgres.rs"]
 mod postgres;
 #[path = "stores/postgres_faults.rs"]

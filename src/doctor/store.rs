@@ -7,7 +7,7 @@ use crate::config::{StoreSettings, StoreUrl};
 use crate::duration;
 use crate::run::open_store;
 use crate::store::redis::{self, Inspection, Kept, RedisStore};
-use crate::store::{Clock, Inspection as SqlInspection, Step, Store, StoreError, postgres, sqlite};
+use crate::store::{Inspection as SqlInspection, Step, Store, StoreError, postgres, sqlite};
 
 /// Calls that are timed.
 const CALLS: usize = 200;
@@ -27,7 +27,7 @@ pub(super) async fn examine(settings: &StoreSettings, probe: bool, env: &Env, re
                 Ok(config) => config,
                 Err(why) => return unread(why, report),
             };
-            let seen = postgres::inspect(&config, &Clock::new(env.unix_micros), CALLS).await;
+            let seen = postgres::inspect(&config, &env.clock, CALLS).await;
             on_sql(seen, settings, probe, env, report).await;
         }
         StoreUrl::Sqlite(path) => {
@@ -37,7 +37,7 @@ pub(super) async fn examine(settings: &StoreSettings, probe: bool, env: &Env, re
                 owner: name(env),
                 timeout: settings.timeout,
             };
-            let seen = sqlite::inspect(&config, &Clock::new(env.unix_micros), CALLS);
+            let seen = sqlite::inspect(&config, &env.clock, CALLS);
             on_sql(seen, settings, probe, env, report).await;
         }
     }
@@ -77,7 +77,7 @@ async fn on_sql(
     }
     trips(&seen.trips, settings.timeout, report);
     if probe {
-        match open_store(settings, env.seed, env.unix_micros).await {
+        match open_store(settings, env.seed, env.clock.now().0).await {
             Ok(store) => writes(&*store, report).await,
             Err(error) => lost(&StoreError::Unusable(format!("{error:#}")), report),
         }
@@ -125,7 +125,7 @@ fn redis_store(settings: &StoreSettings, url: &str, env: &Env) -> Result<RedisSt
         owner: name(env),
         timeout: settings.timeout,
     };
-    Ok(RedisStore::new(config, Clock::new(env.unix_micros)))
+    Ok(RedisStore::new(config, env.clock.clone()))
 }
 
 fn postgres_config(

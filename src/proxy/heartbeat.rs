@@ -49,8 +49,12 @@ impl Proxy {
         if self.sidecar.adopts_from_heartbeats() {
             self.adopt_named(scope, &beat.jobs).await;
         }
-        let (own, ours) = self.split(&beat).await;
         let mend = beat.crooked && self.sidecar.live().settings.repair_heartbeat;
+        if beat.crooked && !mend {
+            // Who switched the repair off gets the backend's own verdict, whosever the jobs are.
+            return self.beat_as_it_is(&mut parts, body).await;
+        }
+        let (own, ours) = self.split(&beat).await;
         if mend {
             self.sidecar.metrics.count(Event::HeartbeatMended);
         }

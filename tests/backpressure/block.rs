@@ -195,14 +195,20 @@ async fn a_blocked_enqueue_is_accepted_soon() {
     let pair = crate::pair::Pair::start(net.clone(), Lax::spec(), 7, FILE).await;
     let client = crate::client::Client::new(&net, pair.sidecar.addr);
     client.fill("q", 2).await;
+    const SOON: Duration = Duration::from_millis(20);
     let mut best = Duration::MAX;
-    for _ in 0..10 {
+    for nth in 0..50 {
+        if nth >= 10 && best < SOON {
+            break;
+        }
         let waits = client.clone();
         let blocked = tokio::spawn(async move {
             let status = waits.offer_blocking("q", "10").await.status;
             (status, Instant::now())
         });
+        let asked = Instant::now();
         while client.get("/ojs/v1/health").await.json()["throttle"]["blocked"] != 1 {
+            assert!(asked.elapsed() < Duration::from_secs(9), "it does not wait");
             tokio::task::yield_now().await;
         }
         // The room is there at the latest when the worker has its job.
@@ -212,7 +218,7 @@ async fn a_blocked_enqueue_is_accepted_soon() {
         assert_eq!(status, 201);
         best = best.min(at.saturating_duration_since(room));
     }
-    assert!(best < Duration::from_millis(20), "{best:?}");
+    assert!(best < SOON, "{best:?}");
     pair.stop().await;
 }
 

@@ -92,6 +92,39 @@ async fn an_accepted_job_near_the_bound_is_told_so() {
     pair.stop().await;
 }
 
+/// Of several queues a producer hears of the one that is nearest to its bound.
+#[tokio::test(start_paused = true)]
+async fn a_batch_is_told_of_its_most_pressed_queue() {
+    let config =
+        "[[queue]]\nname = \"a\"\nmax_depth = 100\n[[queue]]\nname = \"b\"\nmax_depth = 10\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    client.fill("a", 84).await;
+    client.fill("b", 8).await;
+    for queues in [["a", "b", "free"], ["b", "free", "a"]] {
+        let reply = client.offer_all(&queues).await;
+        assert_eq!(reply.status, 201, "{}", reply.text());
+        // The larger part, not the larger number.
+        assert_eq!(number(&reply, "x-ojs-queue-bound"), 10.0, "{queues:?}");
+    }
+    // Now it is full, and refuses what the other one could have taken.
+    full(&client.offer_all(&["a", "b"]).await, "b", 10);
+    assert_eq!(waiting(&pair.behind.backend, "a").await, 86);
+    pair.stop().await;
+}
+
+/// 0 takes a bound away (4.1), in a file and over HTTP.
+#[tokio::test(start_paused = true)]
+async fn zero_is_unbounded() {
+    let config = "[[queue]]\nname = \"*\"\nmax_depth = 2\n[[queue]]\nname = \"q\"\nmax_depth = 0\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    client.fill("q", 5).await;
+    client.fill("other", 2).await;
+    full(&client.offer("other").await, "other", 2);
+    client.bound("other", json!({"max_depth": 0})).await;
+    client.fill("other", 5).await;
+    pair.stop().await;
+}
+
 /// BP-R001: bytes, each job as long as it was sent.
 #[tokio::test(start_paused = true)]
 async fn bytes_are_bounded_too() {

@@ -3,7 +3,10 @@
 //! --bench stores [redis|sqlite|postgres]`. All over 64 keys, in turns. A start is two operations, its take
 //! and its end; each is counted.
 
+#[path = "../sidecar/port.rs"]
+mod port;
 #[path = "../stores/postgres_server.rs"]
+#[expect(dead_code, reason = "here commits reach the disk")]
 mod postgres_server;
 #[path = "stores/redis_bare.rs"]
 mod redis_bare;

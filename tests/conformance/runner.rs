@@ -1,6 +1,7 @@
-//! Runs a case of the official suites against a base URL, by the rules of the official runner.
+//! Runs a case of the official suites against a server, by the rules of the official runner.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, header};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
+use ojs_throttle::net::Net;
 use serde_json::{Map, Value};
 
 mod judge;
@@ -23,15 +25,6 @@ pub struct Case {
     /// Path below the suites' folder: what really tells cases apart.
     pub file: String,
     steps: Vec<Value>,
-}
-
-impl Case {
-    /// How long it waits, in milliseconds.
-    pub fn waits(&self) -> u64 {
-        let millis = |step: &Value, name: &str| step[name].as_u64().unwrap_or(0);
-        let waits = |step| millis(step, "delay_ms") + millis(step, "duration_ms");
-        self.steps.iter().map(waits).sum()
-    }
 }
 
 /// How a case ended.
@@ -88,8 +81,15 @@ fn read(folder: &Path, path: &Path) -> Case {
     }
 }
 
+/// Where a case is run against: a server in a network.
+#[derive(Clone, Debug)]
+pub struct Base {
+    pub net: Net,
+    pub addr: SocketAddr,
+}
+
 /// Resets the backend behind `base` and runs `case` against it.
-pub async fn run_case(base: &str, case: &Case) -> Verdict {
+pub async fn run_case(base: &Base, case: &Case) -> Verdict {
     let mut run = Run {
         base,
         replies: HashMap::new(),
@@ -134,7 +134,7 @@ pub async fn run_case(base: &str, case: &Case) -> Verdict {
 }
 
 struct Run<'a> {
-    base: &'a str,
+    base: &'a Base,
     /// Parsed replies by step id; only JSON objects count.
     replies: HashMap<String, Value>,
     why: Vec<String>,
@@ -331,15 +331,12 @@ struct Reply {
 
 /// One request on a connection of its own. Braces in the path go percent-encoded, as Go sends them.
 async fn send(
-    base: &str,
+    base: &Base,
     method: Method,
     path: &str,
     headers: HeaderMap,
     body: Option<String>,
 ) -> Result<Reply, String> {
-    let authority = base
-        .strip_prefix("http://")
-        .ok_or("the base URL must begin with http://")?;
     let path = path.replace('{', "%7B").replace('}', "%7D");
     let path = if path.starts_with('/') {
         path
@@ -350,14 +347,12 @@ async fn send(
     *request.method_mut() = method;
     *request.uri_mut() = path.parse().map_err(|e| format!("{path}: {e}"))?;
     *request.headers_mut() = headers;
-    request.headers_mut().insert(
-        header::HOST,
-        authority.parse().map_err(|_| "bad authority")?,
-    );
+    let host = HeaderValue::from_str(&base.addr.to_string());
+    let host = host.map_err(|e| e.to_string())?;
+    request.headers_mut().insert(header::HOST, host);
     let exchange = async {
-        let stream = tokio::net::TcpStream::connect(authority)
-            .await
-            .map_err(|e| e.to_string())?;
+        let stream = base.net.connect("127.0.0.1", base.addr.port()).await;
+        let stream = stream.map_err(|e| e.to_string())?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|e| e.to_string())?;

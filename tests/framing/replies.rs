@@ -126,12 +126,8 @@ async fn what_is_no_reply_is_502_and_in_doubt_for_enqueue() {
 
 #[tokio::test]
 async fn a_backend_that_is_not_there_is_502_for_all() {
-    let closed = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
     let mut backend = Backend::fine();
-    backend.addr = closed;
+    backend.addr = crate::port::own();
     let front = Front::before(&backend).await;
     for request in [OTHER, FETCH, ENQUEUE] {
         let reply = front.ask(request).await;

@@ -98,11 +98,16 @@ impl Faulty {
                 }
             }
         });
+        // It may go away, and comes back to the same one.
+        let addr = match net {
+            Net::Tcp => crate::port::own(),
+            Net::Sim(_) => SocketAddr::from(([127, 0, 0, 1], 0)),
+        };
         let faulty = Faulty(Arc::new(Inner {
             backend,
             epoch,
             net,
-            addr: Mutex::new(SocketAddr::from(([127, 0, 0, 1], 0))),
+            addr: Mutex::new(addr),
             rules: Mutex::new((VecDeque::new(), SmallRng::seed_from_u64(seed ^ 0xfa))),
             seen: Mutex::default(),
             serving: Mutex::default(),
@@ -155,12 +160,14 @@ impl Faulty {
     /// It is back.
     pub async fn up(&self) {
         let addr = self.addr();
+        let deadline = Instant::now() + Duration::from_secs(10);
         let listener = loop {
             match self.0.net.bind(addr).await {
                 Ok(listener) => break listener,
                 // The task that had it is about to end.
-                Err(_) => sleep(Duration::from_millis(1)).await,
+                Err(error) => assert!(Instant::now() < deadline, "{addr}: {error}"),
             }
+            sleep(Duration::from_millis(1)).await;
         };
         *self.0.addr.lock().expect("no panic") = listener.local_addr().expect("an address");
         let serving = tokio::spawn(accept(self.clone(), listener)).abort_handle();

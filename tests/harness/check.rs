@@ -243,7 +243,7 @@ impl Judge {
             .filter(|at| (from..to).contains(at))
             .count();
         let used = starts as f64 / ((to - from).as_secs_f64() * per_second);
-        self.that(
+        self.soon(
             used >= least,
             format!("{label}: {:.1} % of {per_second}/s was used", used * 100.0),
         );
@@ -304,6 +304,6 @@ impl Judge {
                 ));
             }
         }
-        self.problems.extend(late);
+        self.late.extend(late);
     }
 }

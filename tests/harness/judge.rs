@@ -45,6 +45,8 @@ pub struct Judge {
     /// How often a limit was found broken.
     pub breaches: usize,
     pub problems: Vec<String>,
+    /// What came later than it should: in simulation problems too, on a busy machine perhaps its own doing.
+    pub late: Vec<String>,
     labels: HashMap<String, Vec<String>>,
 }
 
@@ -67,6 +69,7 @@ impl Judge {
             active: HashMap::new(),
             breaches: 0,
             problems: Vec::new(),
+            late: Vec::new(),
             labels,
         };
         judge.always();
@@ -150,6 +153,13 @@ impl Judge {
     pub fn that(&mut self, holds: bool, problem: impl Into<String>) {
         if !holds {
             self.wrong(problem.into());
+        }
+    }
+
+    /// Notes that something came late unless it was `in_time`.
+    pub fn soon(&mut self, in_time: bool, problem: impl Into<String>) {
+        if !in_time {
+            self.late.push(problem.into());
         }
     }
 

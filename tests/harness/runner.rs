@@ -52,8 +52,8 @@ pub struct Scenario {
     pub run: fn(Ctx) -> Run,
 }
 
-/// The longest that a scenario may take by its own clock.
-const LONGEST: Duration = Duration::from_secs(1800);
+/// The longest that a scenario may take by its own clock: simulated, and over real sockets.
+const LONGEST: [Duration; 2] = [Duration::from_secs(1800), Duration::from_secs(180)];
 
 impl Scenario {
     /// Runs under seeds 1 to `seeds`, or under `SEED` alone.
@@ -63,24 +63,34 @@ impl Scenario {
             Err(_) => (1..=self.seeds).collect(),
         };
         for seed in seeds {
-            let judge = self.run(Ctx {
+            let mut judge = self.run(Ctx {
                 seed,
                 real: false,
                 unlimited: false,
             });
+            judge.problems.append(&mut judge.late);
             judge.must_be_content(self.name, &format!("SEED={seed}"));
         }
         println!("{:?} on the processor", processor_time());
     }
 
-    /// Runs once over real sockets.
+    /// Runs over real sockets: once, and where nothing was wrong but that something came late up to five
+    /// times, as the machine may be busy.
     pub fn go_real(&self) {
-        let judge = self.run(Ctx {
-            seed: 1,
-            real: true,
-            unlimited: false,
-        });
-        judge.must_be_content(self.name, "real sockets");
+        for rest in (0..5).rev() {
+            let mut judge = self.run(Ctx {
+                seed: 1,
+                real: true,
+                unlimited: false,
+            });
+            if rest == 0 {
+                judge.problems.append(&mut judge.late);
+            }
+            judge.must_be_content(self.name, "real sockets");
+            if judge.late.is_empty() {
+                return;
+            }
+        }
     }
 
     /// Runs without limits; the judge must see limits broken.
@@ -105,8 +115,10 @@ impl Scenario {
             .start_paused(!ctx.real)
             .build()
             .expect("a runtime");
+        let [simulated, real] = LONGEST;
+        let longest = if ctx.real { real } else { simulated };
         let judged =
-            runtime.block_on(async { tokio::time::timeout(LONGEST, (self.run)(ctx)).await });
+            runtime.block_on(async { tokio::time::timeout(longest, (self.run)(ctx)).await });
         let mut judge =
             judged.unwrap_or_else(|_| panic!("{} under {ctx:?} does not end", self.name));
         drop(runtime);

@@ -71,7 +71,7 @@ fn faketime_redis_one_spacing() {
 fn faketime_postgres_one_window_and_its_slots() {
     let (backend, server) = (
         Backend::start(Lax::redis()),
-        postgres_server::Server::start(&[]),
+        postgres_server::Server::start(postgres_server::UNSYNCED),
     );
     let store = format!("url = \"{}\"\ntimeout = \"5s\"", server.url());
     let plan = Plan::window(6, 40, Duration::from_secs(1), 200);
@@ -82,7 +82,7 @@ fn faketime_postgres_one_window_and_its_slots() {
 fn faketime_postgres_one_spacing() {
     let (backend, server) = (
         Backend::start(Lax::redis()),
-        postgres_server::Server::start(&[]),
+        postgres_server::Server::start(postgres_server::UNSYNCED),
     );
     let store = format!("url = \"{}\"\ntimeout = \"5s\"", server.url());
     let plan = Plan::spacing(30, Duration::from_secs(1), 120);

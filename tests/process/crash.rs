@@ -6,6 +6,7 @@ use ojs_throttle::backend::{EventKind, Lax};
 use serde_json::json;
 
 use crate::http::{Conn, ack, enqueue, fetch};
+use crate::port;
 use crate::rig::{Backend, Sidecar, config, until};
 
 const TWO: &str =
@@ -14,7 +15,9 @@ const TWO: &str =
 /// Kills a sidecar with two jobs out and some held, starts another, and works everything off.
 fn killed(server: &str, rest: &str, options: serde_json::Value) {
     let backend = Backend::start(Lax::redis());
-    let mut first = Sidecar::run(&config(backend.addr, server, rest));
+    let listen = port::own().to_string();
+    let text = config(backend.addr, server, rest).replacen("127.0.0.1:0", &listen, 1);
+    let mut first = Sidecar::run(&text);
     let jobs: BTreeSet<String> = (0..6)
         .map(|_| enqueue(first.data, "q", options.clone()))
         .collect();
@@ -31,8 +34,7 @@ fn killed(server: &str, rest: &str, options: serde_json::Value) {
     let data = first.data;
     first.kill();
 
-    let again = config(backend.addr, server, rest).replacen("127.0.0.1:0", &data.to_string(), 1);
-    let second = Sidecar::run(&again);
+    let second = Sidecar::run(&text);
     assert_eq!(second.data, data, "the port can be had again at once");
     // Two are out, so nothing may start, whoever asks and however often.
     for n in 0..6 {

@@ -12,7 +12,8 @@ use ojs_throttle::backend::{EventKind, Lax};
 use serde_json::json;
 
 use crate::http::{Conn, ack, ask, fetch, get};
-use crate::rig::{Backend, Sidecar, config, until};
+use crate::postgres_server::UNSYNCED;
+use crate::rig::{Backend, Ends, Sidecar, config, until};
 use crate::server::Server;
 
 const JOB: &str = r#"{"type":"t","args":[1],"options":{"queue":"q"}}"#;
@@ -90,15 +91,6 @@ fn take(from: SocketAddr, jobs: usize, backend: &Backend) {
     }
 }
 
-/// Ends the producers whatever becomes of the test.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// So many producers fill the queue through these sidecars, over and over, as jobs leave it; none of them
 /// brings it over its bound. `meanwhile` comes at the end, while they still offer.
 fn fill(
@@ -168,7 +160,7 @@ fn nor_on_sqlite() {
 #[test]
 fn nor_on_postgres() {
     let backend = Backend::start(Lax::spec());
-    let store = crate::postgres_server::Server::start(&[]);
+    let store = crate::postgres_server::Server::start(UNSYNCED);
     let mut two = sidecars(&backend, &store.url(), 2, 150);
     fill((&backend, &mut two), (12, 150), |_| {});
 }
@@ -188,7 +180,10 @@ fn a_blocked_enqueue_gets_room_that_is_made_anywhere() {
     }
     for (worker, most) in [(a.data, 20), (b.data, 1_000)] {
         let mut best = Duration::MAX;
-        for _ in 0..8 {
+        for nth in 0..40 {
+            if nth >= 8 && best < Duration::from_millis(most) {
+                break;
+            }
             let to = a.data;
             let blocked = std::thread::spawn(move || {
                 let length = JOB.len();
@@ -232,13 +227,14 @@ fn away_from_the_bound_there_is_one_store_call_for_many_enqueues() {
     let one = sidecar(backend.addr, &store.url(), bounds);
     let mut conn = Conn::open(one.data);
     assert_eq!(conn.ask("POST", "/ojs/v1/jobs", JOB).status, 201);
-    let before = calls(&store);
+    let (before, begun) = (calls(&store), Instant::now());
     for _ in 0..400 {
         assert_eq!(conn.ask("POST", "/ojs/v1/jobs", JOB).status, 201);
     }
-    let calls = calls(&store) - before;
-    eprintln!("400 enqueues: {calls} scripts");
-    assert!(calls < 100, "{calls}");
+    let (calls, took) = (calls(&store) - before, begun.elapsed());
+    eprintln!("400 enqueues: {calls} scripts in {took:?}");
+    // Some are due each second, however few enqueues there were in it.
+    assert!(calls < 100 + 10 * took.as_secs(), "{calls} in {took:?}");
 }
 
 /// Bounds set through one sidecar hold at the others, and when all of them were gone.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::http::{ack, fetch};
+use crate::trace::Run;
 
 /// What workers have out at once, as they see it.
 #[derive(Default)]
@@ -14,28 +15,30 @@ pub struct Ledger {
     out: AtomicUsize,
     pub most: AtomicUsize,
     done: Mutex<BTreeSet<String>>,
-    /// When workers got jobs, and how long the slowest ACK took.
-    pub starts: Mutex<Vec<Instant>>,
+    /// All runs so far, and how long the slowest ACK took.
+    pub runs: Mutex<Vec<Run>>,
     pub slowest: Mutex<Duration>,
 }
 
 impl Ledger {
     /// Fetches, runs and acknowledges until all jobs are done.
     pub fn work(&self, to: SocketAddr, worker: &str, all: usize) {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(120);
         while self.done.lock().unwrap().len() < all {
-            assert!(Instant::now() < deadline, "not done in a minute");
+            assert!(Instant::now() < deadline, "not done in two minutes");
+            let asked = Instant::now();
             for job in fetch(to, "q", 1, worker).jobs() {
+                let got = Instant::now();
                 let out = self.out.fetch_add(1, Ordering::SeqCst) + 1;
-                self.starts.lock().unwrap().push(Instant::now());
                 self.most.fetch_max(out, Ordering::SeqCst);
                 std::thread::sleep(Duration::from_millis(5));
                 self.out.fetch_sub(1, Ordering::SeqCst);
-                let sent = Instant::now();
+                let ended = Instant::now();
                 assert_eq!(ack(to, &job, worker).status, 200);
                 let mut slowest = self.slowest.lock().unwrap();
-                *slowest = sent.elapsed().max(*slowest);
+                *slowest = ended.elapsed().max(*slowest);
                 drop(slowest);
+                self.runs.lock().unwrap().push(Run { asked, got, ended });
                 assert!(self.done.lock().unwrap().insert(job), "a job came twice");
             }
         }

@@ -88,6 +88,8 @@ fn no_arguments_and_no_credentials_at_any_level() {
         get(sidecar.data, "/ojs/v1/health");
         backend.come();
         sidecar.signal("TERM");
+        // Two that wait are one for the system.
+        sidecar.state("draining");
         sidecar.signal("TERM");
         sidecar.ended();
         let log = sidecar.log();

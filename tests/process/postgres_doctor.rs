@@ -6,7 +6,7 @@ use ojs_throttle::backend::Lax;
 use serde_json::Value;
 
 use crate::doctor::{doctor, finding};
-use crate::postgres_server::{Server, programs};
+use crate::postgres_server::{Server, UNSYNCED, programs};
 use crate::rig::{Backend, Sidecar, config, until};
 
 fn sql(server: &Server, text: &str) -> String {
@@ -25,7 +25,7 @@ fn says(report: &Value, what: &str) -> String {
 
 #[test]
 fn a_postgres_from_its_first_day_to_its_last() {
-    let (backend, mut store) = (Backend::start(Lax::redis()), Server::start(&[]));
+    let (backend, mut store) = (Backend::start(Lax::redis()), Server::start(UNSYNCED));
     let of = |url: &str| format!("[store]\nurl = \"{url}\"\ntimeout = \"5s\"\n");
     let examined = |url: &str, more: &[&str]| doctor(&config(backend.addr, "", &of(url)), more);
     let url = store.url();

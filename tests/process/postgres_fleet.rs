@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::hole::Hole;
 use crate::http::enqueue;
 use crate::ledger::Ledger;
-use crate::postgres_server::Server;
+use crate::postgres_server::{Server, UNSYNCED};
 use crate::redis_fleet::{
     cut_off_and_back, held_on, paused_by_a_sibling, taken_over, woken_in_time,
 };
@@ -30,7 +30,7 @@ fn sidecar(backend: &Backend, store: &Server) -> Sidecar {
 
 #[test]
 fn four_sidecars_have_one_budget_through_a_restart() {
-    let (backend, mut store) = (Backend::start(Lax::redis()), Server::start(&[]));
+    let (backend, mut store) = (Backend::start(Lax::redis()), Server::start(UNSYNCED));
     let sidecars = [(); 4].map(|()| sidecar(&backend, &store));
     let known = |sidecar: &Sidecar| sidecar.metric("ojs_throttle_siblings") > 2.5;
     until("they know each other", || {
@@ -85,7 +85,7 @@ fn both_ways(client: TcpStream, server: UnixStream) {
 
 #[test]
 fn a_postgres_behind_a_black_hole_is_cut_off_and_comes_back_without_a_burst() {
-    let server = Server::start(&[]);
+    let server = Server::start(UNSYNCED);
     let hole = Hole::before(over_tcp(&server));
     let url = format!("postgres://postgres@{}/postgres", hole.addr);
     cut_off_and_back(&hole, &url, "2s", 100);
@@ -93,26 +93,26 @@ fn a_postgres_behind_a_black_hole_is_cut_off_and_comes_back_without_a_burst() {
 
 #[test]
 fn a_slot_freed_in_one_sidecar_wakes_a_worker_in_another() {
-    let store = Server::start(&[]);
+    let store = Server::start(UNSYNCED);
     woken_in_time(&store.url());
 }
 
 #[test]
 fn a_pause_through_one_sidecar_keeps_what_another_holds() {
-    let store = Server::start(&[]);
+    let store = Server::start(UNSYNCED);
     paused_by_a_sibling(&store.url());
 }
 
 #[test]
 fn a_held_job_of_an_idle_sidecar_goes_to_a_sibling() {
-    let store = Server::start(&[]);
+    let store = Server::start(UNSYNCED);
     let (_backend, sidecars, out, held) = held_on(&store.url(), "");
     taken_over(&sidecars[1], &out, &held);
 }
 
 #[test]
 fn a_held_job_of_a_draining_sidecar_goes_to_a_sibling() {
-    let store = Server::start(&[]);
+    let store = Server::start(UNSYNCED);
     let (_backend, mut sidecars, out, held) = held_on(&store.url(), "");
     sidecars[0].signal("TERM");
     taken_over(&sidecars[1], &out, &held);
@@ -121,7 +121,7 @@ fn a_held_job_of_a_draining_sidecar_goes_to_a_sibling() {
 
 #[test]
 fn a_held_job_of_a_killed_sidecar_goes_to_a_sibling() {
-    let store = Server::start(&[]);
+    let store = Server::start(UNSYNCED);
     let (_backend, mut sidecars, out, held) = held_on(&store.url(), "");
     sidecars[0].kill();
     taken_over(&sidecars[1], &out, &held);

@@ -10,7 +10,7 @@ use ojs_throttle::backend::{EventKind, Lax};
 use serde_json::{Value, json};
 
 use crate::http::{Conn, ack, enqueue, fetch, get};
-use crate::rig::{Backend, Sidecar, config, file, program, until};
+use crate::rig::{Backend, Ends, Sidecar, config, file, program, until};
 
 const FINE: &str = "ojs_throttle_config_last_reload_successful";
 const MATCHES: &str = "ojs_throttle_config_file_matches";
@@ -66,11 +66,12 @@ impl Following {
     }
 
     /// Waits until so many are in force, and says how long that took.
-    fn live(&self, how: &str, slots: u32, since: Instant) {
+    fn live(&self, how: &str, slots: u32, since: Instant) -> Duration {
         until(how, || (self.limit() == slots).then_some(()));
-        let took = since.elapsed().as_millis();
-        println!("{how}: live after {took} ms");
-        assert!(took < 5_000, "{how}: {took} ms");
+        let took = since.elapsed();
+        println!("{how}: live after {took:?}");
+        assert!(took < Duration::from_secs(5), "{how}: {took:?}");
+        took
     }
 
     fn results(&self, word: &str) -> f64 {
@@ -101,23 +102,29 @@ impl Following {
     }
 }
 
+/// "A saved file is live within 300 ms": the quickest of some, as the machine may be busy.
+fn soon(saves: impl Iterator<Item = Duration>) {
+    let quickest = saves.min().unwrap();
+    assert!(quickest < Duration::from_millis(300), "{quickest:?}");
+}
+
 #[test]
 fn renamed_written_deleted() {
     let f = Following::start();
     let when = "ojs_throttle_config_last_reload_success_timestamp_seconds";
     let started = f.sidecar.metric(when);
     assert!(started > 1.7e9, "{started}");
-    for slots in 2..6 {
+    soon((2..6).map(|slots| {
         f.replace(f.text(&self::slots(slots)));
-        f.live("renamed over", slots, Instant::now());
-    }
+        f.live("renamed over", slots, Instant::now())
+    }));
     until("counted", || (f.results("applied") == 4.0).then_some(()));
     assert_eq!(f.results("unchanged"), 0.0, "the look at the start is none");
     assert!(f.sidecar.metric(when) > started);
-    for slots in 2..6 {
+    soon((2..6).map(|slots| {
         fs::write(&f.path, f.text(&self::slots(slots))).unwrap();
-        f.live("written in place", slots, Instant::now());
-    }
+        f.live("written in place", slots, Instant::now())
+    }));
     until("eight lines", || {
         (f.sidecar.log().matches("config reloaded").count() == 8).then_some(())
     });
@@ -158,10 +165,10 @@ fn a_config_map_is_swapped() {
     std::os::unix::fs::symlink("..data/throttle.toml", mount.0.join("throttle.toml")).unwrap();
     let path = mount.0.join("throttle.toml");
     let f = Following::run(backend, dir, path);
-    for version in 2..6 {
+    soon((2..6).map(|version| {
         mount.swap(&version.to_string(), &f.text(&slots(version)));
-        f.live("..data swapped", version, Instant::now());
-    }
+        f.live("..data swapped", version, Instant::now())
+    }));
     // In the folder behind the link, where nothing happens in the one that is named.
     fs::write(mount.0.join("..data/throttle.toml"), f.text(&slots(9))).unwrap();
     f.live("written behind the link", 9, Instant::now());
@@ -463,6 +470,7 @@ fn a_thousand_reloads_under_load() {
         until("in force", || (f.limit() == 100 + nth).then_some(()));
     };
     let (stored, longest) = std::thread::scope(|scope| {
+        let _ends = Ends(&stop);
         let workers: Vec<_> = (0..2).map(|_| scope.spawn(|| work(data, &stop))).collect();
         // What it needs for this load is there before it is measured.
         (0..100).for_each(reload);
@@ -474,12 +482,14 @@ fn a_thousand_reloads_under_load() {
         let begun = Instant::now();
         (100..100 + RELOADS).for_each(reload);
         let took = begun.elapsed();
-        let after = seen();
+        // Connections of this test may be about to close.
+        let after = until("as many files and threads as before", || {
+            let after = seen();
+            (after.0 <= before.0 + 2 && after.1 <= before.1 + 2).then_some(after)
+        });
         println!(
             "{RELOADS} reloads took {took:?}; files, threads, KiB: {before:?}, then {after:?}"
         );
-        assert!(after.0 <= before.0 + 2, "files: {before:?} {after:?}");
-        assert!(after.1 <= before.1 + 2, "threads: {before:?} {after:?}");
         // The load itself leaves records of its own, of a bounded number; a set of policies that stayed for
         // each reload would be more.
         assert!(after.2 <= before.2 + 8_192, "memory: {before:?} {after:?}");

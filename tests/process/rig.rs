@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -12,8 +13,10 @@ use ojs_throttle::backend::{self, Event, EventKind, Lax};
 use ojs_throttle::net::Net;
 use tokio_util::sync::CancellationToken;
 
+use crate::port;
+
 /// The most that any wait may take.
-pub const LONG: Duration = Duration::from_secs(20);
+pub const LONG: Duration = Duration::from_secs(60);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -26,6 +29,15 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         }
         assert!(Instant::now() < deadline, "not within {LONG:?}: {what}");
         std::thread::sleep(LOOK);
+    }
+}
+
+/// Tells threads to stop whatever becomes of the test: a scope waits for them also where it fails.
+pub struct Ends<'a>(pub &'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
     }
 }
 
@@ -45,9 +57,8 @@ impl Backend {
 
     /// Not there yet; its address is one that was free.
     pub fn absent(lax: Lax) -> Backend {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         Backend {
-            addr: free.local_addr().unwrap(),
+            addr: port::own(),
             backend: backend::Backend::new(lax, 1),
             serving: None,
         }

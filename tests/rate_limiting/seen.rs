@@ -391,6 +391,43 @@ async fn one_heartbeat_keeps_jobs_of_two_claims_alive() {
     pair.stop().await;
 }
 
+/// A number in `active_jobs` is the backend's to refuse where it is not to be mended, also when it stands
+/// beside a limited job; mended, the job is extended.
+#[tokio::test(start_paused = true)]
+async fn a_heartbeat_that_is_not_to_be_mended_is_not() {
+    for mended in [true, false] {
+        let config = format!(
+            "[repairs]\nheartbeat_active_jobs = {mended}\n[[queue]]\nname = \"q\"\nconcurrency = 5\n"
+        );
+        let (pair, client) = simulated(Lax::redis(), &config).await;
+        let behind = Client::new(&client.net, pair.behind.addr);
+        let plain = json!({"type": "t", "args": [], "options": {"queue": "q"}});
+        let ours = client.enqueue(plain).await;
+        assert_eq!(ids(&client.fetch("q", 1).await), [&ours]);
+        let beat = json!({"worker_id": "w", "state": "running", "active_jobs": 1, "active_job_ids": [ours]});
+        let beat = |to: &Client| {
+            let (to, beat) = (to.clone(), beat.to_string());
+            async move { to.post("/ojs/v1/workers/heartbeat", beat).await }
+        };
+        let (direct, reply) = (beat(&behind).await, beat(&client).await);
+        assert_eq!(direct.status, 400, "{}", direct.text());
+        if mended {
+            assert_eq!(
+                (reply.status, &reply.json()["jobs_extended"]),
+                (200, &json!([ours]))
+            );
+        } else {
+            assert_eq!(reply.status, direct.status, "{}", reply.text());
+            assert_eq!(
+                reply.json()["error"]["code"],
+                direct.json()["error"]["code"]
+            );
+        }
+        client.ack(&ours).await;
+        pair.stop().await;
+    }
+}
+
 /// Backends speak to a worker by the jobs it has; the claim is the sidecar's, the word is the worker's.
 #[tokio::test(start_paused = true)]
 async fn a_directive_for_a_job_of_ours_reaches_its_worker() {

@@ -122,7 +122,7 @@ pub async fn hammered(ctx: Ctx) -> Judge {
     check(&mut judge, &answers, 1_000);
     judge.that(taken.is_ok(), "a FETCH failed");
     for (when, full) in [("first", first), ("second", second), ("third", third)] {
-        judge.that(full, format!("the queue was not filled, {when}"));
+        judge.soon(full, format!("the queue was not filled, {when}"));
     }
     judge
 }
@@ -140,7 +140,7 @@ pub async fn drained(ctx: Ctx) -> Judge {
     let mut judge = w.judge().await;
     check(&mut judge, &answers, 20);
     let stored = answers.iter().filter(|s| **s == 201).count();
-    judge.that(stored > 30, format!("only {stored} jobs went through"));
+    judge.soon(stored > 30, format!("only {stored} jobs went through"));
     judge
 }
 

@@ -82,7 +82,7 @@ pub async fn freed_slot_is_filled(ctx: Ctx) -> Judge {
     judge.concurrency("k", 1);
     judge.that(second.len() == 1, "the waiting worker got nothing");
     let took = at.saturating_duration_since(freed);
-    judge.that(
+    judge.soon(
         took < Duration::from_millis(20) + judge.jitter,
         format!("the slot was free for {took:?}"),
     );
@@ -110,7 +110,7 @@ pub async fn free_comes_while_waiting(ctx: Ctx) -> Judge {
     }
     let mut judge = w.judge().await;
     judge.that(second.len() == 1, "the free job did not come");
-    judge.that(
+    judge.soon(
         took < Duration::from_millis(300) + judge.jitter,
         format!("the free job came after {took:?}"),
     );

@@ -112,7 +112,7 @@ impl Book {
 fn found(book: Book, check: impl FnOnce(&mut Judge)) -> Vec<String> {
     let mut judge = book.judge();
     check(&mut judge);
-    judge.problems
+    [judge.problems, judge.late].concat()
 }
 
 #[test]

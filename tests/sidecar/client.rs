@@ -1,6 +1,8 @@
 //! A plain HTTP client over either network, one connection a request.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -34,6 +36,10 @@ impl Reply {
     }
 }
 
+/// So many requests no test needs. One that asks until something happens ends with this if it does not:
+/// where time is paused, no deadline passes while it asks.
+const MOST: u32 = 100_000;
+
 /// A producer and worker in one.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -41,6 +47,7 @@ pub struct Client {
     pub net: Net,
     /// Whom it talks to.
     pub addr: SocketAddr,
+    sent: Arc<AtomicU32>,
 }
 
 impl Client {
@@ -49,6 +56,7 @@ impl Client {
         Client {
             net: net.clone(),
             addr,
+            sent: Arc::default(),
         }
     }
 
@@ -60,6 +68,8 @@ impl Client {
         headers: &[(&str, &str)],
         body: impl Into<Bytes>,
     ) -> Reply {
+        let sent = self.sent.fetch_add(1, Ordering::Relaxed);
+        assert!(sent < MOST, "what it waits for does not happen: {path}");
         let mut request = Request::new(Full::new(body.into()));
         *request.method_mut() = method;
         *request.uri_mut() = path.parse().unwrap();

@@ -13,7 +13,8 @@ use crate::sidecar::Sidecar;
 pub struct Served {
     /// The backend itself, for its ledger.
     pub backend: Backend,
-    addr: SocketAddr,
+    /// Where it serves.
+    pub addr: SocketAddr,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }

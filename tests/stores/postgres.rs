@@ -7,7 +7,7 @@ use std::time::Duration;
 use ojs_throttle::store::postgres::{Config, Target, given};
 use ojs_throttle::store::{Clock, Store};
 
-use crate::postgres_server::Server;
+use crate::postgres_server::{Server, UNSYNCED};
 use crate::rig::{Opened, Rig, clock};
 
 /// The one server of all checks that need none of their own.
@@ -17,12 +17,8 @@ pub fn shared() -> Arc<Server> {
     if let Some(server) = shared.upgrade() {
         return server;
     }
-    let server = Arc::new(Server::start(&[
-        "-c",
-        "fsync=off",
-        "-c",
-        "max_connections=200",
-    ]));
+    let with = [UNSYNCED, &["-c", "max_connections=200"]].concat();
+    let server = Arc::new(Server::start(&with));
     *shared = Arc::downgrade(&server);
     server
 }

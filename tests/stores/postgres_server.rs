@@ -1,13 +1,18 @@
 //! A Postgres of the test's own, on a socket in a folder of its own.
 
+use std::io::Read as _;
 use std::os::unix::fs::{MetadataExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 use std::time::Duration;
 
 const MISSING: &str =
     "postgres is missing: apt install postgresql, or tests/run.sh --without postgres";
+
+/// What a test kills is the server and not the machine: nothing need reach the disk, which may be busy.
+pub const UNSYNCED: &[&str] = &["-c", "fsync=off"];
 
 /// A server that is ended with this, and by the end of this process however that comes.
 pub struct Server {
@@ -104,18 +109,25 @@ impl Server {
         format!("postgres://postgres@/postgres?host={folder}")
     }
 
-    /// As `kill -9` of all its processes: the server notices that its first one is gone.
+    /// As `kill -9` of all its processes: the others notice that the first one is gone, and this waits
+    /// for the last of them. Until then one may still answer, and keeps a new server from starting.
     pub fn kill(&mut self) {
         let Some(mut shell) = self.shell.take() else {
             return;
         };
         drop(shell.stdin.take());
+        // Each of them has the other end, and writes nothing.
+        let mut theirs = shell.stdout.take().expect("it is piped");
+        let (give, ended) = mpsc::channel();
+        std::thread::spawn(move || give.send(theirs.read_to_end(&mut Vec::new())));
         shell.wait().unwrap();
+        let ended = ended.recv_timeout(Duration::from_secs(30));
+        ended.expect("a process of Postgres runs on").unwrap();
     }
 
     /// Starts again on the same data.
     pub fn restart(&mut self) {
-        let script = "\"$@\" </dev/null >/dev/null 2>&1 & read -r end; kill -9 $!; wait $!";
+        let script = "\"$@\" </dev/null 2>/dev/null & read -r end; kill -9 $!; wait $!";
         let mut shell = self.command(Path::new("/bin/sh"));
         shell
             .args(["-c", script, "sh"])
@@ -129,7 +141,7 @@ impl Server {
         shell.args(["-c", "listen_addresses="]).args(&self.with);
         shell
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::null());
         self.shell = Some(shell.spawn().unwrap());
         let ready = programs().join("pg_isready");

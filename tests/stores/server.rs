@@ -1,8 +1,9 @@
 //! A Redis of the test's own.
 
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
+
+use crate::port;
 
 /// A server in a folder of its own, on a free port; ended with this.
 pub struct Server {
@@ -44,10 +45,9 @@ impl Server {
     }
 }
 
-/// A port that was free just now.
+/// A port that is free, and stays so while its server is away.
 pub fn free_port() -> u16 {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    free.local_addr().unwrap().port()
+    port::own().port()
 }
 
 fn serve(port: u16, dir: &std::path::Path, more: &[&str]) -> Option<Child> {

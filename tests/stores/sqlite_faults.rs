@@ -1,22 +1,26 @@
 //! What goes wrong with a file, each by name.
 
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use ojs_throttle::store::sqlite::{Config, open};
+use ojs_throttle::store::sqlite::{Config, given, open};
 use ojs_throttle::store::{Clock, Gen, SqlStore, Store, StoreError};
 use rusqlite::Connection;
 
-use crate::rig::{SECOND, T, claimed, limited, started, take};
+use crate::rig::{SECOND, T, answered, claimed, clock, limited, started, take};
 
-fn on(path: &Path, owner: &str) -> SqlStore {
-    let config = Config {
+fn config(path: &Path, owner: &str, timeout: Duration) -> Config {
+    Config {
         path: path.to_owned(),
         namespace: "ojs-throttle".to_owned(),
         owner: owner.to_owned(),
-        timeout: Duration::from_millis(500),
-    };
-    open(config, Clock::new(T))
+        timeout,
+    }
+}
+
+fn on(path: &Path, owner: &str) -> SqlStore {
+    open(config(path, owner, Duration::from_secs(10)), Clock::new(T))
 }
 
 async fn refused(path: &Path) -> String {
@@ -93,7 +97,11 @@ async fn a_file_of_a_later_program_or_another_namespace_is_refused() {
 async fn a_file_that_was_replaced_is_missed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("limits.db");
-    let (a, b) = (on(&path, "a"), on(&path, "b"));
+    let (micros, clock) = clock();
+    let [a, b] = ["a", "b"].map(|owner| {
+        let config = config(&path, owner, Duration::from_secs(10));
+        given(config, clock.clone())
+    });
     let one = [limited("k", Some(1), None, None)];
     assert!(started(&take(&a, claimed("1", 1, &one)).await));
     b.check().await.unwrap();
@@ -108,7 +116,7 @@ async fn a_file_that_was_replaced_is_missed() {
     assert!(early.is_err(), "others have to come back first: {early:?}");
     assert_eq!(a.end("9", None).await.err(), Some(StoreError::Wiped));
     a.announce(&[row]).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    micros.fetch_add(1_100_000, Ordering::AcqRel);
     assert!(!started(&take(&b, ask.clone()).await), "the slot is taken");
     assert!(a.end("1", None).await.unwrap().is_some());
     assert!(started(&take(&b, ask).await));
@@ -118,20 +126,24 @@ async fn a_file_that_was_replaced_is_missed() {
 async fn a_file_that_another_program_locks_keeps_nobody_waiting() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("limits.db");
-    let store = on(&path, "a");
-    store.check().await.unwrap();
+    let config = config(&path, "a", Duration::from_millis(500));
+    let store = open(config, Clock::new(T));
+    answered(async || store.check().await).await;
     let one = [limited("k", Some(1), None, None)];
     let other = Connection::open(&path).unwrap();
+    other.busy_timeout(Duration::from_secs(60)).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    // It is locked until this has its answer; the store itself would try for ten seconds.
     let asked = Instant::now();
     let ask = claimed("1", 1, &one);
     assert_eq!(store.take(&[&ask], 1).await, Err(StoreError::Timeout));
-    assert!(asked.elapsed() < Duration::from_secs(2));
+    assert!(asked.elapsed() < Duration::from_secs(5));
     other.execute_batch("COMMIT").unwrap();
     // What was cut off is refused when its turn comes: nothing has to be undone.
-    assert!(!store.back("1", Gen(1)).await.unwrap());
-    assert!(store.row("1").await.unwrap().is_none());
-    assert!(started(&take(&store, ask).await));
+    assert!(!answered(async || store.back("1", Gen(1)).await).await);
+    assert!(answered(async || store.row("1").await).await.is_none());
+    let verdicts = answered(async || store.take(&[&ask], 1).await).await;
+    assert!(started(&verdicts[0]));
 }
 
 /// One that lives is followed to where its clock is: a file's time does not go back.
@@ -139,15 +151,10 @@ async fn a_file_that_another_program_locks_keeps_nobody_waiting() {
 async fn a_clock_that_is_behind_follows() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("limits.db");
-    let config = |owner: &str| Config {
-        path: path.clone(),
-        namespace: "ojs-throttle".to_owned(),
-        owner: owner.to_owned(),
-        timeout: Duration::from_secs(2),
-    };
-    let ahead = open(config("ahead"), Clock::new(T + 3_600 * SECOND));
+    let config = config(&path, "ahead", Duration::from_secs(10));
+    let ahead = open(config, Clock::new(T + 3_600 * SECOND));
     ahead.check().await.unwrap();
-    let behind = open(config("behind"), Clock::new(T));
+    let behind = on(&path, "behind");
     behind.check().await.unwrap();
     behind.due(1).await.unwrap();
     assert!(behind.now().0.abs_diff(ahead.now().0) < SECOND);
