@@ -1,4 +1,5 @@
-//! Sidecars whose clocks are minutes apart on one store: its clock is the one that counts.
+//! Sidecars whose clocks are minutes apart on one server: its clock is the one that counts. A SQLite file is of
+//! one host, and so of one clock.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -87,23 +88,4 @@ fn faketime_postgres_one_spacing() {
     let store = format!("url = \"{}\"\ntimeout = \"5s\"", server.url());
     let plan = Plan::spacing(30, Duration::from_secs(1), 120);
     five_minutes_apart(&plan, &backend, &store);
-}
-
-/// A file has no clock of its own: who is behind follows the others.
-fn on_a_file(plan: &Plan) {
-    let backend = Backend::start(Lax::redis());
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("limits.db");
-    let store = format!("url = \"sqlite:{}\"\ntimeout = \"5s\"", path.display());
-    five_minutes_apart(plan, &backend, &store);
-}
-
-#[test]
-fn faketime_sqlite_one_window_and_its_slots() {
-    on_a_file(&Plan::window(6, 60, Duration::from_secs(1), 300));
-}
-
-#[test]
-fn faketime_sqlite_one_spacing() {
-    on_a_file(&Plan::spacing(40, Duration::from_secs(1), 160));
 }
