@@ -1,7 +1,7 @@
 //! Depth that is right: what counts, and what comes and goes behind our back.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::Method;
@@ -9,6 +9,7 @@ use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
+use tracing::subscriber::DefaultGuard;
 
 use crate::client::{Client, id};
 use crate::rig::{Told, directly, full, job, number, simulated, told, waiting};
@@ -122,9 +123,46 @@ async fn the_backend_is_asked_seldom() {
     sidecar.stop().await;
 }
 
+/// Lines of a log.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Lines {
+    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What this thread logs from here on, for as long as the guard lives.
+fn logged() -> (DefaultGuard, Lines) {
+    let lines = Lines::default();
+    let to = lines.clone();
+    let log = tracing_subscriber::fmt().with_ansi(false);
+    let log = log.with_writer(move || to.clone()).finish();
+    (tracing::subscriber::set_default(log), lines)
+}
+
+/// Exactly one line warns of `what`.
+fn warned_once(lines: &Lines, what: &str) {
+    let lines = lines.0.lock().unwrap();
+    let text = std::str::from_utf8(&lines).unwrap();
+    let about = text.lines().filter(|line| line.contains("WARN"));
+    assert_eq!(
+        about.filter(|line| line.contains(what)).count(),
+        1,
+        "{text}"
+    );
+}
+
 /// A backend without statistics: what passes through here is what is known.
 #[tokio::test(start_paused = true)]
 async fn without_statistics_what_passes_counts() {
+    let (_guard, log) = logged();
     let given = Arc::new(AtomicU64::new(0));
     let give = given.clone();
     let answers = move |_: &Method, path: &str| match path {
@@ -152,11 +190,13 @@ async fn without_statistics_what_passes_counts() {
     assert!(client.fetch("q", 2).await.is_empty());
     assert_eq!(client.offer("q").await.status, 201);
     sidecar.stop().await;
+    warned_once(&log, "the backend has no statistics for us");
 }
 
 /// A backend that says 0 of every queue: a job that waits in an empty queue gives it away.
 #[tokio::test(start_paused = true)]
 async fn a_row_of_zeros_is_not_believed() {
+    let (_guard, log) = logged();
     let (jobs, given) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (state, give) = (jobs.clone(), given.clone());
     let answers = move |method: &Method, path: &str| match path {
@@ -212,6 +252,7 @@ async fn a_row_of_zeros_is_not_believed() {
     assert!(client.fetch("q", 2).await.is_empty());
     assert_eq!(client.offer("q").await.status, 201);
     sidecar.stop().await;
+    warned_once(&log, "the backend's statistics say that a queue is empty");
 }
 
 /// EXT-BP-004 and 7.2 of the wire: `stats` stands beside what the backend says, which stays.
