@@ -248,6 +248,10 @@ impl Store for Faulty {
         self.run(move || self.inner.offered(scope, queue, max))
     }
 
+    fn held_by_others<'a>(&'a self, queue: &'a str) -> Answer<'a, u64> {
+        self.run(move || self.inner.held_by_others(queue))
+    }
+
     fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
         self.run(move || self.inner.announce(rows))
     }
