@@ -13,10 +13,20 @@
 //! look, and the store adds no place beyond what that leaves: whose reckoning is the tightest admits, and none
 //! of them is ever too low.
 //!
+//! What others hold back for its limits is active to the backend and waits all the same. It is counted in the
+//! store, after the backend was asked, so that a job that goes into a hold meanwhile counts twice rather than not
+//! at all. Between the two it is in nobody's number: claimed, and on its way to the sidecar that claimed it. So
+//! either what is held is counted [`CLAIM`] after the answer, when it has arrived. Or, where looks follow each
+//! other quickly, what has left the backend's queue without our seeing it counts as on its way until a look so
+//! much later.
+//!
 //! Places are taken in advance, fewer the nearer the bound is, and given back when they are not used. So far
 //! from the bound there is one call for many enqueues.
 
 use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// How long places may be open before nobody counts them any more, in microseconds: what a sidecar that died
 /// had open is forgotten after one to two of these. Longer than any enqueue takes.
@@ -32,6 +42,59 @@ pub struct Shared {
     pub granted: u64,
     /// Places that were open.
     pub open: u64,
+}
+
+/// What other sidecars hold of a queue, as the store said after the answer to a look.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Others {
+    /// Jobs that they hold.
+    pub held: u64,
+    /// Whether they may have claimed more just before the answer, which they are going to hold.
+    pub more: bool,
+}
+
+/// How long a claimed job is on its way from the backend into a hold, at most.
+pub const CLAIM: Duration = Duration::from_millis(100);
+
+/// Jobs that wait at other sidecars, as of the last look.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Elsewhere {
+    held: u64,
+    /// What left the backend's queue and was not seen to arrive, by looks: it is taken to be on its way until a
+    /// look so much later has counted what is held.
+    left: VecDeque<(Instant, u64)>,
+}
+
+impl Elsewhere {
+    /// How many they are.
+    pub(super) fn jobs(&self) -> u64 {
+        self.held + self.left.iter().map(|(_, jobs)| jobs).sum::<u64>()
+    }
+
+    /// A look ended: `left` jobs have left the backend's queue since the one before. `None`: the store did not
+    /// answer this time.
+    pub(super) fn looked(&mut self, others: Option<Others>, left: u64, now: Instant) {
+        let others = others.unwrap_or(Others {
+            held: self.held,
+            more: true,
+        });
+        let on_its_way = |at: Instant| now.saturating_duration_since(at) < CLAIM;
+        self.left.retain(|(at, _)| on_its_way(*at));
+        if others.more && left > 0 {
+            self.left.push_back((now, left));
+        }
+        self.held = others.held;
+    }
+
+    /// How many of them are held for certain.
+    pub(super) fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// A job that was held here is held by another sidecar.
+    pub(super) fn took(&mut self) {
+        self.held += 1;
+    }
 }
 
 /// Places that are wanted of the store.

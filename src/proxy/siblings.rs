@@ -17,7 +17,7 @@ use crate::hold::{Held, Lane};
 use crate::json::Json;
 use crate::limit::{Limited, Limits, OnLimit, Timestamp};
 use crate::metrics::Event;
-use crate::store::{Change, Claimed, Known, Row, StoreError, Wake};
+use crate::store::{Change, Claimed, Known, Place, Row, StoreError, Wake};
 
 /// The most held jobs that are taken over for one FETCH.
 const AT_ONCE: usize = 16;
@@ -127,7 +127,10 @@ impl Proxy {
             sidecar.offered.put(lane.clone());
         }
         for row in rows {
+            // In between it is in no hold.
+            sidecar.hold.adopting(lane, true, Instant::now());
             self.take_over_row(row).await;
+            sidecar.hold.adopting(lane, false, Instant::now());
         }
     }
 
@@ -227,7 +230,7 @@ impl Sidecar {
         match row {
             Some(row) if row.ours && row.hidden => self.hide_for_another(&row.claimed.job),
             Some(row) if row.ours => self.hold.show(job),
-            _ => drop(self.hold.forget(job)),
+            row => self.forget_for(job, row),
         }
     }
 
@@ -301,8 +304,18 @@ impl Sidecar {
                 self.hold.show(&job);
                 self.hold.put_back(held, None);
             }
-            Ok(_) => drop(self.hold.forget(&job)),
+            Ok(row) => self.forget_for(&job, row),
         }
+    }
+
+    /// A held job is not ours any more: this is its row.
+    fn forget_for(&self, job: &str, row: Option<Row>) {
+        let taken = row.filter(|row| !row.ours && row.place == Place::Held);
+        if let Some(row) = taken.filter(|_| self.hold.has(job)) {
+            // First, so that it counts all the time.
+            self.pressure.taken_over(&row.claimed.queue);
+        }
+        self.hold.forget(job);
     }
 
     /// Tells siblings that a queue is paused through us, or is not.
