@@ -406,6 +406,30 @@ mod tests {
     }
 
     #[test]
+    fn what_has_left_is_on_its_way_until_it_must_have_arrived() {
+        let (mut elsewhere, now) = (Elsewhere::default(), Instant::now());
+        let after = |ms| now + Duration::from_millis(ms);
+        let told = |held| Some(Others { held, more: true });
+        elsewhere.looked(told(2), 3, now);
+        assert_eq!((elsewhere.jobs(), elsewhere.held()), (5, 2));
+        elsewhere.looked(told(3), 1, after(40));
+        assert_eq!(elsewhere.jobs(), 3 + 3 + 1, "too soon");
+        elsewhere.looked(None, 2, after(90));
+        assert_eq!(elsewhere.jobs(), 3 + 3 + 1 + 2, "the store was silent");
+        elsewhere.looked(told(6), 0, after(100));
+        assert_eq!(elsewhere.jobs(), 6 + 1 + 2);
+        elsewhere.took();
+        assert_eq!(elsewhere.jobs(), 7 + 1 + 2);
+        // What was counted so long after the answer has arrived.
+        let arrived = Some(Others {
+            held: 9,
+            more: false,
+        });
+        elsewhere.looked(arrived, 4, after(300));
+        assert_eq!(elsewhere.jobs(), 9);
+    }
+
+    #[test]
     fn an_emptied_store_is_noticed() {
         let mut part = looked(100, 0);
         part.lease(9, 0);

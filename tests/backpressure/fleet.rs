@@ -518,3 +518,31 @@ fn sidecars_that_count_alone_go_over_it() {
     world.quiet();
     assert!(world.most > BOUND, "{}", world.most);
 }
+
+/// A queue that is full, and whose jobs are all claimed by another sidecar, which holds them; then a producer
+/// offers. How many wait at most.
+fn after_all_is_held(counts: bool) -> u64 {
+    let mut world = World::new(2, true);
+    world.counts = counts;
+    world.fill();
+    assert_eq!(world.depth(), BOUND);
+    for _ in 0..BOUND {
+        (0..2).for_each(|what| world.step_hold(1, what));
+        // While some are on their way, and when they are there.
+        world.rush(0);
+        (2..4).for_each(|what| world.step_hold(1, what));
+        world.pass(Duration::from_millis(110));
+        world.rush(0);
+    }
+    world.arrive();
+    world.most
+}
+
+#[test]
+fn what_another_sidecar_holds_waits() {
+    assert_eq!(after_all_is_held(true), BOUND);
+    assert!(
+        after_all_is_held(false) > BOUND,
+        "who does not count it goes over"
+    );
+}
