@@ -212,6 +212,15 @@ impl Sidecar {
         drop(self.store.take(&claims, 0).await);
     }
 
+    /// How many jobs of a queue siblings hold, for those who look at its numbers; 0 while the store is away.
+    pub(super) async fn held_by_siblings(&self, queue: &str) -> usize {
+        if !self.store.is_shared() || self.store.is_alone() {
+            return 0;
+        }
+        let held = self.store.held_by_others(queue).await.unwrap_or(0);
+        usize::try_from(held).unwrap_or(usize::MAX)
+    }
+
     /// A job's row. The store is asked only where the job may have one that is not known here.
     pub(super) async fn row_of(&self, job: &str) -> Result<Option<Row>, StoreError> {
         match self.store.known(job) {
