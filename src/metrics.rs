@@ -4,6 +4,8 @@
 //! Label values come from the config (policies) or from fixed words; keys come from users, so only the
 //! first [`Metrics::new`]`(top_keys)` of them get series of their own and the rest share `_other`.
 
+mod names;
+
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,7 +16,10 @@ use metrics_exporter_prometheus::{
     Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
 };
 
+pub use names::Event;
+
 use crate::limit::{self, Limited, OnLimit, Space, Strategy};
+use names::DESCRIPTIONS;
 
 /// Seconds: from a waiting worker's 5 ms to a job that waits all day.
 const WAITS: &[f64] = &[
@@ -108,228 +113,6 @@ impl fmt::Debug for Metrics {
         f.write_str("Metrics")
     }
 }
-
-/// A thing that is counted by a word.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Event {
-    /// A held job was given back to the backend.
-    Returned,
-    /// A held job was cancelled, deleted, settled or lost behind our back.
-    HoldLost,
-    /// A slot ended without an ACK or a nack: its deadline passed and the backend said so.
-    SlotReclaimed,
-    /// A running job was found that this sidecar had not handed out, and was given its slots.
-    SlotAdopted,
-    /// A held job of a sibling was taken over.
-    HoldAdopted,
-    /// The backend answered FETCH with something that is no FETCH reply; it was passed on.
-    Nonsense,
-    /// An ACK or nack was sent again inside the sidecar.
-    SettleRetried,
-    /// An ACK or nack was answered from an earlier answer that its worker never got.
-    SettleReplayed,
-    /// A heartbeat's number in `active_jobs` was mended.
-    HeartbeatMended,
-    /// A reply's media type was mended.
-    MediaTypeMended,
-    /// An over-encoded queue name in a path was mended.
-    PathMended,
-    /// A hand-out was undone: the worker hung up first.
-    HandOutUndone,
-    /// A job's own `rate_limit` was refused at enqueue.
-    PolicyRefused,
-}
-
-impl Event {
-    fn name_and_label(self) -> (&'static str, Option<(&'static str, &'static str)>) {
-        match self {
-            Event::Returned => ("ojs_throttle_returned_jobs_total", None),
-            Event::HoldLost => ("ojs_throttle_hold_lost_total", None),
-            Event::SlotReclaimed => ("ojs_throttle_slots_reclaimed_total", None),
-            Event::SlotAdopted => ("ojs_throttle_slots_adopted_total", None),
-            Event::HoldAdopted => ("ojs_throttle_hold_adopted_total", None),
-            Event::Nonsense => ("ojs_throttle_upstream_nonsense_total", None),
-            Event::SettleRetried => ("ojs_throttle_settle_retries_total", None),
-            Event::SettleReplayed => ("ojs_throttle_settle_replays_total", None),
-            Event::HeartbeatMended => (
-                "ojs_throttle_repairs_total",
-                Some(("repair", "heartbeat_active_jobs")),
-            ),
-            Event::MediaTypeMended => {
-                ("ojs_throttle_repairs_total", Some(("repair", "media_type")))
-            }
-            Event::PathMended => (
-                "ojs_throttle_repairs_total",
-                Some(("repair", "queue_paths")),
-            ),
-            Event::HandOutUndone => ("ojs_throttle_handouts_undone_total", None),
-            Event::PolicyRefused => ("ojs_throttle_job_policies_refused_total", None),
-        }
-    }
-}
-
-const DESCRIPTIONS: &[(&str, &str)] = &[
-    (
-        "ojs_rate_limit_active",
-        "Jobs of the key that are out with workers.",
-    ),
-    (
-        "ojs_rate_limit_waiting",
-        "Jobs of the key that are held until their limits allow a start.",
-    ),
-    (
-        "ojs_rate_limit_exceeded_total",
-        "Jobs that could not start at once, by the limit that refused.",
-    ),
-    (
-        "ojs_rate_limit_wait_duration_seconds",
-        "How long limited jobs were held before they started.",
-    ),
-    (
-        "ojs_rate_limit_dropped_total",
-        "Jobs ended because a limit refused them (on_limit = \"drop\").",
-    ),
-    (
-        "ojs_throttle_downstream_rate_limited_total",
-        "Nacks that shut a key because the service behind it limits us.",
-    ),
-    (
-        "ojs_backpressure_rejected_total",
-        "Enqueues refused because they would have gone over a bound of the queue.",
-    ),
-    (
-        "ojs_backpressure_dropped_total",
-        "Jobs dropped to make room for others (strategy = \"drop_oldest\").",
-    ),
-    (
-        "ojs_backpressure_pressure",
-        "The part of the queue's nearest bound that is used, 0 to 1.",
-    ),
-    (
-        "ojs_throttle_blocked_enqueues",
-        "Enqueues that wait for room.",
-    ),
-    ("ojs_throttle_starts_total", "Starts under the policy."),
-    (
-        "ojs_throttle_decisions_total",
-        "Questions asked of the policy's limits, by answer.",
-    ),
-    (
-        "ojs_throttle_overrides_active",
-        "Limits set over HTTP, of keys and queues.",
-    ),
-    (
-        "ojs_throttle_held_jobs",
-        "Claimed jobs that wait in this sidecar.",
-    ),
-    ("ojs_throttle_held_bytes", "Their bytes."),
-    (
-        "ojs_throttle_hold_capacity",
-        "The most jobs that may wait here.",
-    ),
-    (
-        "ojs_throttle_slots",
-        "Limited jobs that are out with workers.",
-    ),
-    (
-        "ojs_throttle_fetch_wait_seconds",
-        "How long FETCHes were kept open for a start.",
-    ),
-    (
-        "ojs_throttle_claimed_jobs_total",
-        "Jobs claimed from the backend for the hold.",
-    ),
-    (
-        "ojs_throttle_returned_jobs_total",
-        "Held jobs given back to the backend.",
-    ),
-    (
-        "ojs_throttle_hold_lost_total",
-        "Held jobs that were cancelled, settled or taken back by the backend.",
-    ),
-    (
-        "ojs_throttle_slots_reclaimed_total",
-        "Slots that ended because their job had ended without a word.",
-    ),
-    (
-        "ojs_throttle_slots_adopted_total",
-        "Running jobs found after a restart and given their slots.",
-    ),
-    (
-        "ojs_throttle_hold_adopted_total",
-        "Held jobs of other sidecars that were taken over.",
-    ),
-    (
-        "ojs_throttle_store_up",
-        "Whether the store answers; at 0 limits go on as store.on_store_error says.",
-    ),
-    (
-        "ojs_throttle_siblings",
-        "Other sidecars that share the store and live.",
-    ),
-    (
-        "ojs_throttle_reserved_turns_total",
-        "Start times that the store granted ahead (sync = \"reserved\").",
-    ),
-    (
-        "ojs_throttle_reserved_turns_unused_total",
-        "Those of them that passed unused.",
-    ),
-    (
-        "ojs_throttle_upstream_nonsense_total",
-        "FETCH replies that could not be read and were passed on.",
-    ),
-    (
-        "ojs_throttle_settle_retries_total",
-        "ACKs and nacks sent again inside the sidecar.",
-    ),
-    (
-        "ojs_throttle_settle_replays_total",
-        "ACKs and nacks answered with an answer that was lost on its way.",
-    ),
-    (
-        "ojs_throttle_repairs_total",
-        "Misunderstandings between SDKs and backends that were mended.",
-    ),
-    (
-        "ojs_throttle_handouts_undone_total",
-        "Starts taken back because the worker had hung up.",
-    ),
-    (
-        "ojs_throttle_job_policies_refused_total",
-        "Enqueues refused because their rate_limit is not valid.",
-    ),
-    (
-        "ojs_throttle_upstream_request_duration_seconds",
-        "Calls to the backend made by the sidecar itself.",
-    ),
-    (
-        "ojs_throttle_config_last_reload_successful",
-        "1 if the last look at the config file left it in force, else 0.",
-    ),
-    (
-        "ojs_throttle_config_last_reload_success_timestamp_seconds",
-        "When the config file last came into force, in seconds since the Unix epoch.",
-    ),
-    (
-        "ojs_throttle_config_reloads_total",
-        "Looks at a config file that had changed, or that were asked for, by what came of them.",
-    ),
-    (
-        "ojs_throttle_config_file_matches",
-        "1 if what runs is what the config file says, else 0.",
-    ),
-    ("ojs_throttle_event_subscribers", "Open event streams."),
-    (
-        "ojs_throttle_events_sent_total",
-        "Events of the sidecar's own put into event streams.",
-    ),
-    (
-        "ojs_throttle_events_lost_total",
-        "Events that went past subscribers which did not keep up.",
-    ),
-    ("ojs_throttle_build_info", "1, with the version as a label."),
-];
 
 impl Metrics {
     /// `top_keys`: how many keys get series of their own.

@@ -3,6 +3,17 @@
 //! One FETCH reads top to bottom in `fetch`; what it shares with the other operations is here: the
 //! [`Sidecar`] (one per process) and the [`Proxy`] (one per thread: the sidecar and that thread's
 //! connections to the backend).
+//!
+//! | part | what it does |
+//! |---|---|
+//! | `service`, `pass` | names the operation and calls its function; streams what is nobody's |
+//! | `fetch` | caps, claims, starts, waits and hands out |
+//! | `settle`, `heartbeat` | ends jobs and keeps them alive, and never fails on the sidecar's account |
+//! | `enqueue`, `depth` | checks and mirrors what jobs bring; admits them to bounded queues, whose depth is found out |
+//! | `control` | what people set and read over HTTP |
+//! | `outside`, `about`, `stream`, `tell` | what readers are shown: jobs and queues, manifest and health, events |
+//! | `sweep`, `siblings`, `prove`, `drop` | what must be done unasked: claims kept, proven, adopted, ended |
+//! | `job`, `mirror`, `scope`, `body`, `respond`, … | what the others share |
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,50 +39,29 @@ use crate::store::{Gen, Row, Store};
 use crate::upstream::{Call, Reply, UpstreamError};
 
 mod about;
-mod admit;
-mod adopt;
-mod asked;
 mod backend;
 pub mod body;
-mod claim;
+mod control;
+mod depth;
 mod drop;
-mod elsewhere;
 mod enqueue;
-mod feedback;
 mod fetch;
-mod full;
-mod gated;
-mod handout;
 mod heartbeat;
 mod job;
-mod lead;
-mod limits;
 mod live;
-mod look;
 mod mirror;
 mod outlive;
 mod outside;
-mod overflow;
-mod overrides;
 pub mod pass;
-mod queue_config;
+mod prove;
 pub mod respond;
 mod scope;
-mod sent;
 mod service;
-mod settings;
 mod settle;
-mod shape;
-mod share;
 mod siblings;
-mod start;
 mod stream;
 mod sweep;
 mod tell;
-mod tenants;
-mod told;
-mod verbs;
-mod wait;
 
 pub use backend::Backend;
 pub use live::Live;
@@ -178,7 +168,7 @@ pub struct Sidecar {
     store: Arc<dyn Store>,
     hold: Arc<Hold>,
     pressure: Arc<Pressure>,
-    stats: told::Stats,
+    stats: depth::told::Stats,
     refusals: AtomicU64,
     metrics: Metrics,
     events: Events,
@@ -186,10 +176,10 @@ pub struct Sidecar {
     scopes: Scopes,
     paused: Mutex<HashMap<Arc<str>, Instant>>,
     settled: settle::Undelivered,
-    vendors: feedback::Refusals,
-    gated: gated::Gated,
-    lead: lead::Lead,
-    named: limits::Named,
+    vendors: settle::feedback::Refusals,
+    gated: fetch::gated::Gated,
+    lead: fetch::lead::Lead,
+    named: control::limits::Named,
     /// The worker id under which limited queues are claimed.
     name: Arc<str>,
     claims: AtomicU64,
@@ -205,7 +195,7 @@ pub struct Sidecar {
     hidden: Mutex<HashMap<Arc<str>, Instant>>,
     /// The edition of the store's settings that is followed.
     settings: Mutex<u64>,
-    shares: share::Shares,
+    shares: depth::share::Shares,
 }
 
 /// Which unknown jobs of heartbeats were looked up already.
@@ -247,17 +237,17 @@ impl Sidecar {
             store,
             hold,
             pressure,
-            stats: told::Stats::default(),
+            stats: depth::told::Stats::default(),
             refusals: AtomicU64::new(0),
             events: Events::new(name, metrics.clone()),
             metrics,
             backend,
             paused: Mutex::default(),
             settled: settle::Undelivered::default(),
-            vendors: feedback::Refusals::default(),
-            gated: gated::Gated::default(),
-            lead: lead::Lead::default(),
-            named: limits::Named::default(),
+            vendors: settle::feedback::Refusals::default(),
+            gated: fetch::gated::Gated::default(),
+            lead: fetch::lead::Lead::default(),
+            named: control::limits::Named::default(),
             name: Arc::from(name),
             claims: AtomicU64::new(1),
             draining: CancellationToken::new(),
@@ -273,7 +263,7 @@ impl Sidecar {
             offered: siblings::Offered::default(),
             hidden: Mutex::default(),
             settings: Mutex::default(),
-            shares: share::Shares::default(),
+            shares: depth::share::Shares::default(),
         });
         sidecar.follow_settings();
         sidecar

@@ -7,11 +7,10 @@ use std::sync::Arc;
 use http::StatusCode;
 use tokio::time::Instant;
 
-use super::start::acting;
 use super::{DEPTH, Proxy};
 use crate::hold::Held;
 use crate::json::{Json, quote};
-use crate::limit::OnLimit;
+use crate::limit::{Limited, OnLimit};
 use crate::metrics::Event;
 use crate::upstream::Call;
 
@@ -147,4 +146,13 @@ fn final_nack(held: &Held) -> String {
         quote(&held.claimed.claim_id),
         quote(&message),
     )
+}
+
+/// The limit whose action it is: the one that lets go last if that is its action, else the first that
+/// has it. (Where two limits with the same action stand beside a third that outlasts both, it may be
+/// the one of them that did not refuse; only a label depends on it.)
+pub(super) fn acting(held: &Held, which: usize, action: OnLimit) -> Option<&Limited> {
+    let limited = &held.claimed.limited;
+    let mut all = limited.get(which).into_iter().chain(limited.iter());
+    all.find(|limited| limited.on_limit == action)
 }

@@ -1,6 +1,11 @@
 //! Enqueue: the `rate_limit` that a job brings is checked and mirrored, because backends forget it.
 //! Everything else passes byte for byte.
 
+mod admit;
+mod full;
+mod overflow;
+mod sent;
+
 use bytes::Bytes;
 use http::Response;
 use http::request::Parts;
@@ -9,7 +14,6 @@ use super::body::Body;
 use super::outlive::{Client, to_the_end};
 use super::refuse;
 use super::respond::{self, Fault};
-use super::sent::{self, VISIBILITY};
 use super::{DEPTH, Proxy, mirror};
 use crate::json::{self, Json, JsonError, Kind, Splice};
 use crate::limit::Space;
@@ -17,6 +21,7 @@ use crate::metrics::Event;
 use crate::policy::{self, Accept, FieldError, JobView, PolicySet, Sent};
 use crate::pressure::Places;
 use crate::upstream::Call;
+use sent::VISIBILITY;
 
 /// What a body sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,6 +5,14 @@
 //! start from the hold. Surplus, undelivered and adopted jobs take that path too. Fresh jobs are asked for
 //! before they are held where nothing of their queue waits: most start at once.
 
+mod asked;
+mod claim;
+pub(super) mod gated;
+mod handout;
+pub(super) mod lead;
+mod start;
+mod wait;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,22 +21,22 @@ use http::Response;
 use http::request::Parts;
 use tokio::time::Instant;
 
-use super::asked::Asked;
 use super::body::Body;
-use super::claim::{Allowance, Answer, Section, Wanted};
-use super::handout::{HandOut, Hint};
 use super::job::{self, Origin};
 use super::live::Live;
 use super::outlive::{Client, to_the_end};
 use super::refuse;
 use super::respond::{self, Fault};
-use super::start::Started;
-use super::wait::{ASK_AGAIN, Standing};
 use super::{Proxy, mirror};
 use crate::hold::{Lane, Prospect};
 use crate::limit::EARLY;
 use crate::policy::{Accept, PolicySet};
 use crate::upstream::{Path, Reply, UpstreamError};
+use asked::Asked;
+use claim::{Allowance, Answer, Section, Wanted};
+use handout::{HandOut, Hint};
+use start::Started;
+use wait::{ASK_AGAIN, Standing};
 
 /// What a FETCH came to.
 enum Outcome {
@@ -366,7 +374,7 @@ impl Proxy {
     }
 
     /// How many of `n` jobs may be asked of a section now.
-    pub(super) async fn may_claim(&self, lane: &Lane, section: &Section, n: usize) -> usize {
+    async fn may_claim(&self, lane: &Lane, section: &Section, n: usize) -> usize {
         self.allowed(lane, section, n).await.jobs
     }
 

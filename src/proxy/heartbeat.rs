@@ -11,7 +11,7 @@ use http::request::Parts;
 use http::{Response, StatusCode};
 
 use super::body::Body;
-use super::start::named;
+use super::prove::named;
 use super::{DEFAULT_VISIBILITY, DEPTH, Proxy};
 use super::{ours, respond};
 use crate::json::{Json, Kind, Splice, quote};

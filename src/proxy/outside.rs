@@ -2,6 +2,8 @@
 //! `scheduled`, where `on_limit` is `reschedule`), with the attempt they had before the claim. Pausing,
 //! cancelling and deleting them works at once.
 
+mod elsewhere;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -10,9 +12,9 @@ use http::request::Parts;
 use http::{Response, StatusCode};
 
 use super::body::Body;
+use super::control::shape::rfc3339;
 use super::refuse;
 use super::respond::Fault;
-use super::shape::rfc3339;
 use super::{DEPTH, Proxy, mirror};
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Timestamp;

@@ -3,6 +3,8 @@
 //! that is down or cuts its reply is asked again in here, and an answer that its worker never got is
 //! kept for the same request.
 
+pub(super) mod feedback;
+
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;

@@ -1,13 +1,15 @@
 //! The sweep: what must be done although nobody asks. Held jobs get heartbeats or go back to the
 //! backend, slots whose deadline has passed are asked about, and what is empty is forgotten.
 
+mod adopt;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::start::{Named, Word};
+use super::prove::{Named, Word};
 use super::{DEFAULT_VISIBILITY, DEPTH, Proxy, Sidecar};
 use crate::hold::Held;
 use crate::json::{Json, quote};

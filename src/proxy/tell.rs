@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use super::gated::Met;
+use super::fetch::gated::Met;
 use super::{DEPTH, Sidecar};
 use crate::events::{Event, Value};
 use crate::hold::{Episode, Held};

@@ -5,15 +5,16 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Response, StatusCode, header};
 
-use super::body::Body;
 use super::overrides::{field, json};
-use super::respond::Fault;
+use super::settings;
 use super::shape;
-use super::{DEPTH, Proxy, refuse, settings};
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Limits;
 use crate::policy::QueueConfig;
 use crate::pressure::Given;
+use crate::proxy::body::Body;
+use crate::proxy::respond::Fault;
+use crate::proxy::{DEPTH, Proxy, refuse};
 use crate::store::Override;
 use crate::upstream::{Reply, UpstreamError};
 
@@ -26,7 +27,7 @@ struct Wanted {
 
 impl Proxy {
     /// Answers a read or a change of a queue's config.
-    pub(super) async fn queue_config(
+    pub(in crate::proxy) async fn queue_config(
         &self,
         parts: Parts,
         body: Bytes,
@@ -116,7 +117,7 @@ impl Proxy {
                 call.headers.insert(header::AUTHORIZATION, token.clone());
             }
         }
-        super::call(self, "queue_config", call).await
+        crate::proxy::call(self, "queue_config", call).await
     }
 
     /// The backend's answer with what was set here in it.
@@ -147,7 +148,7 @@ impl Proxy {
     }
 
     /// `GET …/admin/queues/{name}`: what was set here is in its `configuration`, beside the backend's.
-    pub(super) async fn show_queue(&self, parts: Parts, queue: &str) -> Response<Body> {
+    pub(in crate::proxy) async fn show_queue(&self, parts: Parts, queue: &str) -> Response<Body> {
         match self.queues(&parts, Some(queue)).await {
             Ok(mut reply) => {
                 let ours = self.members(queue);

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::job::micros;
+use crate::proxy::job::micros;
 
 /// What the few milliseconds of tolerance take in themselves, in microseconds; the rest of them is for the
 /// way from here to the worker.
@@ -14,7 +14,7 @@ const MOST: u64 = 50_000;
 
 /// The lead of now, in microseconds.
 #[derive(Default, Debug)]
-pub(super) struct Lead(AtomicU64);
+pub(in crate::proxy) struct Lead(AtomicU64);
 
 impl Lead {
     /// A question of a start was answered after so long: the lead follows at once where it is too short, and

@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::drop::End;
-use super::{DEPTH, Proxy};
 use crate::events::Value;
 use crate::hold::Held;
 use crate::json::{Json, quote};
+use crate::proxy::drop::End;
+use crate::proxy::{DEPTH, Proxy};
 use crate::upstream::Call;
 
 /// How many jobs that turn out not to wait any more are passed over for one.
@@ -73,8 +73,8 @@ impl Proxy {
     /// Cancels a job that waits in the backend's queue.
     async fn cancel_available(&self, queue: &str, id: &str, scope: u64) -> Option<Oldest> {
         let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(id));
-        let look = super::get(self, scope, target.clone());
-        let reply = super::call(self, "get_job", look).await.ok()?;
+        let look = crate::proxy::get(self, scope, target.clone());
+        let reply = crate::proxy::call(self, "get_job", look).await.ok()?;
         let whole = Json::parse(&reply.body, DEPTH).ok()?;
         let job = whole.get_exact("job").unwrap_or(whole);
         let is = |name: &str, wanted: &str| {
@@ -86,9 +86,9 @@ impl Proxy {
         }
         let cancel = Call {
             method: http::Method::DELETE,
-            ..super::get(self, scope, target)
+            ..crate::proxy::get(self, scope, target)
         };
-        let reply = super::call(self, "drop", cancel).await.ok()?;
+        let reply = crate::proxy::call(self, "drop", cancel).await.ok()?;
         reply.status.is_success().then(|| Oldest {
             id: Arc::from(id),
             kind: kind_of(job.raw()),
@@ -120,8 +120,8 @@ impl Proxy {
             quote(queue),
             quote(worker)
         );
-        let call = super::post(self, scope, "/ojs/v1/workers/fetch", body);
-        let reply = super::call(self, "drop", call).await.ok()?;
+        let call = crate::proxy::post(self, scope, "/ojs/v1/workers/fetch", body);
+        let reply = crate::proxy::call(self, "drop", call).await.ok()?;
         let whole = Json::parse(&reply.body, DEPTH).ok()?;
         let first = whole.get_exact("jobs").and_then(|jobs| jobs.items().next());
         let job = first.or(whole.get_exact("job"))?;

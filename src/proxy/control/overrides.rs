@@ -11,15 +11,15 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Response, StatusCode, header};
 
-use super::body::Body;
 use super::limits::{not_allowed, reads, store_failed};
-use super::respond::Fault;
 use super::shape::State;
-use super::{DEPTH, Proxy, Sidecar, refuse};
 use crate::hold::Held;
 use crate::json::{Json, quote};
 use crate::limit::{Key, Limited, Limits, OnLimit, Space};
 use crate::policy::{self, FieldError, SetLimits};
+use crate::proxy::body::Body;
+use crate::proxy::respond::Fault;
+use crate::proxy::{DEPTH, Proxy, Sidecar, refuse};
 use crate::store::{Change, MAX_OVERRIDES, Override};
 
 /// How long the answer to a queue's first limit waits for its running jobs to be found.
@@ -28,7 +28,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 impl Sidecar {
     /// `limited` as a job of the queue is asked now: overrides laid over each key, and the queue's own
     /// limits that were set over HTTP beside them. Where nothing is set it costs a look.
-    pub(super) fn limits_now(&self, queue: &str, limited: &Arc<[Limited]>) -> Arc<[Limited]> {
+    pub(in crate::proxy) fn limits_now(
+        &self,
+        queue: &str,
+        limited: &Arc<[Limited]>,
+    ) -> Arc<[Limited]> {
         let overrides = self.store.overrides();
         if overrides.is_empty() {
             return Arc::clone(limited);
@@ -60,7 +64,7 @@ impl Sidecar {
     }
 
     /// Brings jobs that are about to be asked for up to date.
-    pub(super) fn bring_up_to_date(&self, jobs: &mut [Held]) {
+    pub(in crate::proxy) fn bring_up_to_date(&self, jobs: &mut [Held]) {
         for held in jobs {
             let limited = self.limits_now(&held.claimed.queue, &held.limits.limited);
             if !Arc::ptr_eq(&limited, &held.claimed.limited) {
@@ -70,7 +74,7 @@ impl Sidecar {
     }
 
     /// The limits of a queue that were set over HTTP.
-    pub(super) fn set_for_queue(&self, queue: &str) -> Option<Arc<Override>> {
+    pub(in crate::proxy) fn set_for_queue(&self, queue: &str) -> Option<Arc<Override>> {
         let overrides = self.store.overrides();
         if !overrides.any(Space::Queue) {
             return None;
@@ -79,7 +83,7 @@ impl Sidecar {
     }
 
     /// Whoever waits for what ended by itself may ask again.
-    pub(super) fn end_expired(&self) {
+    pub(in crate::proxy) fn end_expired(&self) {
         for (space, key) in self.store.overrides().end_expired(self.store.now()) {
             tracing::info!(
                 key = key.as_str(),
@@ -176,7 +180,12 @@ fn equal(one: &[u8], other: &[u8]) -> bool {
 
 impl Proxy {
     /// `/ojs/v1/rate-limits/{key}`, and `…/override` under it.
-    pub(super) async fn rate_limit(&self, parts: Parts, body: Bytes, key: &str) -> Response<Body> {
+    pub(in crate::proxy) async fn rate_limit(
+        &self,
+        parts: Parts,
+        body: Bytes,
+        key: &str,
+    ) -> Response<Body> {
         if reads(&parts.method) {
             return self.inspect(&parts, key).await;
         }
@@ -219,7 +228,7 @@ impl Proxy {
     }
 
     /// `…/queues/{queue}/rate-limit`: the limits of the queue as a whole.
-    pub(super) async fn queue_limit(
+    pub(in crate::proxy) async fn queue_limit(
         &self,
         parts: Parts,
         body: Bytes,

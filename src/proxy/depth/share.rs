@@ -11,9 +11,9 @@ use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{Proxy, Sidecar};
 use crate::pressure::share::{Ended, PERIOD};
 use crate::pressure::{CLAIM, Lease, Leased, Others, Shared};
+use crate::proxy::{Proxy, Sidecar};
 use crate::store::{Number, Step, StoreError};
 
 /// How often the store is told what is not open any more of queues near their bounds.
@@ -30,7 +30,7 @@ const TRIES: usize = 5;
 
 /// What one sidecar knows of the store's numbers.
 #[derive(Debug, Default)]
-pub(super) struct Shares {
+pub(in crate::proxy) struct Shares {
     /// Whether depths are shared now.
     on: AtomicBool,
     /// Queues whose *open* of this period is known to have begun.
@@ -78,7 +78,7 @@ fn value(number: Number) -> u64 {
 impl Proxy {
     /// Takes places for bounded queues, and tells what became of them, until the sidecar is told to stop.
     /// Where the store is this sidecar's alone there is nothing to do.
-    pub(super) async fn share_depths(&self, stop: CancellationToken) {
+    pub(in crate::proxy) async fn share_depths(&self, stop: CancellationToken) {
         let sidecar = &self.sidecar;
         if !sidecar.store.is_shared() {
             return;

@@ -1,6 +1,9 @@
 //! Looking: what the backend says of a bounded queue's depth, and what passes through here and changes
 //! it.
 
+pub(super) mod share;
+pub(super) mod told;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};

@@ -10,12 +10,11 @@ use http::request::Parts;
 use http::{HeaderValue, Response};
 use tokio::task::JoinHandle;
 
-use super::body::{Body, Watch};
-use super::ours_under;
 use super::start::Started;
-use super::{Proxy, timed};
 use crate::limit::{EARLY, Timestamp};
 use crate::metrics::Event;
+use crate::proxy::body::{Body, Watch};
+use crate::proxy::{Proxy, ours_under, timed};
 
 /// What the headers of an answer of ours tell.
 #[derive(Clone, Default)]
@@ -206,9 +205,13 @@ impl Proxy {
     }
 
     /// Mends the media type for clients that cannot read OJS's own.
-    pub(super) fn mend_media_type(&self, request: &http::HeaderMap, reply: &mut http::HeaderMap) {
+    pub(in crate::proxy) fn mend_media_type(
+        &self,
+        request: &http::HeaderMap,
+        reply: &mut http::HeaderMap,
+    ) {
         if self.sidecar.live().settings.media_type.applies(request)
-            && super::respond::relabel(reply)
+            && crate::proxy::respond::relabel(reply)
         {
             self.sidecar.metrics.count(Event::MediaTypeMended);
         }

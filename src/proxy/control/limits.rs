@@ -8,13 +8,12 @@ use hashbrown::HashMap;
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
 
-use super::body::Body;
-use super::respond::Fault;
 use super::shape::{self, State};
-use super::{Proxy, Sidecar};
-use super::{ours, refuse};
 use crate::limit::{Key, Limited, Limits, Space};
 use crate::policy::PolicySet;
+use crate::proxy::body::Body;
+use crate::proxy::respond::Fault;
+use crate::proxy::{Proxy, Sidecar, ours, refuse};
 use crate::store::{Override, StoreError};
 
 /// More keys than this are not listed; they are limited all the same.
@@ -22,7 +21,7 @@ const MAX: usize = 100_000;
 
 /// The job keys that were named so far, with the numbers they were last named with.
 #[derive(Default, Debug)]
-pub(super) struct Named(Mutex<HashMap<Key, Entry>>);
+pub(in crate::proxy) struct Named(Mutex<HashMap<Key, Entry>>);
 
 #[derive(Debug)]
 struct Entry {
@@ -55,12 +54,12 @@ impl Named {
             .map(|entry| (entry.limits.clone(), entry.pending))
     }
 
-    pub(super) fn keys(&self) -> Vec<Key> {
+    pub(in crate::proxy) fn keys(&self) -> Vec<Key> {
         let named = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         named.keys().cloned().collect()
     }
 
-    pub(super) fn clear(&self) {
+    pub(in crate::proxy) fn clear(&self) {
         self.0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -70,21 +69,21 @@ impl Named {
 
 impl Sidecar {
     /// Jobs with limits of their own were stored.
-    pub(super) fn enqueued(&self, keys: Vec<Limited>) {
+    pub(in crate::proxy) fn enqueued(&self, keys: Vec<Limited>) {
         for limited in keys {
             self.named.note(&limited, |pending| pending + 1);
         }
     }
 
     /// Other limits apply to a held job than those it was claimed with.
-    pub(super) fn renamed(&self, limited: &[Limited]) {
+    pub(in crate::proxy) fn renamed(&self, limited: &[Limited]) {
         for limited in limited.iter().filter(|limited| limited.space == Space::Job) {
             self.named.note(limited, |pending| pending);
         }
     }
 
     /// A job was claimed.
-    pub(super) fn noted(&self, limited: &[Limited]) {
+    pub(in crate::proxy) fn noted(&self, limited: &[Limited]) {
         for limited in limited.iter().filter(|limited| limited.space == Space::Job) {
             self.named
                 .note(limited, |pending| pending.saturating_sub(1));
@@ -178,7 +177,7 @@ impl Proxy {
     }
 
     /// Answers the list of all keys, page by page.
-    pub(super) async fn list(&self, parts: &Parts) -> Response<Body> {
+    pub(in crate::proxy) async fn list(&self, parts: &Parts) -> Response<Body> {
         if !reads(&parts.method) {
             return refuse(parts, not_allowed("GET"));
         }

@@ -9,11 +9,11 @@ use tokio::time::Instant;
 
 use super::asked::Asked;
 use super::handout::HandOut;
-use super::job::{Moment, Origin, Shown};
-use super::{Proxy, job, mirror, respond};
 use crate::hold::{Held, Lane, Lookahead, Prospect};
 use crate::metrics::Event;
 use crate::policy::Gate;
+use crate::proxy::job::{Moment, Origin, Shown};
+use crate::proxy::{Proxy, job, mirror, respond};
 use crate::store::{Claimed, Place};
 use crate::upstream::{Call, Path, Reply, UpstreamError};
 
@@ -151,7 +151,7 @@ impl Proxy {
         let sent = Instant::now();
         let mark = sidecar.pressure.mark();
         sidecar.hold.asking(first, n, sent);
-        let answer = super::call(self, "fetch", wanted.call(body.into())).await;
+        let answer = crate::proxy::call(self, "fetch", wanted.call(body.into())).await;
         let origin = Origin {
             asked: n,
             scope: wanted.scope,

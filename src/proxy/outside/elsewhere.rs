@@ -2,8 +2,8 @@
 
 use http::StatusCode;
 
-use super::{DEPTH, Proxy, mirror};
 use crate::json::{Json, Splice};
+use crate::proxy::{DEPTH, Proxy, mirror};
 use crate::store::Place;
 use crate::upstream::Reply;
 

@@ -11,15 +11,15 @@ use http::request::Parts;
 use http::{HeaderName, HeaderValue, StatusCode};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::enqueue::Sends;
+use super::Sends;
 use super::full::depth_headers;
-use super::respond::Fault;
 use super::sent::SentJob;
-use super::{DEPTH, Proxy, Sidecar};
 use crate::json::{Json, JsonError};
 use crate::limit::Limits;
 use crate::policy::{JobView, Rendered};
 use crate::pressure::{Answer, Away, DEFAULT_TENANT, Full, Met, Outcome, Places, Strategy, Want};
+use crate::proxy::respond::Fault;
+use crate::proxy::{DEPTH, Proxy, Sidecar};
 use crate::upstream::{Reply, UpstreamError};
 
 const PRESSURE_HEADER: HeaderName = HeaderName::from_static("x-ojs-queue-pressure");
@@ -156,7 +156,7 @@ impl Sidecar {
         body: &[u8],
         job: Option<&SentJob<'_>>,
     ) -> Result<Vec<Want>, Fault> {
-        let tenant = super::job::tenant(&parts.headers);
+        let tenant = crate::proxy::job::tenant(&parts.headers);
         let tenant = tenant.filter(|_| self.live().settings.trust_tenant_header);
         if let Some(job) = job {
             let want = self.want(filed(job.queue).as_deref(), job.whole, tenant);

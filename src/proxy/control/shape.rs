@@ -205,7 +205,7 @@ pub(super) fn queue_rate_limit(limits: &Limits) -> Option<String> {
 }
 
 /// A time as JSON bodies have it.
-pub(super) fn rfc3339(at: Timestamp) -> String {
+pub(in crate::proxy) fn rfc3339(at: Timestamp) -> String {
     duration::rfc3339(at.0)
 }
 

@@ -4,9 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::DEPTH;
 use crate::hold::Lane;
 use crate::json::{Json, JsonError, Kind, MemberName, Reader, quote};
+use crate::proxy::DEPTH;
 
 /// What a FETCH asks for.
 #[derive(Debug)]

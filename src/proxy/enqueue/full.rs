@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, StatusCode};
 
+use super::Sends;
 use super::admit::queue_of;
-use super::enqueue::Sends;
-use super::respond::{Fault, More};
-use super::{DEPTH, Sidecar};
 use crate::events::Value;
 use crate::json::Json;
 use crate::pressure::{Full, Met};
+use crate::proxy::respond::{Fault, More};
+use crate::proxy::{DEPTH, Sidecar};
 
 const DEPTH_HEADER: HeaderName = HeaderName::from_static("x-ojs-queue-depth");
 const BOUND_HEADER: HeaderName = HeaderName::from_static("x-ojs-queue-bound");

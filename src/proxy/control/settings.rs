@@ -6,10 +6,10 @@ use std::sync::{Arc, PoisonError};
 
 use http::StatusCode;
 
-use super::Sidecar;
 use super::limits::store_failed;
-use super::respond::Fault;
 use crate::pressure::Given;
+use crate::proxy::Sidecar;
+use crate::proxy::respond::Fault;
 use crate::store::{Change, MAX_SETTINGS};
 
 /// Before the name of a queue: its bounds.
@@ -19,7 +19,7 @@ pub(super) const TENANT: &str = "tenant:";
 
 impl Sidecar {
     /// Goes by the settings that the store knows, if others than before. Cheap when they are the same.
-    pub(super) fn follow_settings(&self) {
+    pub(in crate::proxy) fn follow_settings(&self) {
         let all = self.store.overrides();
         // Held to the end, so that nobody who read before puts older ones in the place of these.
         let mut followed = self.settings.lock().unwrap_or_else(PoisonError::into_inner);

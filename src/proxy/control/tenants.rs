@@ -5,14 +5,15 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Response};
 
-use super::body::Body;
 use super::overrides::{field, json};
 use super::queue_config::has_no_route;
-use super::respond::Fault;
-use super::{DEPTH, Proxy, refuse, settings};
+use super::settings;
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Key;
 use crate::policy::FieldError;
+use crate::proxy::body::Body;
+use crate::proxy::respond::Fault;
+use crate::proxy::{DEPTH, Proxy, refuse};
 use crate::upstream::Reply;
 
 /// The member that is ours.
@@ -21,7 +22,7 @@ const MEMBER: &str = "max_queue_depth";
 impl Proxy {
     /// Answers a read or a change of a tenant. `inside`: the member of the body in which limits stand;
     /// `None`: the body is the limits.
-    pub(super) async fn tenant(
+    pub(in crate::proxy) async fn tenant(
         &self,
         parts: Parts,
         body: Bytes,

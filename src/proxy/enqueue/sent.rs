@@ -1,9 +1,9 @@
 //! A job that is enqueued, read in one pass: what of it matters here is noted while its text is checked.
 //! Nearly all enqueues are of one job that brings no limits, and this is all that they cost.
 
-use super::DEPTH;
-use super::mirror::NEEDLE;
 use crate::json::{Json, JsonError, MemberName, Reader};
+use crate::proxy::DEPTH;
+use crate::proxy::mirror::NEEDLE;
 
 /// The option whose value backends do not give back.
 pub(super) const VISIBILITY: &str = "visibility_timeout_ms";
@@ -74,9 +74,9 @@ fn names_limits(reader: &mut Reader<'_>) -> Result<bool, JsonError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::admit::{filed, queue_of};
     use super::*;
     use crate::policy;
+    use crate::proxy::enqueue::admit::{filed, queue_of};
 
     #[test]
     fn the_queue_is_the_same_in_one_pass() {

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Proxy;
 use super::claim::Section;
 use crate::hold::{Lane, Place, Prospect, Waiter};
 use crate::limit::EARLY;
+use crate::proxy::Proxy;
 
 /// How long waiting FETCHes of a queue let pass before the backend is asked again for all of them.
 pub(super) const ASK_AGAIN: Duration = Duration::from_millis(250);

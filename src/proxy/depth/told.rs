@@ -7,9 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::StatusCode;
 
-use super::{DEPTH, Proxy, Sidecar};
 use crate::json::{Json, Kind, Splice, quote};
 use crate::pressure::{Away, Counts, Told};
+use crate::proxy::{DEPTH, Proxy, Sidecar};
 use crate::upstream::{Reply, UpstreamError};
 
 /// How long the backend may take to say how deep a queue is.
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What was learnt of the backend's statistics.
 #[derive(Debug, Default)]
-pub(super) struct Stats {
+pub(in crate::proxy) struct Stats {
     /// There are none under `/ojs/v1/admin`.
     plain_only: AtomicBool,
     /// A queue was said to hold something: they are no row of zeros.
@@ -33,7 +33,7 @@ pub(super) struct Stats {
 
 impl Stats {
     /// Keeps the reply to an enqueue: should the backend say that the queue is empty, its job tells.
-    pub(super) fn keep(&self, queue: &Arc<str>, reply: &Reply) {
+    pub(in crate::proxy) fn keep(&self, queue: &Arc<str>, reply: &Reply) {
         if !self.count.load(Ordering::Relaxed) {
             let kept = (Arc::clone(queue), reply.body.clone());
             *self.stored.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
@@ -58,7 +58,7 @@ impl Stats {
 impl Sidecar {
     /// A bounded queue's numbers with `stats` in them: `queue`, `depth`, `bound` and `pressure`, beside
     /// what is there already. `None`: they stay as they are.
-    pub(super) fn with_depth(&self, text: &[u8], queue: &str) -> Option<Vec<u8>> {
+    pub(in crate::proxy) fn with_depth(&self, text: &[u8], queue: &str) -> Option<Vec<u8>> {
         let bounds = self.pressure.bounds(queue)?;
         let whole = Json::parse(text, DEPTH).ok()?;
         let counts = counts(whole)?;
@@ -103,7 +103,7 @@ impl Sidecar {
 impl Proxy {
     /// What is to be believed of a queue's depth. Some backends say 0 of everything, which is no answer:
     /// a job of the queue that waits in it tells one of them from an empty queue.
-    pub(super) async fn depth_told(&self, queue: &str, scope: u64) -> Told {
+    pub(in crate::proxy) async fn depth_told(&self, queue: &str, scope: u64) -> Told {
         let stats = &self.sidecar.stats;
         // What was stored before the question is in the answer.
         let stored = stats.kept(queue);
@@ -235,9 +235,9 @@ impl Proxy {
     }
 
     async fn asked(&self, target: String, scope: u64) -> Result<Reply, Away> {
-        let mut call = super::get(self, scope, target);
+        let mut call = crate::proxy::get(self, scope, target);
         call.timeout = call.timeout.min(PATIENCE);
-        super::call(self, "queue_stats", call)
+        crate::proxy::call(self, "queue_stats", call)
             .await
             .map_err(|error| {
                 let text = error.to_string();

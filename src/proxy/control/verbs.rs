@@ -6,16 +6,16 @@ use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
-use super::body::{self, Body};
 use super::limits::store_failed;
 use super::overrides::{field, json};
-use super::respond::Fault;
 use super::shape::rfc3339;
-use super::{Sidecar, ours, refuse};
 use crate::json::quote;
 use crate::limit::{Key, Space, Timestamp};
 use crate::ojs;
 use crate::policy::NextStart;
+use crate::proxy::body::{self, Body};
+use crate::proxy::respond::Fault;
+use crate::proxy::{Sidecar, ours, refuse};
 use crate::store::Change;
 
 /// The longest body in bytes.

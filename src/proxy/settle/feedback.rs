@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{DEPTH, Proxy};
 use crate::json::Json;
 use crate::limit::{Key, Limited, Limits, Space, Timestamp};
 use crate::policy::Pause;
+use crate::proxy::{DEPTH, Proxy};
 use crate::store::{Change, Claimed, Row};
 
 /// The most keys whose refusals are counted.
@@ -17,7 +17,7 @@ const COUNTED: usize = 10_000;
 
 /// How often in a row keys were refused by the services behind them, as far as this sidecar saw.
 #[derive(Default, Debug)]
-pub(super) struct Refusals {
+pub(in crate::proxy) struct Refusals {
     /// How many keys are counted, so that none costs one look.
     keys: AtomicUsize,
     by_key: Mutex<HashMap<Key, Refused>>,
@@ -78,7 +78,7 @@ impl Refusals {
     }
 
     /// Forgets one key.
-    pub(super) fn forget(&self, key: &Key) {
+    pub(in crate::proxy) fn forget(&self, key: &Key) {
         let mut keys = self.lock();
         keys.remove(key);
         self.keys.store(keys.len(), Ordering::Relaxed);

@@ -14,11 +14,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::claim::Section;
-use super::{Proxy, Sidecar};
 use crate::hold::{Episode, Held};
 use crate::limit::{EARLY, Limited, Limits, Strategy, Timestamp};
 use crate::policy::Gate;
 use crate::pressure::Told;
+use crate::proxy::{Proxy, Sidecar};
 use crate::store::Usage;
 
 /// How often the backend is asked about one queue.
@@ -28,7 +28,7 @@ const MOST: usize = 10_000;
 
 /// The queues that were found shut.
 #[derive(Debug, Default)]
-pub(super) struct Gated {
+pub(in crate::proxy) struct Gated {
     queues: Mutex<HashMap<Arc<str>, Queue>>,
     /// How many of them have an episode: while none has, nobody looks any further.
     open: AtomicUsize,
@@ -42,10 +42,10 @@ struct Queue {
 
 /// Which of a queue's limits is met.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Met {
-    pub(super) strategy: Strategy,
-    pub(super) limit: u32,
-    pub(super) current: u32,
+pub(in crate::proxy) struct Met {
+    pub(in crate::proxy) strategy: Strategy,
+    pub(in crate::proxy) limit: u32,
+    pub(in crate::proxy) current: u32,
 }
 
 impl Gated {
@@ -113,7 +113,7 @@ impl Gated {
     }
 
     /// Forgets everything.
-    pub(super) fn clear(&self) {
+    pub(in crate::proxy) fn clear(&self) {
         let mut queues = self.queues();
         queues.clear();
         self.open.store(0, Ordering::Relaxed);

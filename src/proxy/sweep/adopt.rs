@@ -9,10 +9,10 @@ use std::time::Duration;
 use http::StatusCode;
 use tokio::time::Instant;
 
-use super::{DEFAULT_VISIBILITY, DEPTH, Proxy, Sidecar, job, mirror};
 use crate::json::Json;
 use crate::metrics::Event;
 use crate::policy::Accept;
+use crate::proxy::{DEFAULT_VISIBILITY, DEPTH, Proxy, Sidecar, job, mirror};
 use crate::store::{Change, Claimed};
 use crate::upstream::UpstreamError;
 
@@ -24,7 +24,7 @@ const PAGES: usize = 100;
 
 impl Sidecar {
     /// Whether heartbeats may still name jobs that ran before this sidecar started.
-    pub(super) fn adopts_from_heartbeats(&self) -> bool {
+    pub(in crate::proxy) fn adopts_from_heartbeats(&self) -> bool {
         let adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
         Instant::now() < adopting.until
             && !self.never_limits()
@@ -46,7 +46,7 @@ impl Sidecar {
     }
 
     /// Notes that a job is over, if a list of running jobs is on its way.
-    pub(super) fn note_end(&self, job: &str) {
+    pub(in crate::proxy) fn note_end(&self, job: &str) {
         let mut adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
         if adopting.lists > 0 {
             adopting.ended.insert(job.into());
@@ -100,9 +100,9 @@ impl Proxy {
     }
 
     async fn learn(&self) -> Result<(), UpstreamError> {
-        let mut call = super::get(self, 0, "/ojs/manifest".to_owned());
+        let mut call = crate::proxy::get(self, 0, "/ojs/manifest".to_owned());
         call.timeout = Duration::from_secs(2);
-        let reply = super::call(self, "manifest", call).await?;
+        let reply = crate::proxy::call(self, "manifest", call).await?;
         if reply.status.is_server_error() {
             // Something between us and the backend speaks for it.
             return Err(UpstreamError::Lost(format!(
@@ -150,7 +150,7 @@ impl Proxy {
 
     /// Reads the backend's list of active jobs and takes their slots. Says how many were adopted;
     /// `None`: the backend has no such list for us.
-    pub(super) async fn adopt_running(&self) -> Option<usize> {
+    pub(in crate::proxy) async fn adopt_running(&self) -> Option<usize> {
         let _listing = Listing::begin(&self.sidecar);
         self.adopt_listed().await
     }
@@ -159,9 +159,9 @@ impl Proxy {
         let mut adopted = 0;
         for page in 1..=PAGES {
             let target = format!("/ojs/v1/admin/jobs?state=active&page={page}&per_page={PAGE}");
-            let mut call = super::get(self, 0, target);
+            let mut call = crate::proxy::get(self, 0, target);
             call.timeout = Duration::from_secs(2);
-            let reply = super::call(self, "list_active", call).await.ok()?;
+            let reply = crate::proxy::call(self, "list_active", call).await.ok()?;
             if reply.status != StatusCode::OK {
                 return None;
             }
@@ -179,18 +179,18 @@ impl Proxy {
     }
 
     /// Looks up the jobs of a heartbeat that have no row, and takes their slots.
-    pub(super) async fn adopt_named(&self, scope: u64, jobs: &[Arc<str>]) {
+    pub(in crate::proxy) async fn adopt_named(&self, scope: u64, jobs: &[Arc<str>]) {
         for id in jobs {
             let known = matches!(self.sidecar.row_of(id).await, Ok(Some(_)) | Err(_));
             if known || self.sidecar.hold.has(id) || !self.sidecar.first_seen(id) {
                 continue;
             }
-            let call = super::get(
+            let call = crate::proxy::get(
                 self,
                 scope,
                 format!("/ojs/v1/jobs/{}", crate::ojs::encoded(id)),
             );
-            let Ok(reply) = super::call(self, "get_job", call).await else {
+            let Ok(reply) = crate::proxy::call(self, "get_job", call).await else {
                 continue;
             };
             if reply.status == StatusCode::OK

@@ -1,0 +1,9 @@
+//! What people set and read over HTTP: limits of keys, queues and tenants, and the state of both.
+
+pub(super) mod limits;
+mod overrides;
+mod queue_config;
+mod settings;
+pub(super) mod shape;
+mod tenants;
+mod verbs;

@@ -1,0 +1,115 @@
+//! Proving: whether a claim is still ours. One heartbeat asks for many jobs; those that its answer does not
+//! name are looked up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::time::Instant;
+
+use super::{DEPTH, Proxy};
+use crate::json::{Json, quote};
+
+/// A job, and the attempt it was claimed in.
+pub(super) type Named = (Arc<str>, u32);
+
+/// What the backend says of a claim.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Word {
+    /// It stands, as of then.
+    Ours(Instant),
+    /// The job is not active in that attempt any more.
+    Gone,
+    /// The backend did not answer, or was not asked.
+    None,
+}
+
+impl Proxy {
+    /// One heartbeat for `jobs`, and what the backend says of each. The first `asked` are looked up one
+    /// by one where its answer does not name them. `age`: how long ago the oldest of them was claimed.
+    pub(super) async fn confirm(
+        &self,
+        scope: u64,
+        claim_id: &str,
+        jobs: &[Named],
+        asked: usize,
+        visibility: Duration,
+        age: Duration,
+    ) -> Vec<Word> {
+        let sidecar = &self.sidecar;
+        let sent = Instant::now();
+        let ids: Vec<String> = jobs.iter().map(|(job, _)| quote(job)).collect();
+        let ms = sidecar.backend.heartbeat_value(visibility, age).as_millis();
+        let body = format!(
+            r#"{{"worker_id":{},"active_jobs":[{}],"visibility_timeout_ms":{ms}}}"#,
+            quote(claim_id),
+            ids.join(",")
+        );
+        let target = "/ojs/v1/workers/heartbeat";
+        let answer = super::call(self, "heartbeat", super::post(self, scope, target, body)).await;
+        let named = match answer {
+            // Where any heartbeat keeps all jobs of a worker, the list is only an echo.
+            Ok(reply) if reply.status.is_success() && !sidecar.backend.worker_liveness() => {
+                named(&reply.body)
+            }
+            _ => Vec::new(),
+        };
+        let mut words = Vec::with_capacity(jobs.len());
+        for (nth, (job, attempt)) in jobs.iter().enumerate() {
+            words.push(if named.iter().any(|id| **id == **job) {
+                sidecar.hold.proved(job, sent, visibility);
+                Word::Ours(sent)
+            } else if nth >= asked {
+                Word::None
+            } else {
+                match self.still_active(scope, job, Some(*attempt)).await {
+                    Some(true) => Word::Ours(sent),
+                    Some(false) => Word::Gone,
+                    None => Word::None,
+                }
+            });
+        }
+        words
+    }
+
+    /// Whether the backend has the job as active (in `attempt`, if given); `None`: it cannot be asked.
+    pub(super) async fn still_active(
+        &self,
+        scope: u64,
+        job: &str,
+        attempt: Option<u32>,
+    ) -> Option<bool> {
+        let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(job));
+        let reply = super::call(self, "get_job", super::get(self, scope, target))
+            .await
+            .ok()?;
+        match reply.status {
+            StatusCode::OK => {
+                let whole = Json::parse(&reply.body, DEPTH).ok()?;
+                let job = whole.get_exact("job").unwrap_or(whole);
+                let state = job.get("state")?.text()?;
+                let same = match (attempt, job.get("attempt").and_then(|a| a.int())) {
+                    (Some(claimed), Some(now)) => i64::from(claimed) == now,
+                    _ => true,
+                };
+                Some(state == "active" && same)
+            }
+            // A backend without this route answers 404 too, but not in JSON.
+            StatusCode::NOT_FOUND => Json::parse(&reply.body, DEPTH).ok().map(|_| false),
+            _ => None,
+        }
+    }
+}
+
+/// The ids in a heartbeat reply's `jobs_extended`.
+pub(super) fn named(reply: &[u8]) -> Vec<String> {
+    let Ok(whole) = Json::parse(reply, DEPTH) else {
+        return Vec::new();
+    };
+    let ids = whole
+        .get("jobs_extended")
+        .into_iter()
+        .flat_map(|ids| ids.items());
+    ids.filter_map(|id| id.text().map(|text| text.into_owned()))
+        .collect()
+}
