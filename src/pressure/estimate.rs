@@ -283,7 +283,11 @@ impl Estimate {
         (shared, others): (Option<Shared>, Option<Others>),
         (now, mark): (Instant, Mark),
     ) -> u64 {
-        let (before, there) = (self.waiting(held), self.in_backend());
+        let before = self.waiting(held);
+        if let Some(shared) = shared {
+            self.part.hears(shared.granted);
+        }
+        let there = self.in_backend();
         let since = self.look.take().map_or(0, |look| look.since);
         self.source = Source::Stats;
         self.base = counts.available + counts.scheduled + counts.retryable;

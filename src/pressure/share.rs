@@ -320,6 +320,13 @@ impl Part {
         told
     }
 
+    /// So many are granted by now, at all sidecars.
+    pub(super) fn hears(&mut self, granted: u64) {
+        if let Some(view) = &mut self.view {
+            view.granted = view.granted.max(granted);
+        }
+    }
+
     /// A look ended, or (`None`) it knows nothing of others.
     pub(super) fn looked(&mut self, shared: Option<Shared>) {
         self.view = shared.map(|at| View {

@@ -519,6 +519,36 @@ fn sidecars_that_count_alone_go_over_it() {
     assert!(world.most > BOUND, "{}", world.most);
 }
 
+/// One sidecar looks while jobs are on their way into the hold of another, and does not know how many a third
+/// has let in since its own last look.
+#[test]
+fn what_others_were_granted_may_be_on_its_way() {
+    let mut world = World::new(3, true);
+    // Looks that follow each other closely.
+    let looked = |world: &mut World| {
+        assert!(world.nodes[0].pressure.begin_look("q", true));
+        world.nodes[0].look = Some(Looking::Begun);
+        (0..5).for_each(|_| world.step_look(0));
+        assert!(world.nodes[0].look.is_none());
+    };
+    (0..3).for_each(|nth| drop(world.offer(nth, 1)));
+    world.quiet();
+    looked(&mut world);
+    for _ in 0..BOUND {
+        world.rush(2);
+        world.quiet();
+    }
+    assert_eq!(world.depth(), BOUND);
+    (0..3).for_each(|_| (0..2).for_each(|what| world.step_hold(1, what)));
+    world.pass(Duration::from_millis(50));
+    looked(&mut world);
+    for _ in 0..4 {
+        world.rush(0);
+    }
+    world.arrive();
+    assert_eq!(world.most, BOUND);
+}
+
 /// A queue that is full, and whose jobs are all claimed by another sidecar, which holds them; then a producer
 /// offers. How many wait at most.
 fn after_all_is_held(counts: bool) -> u64 {
