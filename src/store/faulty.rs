@@ -240,6 +240,10 @@ impl Store for Faulty {
         self.run(move || self.inner.number(name, step))
     }
 
+    fn is_shared(&self) -> bool {
+        self.inner.is_shared()
+    }
+
     fn siblings(&self) -> usize {
         self.inner.siblings()
     }

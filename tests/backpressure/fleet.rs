@@ -531,7 +531,9 @@ fn what_others_were_granted_may_be_on_its_way() {
         (0..5).for_each(|_| world.step_look(0));
         assert!(world.nodes[0].look.is_none());
     };
-    (0..3).for_each(|nth| drop(world.offer(nth, 1)));
+    for nth in 0..3 {
+        world.offer(nth, 1);
+    }
     world.quiet();
     looked(&mut world);
     for _ in 0..BOUND {
