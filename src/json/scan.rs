@@ -21,7 +21,28 @@ pub(super) fn document(text: &[u8], depth: usize) -> Result<Range<usize>, JsonEr
 }
 
 /// Checks the value that begins at `pos`; returns its end.
-pub(super) fn value(text: &[u8], mut pos: usize, depth: usize) -> Result<usize, JsonError> {
+#[inline]
+pub(super) fn value(text: &[u8], pos: usize, depth: usize) -> Result<usize, JsonError> {
+    match text.get(pos) {
+        // Most values.
+        Some(b'"') => string(text, pos),
+        Some(b'{' | b'[') => nest(text, pos, depth),
+        _ => word(text, pos),
+    }
+}
+
+/// Checks a number, `true`, `false` or `null`; returns its end.
+fn word(text: &[u8], pos: usize) -> Result<usize, JsonError> {
+    match text.get(pos) {
+        Some(b't') => literal(text, pos, b"true"),
+        Some(b'f') => literal(text, pos, b"false"),
+        Some(b'n') => literal(text, pos, b"null"),
+        _ => number(text, pos),
+    }
+}
+
+/// Checks the array or object that begins at `pos`; returns its end.
+fn nest(text: &[u8], mut pos: usize, depth: usize) -> Result<usize, JsonError> {
     let mut open = Open::default();
     loop {
         pos = match text.get(pos) {
@@ -43,10 +64,7 @@ pub(super) fn value(text: &[u8], mut pos: usize, depth: usize) -> Result<usize, 
                 }
                 first + 1
             }
-            Some(b't') => literal(text, pos, b"true")?,
-            Some(b'f') => literal(text, pos, b"false")?,
-            Some(b'n') => literal(text, pos, b"null")?,
-            _ => number(text, pos)?,
+            _ => word(text, pos)?,
         };
         // A value has ended: close what ends with it, up to the next value.
         loop {
@@ -131,7 +149,7 @@ pub(super) fn name(text: &[u8], pos: usize) -> Result<Named, JsonError> {
     }
     let mut beyond = 0;
     let quote = find(text, pos + 1, |word| {
-        let marks = special(word) | control(word);
+        let marks = ends(word);
         // What is at or above the lowest mark is not the name's any more.
         beyond |= word & TOPS & (marks & marks.wrapping_neg()).wrapping_sub(1);
         marks
@@ -154,7 +172,7 @@ pub(super) fn name(text: &[u8], pos: usize) -> Result<Named, JsonError> {
 fn string(text: &[u8], pos: usize) -> Result<usize, JsonError> {
     let mut pos = pos + 1;
     loop {
-        pos = find_far(text, pos, |word| special(word) | control(word));
+        pos = find_far(text, pos, ends);
         match text.get(pos) {
             Some(b'"') => return Ok(pos + 1),
             Some(b'\\') => pos = escape(text, pos + 1)?,
@@ -480,10 +498,15 @@ fn special(word: u64) -> u64 {
     zero(word ^ (ONES * u64::from(b'"'))) | zero(word ^ (ONES * u64::from(b'\\')))
 }
 
-/// Marks bytes below a blank, which a string may not hold as they are.
+/// Marks where a string ends or must not go on: quotes, backslashes, and the control characters below a
+/// blank.
 #[inline]
-fn control(word: u64) -> u64 {
-    word.wrapping_sub(ONES * 0x20) & !word & TOPS
+fn ends(word: u64) -> u64 {
+    // With one bit turned over a quote is a blank, and still nothing else is at or below it but control
+    // characters: one comparison finds both. What has its top bit set is none of these.
+    let low = (word ^ (ONES * 0x02)).wrapping_sub(ONES * 0x21);
+    let backslash = (word ^ (ONES * u64::from(b'\\'))).wrapping_sub(ONES);
+    (low | backslash) & !word & TOPS
 }
 
 /// Marks bytes that are 0; a borrow may mark others above the lowest of them.
