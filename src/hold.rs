@@ -307,6 +307,18 @@ impl Hold {
         queue.asked_at = Some(now);
     }
 
+    /// Notes that a job of the lane is being taken over from a sibling (`true`), or that it was or was not.
+    pub fn adopting(&self, lane: &Lane, begins: bool, now: Instant) {
+        let mut state = self.state();
+        let step = |n: usize| match begins {
+            true => n + 1,
+            false => n.saturating_sub(1),
+        };
+        state.in_flight = step(state.in_flight);
+        let queue = state.queue(lane, now);
+        queue.in_flight = step(queue.in_flight);
+    }
+
     /// Notes the answer to [`Hold::asking`]: whether the backend may have more.
     pub fn asked(&self, lane: &Lane, n: usize, more: bool, now: Instant) {
         let mut state = self.state();

@@ -45,7 +45,7 @@ pub use estimate::{Counts, Held, Mark};
 pub use line::Turn;
 pub use look::{Told, Untold};
 pub use places::Places;
-pub use share::{Lease, Leased, Shared};
+pub use share::{CLAIM, Lease, Leased, Others, Shared};
 pub use tenants::DEFAULT_TENANT;
 pub use want::{Full, Level, Met, Now, Want};
 
@@ -494,7 +494,7 @@ impl Pressure {
     pub fn believes_any(&self, name: &str) -> bool {
         let state = self.state();
         let queue = state.queues.get(name);
-        queue.is_some_and(|queue| queue.estimate.waiting(Held::default()) > 0)
+        queue.is_some_and(|queue| queue.estimate.in_backend() > 0)
     }
 
     /// How many jobs of a queue wait in states that the backend does not tell of.

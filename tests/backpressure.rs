@@ -29,6 +29,8 @@ mod oracle;
 mod rig;
 #[path = "backpressure/settings.rs"]
 mod settings;
+#[path = "backpressure/several.rs"]
+mod several;
 #[path = "backpressure/tenants.rs"]
 mod tenants;
 #[path = "backpressure/told.rs"]

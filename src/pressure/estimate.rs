@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::share::{Part, Shared};
+use super::share::{CLAIM, Elsewhere, Others, Part, Shared};
 
 /// A point in the order of things, so that what was sent before an answer is told from what was sent
 /// after it, however coarse the clock.
@@ -93,6 +93,8 @@ pub struct Estimate {
     stored_at: Mark,
     /// What is known of the enqueues of other sidecars.
     pub(super) part: Part,
+    /// What waits at other sidecars.
+    pub(super) elsewhere: Elsewhere,
 }
 
 /// A look on its way.
@@ -112,10 +114,11 @@ impl Estimate {
 
     /// The depth without enqueues that are on their way.
     pub fn waiting(&self, held: Held) -> u64 {
-        self.in_backend() + held.jobs + self.doubt.min(held.asked)
+        self.in_backend() + held.jobs + self.doubt.min(held.asked) + self.elsewhere.jobs()
     }
 
-    fn in_backend(&self) -> u64 {
+    /// The depth of the backend's queue.
+    pub(super) fn in_backend(&self) -> u64 {
         let come = self.part.may_have_come().unwrap_or(self.since);
         (self.base + self.hidden + come).saturating_sub(self.left)
     }
@@ -229,6 +232,13 @@ impl Estimate {
         }
     }
 
+    /// Whether the last look was so little before `now` that what left since then tells what may be on its way
+    /// to other sidecars.
+    pub(super) fn follows(&self, now: Instant) -> bool {
+        let recent = |looked| now.saturating_duration_since(looked) <= 2 * CLAIM;
+        self.source == Source::Stats && self.looked.is_some_and(recent)
+    }
+
     /// Whether the last look is so long ago that another may begin.
     pub fn is_due(&self, now: Instant) -> bool {
         let gap = match self.source {
@@ -263,17 +273,21 @@ impl Estimate {
     }
 
     /// The look ended with these numbers. `hidden`: jobs that are known to wait in states in which the
-    /// backend shows none. `shared`: what the store knew before the question, where a fleet shares it. Says by
-    /// how much the depth was below what was thought.
+    /// backend shows none. `shared`: what the store knew before the question, and `others` what it
+    /// knew after the answer, where a fleet shares it. Says by how much the depth was below what was thought.
     pub fn told(
         &mut self,
         counts: Counts,
         hidden: u64,
         held: Held,
-        shared: Option<Shared>,
+        (shared, others): (Option<Shared>, Option<Others>),
         (now, mark): (Instant, Mark),
     ) -> u64 {
         let before = self.waiting(held);
+        if let Some(shared) = shared {
+            self.part.hears(shared.granted);
+        }
+        let there = self.in_backend();
         let since = self.look.take().map_or(0, |look| look.since);
         self.source = Source::Stats;
         self.base = counts.available + counts.scheduled + counts.retryable;
@@ -285,6 +299,13 @@ impl Estimate {
         self.looked = Some(now);
         self.known = mark;
         self.part.looked(shared);
+        match shared {
+            Some(_) => {
+                let left = there.saturating_sub(self.in_backend());
+                self.elsewhere.looked(others, left, now);
+            }
+            None => self.elsewhere = Elsewhere::default(),
+        }
         before.saturating_sub(self.waiting(held))
     }
 
@@ -298,9 +319,15 @@ impl Estimate {
         self.looked = None;
     }
 
+    /// Nothing is known of other sidecars any more.
+    pub(super) fn alone(&mut self) {
+        self.part.looked(None);
+        self.elsewhere = Elsewhere::default();
+    }
+
     /// The backend has no numbers for us: from now on only what passes counts.
     pub fn untold(&mut self, now: Instant) {
-        self.part.looked(None);
+        self.alone();
         self.look = None;
         self.looked = Some(now);
         // Numbers that were told once are better than none.
@@ -340,7 +367,13 @@ mod tests {
     fn told(jobs: u64) -> Estimate {
         let mut estimate = Estimate::default();
         assert!(estimate.begin(true));
-        estimate.told(available(jobs), 0, NONE, None, (Instant::now(), Mark(1)));
+        estimate.told(
+            available(jobs),
+            0,
+            NONE,
+            (None, None),
+            (Instant::now(), Mark(1)),
+        );
         estimate
     }
 
@@ -353,7 +386,13 @@ mod tests {
         estimate.asking();
         estimate.stored(1, Mark(3));
         // The backend has 12 or 13: the one that settled meanwhile may be in there.
-        estimate.told(available(12), 0, NONE, None, (Instant::now(), Mark(4)));
+        estimate.told(
+            available(12),
+            0,
+            NONE,
+            (None, None),
+            (Instant::now(), Mark(4)),
+        );
         assert_eq!(estimate.depth(NONE), 12 + 1 + 1);
         estimate.refused(1);
         assert_eq!(estimate.depth(NONE), 13);
@@ -373,7 +412,13 @@ mod tests {
         let mut estimate = Estimate::default();
         estimate.begin(false);
         let held = |jobs, asked| Held { jobs, asked };
-        estimate.told(available(5), 2, held(3, 4), None, (Instant::now(), Mark(9)));
+        estimate.told(
+            available(5),
+            2,
+            held(3, 4),
+            (None, None),
+            (Instant::now(), Mark(9)),
+        );
         assert_eq!(estimate.depth(held(3, 4)), 14);
         assert_eq!(estimate.depth(held(6, 0)), 13, "they came");
         assert_eq!(estimate.depth(held(6, 8)), 17, "others are asked for");

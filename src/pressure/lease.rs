@@ -116,7 +116,7 @@ impl Pressure {
         let mut state = self.state();
         state.wanted.clear();
         for queue in state.queues.values_mut() {
-            queue.estimate.part.looked(None);
+            queue.estimate.alone();
             queue.estimate.part.asking = false;
             queue.done.notify_waiters();
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 
-use super::{Away, Counts, Now, Pressure, Shared};
+use super::{Away, Counts, Now, Others, Pressure, Shared};
 
 /// What a look came to.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -56,23 +56,41 @@ impl Pressure {
     }
 
     /// The question of a look leaves now. `stuck`: it was not worth waiting for those on their way.
-    /// `scope`: whose credentials it has.
-    pub fn asking(&self, queue: &str, stuck: bool, scope: u64) {
+    /// `scope`: whose credentials it has. Says whether it follows another look so closely that what left between
+    /// them tells what may be on its way to other sidecars.
+    pub fn asking(&self, queue: &str, stuck: bool, scope: u64, now: Instant) -> bool {
+        let mut state = self.state();
+        let Some(queue) = state.queues.get_mut(queue) else {
+            return false;
+        };
+        queue.stuck |= stuck;
+        queue.scope = scope;
+        queue.estimate.asking();
+        queue.estimate.follows(now)
+    }
+
+    /// How many jobs of a queue other sidecars hold, as of the last look.
+    pub fn held_by_others(&self, queue: &str) -> u64 {
+        let state = self.state();
+        let queue = state.queues.get(queue);
+        queue.map_or(0, |queue| queue.estimate.elsewhere.held())
+    }
+
+    /// A job that was held here has gone to another sidecar, which holds it.
+    pub fn taken_over(&self, queue: &str) {
         let mut state = self.state();
         if let Some(queue) = state.queues.get_mut(queue) {
-            queue.stuck |= stuck;
-            queue.scope = scope;
-            queue.estimate.asking();
+            queue.estimate.elsewhere.took();
         }
     }
 
-    /// A look ended. `shared`: what the store knew of the queue before the question left, where a fleet shares
-    /// it. Says whether the backend turns out not to tell of all that waits.
+    /// A look ended. `shared`: what the store knew of the queue before the question left, and `others` what it
+    /// knew after the answer, where a fleet shares it. Says whether the backend turns out not to tell of all that waits.
     pub fn looked(
         self: &Arc<Self>,
         name: &str,
         told: Told,
-        shared: Option<Shared>,
+        (shared, others): (Option<Shared>, Option<Others>),
         now: Now,
     ) -> Option<Untold> {
         let mut state = self.state();
@@ -98,7 +116,8 @@ impl Pressure {
                 }
                 let mark = self.mark();
                 let held = (self.held)(name);
-                queue.told(counts, hidden, held, shared, (now.at, mark));
+                let of_fleet = (shared, others);
+                queue.told(counts, hidden, held, of_fleet, (now.at, mark));
             }
             Told::Nothing => {
                 if !queue.estimate.is_told() {

@@ -388,7 +388,9 @@ impl Queue {
 
     /// How many jobs are surely available.
     fn droppable(&self, held: Held) -> u64 {
-        let waiting = self.estimate.waiting(held);
+        // Only who holds a job can drop it.
+        let elsewhere = self.estimate.elsewhere.jobs();
+        let waiting = self.estimate.waiting(held).saturating_sub(elsewhere);
         waiting.saturating_sub(self.later + self.dropping)
     }
 

@@ -13,10 +13,20 @@
 //! look, and the store adds no place beyond what that leaves: whose reckoning is the tightest admits, and none
 //! of them is ever too low.
 //!
+//! What others hold back for its limits is active to the backend and waits all the same. It is counted in the
+//! store, after the backend was asked, so that a job that goes into a hold meanwhile counts twice rather than not
+//! at all. Between the two it is in nobody's number: claimed, and on its way to the sidecar that claimed it. So
+//! either what is held is counted [`CLAIM`] after the answer, when it has arrived. Or, where looks follow each
+//! other quickly, what has left the backend's queue without our seeing it counts as on its way until a look so
+//! much later.
+//!
 //! Places are taken in advance, fewer the nearer the bound is, and given back when they are not used. So far
 //! from the bound there is one call for many enqueues.
 
 use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// How long places may be open before nobody counts them any more, in microseconds: what a sidecar that died
 /// had open is forgotten after one to two of these. Longer than any enqueue takes.
@@ -32,6 +42,59 @@ pub struct Shared {
     pub granted: u64,
     /// Places that were open.
     pub open: u64,
+}
+
+/// What other sidecars hold of a queue, as the store said after the answer to a look.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Others {
+    /// Jobs that they hold.
+    pub held: u64,
+    /// Whether they may have claimed more just before the answer, which they are going to hold.
+    pub more: bool,
+}
+
+/// How long a claimed job is on its way from the backend into a hold, at most.
+pub const CLAIM: Duration = Duration::from_millis(100);
+
+/// Jobs that wait at other sidecars, as of the last look.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Elsewhere {
+    held: u64,
+    /// What left the backend's queue and was not seen to arrive, by looks: it is taken to be on its way until a
+    /// look so much later has counted what is held.
+    left: VecDeque<(Instant, u64)>,
+}
+
+impl Elsewhere {
+    /// How many they are.
+    pub(super) fn jobs(&self) -> u64 {
+        self.held + self.left.iter().map(|(_, jobs)| jobs).sum::<u64>()
+    }
+
+    /// A look ended: `left` jobs have left the backend's queue since the one before. `None`: the store did not
+    /// answer this time.
+    pub(super) fn looked(&mut self, others: Option<Others>, left: u64, now: Instant) {
+        let others = others.unwrap_or(Others {
+            held: self.held,
+            more: true,
+        });
+        let on_its_way = |at: Instant| now.saturating_duration_since(at) < CLAIM;
+        self.left.retain(|(at, _)| on_its_way(*at));
+        if others.more && left > 0 {
+            self.left.push_back((now, left));
+        }
+        self.held = others.held;
+    }
+
+    /// How many of them are held for certain.
+    pub(super) fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// A job that was held here is held by another sidecar.
+    pub(super) fn took(&mut self) {
+        self.held += 1;
+    }
 }
 
 /// Places that are wanted of the store.
@@ -257,6 +320,13 @@ impl Part {
         told
     }
 
+    /// So many are granted by now, at all sidecars.
+    pub(super) fn hears(&mut self, granted: u64) {
+        if let Some(view) = &mut self.view {
+            view.granted = view.granted.max(granted);
+        }
+    }
+
     /// A look ended, or (`None`) it knows nothing of others.
     pub(super) fn looked(&mut self, shared: Option<Shared>) {
         self.view = shared.map(|at| View {
@@ -340,6 +410,30 @@ mod tests {
         part.stored(2);
         assert_eq!(part.take_ended(9), [], "nobody counts them any longer");
         assert!(!part.tidy());
+    }
+
+    #[test]
+    fn what_has_left_is_on_its_way_until_it_must_have_arrived() {
+        let (mut elsewhere, now) = (Elsewhere::default(), Instant::now());
+        let after = |ms| now + Duration::from_millis(ms);
+        let told = |held| Some(Others { held, more: true });
+        elsewhere.looked(told(2), 3, now);
+        assert_eq!((elsewhere.jobs(), elsewhere.held()), (5, 2));
+        elsewhere.looked(told(3), 1, after(40));
+        assert_eq!(elsewhere.jobs(), 3 + 3 + 1, "too soon");
+        elsewhere.looked(None, 2, after(90));
+        assert_eq!(elsewhere.jobs(), 3 + 3 + 1 + 2, "the store was silent");
+        elsewhere.looked(told(6), 0, after(100));
+        assert_eq!(elsewhere.jobs(), 6 + 1 + 2);
+        elsewhere.took();
+        assert_eq!(elsewhere.jobs(), 7 + 1 + 2);
+        // What was counted so long after the answer has arrived.
+        let arrived = Some(Others {
+            held: 9,
+            more: false,
+        });
+        elsewhere.looked(arrived, 4, after(300));
+        assert_eq!(elsewhere.jobs(), 9);
     }
 
     #[test]

@@ -319,14 +319,19 @@ impl Proxy {
         };
         // Before the question: what comes later is granted later.
         let shared = sidecar.read_shared(queue).await;
-        sidecar.pressure.asking(queue, stuck, scope);
+        let asked = Instant::now();
+        let follows = sidecar.pressure.asking(queue, stuck, scope, asked);
         let told = self.depth_told(queue, scope).await;
+        let others = match shared {
+            Some(_) => sidecar.read_others(queue, follows).await,
+            None => None,
+        };
         let counted = match &told {
             Told::Counts(counts) => Some(*counts),
             _ => None,
         };
         let now = sidecar.now();
-        let untold = sidecar.pressure.looked(queue, told, shared, now);
+        let untold = sidecar.pressure.looked(queue, told, (shared, others), now);
         if let Some(counts) = counted.filter(|_| sidecar.pressure.recounts(queue, now.at)) {
             self.recount(queue, counts, scope).await;
         }

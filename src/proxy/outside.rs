@@ -5,6 +5,7 @@
 mod elsewhere;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -56,7 +57,15 @@ impl Proxy {
     ) -> Result<Reply, UpstreamError> {
         let call = self.plain_call(parts, Bytes::new());
         let mut reply = self.upstream.call(call).await?;
-        let counts = self.sidecar.hold.counts();
+        let mut counts = self.sidecar.hold.counts();
+        if let Some(queue) = queue
+            && reply.status == StatusCode::OK
+        {
+            let elsewhere = self.sidecar.held_by_siblings(queue).await;
+            if elsewhere > 0 {
+                *counts.entry(Arc::from(queue)).or_default() += elsewhere;
+            }
+        }
         if !counts.is_empty() && reply.status == StatusCode::OK {
             let later = self.sidecar.hold.rescheduled(self.sidecar.store.now());
             let of = |name: &str| Moved {

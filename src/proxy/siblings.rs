@@ -17,7 +17,7 @@ use crate::hold::{Held, Lane};
 use crate::json::Json;
 use crate::limit::{Limited, Limits, OnLimit, Timestamp};
 use crate::metrics::Event;
-use crate::store::{Change, Claimed, Known, Row, StoreError, Wake};
+use crate::store::{Change, Claimed, Known, Place, Row, StoreError, Wake};
 
 /// The most held jobs that are taken over for one FETCH.
 const AT_ONCE: usize = 16;
@@ -127,7 +127,10 @@ impl Proxy {
             sidecar.offered.put(lane.clone());
         }
         for row in rows {
+            // In between it is in no hold.
+            sidecar.hold.adopting(lane, true, Instant::now());
             self.take_over_row(row).await;
+            sidecar.hold.adopting(lane, false, Instant::now());
         }
     }
 
@@ -209,6 +212,15 @@ impl Sidecar {
         drop(self.store.take(&claims, 0).await);
     }
 
+    /// How many jobs of a queue siblings hold, for those who look at its numbers; 0 while the store is away.
+    pub(super) async fn held_by_siblings(&self, queue: &str) -> usize {
+        if !self.store.is_shared() || self.store.is_alone() {
+            return 0;
+        }
+        let held = self.store.held_by_others(queue).await.unwrap_or(0);
+        usize::try_from(held).unwrap_or(usize::MAX)
+    }
+
     /// A job's row. The store is asked only where the job may have one that is not known here.
     pub(super) async fn row_of(&self, job: &str) -> Result<Option<Row>, StoreError> {
         match self.store.known(job) {
@@ -227,7 +239,7 @@ impl Sidecar {
         match row {
             Some(row) if row.ours && row.hidden => self.hide_for_another(&row.claimed.job),
             Some(row) if row.ours => self.hold.show(job),
-            _ => drop(self.hold.forget(job)),
+            row => self.forget_for(job, row),
         }
     }
 
@@ -301,8 +313,18 @@ impl Sidecar {
                 self.hold.show(&job);
                 self.hold.put_back(held, None);
             }
-            Ok(_) => drop(self.hold.forget(&job)),
+            Ok(row) => self.forget_for(&job, row),
         }
+    }
+
+    /// A held job is not ours any more: this is its row.
+    fn forget_for(&self, job: &str, row: Option<Row>) {
+        let taken = row.filter(|row| !row.ours && row.place == Place::Held);
+        if let Some(row) = taken.filter(|_| self.hold.has(job)) {
+            // First, so that it counts all the time.
+            self.pressure.taken_over(&row.claimed.queue);
+        }
+        self.hold.forget(job);
     }
 
     /// Tells siblings that a queue is paused through us, or is not.

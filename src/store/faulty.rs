@@ -240,12 +240,20 @@ impl Store for Faulty {
         self.run(move || self.inner.number(name, step))
     }
 
+    fn is_shared(&self) -> bool {
+        self.inner.is_shared()
+    }
+
     fn siblings(&self) -> usize {
         self.inner.siblings()
     }
 
     fn offered<'a>(&'a self, scope: u64, queue: &'a str, max: usize) -> Answer<'a, Vec<Row>> {
         self.run(move || self.inner.offered(scope, queue, max))
+    }
+
+    fn held_by_others<'a>(&'a self, queue: &'a str) -> Answer<'a, u64> {
+        self.run(move || self.inner.held_by_others(queue))
     }
 
     fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {

@@ -741,6 +741,13 @@ impl Store for Guard {
         })
     }
 
+    fn held_by_others<'a>(&'a self, queue: &'a str) -> Answer<'a, u64> {
+        Answer::later(async move {
+            let there = self.inner.held_by_others(queue);
+            self.ask(there, async |_| Ok(0)).await
+        })
+    }
+
     fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
         self.inner.announce(rows)
     }

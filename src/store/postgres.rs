@@ -222,6 +222,12 @@ impl Books for Server {
             .await
     }
 
+    async fn others(&mut self, queue: &str) -> Result<usize, StoreError> {
+        let me = self.owner.clone();
+        self.with(async |session| session.others(&me, queue).await)
+            .await
+    }
+
     async fn overrides(&mut self) -> Result<Vec<(String, String)>, StoreError> {
         self.with(async |session| session.overrides().await).await
     }

@@ -820,6 +820,18 @@ impl Store for RedisStore {
         })
     }
 
+    fn held_by_others<'a>(&'a self, queue: &'a str) -> Answer<'a, u64> {
+        Answer::later(async move {
+            let write = |to: &mut Cmd| {
+                to.arg("others").arg(queue);
+            };
+            let told = self.run(&self.scripts.look, write).await?;
+            let held = told.get(1).and_then(wire::int);
+            let held = held.and_then(|held| u64::try_from(held).ok());
+            held.ok_or_else(|| self.strange(&told))
+        })
+    }
+
     fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
         Answer::later(async move {
             let knew = self.epoch().is_some();

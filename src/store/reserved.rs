@@ -679,6 +679,10 @@ impl Store for ReservedStore {
         self.inner.offered(scope, queue, max)
     }
 
+    fn held_by_others<'a>(&'a self, queue: &'a str) -> Answer<'a, u64> {
+        self.inner.held_by_others(queue)
+    }
+
     fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
         self.inner.announce(rows)
     }

@@ -85,6 +85,8 @@ pub(super) enum Op {
         found: Vec<String>,
     },
     Count(Place),
+    /// How many jobs of a queue others hold.
+    Others(String),
     Overrides,
     /// The caller comes, or comes back, and may have known other data.
     Join {
@@ -146,7 +148,7 @@ impl Op {
                 found.idle.iter().for_each(|name| need.name(name.clone()));
             }
             Op::Offered { found, .. } => found.iter().for_each(|job| need.job(job)),
-            Op::Count(_) | Op::Overrides | Op::Join { .. } => {}
+            Op::Count(_) | Op::Others(_) | Op::Overrides | Op::Join { .. } => {}
         }
     }
 
@@ -155,6 +157,7 @@ impl Op {
         matches!(
             self,
             Op::Count(_)
+                | Op::Others(_)
                 | Op::Overrides
                 | Op::Join { .. }
                 | Op::Set(Change::Override { .. } | Change::Setting { .. } | Change::Clear)
@@ -210,7 +213,7 @@ impl Op {
                 rows.truncate(max);
                 Reply::Rows(rows)
             }
-            Op::Count(_) | Op::Overrides | Op::Join { .. } => Reply::Done(false),
+            Op::Count(_) | Op::Others(_) | Op::Overrides | Op::Join { .. } => Reply::Done(false),
         })
     }
 }
@@ -248,6 +251,7 @@ async fn serve_apart<B: Books>(books: &mut B, job: Job) {
         }
         let reply = match job.op {
             Op::Count(place) => Reply::Count(books.count(place == Place::Out).await?),
+            Op::Others(queue) => Reply::Count(books.others(&queue).await?),
             Op::Overrides => {
                 let texts = books.overrides().await?;
                 let all = texts.iter();

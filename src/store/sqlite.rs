@@ -383,6 +383,11 @@ impl Books for File {
         self.with(|connection| table::count(connection, &me, out))
     }
 
+    async fn others(&mut self, queue: &str) -> Result<usize, StoreError> {
+        let (now, me) = (self.now(), self.owner.clone());
+        self.with(|connection| table::others(connection, &me, queue, now))
+    }
+
     async fn overrides(&mut self) -> Result<Vec<(String, String)>, StoreError> {
         self.with(table::overrides)
     }

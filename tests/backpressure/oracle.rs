@@ -124,7 +124,7 @@ impl World {
                         ..Counts::default()
                     };
                     let at = (Instant::now(), mark);
-                    estimate.told(counts, 0, Held::default(), None, at);
+                    estimate.told(counts, 0, Held::default(), (None, None), at);
                     self.unseen = self.unseen_by_look;
                     self.look = None;
                 }

@@ -165,6 +165,94 @@ fn nor_on_postgres() {
     fill((&backend, &mut two), (12, 150), |_| {});
 }
 
+/// One sidecar holds jobs back for their limit while producers hammer at the others: what is held waits, and is
+/// in the depth that each of them goes by and tells. When it starts, its places are filled again.
+fn held_jobs_count(store: &str) {
+    const BOUND: usize = 150;
+    const HOLD: usize = 60;
+    let backend = Backend::start(Lax::spec());
+    let slow = slowly(backend.addr, Duration::from_millis(20));
+    // By key, so that more is claimed than may start.
+    let limits = format!(
+        "[hold]\nmax = {HOLD}\n[[queue]]\nname = \"q\"\nmax_depth = {BOUND}\n\
+         [[policy]]\nname = \"one\"\nmatch = {{ queue = \"q\" }}\nkey = \"of:{{type}}\"\n\
+         rate = {{ limit = 1, period = \"1h\" }}\n"
+    );
+    let three: Vec<Sidecar> = (0..3).map(|_| sidecar(slow, store, &limits)).collect();
+    let [a, b, c] = [three[0].data, three[1].data, three[2].data];
+    // The only one that may start.
+    assert_eq!(ask(b, "POST", "/ojs/v1/jobs", JOB).status, 201);
+    for job in fetch(b, "q", 1, "w").jobs() {
+        assert_eq!(ack(b, &job, "w").status, 200);
+    }
+    let stored = || backend.total(EventKind::Stored) - 1;
+    let claimed = || backend.total(EventKind::Claimed) - 1;
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        let _ends = Ends(&stop);
+        for nth in 0..12 {
+            let (to, stop) = ([a, c][nth % 2], &stop);
+            threads.spawn(move || drop(produce(to, stop)));
+        }
+        until("it is full", || (stored() >= BOUND).then_some(()));
+        until("much of it is held", || {
+            assert_eq!(fetch(b, "q", 5, "w").jobs(), Vec::<String>::new());
+            (claimed() >= HOLD - 5).then_some(())
+        });
+        // Nothing has left. Producers would have had many looks to find room.
+        std::thread::sleep(Duration::from_secs(1));
+        let held = claimed();
+        eprintln!("{held} of {BOUND} are held; {} were stored", stored());
+        assert_eq!(stored(), BOUND);
+        for to in [a, b, c] {
+            let stats = get(to, "/ojs/v1/queues/q/stats").json();
+            assert_eq!(stats["stats"]["depth"], BOUND, "{stats}");
+            let numbers = (&stats["queue"]["available"], &stats["queue"]["active"]);
+            assert_eq!(numbers, (&json!(BOUND), &json!(0)), "{stats}");
+        }
+        let refused = ask(a, "POST", "/ojs/v1/jobs", JOB);
+        assert_eq!(
+            (refused.status, &refused.json()["error"]["depth"]),
+            (429, &json!(BOUND))
+        );
+        // Their limit goes, they start, and the queue is filled again.
+        let loose = json!({"rate": {"limit": 100_000, "period": "PT1S"}}).to_string();
+        let set = ask(b, "PUT", "/ojs/v1/rate-limits/of:t", &loose);
+        assert_eq!(set.status, 200, "{}", set.json());
+        let mut out = 0;
+        until("they start", || {
+            for job in fetch(b, "q", 10, "w").jobs() {
+                assert_eq!(ack(b, &job, "w").status, 200);
+                out += 1;
+            }
+            (out >= HOLD).then_some(())
+        });
+        until("it is full again", || {
+            (stored() == BOUND + out).then_some(())
+        });
+        std::thread::sleep(Duration::from_millis(500));
+        assert_eq!(stored(), BOUND + out);
+    });
+}
+
+#[test]
+fn what_a_sibling_holds_is_in_the_depth() {
+    let store = Server::start();
+    held_jobs_count(&store.url());
+}
+
+#[test]
+fn what_a_sibling_holds_is_in_the_depth_on_sqlite() {
+    let dir = tempfile::tempdir().unwrap();
+    held_jobs_count(&format!("sqlite:{}", dir.path().join("held.db").display()));
+}
+
+#[test]
+fn what_a_sibling_holds_is_in_the_depth_on_postgres() {
+    let store = crate::postgres_server::Server::start(UNSYNCED);
+    held_jobs_count(&store.url());
+}
+
 /// A producer that waits gets the room that a worker makes: within 20 ms at its own sidecar (the best of some
 /// tries, as the machine may be busy), with the next look where the worker is at another.
 #[test]

@@ -500,3 +500,11 @@ pub async fn forgetting_everything_leaves_nothing(rig: &dyn Rig) {
     assert_eq!(store.number("n", Step::Read).await.unwrap().value, 0);
     assert!(started(&take(&*store, claimed("b", 1, &all)).await));
 }
+
+pub async fn ones_own_held_jobs_are_not_those_of_others(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    let free = [limited("k", Some(9), None, None)];
+    store.take(&[&claimed("1", 1, &free)], 0).await.unwrap();
+    assert_eq!(store.count(Place::Held).await.unwrap(), 1);
+    assert_eq!(store.held_by_others("queue").await.unwrap(), 0);
+}

@@ -8,7 +8,7 @@ use ojs_throttle::limit::{EARLY, Key, Limited, Limits, Space, Timestamp, WindowK
 use ojs_throttle::store::faulty::{Fault, Faulty};
 use ojs_throttle::store::guard::{Guard, OnStoreError};
 use ojs_throttle::store::reserved::ReservedStore;
-use ojs_throttle::store::{Change, Gen, Override, Place, Row, Step, Store, Verdict, Wake};
+use ojs_throttle::store::{Change, Claimed, Gen, Override, Place, Row, Step, Store, Verdict, Wake};
 
 use crate::rig::{Rig, SECOND, T, advance, claimed, limited, now, started, take};
 
@@ -178,6 +178,94 @@ pub async fn an_offered_job_goes_to_one_sibling(rig: &dyn Rig) {
     job.generation = Gen(2);
     assert!(started(&take(&*b, job).await));
     assert_eq!(a.count(Place::Held).await.unwrap(), 0);
+}
+
+/// How many jobs others hold, by queue, as one sees it.
+async fn held(store: &dyn Store) -> [u64; 3] {
+    let mut counts = [0; 3];
+    for (count, queue) in counts.iter_mut().zip(["queue", "queue:2", "other"]) {
+        *count = store.held_by_others(queue).await.unwrap();
+    }
+    counts
+}
+
+pub async fn jobs_that_others_hold_are_counted_by_queue(rig: &dyn Rig) {
+    let (a, b) = (rig.open("a").await, rig.open("b").await);
+    let free = [limited("k", Some(9), None, None)];
+    let of = |job: &str, queue: &str, scope| Claimed {
+        queue: queue.into(),
+        scope,
+        ..claimed(job, 1, &free)
+    };
+    let jobs = [
+        of("1", "queue", 0),
+        of("2", "queue", 7),
+        of("3", "queue", 7),
+        of("4", "queue:2", 7),
+    ];
+    a.take(&jobs.each_ref(), 0).await.unwrap();
+    assert_eq!((held(&*a).await, held(&*b).await), ([0; 3], [3, 1, 0]));
+    // One that is about to be cancelled waits still.
+    let hidden = |hidden| Change::Hidden {
+        job: "1".into(),
+        hidden,
+    };
+    assert!(b.set(hidden(true)).await.unwrap());
+    assert_eq!(held(&*b).await, [3, 1, 0]);
+    assert!(b.set(hidden(false)).await.unwrap());
+    assert!(started(&take(&*a, jobs[1].clone()).await));
+    assert_eq!(held(&*b).await, [2, 1, 0]);
+    assert!(a.back("2", Gen(1)).await.unwrap());
+    assert_eq!(held(&*b).await, [3, 1, 0]);
+    // A job that starts at once was never held.
+    assert!(started(&take(&*a, of("5", "queue", 0)).await));
+    assert_eq!(held(&*b).await, [3, 1, 0]);
+    let own = Change::Own {
+        job: "3".into(),
+        generation: Gen(1),
+        next: Gen(2),
+        until: now(rig).plus(SECOND),
+    };
+    assert!(b.set(own).await.unwrap());
+    assert_eq!(
+        (held(&*a).await, held(&*b).await),
+        ([1, 0, 0], [2, 1, 0]),
+        "it has gone over"
+    );
+    // Claimed again by another one.
+    let again = Claimed {
+        generation: Gen(3),
+        ..jobs[3].clone()
+    };
+    b.take(&[&again], 0).await.unwrap();
+    assert_eq!((held(&*a).await, held(&*b).await), ([1, 1, 0], [2, 0, 0]));
+    a.end("1", None).await.unwrap();
+    b.end("3", None).await.unwrap();
+    assert_eq!((held(&*a).await, held(&*b).await), ([0, 1, 0], [1, 0, 0]));
+    assert_eq!(held(&*rig.open("c").await).await, [1, 1, 0]);
+}
+
+pub async fn jobs_that_the_dead_held_count_until_the_backend_has_them_back(rig: &dyn Rig) {
+    let (a, b) = (rig.open("a").await, rig.open("b").await);
+    let free = [limited("k", Some(9), None, None)];
+    let jobs = [claimed("1", 1, &free), claimed("2", 1, &free)];
+    for store in [&a, &b] {
+        store.due(9).await.unwrap();
+    }
+    a.take(&jobs.each_ref(), 0).await.unwrap();
+    let offer = Change::Until {
+        job: "2".into(),
+        generation: Gen(1),
+        until: Timestamp(0),
+        visibility: jobs[1].visibility,
+    };
+    assert!(a.set(offer).await.unwrap());
+    advance(rig, 29 * SECOND);
+    b.due(9).await.unwrap();
+    assert_eq!(held(&*b).await, [2, 0, 0], "their claims are alive");
+    advance(rig, 12 * SECOND);
+    b.due(9).await.unwrap();
+    assert_eq!(held(&*b).await, [0, 0, 0], "the backend has them back");
 }
 
 pub async fn overdue_slots_of_others_are_looked_after_by_one(rig: &dyn Rig) {

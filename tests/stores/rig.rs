@@ -135,6 +135,7 @@ macro_rules! contract {
                 numbers_are_added_to_up_to_their_most,
                 numbers_that_were_changed_are_not_replaced_by_mistake,
                 forgetting_everything_leaves_nothing,
+                ones_own_held_jobs_are_not_those_of_others,
                 random_sequences_are_answered_as_by_the_core,
             ]
         );
@@ -155,6 +156,8 @@ macro_rules! fleet {
                 a_freed_slot_is_heard_of,
                 a_held_job_is_reached_through_any_sidecar,
                 an_offered_job_goes_to_one_sibling,
+                jobs_that_others_hold_are_counted_by_queue,
+                jobs_that_the_dead_held_count_until_the_backend_has_them_back,
                 overdue_slots_of_others_are_looked_after_by_one,
                 what_a_dead_sidecar_had_is_found,
                 after_an_outage_others_have_time_to_come_back,

@@ -6,7 +6,7 @@ use super::Queue;
 use crate::limit::Timestamp;
 use crate::pressure::drain::Drain;
 use crate::pressure::estimate::{Counts, Held, Mark};
-use crate::pressure::share::Shared;
+use crate::pressure::share::{Others, Shared};
 use crate::pressure::want::{Now, Want};
 
 impl Queue {
@@ -135,7 +135,7 @@ impl Queue {
         counts: Counts,
         hidden: u64,
         held: Held,
-        shared: Option<Shared>,
+        (shared, others): (Option<Shared>, Option<Others>),
         (now, mark): (Instant, Mark),
     ) {
         self.later = counts.scheduled + counts.retryable + hidden;
@@ -148,7 +148,7 @@ impl Queue {
         };
         let gone = self
             .estimate
-            .told(counts, hidden, held, shared, (now, mark));
+            .told(counts, hidden, held, (shared, others), (now, mark));
         self.drain.note(gone, now);
         let most = self.estimate.depth(held);
         self.keys.at_most(most);

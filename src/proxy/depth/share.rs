@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::pressure::share::{Ended, PERIOD};
-use crate::pressure::{Lease, Leased, Shared};
+use crate::pressure::{CLAIM, Lease, Leased, Others, Shared};
 use crate::proxy::{Proxy, Sidecar};
 use crate::store::{Number, Step, StoreError};
 
@@ -222,6 +222,38 @@ impl Sidecar {
             granted: value(granted),
             open: sum,
         })
+    }
+
+    /// What siblings hold of a queue, counted after the backend was asked. `follows`: what left since the look
+    /// before tells what may be on its way to them; else it has time to arrive. `None`: nobody knows.
+    pub(super) async fn read_others(&self, queue: &str, follows: bool) -> Option<Others> {
+        if self.store.is_alone() {
+            return Some(Others::default());
+        }
+        let limits = self.live().policies.gate(queue);
+        let limited = !limits.open() || self.set_for_queue(queue).is_some();
+        let limited = limited && self.store.siblings() > 0;
+        let known = self.pressure.held_by_others(queue) > 0;
+        let mut held = None;
+        if follows || !(limited || known) {
+            held = self.count_others(queue).await;
+        }
+        let may_hold = limited || known || held.is_some_and(|held| held > 0);
+        if may_hold && !follows {
+            sleep(CLAIM).await;
+            held = self.count_others(queue).await;
+        }
+        let more = may_hold && follows;
+        held.map(|held| Others { held, more })
+    }
+
+    async fn count_others(&self, queue: &str) -> Option<u64> {
+        match self.store.held_by_others(queue).await {
+            Ok(held) => Some(held),
+            // One call that fails is no store that is lost.
+            Err(_) if !self.store.is_lost() => self.store.held_by_others(queue).await.ok(),
+            Err(_) => None,
+        }
     }
 
     async fn tell_ended(&self, idle: bool) {

@@ -27,6 +27,10 @@ CREATE TABLE numbers (
 CREATE TABLE overrides (name text PRIMARY KEY, text text NOT NULL, ends bigint);
 ";
 
+/// Held rows by queue.
+const BY_QUEUE: &str =
+    "CREATE INDEX rows_held ON rows (substr(lane, strpos(lane, ':') + 1)) WHERE NOT is_out";
+
 /// A name as an identifier.
 pub(super) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
@@ -71,6 +75,11 @@ pub(super) async fn is_there(client: &Client, namespace: &str) -> Result<bool, F
 /// As [`is_there`], or it may not be made.
 pub(super) async fn prepare(client: &Client, namespace: &str) -> Result<(), Failed> {
     if is_there(client, namespace).await? {
+        let known = "SELECT to_regclass('rows_held') IS NOT NULL";
+        if !client.query_one(known, &[]).await?.try_get::<_, bool>(0)? {
+            // Tables of an earlier version. Without it, as where another role made them, all rows are read.
+            let _made = client.batch_execute(BY_QUEUE).await;
+        }
         return Ok(());
     }
     client.batch_execute("BEGIN").await?;
@@ -79,7 +88,7 @@ pub(super) async fn prepare(client: &Client, namespace: &str) -> Result<(), Fail
     // Another one may have made it meanwhile.
     if !is_there(client, namespace).await? {
         let schema = quoted(namespace);
-        let create = format!("CREATE SCHEMA IF NOT EXISTS {schema}; {TABLES}");
+        let create = format!("CREATE SCHEMA IF NOT EXISTS {schema}; {TABLES} {BY_QUEUE}");
         client.batch_execute(&create).await?;
     }
     client.batch_execute("COMMIT").await?;

@@ -133,6 +133,7 @@ struct Statements {
     due: Statement,
     walk: Statement,
     offered: Statement,
+    held: Statement,
 }
 
 impl Statements {
@@ -153,6 +154,12 @@ impl Statements {
         let offered = format!(
             "WITH t AS (SELECT {NOW} AS now) SELECT each.job FROM t, LATERAL ({offered}) AS each"
         );
+        // As the index has it.
+        let held = format!(
+            "SELECT count(*) FROM rows, (SELECT {NOW} AS now) AS t
+             WHERE substr(lane, strpos(lane, ':') + 1) = $3 AND NOT is_out AND owner <> $2
+             AND greatest(until, touched) > t.now - lasts"
+        );
         Ok(Statements {
             head: client.prepare(&head).await?,
             lock: client.prepare(LOCK).await?,
@@ -169,6 +176,7 @@ impl Statements {
             due: client.prepare(&due).await?,
             walk: client.prepare(WALK).await?,
             offered: client.prepare(&offered).await?,
+            held: client.prepare(&held).await?,
         })
     }
 }
@@ -436,6 +444,14 @@ impl Session {
     pub(super) async fn count(&self, me: &str, out: bool) -> Result<usize, Failed> {
         let text = "SELECT count(*) FROM rows WHERE owner = $1 AND is_out = $2";
         let row = self.client.query_one(text, &[&me, &out]).await?;
+        Ok(usize::try_from(row.try_get::<_, i64>(0)?).unwrap_or(0))
+    }
+
+    /// How many jobs of a queue others hold. A row whose owner was not heard of for as long as its claim
+    /// lasts is of a claim that is over.
+    pub(super) async fn others(&self, me: &str, queue: &str) -> Result<usize, Failed> {
+        let with: [&(dyn ToSql + Sync); 3] = [&self.given(), &me, &queue];
+        let row = self.client.query_one(&self.statements.held, &with).await?;
         Ok(usize::try_from(row.try_get::<_, i64>(0)?).unwrap_or(0))
     }
 

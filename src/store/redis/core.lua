@@ -593,6 +593,21 @@ local function index(of, place)
   return P .. place .. ':' .. of
 end
 
+-- The held rows of an owner by queue, so that those of a queue can be counted.
+local function by_queue(of)
+  return P .. 'q:' .. of
+end
+
+local function queue_of(r)
+  return sub(r.lane, (string.find(r.lane, ':', 1, true) or 0) + 1)
+end
+
+-- The row leaves its place.
+local function leave_place(r)
+  redis.call('ZREM', index(r.owner, r.place), r.job)
+  if r.place == 'h' then redis.call('ZREM', by_queue(r.owner), queue_of(r) .. '\n' .. r.job) end
+end
+
 -- A held row is worth nothing once the backend has its job back; one that is out is kept until somebody
 -- has asked the backend.
 local function put_row(r)
@@ -604,11 +619,15 @@ local function put_row(r)
   local set = index(r.owner, r.place)
   redis.call('ZADD', set, r.till, r.job)
   redis.call('PEXPIRE', set, WEEK)
+  if r.place == 'h' then
+    local queues = by_queue(r.owner)
+    if redis.call('ZADD', queues, 0, queue_of(r) .. '\n' .. r.job) == 1 then redis.call('PEXPIRE', queues, WEEK) end
+  end
 end
 
 local function drop_row(r)
   redis.call('DEL', P .. 'r:' .. r.job)
-  redis.call('ZREM', index(r.owner, r.place), r.job)
+  leave_place(r)
 end
 
 local function taken_of(r)
@@ -643,7 +662,7 @@ end
 -- Moves a row to another place or owner.
 local function move_row(r, to_owner, place)
   if r.owner ~= to_owner or r.place ~= place then
-    redis.call('ZREM', index(r.owner, r.place), r.job)
+    leave_place(r)
     r.owner, r.place = to_owner, place
   end
   put_row(r)

@@ -7,7 +7,7 @@ local most = num()
 local SILENCE, PATIENCE, LEASE = 5000000, 3000000, 2000000
 
 if redis.call('ZADD', P .. 'live', now, owner) == 1 then publish('joined') end
-for _, name in ipairs({ 'live', 'meta', 'over', 'h:' .. owner, 'o:' .. owner }) do
+for _, name in ipairs({ 'live', 'meta', 'over', 'h:' .. owner, 'o:' .. owner, 'q:' .. owner }) do
   redis.call('PEXPIRE', P .. name, WEEK)
 end
 
@@ -59,6 +59,7 @@ for i = 1, #known, 2 do
     end
     if not alive and redis.call('ZCARD', index(other, 'o')) == 0 and redis.call('ZCARD', index(other, 'h')) == 0 then
       redis.call('ZREM', P .. 'live', other)
+      redis.call('DEL', by_queue(other))
     end
   end
 end

@@ -1,4 +1,5 @@
--- Reads: a row, keys as they are kept, how many rows the caller has, what others offer, limits set over HTTP.
+-- Reads: a row, keys as they are kept, how many rows the caller has, what others offer, how many jobs of a queue
+-- they hold, limits set over HTTP.
 
 local verb = arg()
 local told = { now }
@@ -12,6 +13,26 @@ elseif verb == 'count' then
 elseif verb == 'over' then
   told[2] = tonumber(redis.call('HGET', P .. 'meta', 'over') or '0')
   told[3] = redis.call('HGETALL', P .. 'over')
+elseif verb == 'others' then
+  local queue, held = arg(), 0
+  local known = redis.call('ZRANGE', P .. 'live', 0, 999, 'WITHSCORES')
+  for i = 1, #known, 2 do
+    local other, seen = known[i], tonumber(known[i + 1])
+    if other ~= owner then
+      local rows = index(other, 'h')
+      -- No more than it has at all: a sidecar of an earlier version takes rows from there and not from here.
+      local count = min(redis.call('ZLEXCOUNT', by_queue(other), '[' .. queue .. '\n', '(' .. queue .. '\11'),
+        redis.call('ZCARD', rows))
+      if count > 0 and seen + 5000000 <= now then
+        -- It is gone: by then the backend has all of its jobs back.
+        local last = redis.call('ZRANGE', rows, -1, -1, 'WITHSCORES')
+        local r = row(last[1])
+        if not r or max(tonumber(last[2]), seen) + r.lasts <= now then count = 0 end
+      end
+      held = held + count
+    end
+  end
+  told[2] = held
 elseif verb == 'offered' then
   local lane, most = arg(), num()
   local known = redis.call('ZRANGE', P .. 'live', 0, 999, 'WITHSCORES')

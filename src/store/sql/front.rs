@@ -441,6 +441,15 @@ impl Store for SqlStore {
         })
     }
 
+    fn held_by_others<'a>(&'a self, queue: &'a str) -> Answer<'a, u64> {
+        Answer::later(async move {
+            match self.ask(Op::Others(queue.to_owned())).await?.reply {
+                Reply::Count(count) => Ok(count as u64),
+                _ => Err(strange()),
+            }
+        })
+    }
+
     fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
         Answer::later(async move {
             let knew = self.epoch().is_some();

@@ -81,6 +81,9 @@ pub(in crate::store) trait Books: Send {
     /// How many rows we have, out or held.
     fn count(&mut self, out: bool) -> impl Future<Output = Result<usize, StoreError>> + Send;
 
+    /// How many jobs of a queue others hold, those left out whose claims must be over.
+    fn others(&mut self, queue: &str) -> impl Future<Output = Result<usize, StoreError>> + Send;
+
     /// Names and texts of limits set over HTTP.
     fn overrides(
         &mut self,

@@ -41,6 +41,11 @@ CREATE TABLE news (
     id INTEGER PRIMARY KEY AUTOINCREMENT, owner TEXT NOT NULL, text TEXT NOT NULL, at INTEGER NOT NULL);
 ";
 
+/// Held rows by queue. Files of earlier versions get it too; those versions do not mind.
+const BY_QUEUE: &str = "
+CREATE INDEX IF NOT EXISTS rows_held ON rows (substr(lane, instr(lane, ':') + 1)) WHERE is_out = 0;
+";
+
 /// Why a file cannot be opened.
 pub(super) enum Refused {
     Sqlite(Error),
@@ -85,6 +90,7 @@ pub(super) fn open(path: &Path, namespace: &str, opens: Timestamp) -> Result<Con
         transaction.pragma_update(None, "user_version", VERSION)?;
         super::table::begin(&transaction, namespace, opens)?;
     }
+    transaction.execute_batch(BY_QUEUE)?;
     transaction.commit()?;
     ours(&connection)?;
     of(&connection, namespace)?;

@@ -344,6 +344,23 @@ pub(super) fn count(connection: &Connection, me: &str, out: bool) -> Result<usiz
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
+/// How many jobs of a queue others hold. A row whose owner was not heard of for as long as its claim lasts is
+/// of a claim that is over.
+pub(super) fn others(
+    connection: &Connection,
+    me: &str,
+    queue: &str,
+    now: Timestamp,
+) -> Result<usize, Error> {
+    // As the index has it.
+    let text = "SELECT count(*) FROM rows
+        WHERE substr(lane, instr(lane, ':') + 1) = ?1 AND is_out = 0 AND owner <> ?2
+        AND max(until, touched) > ?3 - lasts";
+    let mut statement = connection.prepare_cached(text)?;
+    let count: i64 = statement.query_row(params![queue, me, number(now.0)], |row| row.get(0))?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
 pub(super) fn overrides(connection: &Connection) -> Result<Vec<(String, String)>, Error> {
     let mut statement = connection.prepare_cached("SELECT name, text FROM overrides")?;
     let all = statement.query_map((), |row| Ok((row.get(0)?, row.get(1)?)))?;

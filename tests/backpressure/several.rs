@@ -1,0 +1,296 @@
+//! Several sidecars on one store, before one backend, in simulation: one of them holds jobs back for a limit
+//! while producers hammer at the others. How many wait is judged by what the backend stored and what the store
+//! let start, never by a sidecar's own numbers.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use ojs_throttle::backend::{Backend, Lax};
+use ojs_throttle::config::Settings;
+use ojs_throttle::limit::{Key, Limited, Limits, Reserved, Space, Timestamp};
+use ojs_throttle::net::{Net, sim};
+use ojs_throttle::run::{Env, Running, Stop};
+use ojs_throttle::store::faulty::{Fault, Faulty};
+use ojs_throttle::store::memory::MemoryStore;
+use ojs_throttle::store::{
+    Answer, Change, Claimed, Ended, Gen, Number, Overrides, Place, Room, Row, Step, Store, Usage,
+    Verdict, Wish,
+};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use crate::client::Client;
+
+const BOUND: i64 = 30;
+
+/// How many jobs wait: those that the backend has stored less those that were let start.
+#[derive(Default, Debug)]
+struct Depth {
+    now: AtomicI64,
+    most: AtomicI64,
+}
+
+impl Depth {
+    fn add(&self, jobs: i64) {
+        let now = self.now.fetch_add(jobs, Ordering::SeqCst) + jobs;
+        self.most.fetch_max(now, Ordering::SeqCst);
+    }
+}
+
+/// Whose each row is, and its queue.
+type Owners = Mutex<HashMap<Arc<str>, (usize, Arc<str>)>>;
+
+/// One sidecar's side of a store in memory that several share.
+#[derive(Debug)]
+struct Member {
+    all: Arc<MemoryStore>,
+    owners: Arc<Owners>,
+    me: usize,
+    depth: Arc<Depth>,
+    /// Whether it tells what others hold.
+    tells: bool,
+}
+
+impl Member {
+    fn is_ours(&self, job: &str) -> bool {
+        let owners = self.owners.lock().unwrap();
+        owners.get(job).is_none_or(|(owner, _)| *owner == self.me)
+    }
+}
+
+impl Store for Member {
+    fn now(&self) -> Timestamp {
+        self.all.now()
+    }
+
+    fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
+        Answer::later(async move {
+            let verdicts = self.all.take(asks, want).await?;
+            for (ask, verdict) in asks.iter().zip(&verdicts) {
+                let owner = (self.me, ask.queue.clone());
+                self.owners.lock().unwrap().insert(ask.job.clone(), owner);
+                if matches!(verdict, Verdict::Started { .. }) {
+                    self.depth.add(-1);
+                }
+            }
+            Ok(verdicts)
+        })
+    }
+
+    fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved> {
+        self.all.reserve(wish)
+    }
+
+    fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>> {
+        self.all.claimed(claims)
+    }
+
+    fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool> {
+        Answer::later(async move {
+            let back = self.all.back(job, generation).await?;
+            self.depth.add(i64::from(back));
+            Ok(back)
+        })
+    }
+
+    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Ended>> {
+        self.all.end(job, generation)
+    }
+
+    fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
+        Answer::later(async move {
+            let mut rows = self.all.due(max).await?;
+            rows.retain(|row| self.is_ours(&row.claimed.job));
+            Ok(rows)
+        })
+    }
+
+    fn set(&self, change: Change) -> Answer<'_, bool> {
+        self.all.set(change)
+    }
+
+    fn overrides(&self) -> &Overrides {
+        self.all.overrides()
+    }
+
+    fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>> {
+        Answer::later(async move {
+            let row = self.all.row(job).await?;
+            let ours = self.is_ours(job);
+            Ok(row.map(|row| Row { ours, ..row }))
+        })
+    }
+
+    fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room> {
+        self.all.room(limited)
+    }
+
+    fn usage<'a>(
+        &'a self,
+        space: Space,
+        key: &'a Key,
+        limits: &'a Limits,
+    ) -> Answer<'a, Option<Usage>> {
+        self.all.usage(space, key, limits)
+    }
+
+    fn count(&self, place: Place) -> Answer<'_, usize> {
+        self.all.count(place)
+    }
+
+    fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number> {
+        self.all.number(name, step)
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn siblings(&self) -> usize {
+        2
+    }
+
+    fn held_by_others<'a>(&'a self, queue: &'a str) -> Answer<'a, u64> {
+        Answer::later(async move {
+            let owners = self.owners.lock().unwrap().clone();
+            let mut held = 0;
+            for (job, (owner, of)) in owners {
+                let row = self.all.row(&job).await?;
+                let waits = row.is_some_and(|row| row.place == Place::Held);
+                held += u64::from(self.tells && waits && owner != self.me && &*of == queue);
+            }
+            Ok(held)
+        })
+    }
+}
+
+/// A backend that takes a while to hear and to be heard.
+async fn far_away(net: &Net, backend: &Backend, seed: u64, depth: Arc<Depth>) -> SocketAddr {
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let mut listener = net.bind(any).await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let (backend, rng) = (backend.clone(), SmallRng::seed_from_u64(seed));
+    let rng = Arc::new(Mutex::new(rng));
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (backend, rng, depth) = (backend.clone(), rng.clone(), depth.clone());
+            let answer = move |request: Request<Incoming>| {
+                let (backend, rng, depth) = (backend.clone(), rng.clone(), depth.clone());
+                async move {
+                    let some = || Duration::from_millis(rng.lock().unwrap().random_range(0..40));
+                    let (head, body) = request.into_parts();
+                    let body = body.collect().await.unwrap().to_bytes();
+                    let enqueues = head.method == Method::POST && head.uri.path() == "/ojs/v1/jobs";
+                    sleep(some()).await;
+                    let reply = backend.handle(Request::from_parts(head, body)).await;
+                    if enqueues && reply.status() == StatusCode::CREATED {
+                        depth.add(1);
+                    }
+                    sleep(some()).await;
+                    Ok::<_, Infallible>(reply.map(Full::<Bytes>::new))
+                }
+            };
+            let connection = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service_fn(answer));
+            tokio::spawn(connection);
+        }
+    });
+    addr
+}
+
+/// How many jobs waited at most, how many wait in the end while producers still offer, and how many started.
+async fn hammered(seed: u64, tells: bool) -> (i64, i64, usize) {
+    let net = Net::Sim(sim::Network::default());
+    let (backend, depth) = (Backend::new(Lax::spec(), seed), Arc::<Depth>::default());
+    let upstream = far_away(&net, &backend, seed, depth.clone()).await;
+    let config = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\nupstream = \"http://{upstream}\"\n\
+         [hold]\nmax = 25\n[[queue]]\nname = \"q\"\nmax_depth = {BOUND}\n\
+         [[policy]]\nname = \"by_type\"\nmatch = {{ queue = \"q\" }}\nkey = \"of:{{type}}\"\n\
+         rate = {{ limit = 2, period = \"1s\" }}\n"
+    );
+    let all = Arc::new(MemoryStore::new(1_770_000_000_000_000));
+    let owners = Arc::<Owners>::default();
+    let (mut clients, stop) = (Vec::new(), Stop::default());
+    for me in 0..3 {
+        let member = Member {
+            all: all.clone(),
+            owners: owners.clone(),
+            me,
+            depth: depth.clone(),
+            tells,
+        };
+        let store = Faulty::new(Arc::new(member));
+        let slow = |late| Fault::late(Duration::from_millis(late));
+        store.random(seed, 2, vec![slow(1), slow(2), slow(4)]);
+        let env = Env {
+            net: net.clone(),
+            store: Arc::new(store),
+            seed: seed * 3 + me as u64,
+            reset: false,
+        };
+        let running = Running::start(Settings::parse(&config, "t").unwrap(), env).await;
+        let running = running.unwrap();
+        clients.push(Client::new(&net, running.addr().unwrap()));
+        tokio::spawn(running.serve(stop.clone()));
+    }
+    let mut producers = JoinSet::new();
+    for nth in 0..8_u64 {
+        let client = clients[[0, 2][nth as usize % 2]].clone();
+        let mut rng = SmallRng::seed_from_u64(seed * 100 + nth);
+        producers.spawn(async move {
+            loop {
+                let kind = ["t.a", "t.b", "t.c"][rng.random_range(0..3)];
+                let job = json!({"type": kind, "args": [1], "options": {"queue": "q"}});
+                let status = client.post("/ojs/v1/jobs", job.to_string()).await.status;
+                assert!([201, 429].contains(&status), "{status}");
+                sleep(Duration::from_millis(rng.random_range(20..80))).await;
+            }
+        });
+    }
+    let (end, mut started) = (Instant::now() + Duration::from_secs(12), 0);
+    while Instant::now() < end {
+        for job in clients[1].fetch("q", 1).await {
+            started += 1;
+            let job = job["id"].as_str().unwrap().to_owned();
+            assert_eq!(clients[1].ack(&job).await.status, 200);
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+    sleep(Duration::from_secs(2)).await;
+    let now = depth.now.load(Ordering::SeqCst);
+    assert!(producers.try_join_next().is_none(), "they still offer");
+    drop(producers);
+    stop.now.cancel();
+    (depth.most.load(Ordering::SeqCst), now, started)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_one_holds_is_in_the_depth_of_all() {
+    for seed in 0..12 {
+        let (most, now, started) = hammered(seed, true).await;
+        println!("{seed}: at most {most}, at the end {now}, {started} started");
+        assert!(started > 40, "{started}");
+        assert_eq!((most, now), (BOUND, BOUND), "seed {seed}");
+    }
+}
+
+/// The judge finds sidecars that do not know what others hold.
+#[tokio::test(start_paused = true)]
+async fn who_does_not_know_what_others_hold_goes_over() {
+    let (most, ..) = hammered(1, false).await;
+    assert!(most > BOUND, "{most}");
+}
