@@ -243,12 +243,16 @@ impl Estimate {
 
     /// Whether the last look is so long ago that another may begin.
     pub fn is_due(&self, now: Instant) -> bool {
+        self.due().is_none_or(|due| now >= due)
+    }
+
+    /// When another may begin; `None`: there was none.
+    pub fn due(&self) -> Option<Instant> {
         let gap = match self.source {
             Source::Passing => BLIND,
             _ => NEAR,
         };
-        self.looked
-            .is_none_or(|looked| now.saturating_duration_since(looked) >= gap)
+        self.looked.map(|looked| looked + gap)
     }
 
     /// Whether the last look is so long ago that a queue that nobody uses is looked at.
