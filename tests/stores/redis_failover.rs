@@ -10,7 +10,7 @@ use ojs_throttle::store::redis::{Config, RedisStore, Target};
 use ojs_throttle::store::{Clock, Place, Store, Wake};
 
 use crate::rig::{Opened, Rig, T, claimed, clock, limited, started, take};
-use crate::servers::{Cluster, Watched};
+use crate::servers::{Cluster, USER, Watched};
 
 fn config(url: &str, namespace: &str, owner: &str) -> Config {
     Config {
@@ -115,6 +115,19 @@ async fn survives(url: &str, cut: impl AsyncFnOnce(), fail_over: impl AsyncFnOnc
     let heard = tokio::time::timeout(Duration::from_secs(10), freed).await;
     assert!(heard.is_ok(), "news come from the new master");
     assert!(started(&take(&b, claimed("3", 1, &two)).await));
+}
+
+#[tokio::test]
+async fn a_user_limited_to_the_namespace_is_enough_on_a_cluster() {
+    let cluster = Cluster::start();
+    cluster.user(&USER);
+    let url = cluster.url().replace("://", "://ojs:secret@");
+    let store = RedisStore::new(config(&url, "ojs-throttle", "a"), Clock::new(T));
+    store.check().await.unwrap();
+    let one = [limited("k", Some(1), None, None)];
+    assert!(started(&take(&store, claimed("a", 1, &one)).await));
+    store.due(9).await.unwrap();
+    assert!(store.end("a", None).await.unwrap().is_some());
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use ojs_throttle::store::{Change, Clock, Gen, Place, Store, StoreError, Verdict}
 use crate::redis::config;
 use crate::rig::{SECOND, T, answered, claimed, clock, limited, started, take};
 use crate::server::Server;
+use crate::servers::USER;
 
 fn cli(server: &Server, args: &[&str]) -> String {
     let port = server.port.to_string();
@@ -259,34 +260,10 @@ async fn data_of_another_program_are_left_alone() {
     assert!(store.take(&[&ask], 1).await.is_err());
 }
 
-/// The user of the README.
-const RIGHTS: [&str; 5] = [
-    "on",
-    ">secret",
-    "~{ojs-throttle}:*",
-    "&{ojs-throttle}:*",
-    "-@all",
-];
-const COMMANDS: [&str; 9] = [
-    "+@connection",
-    "+@read",
-    "+@write",
-    "+@scripting",
-    "+@pubsub",
-    "-@dangerous",
-    "+time",
-    "+info",
-    "+@fast",
-];
-
 #[tokio::test]
 async fn a_user_limited_to_the_namespace_is_enough() {
     let server = Server::start();
-    let made = ["ACL", "SETUSER", "ojs"]
-        .iter()
-        .chain(&RIGHTS)
-        .chain(&COMMANDS);
-    assert_eq!(cli(&server, &made.copied().collect::<Vec<_>>()), "OK");
+    assert_eq!(cli(&server, &USER), "OK");
     let of = |namespace: &str| {
         let url = format!("redis://ojs:secret@127.0.0.1:{}", server.port);
         let config = Config {

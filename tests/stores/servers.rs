@@ -9,6 +9,28 @@ use crate::server::{Server, free_port};
 /// How long a node may be silent before it is taken for gone, in milliseconds.
 const SILENCE: &str = "500";
 
+/// Makes the user of the README, who may do no more than a sidecar needs.
+pub const USER: [&str; 18] = [
+    "ACL",
+    "SETUSER",
+    "ojs",
+    "on",
+    ">secret",
+    "~{ojs-throttle}:*",
+    "&{ojs-throttle}:*",
+    "-@all",
+    "+@connection",
+    "+@read",
+    "+@write",
+    "+@scripting",
+    "+@pubsub",
+    "+@fast",
+    "-@dangerous",
+    "+time",
+    "+info",
+    "+cluster|slots",
+];
+
 /// What a server on this port answers.
 pub fn cli(port: u16, args: &[&str]) -> String {
     let mut command = Command::new("redis-cli");
@@ -114,6 +136,14 @@ impl Cluster {
     pub fn url(&self) -> String {
         let places: Vec<String> = self.others.iter().map(place).collect();
         format!("redis+cluster://{}", places.join(","))
+    }
+
+    /// A user on each node.
+    pub fn user(&self, user: &[&str]) {
+        let ours = [&self.ours.master, &self.ours.replica];
+        for server in self.others.iter().chain(ours) {
+            assert_eq!(cli(server.port, user), "OK");
+        }
     }
 
     /// How many keys there are on the node of our namespace, and on others.
