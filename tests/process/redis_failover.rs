@@ -79,7 +79,7 @@ fn a_cluster_that_fails_over() {
 
 #[test]
 fn a_sentinel_that_fails_over() {
-    let watched = std::cell::RefCell::new(Watched::start());
+    let watched = std::cell::RefCell::new(Watched::start(""));
     let url = watched.borrow().url();
     survives(
         &url,

@@ -10,7 +10,29 @@ use ojs_throttle::store::redis::{Config, RedisStore, Target};
 use ojs_throttle::store::{Clock, Place, Store, Wake};
 
 use crate::rig::{Opened, Rig, T, claimed, clock, limited, started, take};
-use crate::servers::{Cluster, USER, Watched};
+use crate::servers::{Cluster, Watched, cli};
+
+/// Makes the user of the README, who may do no more than a sidecar needs.
+pub const USER: [&str; 18] = [
+    "ACL",
+    "SETUSER",
+    "ojs",
+    "on",
+    ">secret",
+    "~{ojs-throttle}:*",
+    "&{ojs-throttle}:*",
+    "-@all",
+    "+@connection",
+    "+@read",
+    "+@write",
+    "+@scripting",
+    "+@pubsub",
+    "+@fast",
+    "-@dangerous",
+    "+time",
+    "+info",
+    "+cluster|slots",
+];
 
 fn config(url: &str, namespace: &str, owner: &str) -> Config {
     Config {
@@ -72,10 +94,24 @@ fn a_cluster_does_all_that_a_store_must() {
 
 #[test]
 fn a_master_behind_a_sentinel_does_all_that_a_store_must() {
-    let watched = Watched::start();
+    let watched = Watched::start("");
     let url = watched.url();
     crate::run_contract!(async { Behind::new(&url) });
     crate::run_fleet!(async { Behind::new(&url) });
+}
+
+#[tokio::test]
+async fn sentinels_that_want_a_password_get_it() {
+    let watched = Watched::start("s3cret");
+    let store = |query: &str| {
+        let url = format!("{}{query}", watched.url());
+        RedisStore::new(config(&url, "ojs-throttle", "a"), Clock::new(T))
+    };
+    store("?sentinel=:s3cret").check().await.unwrap();
+    for query in ["", "?sentinel=:wrong"] {
+        let why = store(query).check().await.unwrap_err().to_string();
+        assert!(!why.contains("s3cret"), "{why}");
+    }
 }
 
 fn sidecar(url: &str, owner: &str) -> Guard {
@@ -120,7 +156,10 @@ async fn survives(url: &str, cut: impl AsyncFnOnce(), fail_over: impl AsyncFnOnc
 #[tokio::test]
 async fn a_user_limited_to_the_namespace_is_enough_on_a_cluster() {
     let cluster = Cluster::start();
-    cluster.user(&USER);
+    let ours = [&cluster.ours.master, &cluster.ours.replica];
+    for node in cluster.others.iter().chain(ours) {
+        assert_eq!(cli(node.port, &USER), "OK");
+    }
     let url = cluster.url().replace("://", "://ojs:secret@");
     let store = RedisStore::new(config(&url, "ojs-throttle", "a"), Clock::new(T));
     store.check().await.unwrap();
@@ -145,7 +184,7 @@ async fn a_cluster_that_fails_over() {
 
 #[tokio::test]
 async fn a_sentinel_that_fails_over() {
-    let mut watched = Watched::start();
+    let mut watched = Watched::start("");
     let url = watched.url();
     let watched = std::cell::RefCell::new(&mut watched);
     survives(

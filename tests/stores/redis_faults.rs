@@ -8,9 +8,9 @@ use ojs_throttle::store::redis::{Config, RedisStore, Target};
 use ojs_throttle::store::{Change, Clock, Gen, Place, Store, StoreError, Verdict};
 
 use crate::redis::config;
+use crate::redis_failover::USER;
 use crate::rig::{SECOND, T, answered, claimed, clock, limited, started, take};
 use crate::server::Server;
-use crate::servers::USER;
 
 fn cli(server: &Server, args: &[&str]) -> String {
     let port = server.port.to_string();

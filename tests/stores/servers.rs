@@ -9,28 +9,6 @@ use crate::server::{Server, free_port};
 /// How long a node may be silent before it is taken for gone, in milliseconds.
 const SILENCE: &str = "500";
 
-/// Makes the user of the README, who may do no more than a sidecar needs.
-pub const USER: [&str; 18] = [
-    "ACL",
-    "SETUSER",
-    "ojs",
-    "on",
-    ">secret",
-    "~{ojs-throttle}:*",
-    "&{ojs-throttle}:*",
-    "-@all",
-    "+@connection",
-    "+@read",
-    "+@write",
-    "+@scripting",
-    "+@pubsub",
-    "+@fast",
-    "-@dangerous",
-    "+time",
-    "+info",
-    "+cluster|slots",
-];
-
 /// What a server on this port answers.
 pub fn cli(port: u16, args: &[&str]) -> String {
     let mut command = Command::new("redis-cli");
@@ -48,9 +26,9 @@ fn until(what: &str, mut seen: impl FnMut() -> bool) {
 }
 
 /// A master, and who takes its place.
-struct Pair {
-    master: Server,
-    replica: Server,
+pub struct Pair {
+    pub master: Server,
+    pub replica: Server,
 }
 
 impl Pair {
@@ -92,8 +70,8 @@ impl Pair {
 
 /// Three masters, and a replica of the one that has the namespace `ojs-throttle`.
 pub struct Cluster {
-    ours: Pair,
-    others: Vec<Server>,
+    pub ours: Pair,
+    pub others: Vec<Server>,
 }
 
 impl Cluster {
@@ -138,14 +116,6 @@ impl Cluster {
         format!("redis+cluster://{}", places.join(","))
     }
 
-    /// A user on each node.
-    pub fn user(&self, user: &[&str]) {
-        let ours = [&self.ours.master, &self.ours.replica];
-        for server in self.others.iter().chain(ours) {
-            assert_eq!(cli(server.port, user), "OK");
-        }
-    }
-
     /// How many keys there are on the node of our namespace, and on others.
     pub fn keys(&self) -> (usize, usize) {
         let count = |server: &Server| cli(server.port, &["DBSIZE"]).parse::<usize>().unwrap();
@@ -184,7 +154,8 @@ pub struct Watched {
 }
 
 impl Watched {
-    pub fn start() -> Watched {
+    /// `password`: what the sentinel wants from who asks, if that is not empty.
+    pub fn start(password: &str) -> Watched {
         let master = Server::start();
         let of = master.port.to_string();
         let follow = ["--replicaof", "127.0.0.1", &of];
@@ -197,7 +168,8 @@ impl Watched {
         let text = format!(
             "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor main 127.0.0.1 {of} 1\n\
              sentinel down-after-milliseconds main {SILENCE}\n\
-             sentinel failover-timeout main 5000\n",
+             sentinel failover-timeout main 5000\n\
+             requirepass \"{password}\"\n",
             dir.path().display()
         );
         std::fs::write(&file, text).unwrap();
@@ -212,8 +184,16 @@ impl Watched {
             _dir: dir,
         };
         let known = watched.pair.replica.port.to_string();
+        let ask = [
+            "-a",
+            password,
+            "--no-auth-warning",
+            "SENTINEL",
+            "REPLICAS",
+            "main",
+        ];
         until("the sentinel knows the replica", || {
-            cli(port, &["SENTINEL", "REPLICAS", "main"]).contains(&known)
+            cli(port, if password.is_empty() { &ask[3..] } else { &ask }).contains(&known)
         });
         watched
     }

@@ -242,7 +242,7 @@ impl Link {
                 let made = client.get_multiplexed_async_connection_with_config(&config);
                 Connection::One(made.await?)
             }
-            Kind::Sentinel { nodes, master } => {
+            Kind::Sentinel { nodes, master, .. } => {
                 let mut sentinel = self.sentinel.lock().await;
                 if sentinel.is_none() {
                     let addresses = nodes.iter().map(|node| node.addr().clone());

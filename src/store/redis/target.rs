@@ -22,6 +22,8 @@ pub(super) enum Kind {
     Sentinel {
         nodes: Vec<ConnectionInfo>,
         master: String,
+        /// User and password of the sentinels themselves.
+        login: Option<ConnectionInfo>,
     },
     Cluster(Vec<ConnectionInfo>),
 }
@@ -34,8 +36,8 @@ pub struct BadUrl(String);
 impl Target {
     /// Reads `redis://[user:password@]host[:port][/db]`, with `rediss` for TLS. Several servers are
     /// separated by commas: `redis+cluster://a,b,c` are nodes of a cluster,
-    /// `redis+sentinel://a,b,c/master[/db]` are sentinels (port 26379 unless said otherwise).
-    /// `roots` are PEM certificates to trust in place of the system's.
+    /// `redis+sentinel://a,b,c/master[/db][?sentinel=user:password]` are sentinels (port 26379 unless
+    /// said otherwise), and who may ask them. `roots` are PEM certificates to trust in place of the system's.
     ///
     /// # Errors
     /// It is not of that form. The message does not repeat a password.
@@ -57,6 +59,10 @@ impl Target {
                 (format!("{login}@"), hosts)
             });
         let (hosts, path) = hosts.split_once('/').unwrap_or((hosts, ""));
+        let (path, query) = match mode {
+            "sentinel" => path.split_once('?').unwrap_or((path, "")),
+            _ => (path, ""),
+        };
         let (master, db) = match mode {
             "sentinel" => path.split_once('/').unwrap_or((path, "")),
             _ => ("", path),
@@ -77,6 +83,7 @@ impl Target {
             ("sentinel", _) => Kind::Sentinel {
                 nodes,
                 master: master.to_owned(),
+                login: login_of_sentinels(query)?,
             },
             ("cluster", _) => Kind::Cluster(nodes),
             (_, 1) => Kind::One(nodes.remove(0)),
@@ -101,9 +108,10 @@ impl Target {
         })
     }
 
-    /// User, password and database of the server behind the sentinels, and TLS on the way to both.
+    /// User, password and database of the server behind the sentinels, user and password of these, and TLS
+    /// on the way to both.
     pub(super) fn of_sentinel(&self, builder: SentinelClientBuilder) -> SentinelClientBuilder {
-        let Kind::Sentinel { nodes, .. } = &self.kind else {
+        let Kind::Sentinel { nodes, login, .. } = &self.kind else {
             return builder;
         };
         let Some(node) = nodes.first() else {
@@ -119,6 +127,13 @@ impl Target {
         if let Some(password) = settings.password() {
             builder = builder.set_client_to_redis_password(password);
         }
+        let login = login.as_ref().map(|login| login.redis_settings());
+        if let Some(user) = login.and_then(|login| login.username()) {
+            builder = builder.set_client_to_sentinel_username(user);
+        }
+        if let Some(password) = login.and_then(|login| login.password()) {
+            builder = builder.set_client_to_sentinel_password(password);
+        }
         if matches!(node.addr(), ConnectionAddr::TcpTls { .. }) {
             builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
             if let Some(certificates) = self.certificates() {
@@ -128,6 +143,21 @@ impl Target {
             }
         }
         builder
+    }
+}
+
+/// What `?sentinel=user:password` says; an empty user is the default one.
+fn login_of_sentinels(query: &str) -> Result<Option<ConnectionInfo>, BadUrl> {
+    if query.is_empty() {
+        return Ok(None);
+    }
+    match query.strip_prefix("sentinel=") {
+        // Read as it would be before a host, with the same escapes.
+        Some(login) => Ok(Some(node(&format!("redis://{login}@sentinel"))?)),
+        None => {
+            let form = "?sentinel=USER:PASSWORD";
+            Err(BadUrl(format!("all that may follow its path is {form}")))
+        }
     }
 }
 
@@ -165,7 +195,7 @@ mod tests {
         assert_eq!(nodes[1].addr().to_string(), "b:2");
         assert_eq!(nodes[1].redis_settings().password(), Some("pw"));
         let target = Target::parse("redis+sentinel://a,b:5/main/3", None).unwrap();
-        let Kind::Sentinel { nodes, master } = &target.kind else {
+        let Kind::Sentinel { nodes, master, .. } = &target.kind else {
             panic!()
         };
         assert_eq!(nodes[0].addr().to_string(), "a:26379");
@@ -173,6 +203,15 @@ mod tests {
             (master.as_str(), nodes[1].redis_settings().db()),
             ("main", 3)
         );
+        let url = "redis+sentinel://u:pw@a/main?sentinel=:s%40cret";
+        let target = Target::parse(url, None).unwrap();
+        assert_eq!(format!("{target:?}"), "redis+sentinel://a/main");
+        let Kind::Sentinel { nodes, login, .. } = &target.kind else {
+            panic!()
+        };
+        assert_eq!(nodes[0].redis_settings().password(), Some("pw"));
+        let login = login.as_ref().unwrap().redis_settings();
+        assert_eq!((login.username(), login.password()), (None, Some("s@cret")));
     }
 
     #[test]
@@ -183,6 +222,8 @@ mod tests {
             "redis+ring://u:secret@host",
             "redis://u:secret@a,b",
             "redis+sentinel://u:secret@a,b",
+            "redis+sentinel://u:secret@a/m?password=secret",
+            "redis+sentinel://a/m?sentinel=u:secret@b/c",
             "redis://u:secret@host/db",
             "redis://u:secret@host:port",
         ] {
