@@ -7,6 +7,7 @@
 
 mod inspect;
 mod link;
+mod script;
 mod target;
 mod wire;
 
@@ -14,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::{Arg, Cmd, PushInfo, PushKind, Value};
+use redis::{Cmd, PushInfo, PushKind, Value};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
@@ -25,6 +26,7 @@ use super::{
 };
 use crate::limit::{Key, KeyState, Limited, Limits, Reserved, Space, Timestamp, lead_of};
 use link::{Failed, Link};
+use script::{Script, Scripts, with_text};
 
 pub use inspect::{Inspection, Kept};
 pub use target::{BadUrl, Target};
@@ -70,67 +72,6 @@ pub struct RedisStore {
     due_from: AtomicU64,
     news: tokio::sync::Mutex<UnboundedReceiver<PushInfo>>,
     told: UnboundedSender<PushInfo>,
-}
-
-struct Scripts {
-    take: Script,
-    back: Script,
-    end: Script,
-    due: Script,
-    set: Script,
-    look: Script,
-    number: Script,
-    join: Script,
-    reserve: Script,
-}
-
-/// A script, and the name under which the server keeps it once it was loaded.
-struct Script {
-    text: String,
-    hash: String,
-}
-
-impl Scripts {
-    fn new() -> Scripts {
-        let script = |text| {
-            let text = [include_str!("redis/core.lua"), text].concat();
-            let hash = redis::Script::new(&text).get_hash().to_owned();
-            Script { text, hash }
-        };
-        Scripts {
-            take: script(include_str!("redis/take.lua")),
-            back: script(include_str!("redis/back.lua")),
-            end: script(include_str!("redis/end.lua")),
-            due: script(include_str!("redis/due.lua")),
-            set: script(include_str!("redis/set.lua")),
-            look: script(include_str!("redis/look.lua")),
-            number: script(include_str!("redis/number.lua")),
-            join: script(include_str!("redis/join.lua")),
-            reserve: script(include_str!("redis/reserve.lua")),
-        }
-    }
-}
-
-impl Scripts {
-    fn all(&self) -> [&Script; 9] {
-        [
-            &self.take,
-            &self.back,
-            &self.end,
-            &self.due,
-            &self.set,
-            &self.look,
-            &self.number,
-            &self.join,
-            &self.reserve,
-        ]
-    }
-}
-
-impl std::fmt::Debug for Scripts {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("scripts")
-    }
 }
 
 impl RedisStore {
@@ -442,7 +383,7 @@ impl RedisStore {
             _ => {}
         }
         let told = self
-            .run(&self.scripts.set, |to| write_change(to, &change, now))
+            .run(&self.scripts.set, |to| wire::write_change(to, &change, now))
             .await?;
         let done = self.done(&told)?;
         match change {
@@ -473,7 +414,7 @@ impl RedisStore {
             .filter(|change| matches!(change, Change::Until { .. }));
         let write = |to: &mut Cmd| {
             to.arg("all").arg(renewals.clone().count());
-            renewals.for_each(|change| write_change(to, change, now));
+            renewals.for_each(|change| wire::write_change(to, change, now));
         };
         self.run(&self.scripts.set, write).await?;
         Ok(())
@@ -522,81 +463,6 @@ impl RedisStore {
             _ => None,
         }
     }
-}
-
-/// The same with the script's text, which the server keeps from then on. (It is not loaded by itself: that
-/// would ask all nodes of a cluster, also those that are none of ours.)
-fn with_text(command: &Cmd, script: &Script) -> Cmd {
-    let mut whole = redis::cmd("EVAL");
-    whole.arg(&script.text);
-    for arg in command.args_iter().skip(2) {
-        if let Arg::Simple(arg) = arg {
-            whole.arg(arg);
-        }
-    }
-    whole
-}
-
-fn write_change(to: &mut Cmd, change: &Change, now: Timestamp) {
-    match change {
-        Change::Until {
-            job,
-            generation,
-            until,
-            visibility,
-        } => to
-            .arg("till")
-            .arg(&**job)
-            .arg(wire::time(generation.0))
-            .arg(wire::time(until.0))
-            .arg(wire::time(*visibility)),
-        Change::Hidden { job, hidden } => to.arg("hidden").arg(&**job).arg(u8::from(*hidden)),
-        Change::Shut {
-            key,
-            until,
-            at_least,
-            probe,
-        } => to
-            .arg("shut")
-            .arg(record::name(Space::Job, key))
-            .arg(wire::time(until.0))
-            .arg(u8::from(*at_least))
-            .arg(probe.map_or(0, |every| wire::time(every.get()))),
-        Change::Open { key, started } => to
-            .arg("open")
-            .arg(record::name(Space::Job, key))
-            .arg(wire::time(started.0)),
-        Change::Unused { key } => to.arg("unused").arg(record::name(Space::Job, key)),
-        Change::Adopt { claimed, until } => {
-            to.arg("adopt")
-                .arg(&*claimed.job)
-                .arg(wire::time(claimed.generation.0))
-                .arg(wire::time(until.0));
-            wire::write_job(to, claimed);
-            wire::write_limits(to, &claimed.limited, now);
-            to
-        }
-        Change::Override { space, key, set } => to
-            .arg("override")
-            .arg(record::name(*space, key))
-            .arg(set.as_ref().map_or(String::new(), record::set)),
-        Change::Setting { name, text } => to
-            .arg("override")
-            .arg(record::setting(name))
-            .arg(text.as_deref().unwrap_or_default()),
-        Change::Own {
-            job,
-            generation,
-            next,
-            until,
-        } => to
-            .arg("own")
-            .arg(&**job)
-            .arg(wire::time(generation.0))
-            .arg(wire::time(next.0))
-            .arg(wire::time(until.0)),
-        Change::Clear => to.arg("clear"),
-    };
 }
 
 /// The server's name and version in the answer to INFO.

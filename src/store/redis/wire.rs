@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use redis::{Cmd, Value};
 
-use super::super::{Claimed, Gen, Place, Row, Verdict, record};
+use super::super::{Change, Claimed, Gen, Place, Row, Verdict, record};
 use crate::limit::{
-    Limited, Limits, Measure, OnLimit, Rate, Refusal, Reserved, Strategy, Timestamp, Turn,
+    Limited, Limits, Measure, OnLimit, Rate, Refusal, Reserved, Space, Strategy, Timestamp, Turn,
     WindowKind,
 };
 
@@ -235,4 +235,67 @@ pub(super) fn bytes(of: &Value) -> Option<&[u8]> {
 
 pub(super) fn text(of: &Value) -> Option<&str> {
     std::str::from_utf8(bytes(of)?).ok()
+}
+
+/// The arguments of one change.
+pub(super) fn write_change(to: &mut Cmd, change: &Change, now: Timestamp) {
+    match change {
+        Change::Until {
+            job,
+            generation,
+            until,
+            visibility,
+        } => to
+            .arg("till")
+            .arg(&**job)
+            .arg(time(generation.0))
+            .arg(time(until.0))
+            .arg(time(*visibility)),
+        Change::Hidden { job, hidden } => to.arg("hidden").arg(&**job).arg(u8::from(*hidden)),
+        Change::Shut {
+            key,
+            until,
+            at_least,
+            probe,
+        } => to
+            .arg("shut")
+            .arg(record::name(Space::Job, key))
+            .arg(time(until.0))
+            .arg(u8::from(*at_least))
+            .arg(probe.map_or(0, |every| time(every.get()))),
+        Change::Open { key, started } => to
+            .arg("open")
+            .arg(record::name(Space::Job, key))
+            .arg(time(started.0)),
+        Change::Unused { key } => to.arg("unused").arg(record::name(Space::Job, key)),
+        Change::Adopt { claimed, until } => {
+            to.arg("adopt")
+                .arg(&*claimed.job)
+                .arg(time(claimed.generation.0))
+                .arg(time(until.0));
+            write_job(to, claimed);
+            write_limits(to, &claimed.limited, now);
+            to
+        }
+        Change::Override { space, key, set } => to
+            .arg("override")
+            .arg(record::name(*space, key))
+            .arg(set.as_ref().map_or(String::new(), record::set)),
+        Change::Setting { name, text } => to
+            .arg("override")
+            .arg(record::setting(name))
+            .arg(text.as_deref().unwrap_or_default()),
+        Change::Own {
+            job,
+            generation,
+            next,
+            until,
+        } => to
+            .arg("own")
+            .arg(&**job)
+            .arg(time(generation.0))
+            .arg(time(next.0))
+            .arg(time(until.0)),
+        Change::Clear => to.arg("clear"),
+    };
 }
