@@ -19,6 +19,7 @@ use crate::limit::{Key, Space, Strategy, Timestamp};
 use crate::policy::{Gate, JobLimits, JobPolicy};
 use crate::store::{Claimed, Gen};
 
+mod aside;
 mod doom;
 mod line;
 mod queue;
@@ -569,7 +570,7 @@ impl Hold {
             return;
         };
         let held = match &mut known.whereabouts {
-            Whereabouts::Hidden(held) => Some(&mut **held),
+            Whereabouts::Hidden(held) | Whereabouts::Aside(held) => Some(&mut **held),
             _ => {
                 (queues.get_mut(&known.lane)).and_then(|queue| queue.find_mut(known.priority, job))
             }
@@ -601,7 +602,7 @@ impl Hold {
         queue.is_none_or(|queue| now.duration_since(queue.fetched_at) >= idle)
     }
 
-    /// The waiting and hidden jobs, each with when the backend last said that it is ours.
+    /// The jobs that are not in hand, each with when the backend last said that it is ours.
     pub fn proofs(&self) -> Vec<(Claimed, Instant)> {
         self.state()
             .each()

@@ -495,13 +495,22 @@ pub trait Store: std::fmt::Debug + Send + Sync {
         false
     }
 
+    /// Whether a held job must not go out, nor be kept alive, before the store is back: it is lost, and a sibling
+    /// that still has it may have taken the job over ([`guard`]).
+    fn sets_aside(&self, claimed: &Claimed) -> bool {
+        let _nobody_else = claimed;
+        false
+    }
+
     /// What single policies declare for the time when the store is lost, in place of earlier ones.
     fn declare(&self, by_policy: guard::Declared) {
         let _never_lost = by_policy;
     }
 
     /// Held rows of siblings in a lane that are overdue or were offered (`until` in the past), and not
-    /// hidden; [`Change::Own`] takes one over.
+    /// hidden; [`Change::Own`] takes one over. Of a sibling that is gone only those whose claims are sure to
+    /// stand: it kept each alive until a third of the visibility (of 30 s at most) before it was heard of
+    /// last. What lapsed since may be claimed again by one that is cut off from the store ([`guard`]).
     fn offered<'a>(&'a self, scope: u64, queue: &'a str, max: usize) -> Answer<'a, Vec<Row>> {
         let _nobody_else = (scope, queue, max);
         Answer::now(Vec::new())

@@ -22,6 +22,8 @@ mod limits;
 mod lives;
 #[path = "scenarios/order.rs"]
 mod order;
+#[path = "scenarios/outages.rs"]
+mod outages;
 #[path = "sidecar/port.rs"]
 mod port;
 
@@ -94,6 +96,10 @@ scenarios! {
     order::queues_with_different_room: 5 limit real;
     order::past_a_shut_key: 4 limit;
     order::ten_times_the_hold: 3 limit;
+    outages::one_is_cut_off: 24;
+    outages::one_is_cut_off_and_open: 12;
+    outages::a_worker_comes_late: 12;
+    outages::all_are_cut_off: 24;
     lives::longer_than_visibility: 5 limit;
     lives::without_heartbeats: 4 limit;
     lives::worker_dies: 12 limit;

@@ -21,6 +21,8 @@ pub(super) enum Whereabouts {
     /// Out of its group, because a cancel, a delete or a settle that names it is under way, or it is to
     /// be dropped.
     Hidden(Box<Held>),
+    /// Out of its group, because it may be a sibling's by now.
+    Aside(Box<Held>),
 }
 
 #[derive(Debug)]
@@ -118,18 +120,18 @@ impl State {
 
     /// Jobs that are neither in hand nor gone.
     pub(super) fn each(&self) -> impl Iterator<Item = &Held> {
-        let hidden = self
+        let apart = self
             .jobs
             .values()
             .filter_map(|known| match &known.whereabouts {
-                Whereabouts::Hidden(held) => Some(&**held),
+                Whereabouts::Hidden(held) | Whereabouts::Aside(held) => Some(&**held),
                 _ => None,
             });
         let groups = self
             .queues
             .values()
             .flat_map(|queue| queue.groups.values().flatten());
-        groups.flat_map(|group| &group.jobs).chain(hidden)
+        groups.flat_map(|group| &group.jobs).chain(apart)
     }
 
     pub(super) fn take_in_hand(&mut self, picked: &[Held]) {

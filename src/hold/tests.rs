@@ -469,3 +469,34 @@ async fn a_rescheduled_job_is_scheduled_until_it_may_start() {
     let waits = refuse(Refused::Until(second(7)), None);
     assert_eq!(at(&waits, NOW), None);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_set_aside_is_out_of_reach_until_it_is_not() {
+    let hold = Hold::default();
+    let claim = |id: &str, generation| {
+        let mut held = job(id, 0, &["k"]);
+        held.claimed.generation = Gen(generation);
+        held
+    };
+    hold.add((1..=5).map(|n| claim(&n.to_string(), n)).collect());
+    let in_hand = hold.pick(&lane(1), 1, NOW).remove(0);
+    let old = |claimed: &Claimed| claimed.generation <= Gen(4);
+    assert_eq!(hold.set_aside(old), 3, "one is in hand, one is new");
+    assert_eq!(ids(&hold.pick(&lane(1), 9, NOW)), ["5"]);
+    hold.put_back(in_hand, None);
+    assert_eq!(hold.set_aside(old), 1);
+    assert_eq!((hold.len(), hold.take_idle(|_, _| true).len()), (5, 0));
+    // A cancel finds it, and one that fails changes nothing.
+    assert!(hold.hide("2") && hold.hide("3"));
+    hold.show("2");
+    assert!(hold.pick(&lane(1), 9, NOW).is_empty());
+    tokio::time::advance(Duration::from_secs(27)).await;
+    assert!(hold.lapsed(|_| true).is_empty());
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(hold.lapsed(|claimed| claimed.generation == Gen(4)).len(), 1);
+    // All may go out again, in their order, but for what is hidden meanwhile.
+    assert_eq!(hold.set_aside(|_| false), 0);
+    assert_eq!(ids(&hold.pick(&lane(1), 9, NOW)), ["1", "2", "4"]);
+    hold.show("3");
+    assert_eq!(ids(&hold.pick(&lane(1), 9, NOW)), ["3"]);
+}

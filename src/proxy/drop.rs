@@ -43,11 +43,11 @@ impl Proxy {
     async fn drop_one(&self, held: &Held) {
         let sidecar = &self.sidecar;
         let (job, generation) = (&held.claimed.job, held.claimed.generation);
-        let end = if Instant::now() < held.deadline {
+        let end = if Instant::now() < held.deadline && !sidecar.store.sets_aside(&held.claimed) {
             let nack = final_nack(held);
             self.end_claimed(held.claimed.scope, job, nack).await
         } else {
-            // Perhaps not ours any more; the heartbeats of the sweep will tell.
+            // Perhaps not ours any more; the sweep will tell.
             End::Open
         };
         match end {

@@ -89,6 +89,7 @@ impl Proxy {
                 }
                 Wake::Paused { queue, paused } => sidecar.heard_of_pause(&queue, paused),
                 Wake::All => {
+                    sidecar.follow_loss();
                     sidecar.follow_settings();
                     sidecar.read_pauses().await;
                     sidecar.hold.ask_all();
@@ -151,7 +152,11 @@ impl Proxy {
         match self.read_again(&claimed, sent).await {
             Some(mut held) => {
                 held.claimed.generation = next;
-                // When its claim was last extended only its former owner knew: it is proven first.
+                held.claimed.claimed_at = claimed.claimed_at;
+                // When its claim was last extended only its former owner knew: the next sweep extends it, and
+                // it is proven before it goes out.
+                let long_ago = Duration::from_micros(claimed.visibility);
+                held.proven = held.proven.checked_sub(long_ago).unwrap_or(held.proven);
                 held.granted = Duration::ZERO;
                 sidecar.metrics.count(Event::HoldAdopted);
                 sidecar.hold.add(vec![held]);
@@ -210,6 +215,19 @@ impl Sidecar {
         let claims: Vec<&Claimed> = held.iter().map(|held| &held.claimed).collect();
         // While the store is away nothing starts either; the question of a start makes the row then.
         drop(self.store.take(&claims, 0).await);
+    }
+
+    /// While the store is lost, held jobs that siblings may have taken over are out of reach; once it is back
+    /// they are asked for again.
+    pub(super) fn follow_loss(&self) {
+        let is_lost = self.store.is_lost();
+        let jobs = (self.hold).set_aside(|claimed| is_lost && self.store.sets_aside(claimed));
+        if jobs > 0 {
+            tracing::warn!(
+                jobs,
+                "held jobs wait for the store or for the end of their claims: siblings may have taken them over"
+            );
+        }
     }
 
     /// How many jobs of a queue siblings hold, for those who look at its numbers; 0 while the store is away.

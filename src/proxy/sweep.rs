@@ -44,8 +44,10 @@ impl Proxy {
             }
             self.sidecar.end_expired();
             self.sidecar.follow_settings();
+            self.sidecar.follow_loss();
             self.return_idle().await;
             self.keep_held().await;
+            self.let_lapse().await;
             self.drop_soon(self.sidecar.hold.doomed());
             self.ask_about_overdue(&mut unasked).await;
             self.ask_about_paused().await;
@@ -108,17 +110,22 @@ impl Proxy {
     async fn give_back(&self, held: Vec<Held>) {
         // The last first: where a requeued job goes to the head of its queue, their order is kept.
         for held in held.into_iter().rev() {
+            let (job, generation) = (held.claimed.job.clone(), held.claimed.generation);
+            // First, so that no sibling takes it over meanwhile; if one has, the row is not ours to end.
+            let ended = self.sidecar.end(&job, Some(generation)).await;
+            if ended.is_none() && self.sidecar.store.siblings() > 0 {
+                self.sidecar.hold.put_back(held, None);
+                continue;
+            }
             let body = format!(
                 r#"{{"job_id":{},"worker_id":{},"requeue":true,"error":{{"code":"requeued","message":"given back unstarted by ojs-throttle","retryable":true}}}}"#,
                 quote(&held.claimed.job),
                 quote(&held.claimed.claim_id),
             );
             let call = super::post(self, held.claimed.scope, "/ojs/v1/workers/nack", body);
-            let (job, generation) = (held.claimed.job.clone(), held.claimed.generation);
             match super::call(self, "give_back", call).await {
                 Ok(reply) if reply.status.is_success() => {
                     self.sidecar.hold.forget(&job);
-                    self.sidecar.end(&job, Some(generation)).await;
                     self.sidecar.metrics.count(Event::Returned);
                 }
                 // Cancelled, lapsed, or not answered: if it is still ours it waits on, and the next
@@ -133,6 +140,9 @@ impl Proxy {
         let now = Instant::now();
         let mut due: HashMap<(u64, Arc<str>, Duration), Vec<Claimed>> = HashMap::new();
         for (claimed, proven) in self.sidecar.hold.proofs() {
+            if self.sidecar.store.sets_aside(&claimed) {
+                continue;
+            }
             // A held job needs no more than the default: should this process die, the backend has it
             // back soon. The worker's own visibility is given when it goes out.
             let visibility = Duration::from_micros(claimed.visibility).min(DEFAULT_VISIBILITY);
@@ -150,6 +160,18 @@ impl Proxy {
 }
 
 impl Proxy {
+    /// Forgets the jobs that were set aside when their claims are over: the backend hands them out again.
+    async fn let_lapse(&self) {
+        let sidecar = &self.sidecar;
+        if !sidecar.store.is_lost() {
+            return;
+        }
+        let is_aside = |claimed: &Claimed| sidecar.store.sets_aside(claimed);
+        for (job, generation) in sidecar.hold.lapsed(is_aside) {
+            sidecar.lose(&job, generation).await;
+        }
+    }
+
     async fn keep_claims(
         &self,
         scope: u64,

@@ -67,6 +67,8 @@ pub struct Faulty {
     inner: Arc<dyn Store>,
     plan: Mutex<Plan>,
     calls: AtomicUsize,
+    /// Siblings that live beside those that the store knows.
+    siblings: AtomicUsize,
 }
 
 struct Plan {
@@ -98,7 +100,13 @@ impl Faulty {
                 random: None,
             }),
             calls: AtomicUsize::new(0),
+            siblings: AtomicUsize::new(0),
         }
+    }
+
+    /// From now on so many siblings more seem to live.
+    pub fn with_siblings(&self, more: usize) {
+        self.siblings.store(more, Ordering::Relaxed);
     }
 
     /// How many operations the store was asked for.
@@ -245,7 +253,7 @@ impl Store for Faulty {
     }
 
     fn siblings(&self) -> usize {
-        self.inner.siblings()
+        self.inner.siblings() + self.siblings.load(Ordering::Relaxed)
     }
 
     fn offered<'a>(&'a self, scope: u64, queue: &'a str, max: usize) -> Answer<'a, Vec<Row>> {

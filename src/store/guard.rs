@@ -7,6 +7,22 @@
 //!
 //! Of a start that was cut off nobody knows whether it was done. It is undone before the job is asked
 //! for again; the store refuses what arrives after its time.
+//!
+//! # What was held at the loss
+//!
+//! Who says nothing for 5 s is dead to those that still have the store: they take over what it holds, and
+//! hand it out. A sidecar that has lost the store cannot tell whether the others have lost it too. So where
+//! others lived at the loss, the claims that it had by then are set aside ([`Store::sets_aside`]): they are
+//! neither handed out nor kept alive. When the store is back, the row says whose the job is. If that takes
+//! longer than the claim lasts, the backend hands the job out again, as a new claim of which nobody else has
+//! heard. Only claims that were made since the loss start without the store.
+//!
+//! The other half of this is that held jobs are taken over only while their claims are sure to stand
+//! ([`Store::offered`]): what has lapsed may be out with a sidecar that has no store to say so.
+//!
+//! Which claims are set aside, their numbers say: later ones are higher ([`Gen`]), and the highest that was
+//! ever on its way to the store is known. Where a limit is closed nothing goes out in any case, and claims are
+//! kept alive.
 
 use std::collections::HashMap;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -79,18 +95,20 @@ pub struct Guard {
     mode: OnStoreError,
     declared: Arc<Mutex<Declared>>,
     state: Mutex<State>,
-    /// The store is back: what was refused meanwhile may be asked for again.
-    back: Notify,
+    /// The store is lost or back: what may start is another question now.
+    turned: Notify,
 }
 
 #[derive(Default, Debug)]
 struct State {
     /// Our rows, as far as this sidecar had to do with them.
     own: HashMap<Arc<str>, Row>,
-    /// Claims of which a start may have been done that nobody heard of.
+    /// Claims of which a start may stand there that nobody heard of, or that was undone here alone.
     doubt: HashMap<Arc<str>, Gen>,
     /// What ended while the store failed, before it was taken for lost: it may not have heard of it.
     ended: Vec<(Arc<str>, Gen)>,
+    /// The newest claim that the store was ever told of, or may have been.
+    newest: Option<Gen>,
     /// Failures since the last success.
     failures: u32,
     /// The store may have forgotten something: our rows are put back before anything starts.
@@ -108,6 +126,8 @@ struct Lost {
     local: MemoryStore,
     /// How many sidecars share the limits.
     sidecars: u32,
+    /// The claims up to this one may be siblings' by now; `None`: there are none.
+    aside: Option<Gen>,
     /// How many slots of each key we had.
     slots: HashMap<(Space, Key), u32>,
     mode: OnStoreError,
@@ -125,7 +145,7 @@ impl Guard {
             mode,
             declared: Arc::default(),
             state: Mutex::default(),
-            back: Notify::new(),
+            turned: Notify::new(),
         }
     }
 
@@ -157,7 +177,7 @@ impl Guard {
                 // What others do is not known.
                 false => (OnStoreError::Closed, None),
             };
-            let lost = Lost::new(&*self.inner, state.own.values(), mode, declared);
+            let lost = Lost::new(&*self.inner, &state, mode, declared);
             tracing::error!(
                 %error,
                 mode = mode.as_str(),
@@ -165,6 +185,7 @@ impl Guard {
                 "the store is lost; limits go on as store.on_store_error says"
             );
             state.lost = Some(Arc::new(lost));
+            self.turned.notify_one();
         }
         state.lost.clone()
     }
@@ -215,7 +236,7 @@ impl Guard {
         if state.lost.take().is_some() {
             state.returned = Some(self.inner.now());
             tracing::info!(rows = rows.len(), ended = ended.len(), "the store is back");
-            self.back.notify_one();
+            self.turned.notify_one();
         }
         Ok(())
     }
@@ -250,6 +271,9 @@ impl Guard {
         asks: &[&Claimed],
         want: usize,
     ) -> Result<Vec<Verdict>, StoreError> {
+        // Before it is known whether the store is lost: what is sent must never be newer than this.
+        let newest = asks.iter().map(|ask| ask.generation).max();
+        self.state().told_of(newest);
         let there = async {
             let answer = self.take_there(asks, want).await;
             if answer.is_err() {
@@ -272,6 +296,10 @@ impl Guard {
 }
 
 impl State {
+    fn told_of(&mut self, claim: Option<Gen>) {
+        self.newest = self.newest.max(claim);
+    }
+
     /// What our row of an asked job is now.
     fn took(&mut self, ask: &Claimed, verdict: &Verdict, now: Timestamp) {
         let row = |place, until, started| Row {
@@ -337,14 +365,15 @@ impl State {
 }
 
 impl Lost {
-    fn new<'a>(
+    fn new(
         store: &dyn Store,
-        own: impl Iterator<Item = &'a Row>,
+        state: &State,
         mode: OnStoreError,
         declared: Option<Arc<Mutex<Declared>>>,
     ) -> Lost {
         let mut slots: HashMap<(Space, Key), u32> = HashMap::new();
         let local = MemoryStore::on(Clock::new(store.now().0));
+        let own = state.own.values();
         for row in own.filter(|row| row.place == Place::Out) {
             for limited in row.claimed.limited.iter() {
                 *slots
@@ -355,9 +384,11 @@ impl Lost {
             // The memory store answers at once and does not fail.
             drop(local.set(Change::Adopt { claimed, until }));
         }
+        let siblings = store.siblings();
         Lost {
             local,
-            sidecars: u32::try_from(store.siblings()).unwrap_or(u32::MAX - 1) + 1,
+            sidecars: u32::try_from(siblings).unwrap_or(u32::MAX - 1) + 1,
+            aside: state.newest.filter(|_| siblings > 0),
             slots,
             mode,
             declared,
@@ -391,15 +422,25 @@ impl Lost {
         limited.iter().position(closed)
     }
 
+    /// Whether a sibling may have taken this claim over, of a job that could start here.
+    fn sets_aside(&self, claimed: &Claimed) -> bool {
+        let may_be_elsewhere = |newest: Gen| claimed.generation <= newest;
+        self.aside.is_some_and(may_be_elsewhere) && self.closing(&claimed.limited).is_none()
+    }
+
     async fn take(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
-        let closing: Vec<Option<usize>> = (asks.iter())
-            .map(|ask| self.closing(&ask.limited))
-            .collect();
-        if closing.iter().all(Option::is_some) {
+        let later = self.local.now().plus(AGAIN);
+        let stays = |ask: &&Claimed| match self.closing(&ask.limited) {
+            Some(which) => Some(refused(which, later)),
+            None => self.sets_aside(ask).then_some(Verdict::Unasked),
+        };
+        let stay: Vec<Option<Verdict>> = asks.iter().map(stays).collect();
+        let is_closed = |stay: &Option<Verdict>| matches!(stay, Some(Verdict::Refused { .. }));
+        if stay.iter().all(is_closed) {
             return self.closed();
         }
-        let open: Vec<Claimed> = (asks.iter().zip(&closing))
-            .filter(|(_, closing)| closing.is_none())
+        let open: Vec<Claimed> = (asks.iter().zip(&stay))
+            .filter(|(_, stay)| stay.is_none())
             .map(|(ask, _)| Claimed {
                 limited: self.limits(&ask.limited).into(),
                 ..(*ask).clone()
@@ -407,12 +448,9 @@ impl Lost {
             .collect();
         let open: Vec<&Claimed> = open.iter().collect();
         let mut verdicts = self.local.take(&open, want).await?.into_iter();
-        let later = self.local.now().plus(AGAIN);
-        let each = closing.into_iter().map(|closing| match closing {
-            Some(which) => refused(which, later),
-            // There is one for each that was asked.
-            None => verdicts.next().unwrap_or(Verdict::Unasked),
-        });
+        // There is one for each that was asked.
+        let mut asked = || verdicts.next().unwrap_or(Verdict::Unasked);
+        let each = stay.into_iter().map(|stay| stay.unwrap_or_else(&mut asked));
         Ok(each.collect())
     }
 
@@ -519,6 +557,10 @@ impl Store for Guard {
     }
 
     fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
+        if asks.is_empty() {
+            // Answers without a question say nothing of the store.
+            return Answer::now(Vec::new());
+        }
         Answer::later(self.take_guarded(asks, want))
     }
 
@@ -541,6 +583,9 @@ impl Store for Guard {
     }
 
     fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>> {
+        if claims.is_empty() {
+            return Answer::now(Vec::new());
+        }
         Answer::later(async move {
             let there = self.inner.claimed(claims);
             let over = self
@@ -562,13 +607,18 @@ impl Store for Guard {
         Answer::later(async move {
             let there = self.inner.back(job, generation);
             let here = async |lost: &Lost| lost.local.back(job, generation).await;
-            let back = self.ask(there, here).await?;
-            if let Some(row) = self.state().own.get_mut(job)
+            let back = self.ask(there, here).await;
+            let mut state = self.state();
+            if back.is_err() || state.lost.is_some() {
+                // There it is out still, with its slots.
+                state.doubt.insert(job.into(), generation);
+            }
+            if let Some(row) = state.own.get_mut(job)
                 && row.claimed.generation == generation
             {
                 (row.place, row.started) = (Place::Held, None);
             }
-            Ok(back)
+            back
         })
     }
 
@@ -582,10 +632,10 @@ impl Store for Guard {
             let older = |row: &Row| generation.is_none_or(|ended| ended >= row.claimed.generation);
             if state.own.get(job).is_some_and(older)
                 && let Some(row) = state.own.remove(job)
-                && ended.is_err()
+                && (ended.is_err() || (state.lost.is_some() && matches!(ended, Ok(None))))
                 && state.ended.len() < MOST_ENDED
             {
-                // Its slots would be taken until it is overdue.
+                // Its slots would be taken, or it would be held, until it is overdue.
                 state.ended.push((
                     row.claimed.job,
                     generation.unwrap_or(row.claimed.generation),
@@ -612,6 +662,9 @@ impl Store for Guard {
 
     fn set(&self, change: Change) -> Answer<'_, bool> {
         Answer::later(async move {
+            if let Change::Own { next, .. } = &change {
+                self.state().told_of(Some(*next));
+            }
             let there = self.inner.set(change.clone());
             let done = self
                 .ask(there, async |lost| match &change {
@@ -727,6 +780,10 @@ impl Store for Guard {
         self.state().lost.is_some()
     }
 
+    fn sets_aside(&self, claimed: &Claimed) -> bool {
+        self.lost().is_some_and(|lost| lost.sets_aside(claimed))
+    }
+
     fn offered<'a>(&'a self, scope: u64, queue: &'a str, max: usize) -> Answer<'a, Vec<Row>> {
         Answer::later(async move {
             let there = self.inner.offered(scope, queue, max);
@@ -756,7 +813,7 @@ impl Store for Guard {
         Box::pin(async {
             let wake = tokio::select! {
                 wake = self.inner.wake() => wake,
-                () = self.back.notified() => Wake::All,
+                () = self.turned.notified() => Wake::All,
             };
             if let Wake::Row { job } = &wake
                 && let Ok(row) = self.inner.row(job).await

@@ -671,6 +671,10 @@ impl Store for ReservedStore {
         self.inner.is_lost()
     }
 
+    fn sets_aside(&self, claimed: &Claimed) -> bool {
+        self.inner.sets_aside(claimed)
+    }
+
     fn declare(&self, by_policy: guard::Declared) {
         self.inner.declare(by_policy);
     }

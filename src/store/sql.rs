@@ -27,7 +27,7 @@ pub(super) use flat::{Flat, Kept, lane, number, unsigned};
 pub(super) use front::Post;
 pub use front::SqlStore;
 pub use inspection::Inspection;
-pub(super) use page::{Head, PATIENCE, Page, SILENCE};
+pub(super) use page::{Head, KEPT, LATE, PATIENCE, Page, SILENCE};
 pub(super) use search::{Books, Due, Need};
 
 /// So many operations share a transaction at most.

@@ -19,6 +19,7 @@
 
 pub mod backend;
 pub mod check;
+pub mod fleet;
 pub mod http;
 pub mod judge;
 pub mod ledger;
@@ -28,8 +29,9 @@ pub mod worker;
 pub mod world;
 
 pub use backend::{Fault, Op};
+pub use fleet::Way;
 pub use judge::Judge;
 pub use producer::Job;
 pub use runner::{Ctx, Scenario};
 pub use worker::Worker;
-pub use world::World;
+pub use world::{Sidecar, World};

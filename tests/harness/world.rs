@@ -10,6 +10,7 @@ use ojs_throttle::backend::Lax;
 use ojs_throttle::config::Settings;
 use ojs_throttle::net::Net;
 use ojs_throttle::run::{Env, Outcome, Reload, Running, Stop};
+use ojs_throttle::store::guard::OnStoreError;
 use ojs_throttle::store::memory::MemoryStore;
 use ojs_throttle::store::{Place, Store};
 use serde_json::Value;
@@ -17,6 +18,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::backend::Faulty;
+use super::fleet::{Fleet, Way};
 use super::http::{Address, Client, Reply};
 use super::judge::Judge;
 use super::ledger::{Ledger, Produced, Sent};
@@ -34,14 +36,18 @@ pub struct Setup {
     limits: String,
     server: String,
     settings: String,
+    shared: Option<OnStoreError>,
 }
 
 /// A sidecar that runs.
-struct Sidecar {
+pub struct Sidecar {
     stop: Stop,
     task: JoinHandle<()>,
     net: Net,
     reload: Reload,
+    addr: SocketAddr,
+    /// Its way to the store that it shares with others.
+    pub way: Option<Way>,
 }
 
 pub struct World {
@@ -57,6 +63,8 @@ pub struct World {
     head: String,
     sidecar: Mutex<Option<Sidecar>>,
     store: Mutex<Arc<MemoryStore>>,
+    /// What sidecars share, and what happens without it.
+    fleet: Option<(Arc<Fleet>, OnStoreError)>,
     handles: Mutex<Vec<Handle>>,
     lag: Arc<AtomicU64>,
     starts: AtomicU64,
@@ -73,6 +81,7 @@ impl Ctx {
             limits: String::new(),
             server: String::new(),
             settings: String::new(),
+            shared: None,
         }
     }
 }
@@ -93,6 +102,12 @@ impl Setup {
     /// Other tables.
     pub fn settings(mut self, toml: &str) -> Setup {
         self.settings = toml.into();
+        self
+    }
+
+    /// Its sidecars share a store, and go on like this without it.
+    pub fn shared(mut self, without: OnStoreError) -> Setup {
+        self.shared = Some(without);
         self
     }
 
@@ -128,6 +143,7 @@ impl Setup {
             head,
             sidecar: Mutex::default(),
             store: Mutex::new(Arc::new(MemoryStore::new(BEGIN))),
+            fleet: self.shared.map(|mode| (Fleet::new(BEGIN), mode)),
             handles: Mutex::default(),
             lag: Arc::default(),
             starts: AtomicU64::new(0),
@@ -165,34 +181,64 @@ impl World {
 
     /// Starts a sidecar with an empty store, instead of the one that ended.
     pub async fn start_sidecar(&self) {
+        let (sidecar, store) = self.another().await;
+        *self.address.lock().expect("no panic") = sidecar.addr;
+        *self.store.lock().expect("no panic") = store;
+        *self.sidecar.lock().expect("no panic") = Some(sidecar);
+    }
+
+    /// Starts one more that shares the store with the first.
+    pub async fn sibling(&self) -> Sidecar {
+        assert!(self.fleet.is_some(), "the store is of one sidecar");
+        self.another().await.0
+    }
+
+    async fn another(&self) -> (Sidecar, Arc<MemoryStore>) {
         let settings = match Settings::parse(&self.config, "scenario.toml") {
             Ok(settings) => settings,
             Err(report) => panic!("the scenario's settings:\n{}\n{report:?}", self.config),
         };
-        let store = Arc::new(MemoryStore::new(BEGIN + 1_000_000));
         let net = match &self.net {
             Net::Sim(network) => Net::Sim(network.process()),
             Net::Tcp => Net::Tcp,
         };
         let nth = self.starts.fetch_add(1, Ordering::Relaxed);
+        let way = (self.fleet.as_ref()).map(|(fleet, mode)| fleet.way(nth, *mode));
+        let memory = match &self.fleet {
+            Some((fleet, _)) => fleet.store.clone(),
+            None => Arc::new(MemoryStore::new(BEGIN + 1_000_000)),
+        };
         let env = Env {
             net: net.clone(),
-            store: store.clone(),
+            store: (way.as_ref()).map_or_else(|| memory.clone() as _, |way| way.store.clone()),
             seed: self.ctx.seed * 1000 + nth,
             reset: false,
         };
         let running = Running::start(settings, env).await.expect("a sidecar");
-        *self.address.lock().expect("no panic") = running.addr().expect("an address");
+        let addr = running.addr().expect("an address");
         let stop = Stop::default();
         let reload = running.reload();
         let task = tokio::spawn(running.serve(stop.clone()));
-        *self.store.lock().expect("no panic") = store;
-        *self.sidecar.lock().expect("no panic") = Some(Sidecar {
+        let sidecar = Sidecar {
             stop,
             task,
             net,
             reload,
-        });
+            addr,
+            way,
+        };
+        (sidecar, memory)
+    }
+
+    /// Cuts the first sidecar's way to the shared store, or mends it.
+    pub fn first_way(&self, with: impl FnOnce(&Way)) {
+        let sidecar = self.sidecar.lock().expect("no panic");
+        with(
+            sidecar
+                .as_ref()
+                .and_then(|first| first.way.as_ref())
+                .expect("a shared store"),
+        );
     }
 
     /// Other limits from now on. Where limiting is off it stays off.
@@ -253,6 +299,12 @@ impl World {
         (self.net.clone(), self.address.clone())
     }
 
+    /// A client of another sidecar.
+    fn client_of(&self, sidecar: &Sidecar) -> Client {
+        let to = Arc::new(Mutex::new(sidecar.addr));
+        Client::new(self.net.clone(), to, self.requests.clone())
+    }
+
     /// A worker by hand.
     pub fn hands(&self, name: &str) -> Hands {
         Hands::new(name.into(), self.client(), self.ledger.clone())
@@ -269,11 +321,20 @@ impl World {
 
     /// Starts a worker.
     pub fn worker(&self, worker: Worker) -> Handle {
+        self.worker_to(self.client(), worker)
+    }
+
+    /// Starts a worker of another sidecar.
+    pub fn worker_of(&self, sidecar: &Sidecar, worker: Worker) -> Handle {
+        self.worker_to(self.client_of(sidecar), worker)
+    }
+
+    fn worker_to(&self, client: Client, worker: Worker) -> Handle {
         let mut handles = self.handles.lock().expect("no panic");
         let nth = handles.len() as u64;
         let name = format!("worker_{nth}");
         let seed = self.ctx.seed.wrapping_mul(7919).wrapping_add(nth);
-        let handle = worker.start(name, self.client(), self.ledger.clone(), seed);
+        let handle = worker.start(name, client, self.ledger.clone(), seed);
         handles.push(handle.clone());
         handle
     }

@@ -13,7 +13,7 @@ use crate::http::enqueue;
 use crate::ledger::Ledger;
 use crate::postgres_server::{Server, UNSYNCED};
 use crate::redis_fleet::{
-    cut_off_and_back, held_on, paused_by_a_sibling, taken_over, woken_in_time,
+    cut_off_and_back, held_on, holder_cut_off, paused_by_a_sibling, taken_over, woken_in_time,
 };
 use crate::rig::{Backend, Sidecar, config, until};
 
@@ -89,6 +89,14 @@ fn a_postgres_behind_a_black_hole_is_cut_off_and_comes_back_without_a_burst() {
     let hole = Hole::before(over_tcp(&server));
     let url = format!("postgres://postgres@{}/postgres", hole.addr);
     cut_off_and_back(&hole, &url, "2s", 100);
+}
+
+#[test]
+fn a_held_job_goes_out_once_where_its_holder_is_cut_off() {
+    let server = Server::start(UNSYNCED);
+    let hole = Hole::before(over_tcp(&server));
+    let url = format!("postgres://postgres@{}/postgres", hole.addr);
+    holder_cut_off(&hole, &url, &server.url());
 }
 
 #[test]

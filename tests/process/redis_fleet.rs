@@ -281,9 +281,11 @@ pub fn cut_off_and_back(hole: &Hole, url: &str, timeout: &str, jobs: usize) {
         // As long as a network may be away; nothing is waited for.
         std::thread::sleep(Duration::from_secs(2));
         hole.heal();
+        let open = Instant::now();
         until("both have it back", || {
             (!sidecars.iter().any(lost)).then_some(())
         });
+        eprintln!("back {:?} after the hole was closed", open.elapsed());
         (begun, cut, Instant::now())
     });
     let end = Instant::now();
@@ -322,6 +324,56 @@ pub fn cut_off_and_back(hole: &Hole, url: &str, timeout: &str, jobs: usize) {
     }
 }
 
+#[test]
+fn a_held_job_goes_out_once_where_its_holder_is_cut_off() {
+    let store = Server::start();
+    let hole = Hole::before(SocketAddr::from(([127, 0, 0, 1], store.port)));
+    holder_cut_off(&hole, &format!("redis://{}", hole.addr), &store.url());
+}
+
+/// Of two sidecars on a store the one that reaches it through the hole holds a job, and is cut off: it has a
+/// start to give, and its sibling takes it for dead.
+pub fn holder_cut_off(hole: &Hole, through: &str, url: &str) {
+    let backend = Backend::start(Lax::redis());
+    let policy = TWO.replace("concurrency = 2", "rate = { limit = 1, period = \"4s\" }");
+    let [holder, sibling] = [through, url].map(|url| patient(backend.addr, "1s", url, "", &policy));
+    let sidecars = [holder, sibling];
+    know_each_other(&sidecars, 1.0);
+    let (a, b) = (sidecars[0].data, sidecars[1].data);
+    enqueue(backend.addr, "q", json!({}));
+    let first = fetch(a, "q", 1, "wa").jobs().remove(0);
+    assert_eq!(ack(a, &first, "wa").status, 200);
+    let held = enqueue(backend.addr, "q", json!({}));
+    // Short, so that its sibling looks soon; long enough that it does before the backend.
+    let body =
+        json!({"queues": ["q"], "count": 1, "worker_id": "wa", "visibility_timeout_ms": 18000});
+    let reply = ask(a, "POST", "/ojs/v1/workers/fetch", &body.to_string());
+    assert!(reply.jobs().is_empty());
+    assert_eq!(sidecars[0].metric("ojs_throttle_held_jobs"), 1.0);
+    hole.swallow();
+    let got = until("its sibling takes it over", || {
+        assert!(
+            fetch(a, "q", 1, "wa").jobs().is_empty(),
+            "a sibling may have it"
+        );
+        fetch(b, "q", 1, "wb").jobs().pop()
+    });
+    assert_eq!(got, held);
+    assert!(sidecars[0].metric("ojs_throttle_store_up") < 0.5);
+    assert!(sidecars[1].metric("ojs_throttle_hold_adopted_total") > 0.5);
+    assert!(fetch(a, "q", 1, "wa").jobs().is_empty());
+    hole.heal();
+    until("the holder has let go", || {
+        let [up, held] = ["store_up", "held_jobs"].map(|name| format!("ojs_throttle_{name}"));
+        let has_it = fetch(a, "q", 1, "wa").jobs();
+        assert!(has_it.is_empty(), "{has_it:?}");
+        (sidecars[0].metric(&up) > 0.5 && sidecars[0].metric(&held) < 0.5).then_some(())
+    });
+    assert_eq!(ack(b, &held, "wb").status, 200);
+    assert_eq!(backend.count(EventKind::Claimed, &held), 1);
+    assert_eq!(backend.count(EventKind::Acked, &held), 1);
+}
+
 /// A job that one sidecar holds, and the other that is to hand it out.
 fn held_by_the_first(more: &str) -> (Backend, Server, [Sidecar; 2], String, String) {
     let store = Server::start();
@@ -348,7 +400,7 @@ fn hold_one(backend: &Backend, sidecars: &[Sidecar; 2]) -> (String, String) {
     let held = enqueue(backend.addr, "q", json!({}));
     // Short, so that somebody looks soon; long enough that a sibling does before the backend.
     let body =
-        json!({"queues": ["q"], "count": 1, "worker_id": "wa", "visibility_timeout_ms": 12000});
+        json!({"queues": ["q"], "count": 1, "worker_id": "wa", "visibility_timeout_ms": 18000});
     std::thread::scope(|threads| {
         let fetch = threads.spawn(|| {
             crate::http::Conn::open(a).try_ask("POST", "/ojs/v1/workers/fetch", &body.to_string())

@@ -310,6 +310,50 @@ pub async fn what_a_dead_sidecar_had_is_found(rig: &dyn Rig) {
     assert_eq!(names(&b.due(9).await.unwrap()), ["out"]);
     heard(&*b, |wake| matches!(wake, Wake::Offered { scope: 0, .. })).await;
     assert_eq!(names(&b.offered(0, "queue", 9).await.unwrap()), ["held"]);
+    // It was kept for 14 seconds at least when its owner was heard of last; by now it may be anybody's.
+    advance(rig, 4 * SECOND);
+    assert_eq!(b.offered(0, "queue", 9).await.unwrap().len(), 1);
+    advance(rig, 2 * SECOND);
+    assert!(b.offered(0, "queue", 9).await.unwrap().is_empty());
+}
+
+/// A sidecar that has lost the store, and a sibling that has not, and takes it for dead.
+pub async fn a_held_job_goes_out_once_where_its_holder_is_cut_off(rig: &dyn Rig) {
+    let (a, b) = (
+        Arc::new(Faulty::new(rig.open("a").await)),
+        rig.open("b").await,
+    );
+    let guarded = Guard::new(a.clone(), OnStoreError::Share);
+    let free = [limited("k", None, Some((9, SECOND)), None)];
+    let [taken, kept] = ["taken", "kept"].map(|job| claimed(job, 1, &free));
+    guarded.take(&[&taken, &kept], 0).await.unwrap();
+    guarded.due(9).await.unwrap();
+    a.standing(Some(Fault::gone()));
+    for _ in 0..2 {
+        guarded.count(Place::Out).await.ok();
+    }
+    assert!(guarded.is_lost());
+    let stays = [Verdict::Unasked, Verdict::Unasked];
+    let verdicts = guarded.take(&[&taken, &kept], 2).await.unwrap();
+    assert_eq!(verdicts, stays);
+    assert!(started(&take(&guarded, claimed("fresh", 2, &free)).await));
+    advance(rig, 11 * SECOND);
+    b.due(9).await.unwrap();
+    assert_eq!(b.offered(0, "queue", 9).await.unwrap().len(), 2);
+    let own = Change::Own {
+        job: "taken".into(),
+        generation: Gen(1),
+        next: Gen(3),
+        until: now(rig).plus(SECOND),
+    };
+    assert!(b.set(own).await.unwrap());
+    assert!(started(&take(&*b, claimed("taken", 3, &free)).await));
+    a.standing(None);
+    guarded.due(9).await.unwrap();
+    assert!(!guarded.is_lost());
+    let verdicts = guarded.take(&[&taken, &kept], 2).await.unwrap();
+    assert_eq!(verdicts[0], Verdict::Lost);
+    assert!(started(&verdicts[1]));
 }
 
 /// Where all have lost the store for long, who is back first takes nobody for dead.
@@ -328,7 +372,7 @@ pub async fn after_an_outage_others_have_time_to_come_back(rig: &dyn Rig) {
         guarded.count(Place::Out).await.ok();
     }
     assert!(guarded.is_lost());
-    advance(rig, 15 * SECOND);
+    advance(rig, 12 * SECOND);
     b.standing(None);
     guarded.due(9).await.unwrap();
     assert!(!guarded.is_lost());

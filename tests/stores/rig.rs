@@ -160,6 +160,7 @@ macro_rules! fleet {
                 jobs_that_the_dead_held_count_until_the_backend_has_them_back,
                 overdue_slots_of_others_are_looked_after_by_one,
                 what_a_dead_sidecar_had_is_found,
+                a_held_job_goes_out_once_where_its_holder_is_cut_off,
                 after_an_outage_others_have_time_to_come_back,
                 limits_set_over_http_are_told_to_all,
                 settings_made_over_http_are_told_to_all,

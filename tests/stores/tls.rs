@@ -94,7 +94,7 @@ async fn redis_over_tls() {
 /// A cluster of one, which says by itself where its nodes are.
 #[tokio::test]
 async fn redis_cluster_over_tls() {
-    // By itself it takes one that the system may have given to somebody.
+    // By itself it takes one 10,000 higher, which the system may have given to somebody.
     let bus = free_port().to_string();
     let cluster = ["--cluster-enabled", "yes", "--tls-cluster", "yes"];
     let (server, port) = redis(&[&cluster[..], &["--cluster-port", &bus]].concat());

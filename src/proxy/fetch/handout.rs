@@ -195,7 +195,9 @@ impl Proxy {
     async fn undo(&self, job: Started) {
         let sidecar = &self.sidecar;
         let claimed = &job.held.claimed;
-        if let Ok(true) = sidecar.store.back(&claimed.job, claimed.generation).await {
+        let back = sidecar.store.back(&claimed.job, claimed.generation).await;
+        // A store that did not hear of it hears of it before the job is asked for again.
+        if !matches!(back, Ok(false)) {
             sidecar.metrics.count(Event::HandOutUndone);
             sidecar.metrics.ended(&claimed.limited);
             let limited = claimed.limited.clone();

@@ -158,7 +158,8 @@ impl Proxy {
             };
             let held = started.remove(at).held;
             let claimed = &held.claimed;
-            if let Ok(true) = sidecar.store.back(&claimed.job, claimed.generation).await {
+            let back = sidecar.store.back(&claimed.job, claimed.generation).await;
+            if !matches!(back, Ok(false)) {
                 sidecar.hold.wake(&claimed.limited);
                 sidecar.hold.put_back(held, None);
             }

@@ -90,6 +90,11 @@ async fn a_store_that_is_back_wakes_all() {
     assert!(rig.guard.end("gone", None).await.unwrap().is_some());
     lose(&rig).await;
     assert!(!starts(&rig.guard, "a").await.unwrap(), "no slot was ours");
+    assert_eq!(
+        rig.guard.wake().await,
+        Wake::All,
+        "that it is lost is heard"
+    );
     rig.faulty.standing(None);
     let (woken, due) = tokio::join!(rig.guard.wake(), rig.guard.due(9));
     assert!(due.is_ok());
@@ -181,6 +186,151 @@ async fn a_start_that_nobody_heard_of_is_undone() {
     assert_eq!(row.place, Place::Out, "it was done");
     assert!(starts(&rig.guard, "a").await.unwrap(), "and is not lost");
     assert_eq!(rig.guard.count(Place::Out).await.unwrap(), 1);
+}
+
+/// A hand-out that did not happen, while the store was going away or was gone: the job is held, and may
+/// start again, when it is back.
+#[tokio::test(start_paused = true)]
+async fn a_start_that_is_undone_without_the_store_is_undone_there() {
+    for siblings in [0, 1] {
+        let rig = rig(OnStoreError::Share);
+        rig.faulty.with_siblings(siblings);
+        assert!(starts(&rig.guard, "a").await.unwrap() && starts(&rig.guard, "b").await.unwrap());
+        rig.faulty.standing(Some(Fault::gone()));
+        assert!(rig.guard.back("a", Gen(1)).await.is_err());
+        assert!(
+            rig.guard.back("b", Gen(1)).await.unwrap(),
+            "by now it is lost"
+        );
+        assert!(rig.guard.is_lost());
+        rig.faulty.standing(None);
+        rig.guard.due(9).await.unwrap();
+        for job in ["a", "b"] {
+            let row = rig.faulty.row(job).await.unwrap().unwrap();
+            assert_eq!(row.place, Place::Held, "{job}");
+            assert!(starts(&rig.guard, job).await.unwrap(), "{job}");
+        }
+    }
+}
+
+/// FETCHes that bring nothing ask the store for nothing: that it is lost is noticed all the same.
+#[tokio::test(start_paused = true)]
+async fn an_answer_without_a_question_is_no_success() {
+    let rig = rig(OnStoreError::Share);
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    rig.faulty.standing(Some(Fault::gone()));
+    for _ in 0..2 {
+        assert!(rig.guard.take(&[], 1).await.unwrap().is_empty());
+        assert!(rig.guard.claimed(&[]).await.unwrap().is_empty());
+        let _failed = rig.guard.count(Place::Out).await;
+    }
+    assert!(rig.guard.is_lost());
+}
+
+/// A claim of this number.
+fn claim(job: &str, generation: u64, policy: &str) -> Claimed {
+    let mut claimed = claimed(job, 9);
+    claimed.generation = Gen(generation);
+    let limited = Limited {
+        policy: Arc::from(policy),
+        ..claimed.limited[0].clone()
+    };
+    claimed.limited = Arc::from([limited]);
+    claimed
+}
+
+/// A guard with slots out and in doubt, a held job, and one that is closed; then the store is lost.
+async fn lose_what_is_held(rig: &Rig) -> [Claimed; 3] {
+    let closed = (Arc::from("closed"), OnStoreError::Closed);
+    rig.guard.declare(HashMap::from([closed]));
+    for (job, generation) in [("one", 1), ("two", 2)] {
+        let out = claim(job, generation, "open");
+        rig.guard.take(&[&out], 1).await.unwrap();
+    }
+    let [held, doubtful, closed] = [
+        claim("held", 7, "open"),
+        claim("doubtful", 8, "open"),
+        claim("closed", 5, "closed"),
+    ];
+    rig.guard.take(&[&held, &closed], 0).await.unwrap();
+    rig.faulty.script([Fault::unheard()]);
+    assert!(rig.guard.take(&[&doubtful], 1).await.is_err());
+    rig.faulty.standing(Some(Fault::gone()));
+    let _second_failure = rig.guard.count(Place::Out).await;
+    assert!(rig.guard.is_lost());
+    // Its slots are a share's to give again.
+    for job in ["one", "two"] {
+        rig.guard.end(job, None).await.unwrap();
+    }
+    [held, doubtful, closed]
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_siblings_may_have_taken_over_does_not_go_out() {
+    for mode in [OnStoreError::Share, OnStoreError::Open] {
+        let rig = rig(mode);
+        rig.faulty.with_siblings(2);
+        let [held, doubtful, closed] = lose_what_is_held(&rig).await;
+        let fresh = claim("fresh", 9, "open");
+        let asks = [&held, &doubtful, &fresh];
+        let verdicts = rig.guard.take(&asks, 3).await.unwrap();
+        assert_eq!(verdicts[..2], [Verdict::Unasked, Verdict::Unasked]);
+        assert!(
+            matches!(verdicts[2], Verdict::Started { .. }),
+            "{verdicts:?}"
+        );
+        let aside = [&held, &doubtful, &closed, &fresh].map(|job| rig.guard.sets_aside(job));
+        assert_eq!(aside, [true, true, false, false]);
+        // The backend hands one of them out again: it is a claim of which nobody else has heard.
+        assert!(
+            rig.guard
+                .end("held", Some(held.generation))
+                .await
+                .unwrap()
+                .is_none()
+        );
+        let again = claim("held", 10, "open");
+        let verdicts = rig.guard.take(&[&again], 1).await.unwrap();
+        assert!(
+            matches!(verdicts[0], Verdict::Started { .. }),
+            "{verdicts:?}"
+        );
+        // A sibling took the other one over while nothing was heard of it.
+        rig.faulty.standing(None);
+        assert!(
+            rig.faulty
+                .back("doubtful", doubtful.generation)
+                .await
+                .unwrap()
+        );
+        let own = Change::Own {
+            job: doubtful.job.clone(),
+            generation: doubtful.generation,
+            next: Gen(11),
+            until: Timestamp(T),
+        };
+        assert!(rig.faulty.set(own).await.unwrap());
+        rig.guard.due(9).await.unwrap();
+        assert!(!rig.guard.is_lost() && !rig.guard.sets_aside(&doubtful));
+        let verdicts = rig.guard.take(&[&doubtful, &closed], 2).await.unwrap();
+        assert_eq!(verdicts[0], Verdict::Lost);
+        assert!(
+            matches!(verdicts[1], Verdict::Started { .. }),
+            "{verdicts:?}"
+        );
+        let out = rig.faulty.row("held").await.unwrap().unwrap();
+        assert_eq!((out.claimed.generation, out.place), (Gen(10), Place::Out));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_alone_goes_on_with_what_it_holds() {
+    let rig = rig(OnStoreError::Share);
+    let [held, doubtful, _] = lose_what_is_held(&rig).await;
+    assert!(!rig.guard.sets_aside(&held));
+    let verdicts = rig.guard.take(&[&held, &doubtful], 2).await.unwrap();
+    let started = |verdict: &Verdict| matches!(verdict, Verdict::Started { .. });
+    assert!(verdicts.iter().all(started), "{verdicts:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,9 @@ use std::time::Duration;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Statement};
 
-use super::super::sql::{Due, Flat, Head, Need, PATIENCE, Page, SILENCE, number, unsigned};
+use super::super::sql::{
+    Due, Flat, Head, KEPT, LATE, Need, PATIENCE, Page, SILENCE, number, unsigned,
+};
 use super::super::{Clock, Number};
 use super::columns::{Columns, Numbers};
 use super::schema::{self, LOCKS, VERSION};
@@ -150,7 +152,12 @@ impl Statements {
             "WITH t AS (SELECT {NOW} AS now) SELECT now, array({mine}),
              (SELECT min(until) FROM rows WHERE owner = $2), array({out}), array({held}) FROM t"
         );
-        let offered = others("NOT is_out AND NOT hidden AND lane = $3", "$4");
+        // The claim is sure to be its owner's still: that lives, or was alive so lately.
+        let stands = format!(
+            "live.seen + greatest({SILENCE}, least(lasts, {KEPT}) * 2 / 3 - {LATE}) > t.now"
+        );
+        let which = format!("NOT is_out AND NOT hidden AND lane = $3 AND {stands}");
+        let offered = others(&which, "$4");
         let offered = format!(
             "WITH t AS (SELECT {NOW} AS now) SELECT each.job FROM t, LATERAL ({offered}) AS each"
         );

@@ -37,13 +37,17 @@ elseif verb == 'offered' then
   local lane, most = arg(), num()
   local known = redis.call('ZRANGE', P .. 'live', 0, 999, 'WITHSCORES')
   for i = 1, #known, 2 do
-    local other, by = known[i], now
+    local other, seen, by = known[i], tonumber(known[i + 1]), now
     -- As in due.lua: who is gone for certain, and how late the others may be.
-    if tonumber(known[i + 1]) + 5000000 > now then by = now - 3000000 end
+    local alive = seen + 5000000 > now
+    if alive then by = now - 3000000 end
     if other ~= owner then
       for _, job in ipairs(redis.call('ZRANGEBYSCORE', index(other, 'h'), '-inf', by, 'LIMIT', 0, 256)) do
         local r = row(job)
-        if r and r.lane == lane and not r.hidden and r.place == 'h' and #told <= most then
+        -- A held job is kept alive for 30 s at a time at most, which is seen to when a third of it is over, by a
+        -- second at the latest: so long the claim of who is gone is sure to stand.
+        local stands = alive or (r and seen + min(r.lasts, 30000000) * 2 / 3 - 1000000 > now)
+        if stands and r and r.lane == lane and not r.hidden and r.place == 'h' and #told <= most then
           told[#told + 1] = tell(r)
         end
       end

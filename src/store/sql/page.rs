@@ -13,6 +13,10 @@ use crate::limit::{KeyState, Limited, Timestamp};
 pub(in crate::store) const SILENCE: u64 = 5_000_000;
 /// How late the owner of a row may be.
 pub(in crate::store) const PATIENCE: u64 = 3_000_000;
+/// For how long, in microseconds, a sidecar has a held job at a time, at most; it sees to that again when a
+/// third of it is over, by a second at the latest.
+pub(in crate::store) const KEPT: u64 = 30_000_000;
+pub(in crate::store) const LATE: u64 = 1_000_000;
 /// A part of the database, in the middle of a transaction.
 #[derive(Debug, Default)]
 pub(in crate::store) struct Page {

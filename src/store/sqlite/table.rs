@@ -2,7 +2,9 @@
 
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 
-use super::super::sql::{Due, Flat, Head, Kept, Need, PATIENCE, Page, SILENCE, number, unsigned};
+use super::super::sql::{
+    Due, Flat, Head, KEPT, Kept, LATE, Need, PATIENCE, Page, SILENCE, number, unsigned,
+};
 use super::super::{NUMBER_LASTS, Number};
 use crate::limit::{KeyState, Timestamp};
 
@@ -324,14 +326,27 @@ pub(super) fn offered(
     let text = [
         "SELECT job",
         OTHERS,
-        "AND lane = ?7 AND NOT hidden ORDER BY until, job LIMIT ?6",
+        "AND lane = ?7 AND NOT hidden",
+        // The claim is sure to be its owner's still: that lives, or was alive so lately.
+        "AND live.seen + max(?4, min(lasts, ?8) * 2 / 3 - ?9) > ?3",
+        "ORDER BY until, job LIMIT ?6",
     ]
     .join(" ");
     let mut statement = connection.prepare_cached(&text)?;
     let max = i64::try_from(max).unwrap_or(i64::MAX);
     let (now, silence, patience) = (number(now.0), number(SILENCE), number(PATIENCE));
     let found = statement.query_map(
-        params![me, false, now, silence, patience, max, lane],
+        params![
+            me,
+            false,
+            now,
+            silence,
+            patience,
+            max,
+            lane,
+            number(KEPT),
+            number(LATE)
+        ],
         |row| row.get(0),
     )?;
     found.collect()

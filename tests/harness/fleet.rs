@@ -1,0 +1,390 @@
+//! A store that several simulated sidecars share, each through a way of its own, which can be cut. What it
+//! promises is what the contract in `tests/stores` asks of the real ones; it keeps no time of its own, so that
+//! a fleet runs under a paused clock and a seed.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+
+use ojs_throttle::limit::{Key, Limited, Limits, Reserved, Room, Space, Timestamp};
+use ojs_throttle::store::faulty::{Fault, Faulty};
+use ojs_throttle::store::guard::{Guard, OnStoreError};
+use ojs_throttle::store::memory::MemoryStore;
+use ojs_throttle::store::{
+    Answer, Change, Claimed, Ended, Gen, Number, Overrides, Place, Row, Step, Store, Usage,
+    Verdict, Wake, Wish,
+};
+use tokio::sync::Notify;
+
+/// Who has said nothing for this long is dead to the others, and how late the others may be, in microseconds.
+const SILENCE: u64 = 5_000_000;
+const PATIENCE: u64 = 3_000_000;
+/// For how long a sidecar has a held job at a time, at most, and how late it may be to see to that.
+const KEPT: u64 = 30_000_000;
+const LATE: u64 = 1_000_000;
+/// How long whoever is handed the row of another has for it.
+const LEASE: u64 = 2_000_000;
+
+/// What all of them share.
+#[derive(Debug)]
+pub struct Fleet {
+    pub store: Arc<MemoryStore>,
+    books: Mutex<Books>,
+}
+
+#[derive(Default, Debug)]
+struct Books {
+    /// Whose a job's row is.
+    owners: HashMap<Arc<str>, u64>,
+    /// When each was heard of last.
+    seen: BTreeMap<u64, Timestamp>,
+    /// What each is told next, and its bell.
+    news: BTreeMap<u64, (VecDeque<Wake>, Arc<Notify>)>,
+}
+
+/// One sidecar's way to the store.
+pub struct Way {
+    member: Arc<Member>,
+    faulty: Arc<Faulty>,
+    pub store: Arc<dyn Store>,
+}
+
+impl Way {
+    /// Nothing comes through any more, in either direction; `unheard` operations before that are done.
+    pub fn cut(&self, unheard: usize) {
+        self.faulty.script((0..unheard).map(|_| Fault::unheard()));
+        self.faulty.standing(Some(Fault::gone()));
+        self.member.deaf.store(true, Ordering::Relaxed);
+    }
+
+    pub fn mend(&self) {
+        self.faulty.standing(None);
+        self.member.deaf.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Fleet {
+    pub fn new(unix_micros: u64) -> Arc<Fleet> {
+        Arc::new(Fleet {
+            store: Arc::new(MemoryStore::new(unix_micros)),
+            books: Mutex::default(),
+        })
+    }
+
+    /// The way of the `nth` sidecar.
+    pub fn way(self: &Arc<Fleet>, nth: u64, mode: OnStoreError) -> Way {
+        let bell = Arc::<Notify>::default();
+        self.books()
+            .news
+            .insert(nth, (VecDeque::new(), bell.clone()));
+        let member = Arc::new(Member {
+            fleet: self.clone(),
+            nth,
+            siblings: AtomicUsize::new(0),
+            deaf: AtomicBool::new(false),
+            bell,
+        });
+        let faulty = Arc::new(Faulty::new(member.clone()));
+        let store = Arc::new(Guard::new(faulty.clone(), mode));
+        Way {
+            member,
+            faulty,
+            store,
+        }
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().expect("no panic")
+    }
+}
+
+impl Books {
+    fn tell(&mut self, nth: u64, wake: Wake) {
+        if let Some((news, bell)) = self.news.get_mut(&nth) {
+            news.push_back(wake);
+            bell.notify_one();
+        }
+    }
+
+    fn tell_others(&mut self, but: u64, wake: &Wake) {
+        let others: Vec<u64> = self
+            .news
+            .keys()
+            .copied()
+            .filter(|nth| *nth != but)
+            .collect();
+        for nth in others {
+            self.tell(nth, wake.clone());
+        }
+    }
+
+    fn is_alive(&self, nth: u64, now: Timestamp) -> bool {
+        (self.seen.get(&nth)).is_some_and(|seen| seen.plus(SILENCE) > now)
+    }
+}
+
+#[derive(Debug)]
+struct Member {
+    fleet: Arc<Fleet>,
+    nth: u64,
+    siblings: AtomicUsize,
+    deaf: AtomicBool,
+    bell: Arc<Notify>,
+}
+
+impl Member {
+    fn memory(&self) -> &MemoryStore {
+        &self.fleet.store
+    }
+
+    fn find(&self, job: &str) -> Option<Row> {
+        at_once(self.memory().row(job))
+    }
+
+    /// The row as this sidecar sees it.
+    fn seen_here(&self, mut row: Row, books: &Books) -> Row {
+        row.ours = books.owners.get(&row.claimed.job) == Some(&self.nth);
+        row
+    }
+
+    /// Rows of others that are late: those of the dead at once.
+    fn late(&self, books: &Books, now: Timestamp) -> Vec<Row> {
+        let rows = at_once(self.memory().due(usize::MAX));
+        let late = rows.into_iter().filter(|row| {
+            let owner = books.owners.get(&row.claimed.job);
+            owner.is_some_and(|owner| {
+                let patience = if books.is_alive(*owner, now) {
+                    PATIENCE
+                } else {
+                    0
+                };
+                *owner != self.nth && row.until.plus(patience) <= now
+            })
+        });
+        late.map(|row| self.seen_here(row, books)).collect()
+    }
+
+    /// Whether the claim of a held row is sure to be its owner's still.
+    fn stands(&self, row: &Row, books: &Books) -> bool {
+        let owner = books.owners.get(&row.claimed.job);
+        let seen = owner.and_then(|owner| books.seen.get(owner));
+        let kept = (row.claimed.visibility.min(KEPT) * 2 / 3).saturating_sub(LATE);
+        seen.is_some_and(|seen| seen.plus(kept.max(SILENCE)) > self.now())
+    }
+
+    fn freed(&self, books: &mut Books, row: &Row) {
+        let keys = row
+            .claimed
+            .limited
+            .iter()
+            .map(|one| (one.space, one.key.clone()));
+        if row.place == Place::Out {
+            books.tell_others(self.nth, &Wake::Freed(keys.collect()));
+        }
+    }
+
+    fn look(&self, max: usize) -> Vec<Row> {
+        let now = self.now();
+        let mut books = self.fleet.books();
+        books.seen.insert(self.nth, now);
+        let alive = books.seen.keys().filter(|nth| books.is_alive(**nth, now));
+        self.siblings.store(alive.count() - 1, Ordering::Relaxed);
+        let mut rows = at_once(self.memory().due(usize::MAX));
+        rows.retain(|row| books.owners.get(&row.claimed.job) == Some(&self.nth));
+        for row in self.late(&books, now) {
+            let claimed = &row.claimed;
+            if row.place == Place::Held {
+                let (scope, queue) = (claimed.scope, claimed.queue.clone());
+                books.tell(self.nth, Wake::Offered { scope, queue });
+                continue;
+            }
+            let leased = Change::Until {
+                job: claimed.job.clone(),
+                generation: claimed.generation,
+                until: now.plus(LEASE),
+                visibility: claimed.visibility,
+            };
+            at_once(self.memory().set(leased));
+            rows.push(row);
+        }
+        rows.truncate(max);
+        rows
+    }
+
+    fn change(&self, change: Change) -> bool {
+        let mut books = self.fleet.books();
+        let done = at_once(self.memory().set(change.clone()));
+        match change {
+            Change::Own { job, .. } if done => {
+                if let Some(former) = books.owners.insert(job.clone(), self.nth) {
+                    books.tell(former, Wake::Row { job });
+                }
+            }
+            Change::Adopt { claimed, .. } if done => {
+                books.owners.insert(claimed.job, self.nth);
+            }
+            Change::Hidden { job, .. } if done => {
+                let owner = books.owners.get(&job).copied();
+                if let Some(owner) = owner.filter(|owner| *owner != self.nth) {
+                    books.tell(owner, Wake::Row { job });
+                }
+            }
+            Change::Until { job, until, .. } if done && until == Timestamp(0) => {
+                let row = self.find(&job).expect("it was changed just now");
+                let (scope, queue) = (row.claimed.scope, row.claimed.queue);
+                books.tell_others(self.nth, &Wake::Offered { scope, queue });
+            }
+            _ => {}
+        }
+        done
+    }
+}
+
+/// What the store in memory says, which it does at once.
+fn at_once<T>(answer: Answer<'_, T>) -> T {
+    match pin!(answer).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Ok(value)) => value,
+        Poll::Ready(Err(error)) => panic!("{error}"),
+        Poll::Pending => panic!("it waits"),
+    }
+}
+
+impl Store for Member {
+    fn now(&self) -> Timestamp {
+        self.memory().now()
+    }
+
+    fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
+        let mut books = self.fleet.books();
+        let mut started = 0;
+        let verdicts = asks.iter().map(|ask| {
+            let known = self.find(&ask.job).map(|row| row.claimed.generation);
+            let owner = books.owners.get(&ask.job);
+            if known.is_some_and(|known| known >= ask.generation) && owner != Some(&self.nth) {
+                return Verdict::Lost;
+            }
+            books.owners.insert(ask.job.clone(), self.nth);
+            let mut verdicts = at_once(self.memory().take(&[ask], want - started));
+            let verdict = verdicts.remove(0);
+            started += usize::from(matches!(verdict, Verdict::Started { .. }));
+            verdict
+        });
+        Answer::now(verdicts.collect())
+    }
+
+    fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved> {
+        self.memory().reserve(wish)
+    }
+
+    fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>> {
+        let mut books = self.fleet.books();
+        let over = at_once(self.memory().claimed(claims));
+        for row in &over {
+            let job = row.claimed.job.clone();
+            if let Some(owner) = books.owners.remove(&job) {
+                books.tell(owner, Wake::Row { job });
+            }
+            self.freed(&mut books, row);
+        }
+        Answer::now(over)
+    }
+
+    fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool> {
+        let mut books = self.fleet.books();
+        let row = self.find(job);
+        let done = at_once(self.memory().back(job, generation));
+        if let Some(row) = row.filter(|_| done) {
+            self.freed(&mut books, &row);
+        }
+        Answer::now(done)
+    }
+
+    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Ended>> {
+        let mut books = self.fleet.books();
+        let ended = at_once(self.memory().end(job, generation));
+        if let Some(ended) = &ended {
+            let job = ended.row.claimed.job.clone();
+            let owner = books.owners.remove(&job);
+            if let Some(owner) = owner.filter(|owner| *owner != self.nth) {
+                books.tell(owner, Wake::Row { job });
+            }
+            self.freed(&mut books, &ended.row);
+        }
+        Answer::now(ended)
+    }
+
+    fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
+        Answer::now(self.look(max))
+    }
+
+    fn set(&self, change: Change) -> Answer<'_, bool> {
+        Answer::now(self.change(change))
+    }
+
+    fn overrides(&self) -> &Overrides {
+        self.memory().overrides()
+    }
+
+    fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>> {
+        let books = self.fleet.books();
+        Answer::now(self.find(job).map(|row| self.seen_here(row, &books)))
+    }
+
+    fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room> {
+        self.memory().room(limited)
+    }
+
+    fn usage<'a>(
+        &'a self,
+        space: Space,
+        key: &'a Key,
+        limits: &'a Limits,
+    ) -> Answer<'a, Option<Usage>> {
+        self.memory().usage(space, key, limits)
+    }
+
+    fn count(&self, place: Place) -> Answer<'_, usize> {
+        let books = self.fleet.books();
+        let ours = books.owners.iter().filter(|(_, owner)| **owner == self.nth);
+        let rows = ours.filter_map(|(job, _)| self.find(job));
+        Answer::now(rows.filter(|row| row.place == place).count())
+    }
+
+    fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number> {
+        self.memory().number(name, step)
+    }
+
+    fn siblings(&self) -> usize {
+        self.siblings.load(Ordering::Relaxed)
+    }
+
+    fn offered<'a>(&'a self, scope: u64, queue: &'a str, max: usize) -> Answer<'a, Vec<Row>> {
+        let books = self.fleet.books();
+        let mut rows = self.late(&books, self.now());
+        rows.retain(|row| {
+            let lane = row.claimed.scope == scope && &*row.claimed.queue == queue;
+            lane && row.place == Place::Held && !row.hidden && self.stands(row, &books)
+        });
+        rows.truncate(max);
+        Answer::now(rows)
+    }
+
+    fn wake(&self) -> Pin<Box<dyn Future<Output = Wake> + Send + '_>> {
+        Box::pin(async {
+            loop {
+                let told = {
+                    let mut books = self.fleet.books();
+                    let news = books.news.get_mut(&self.nth);
+                    news.and_then(|(news, _)| news.pop_front())
+                };
+                match told {
+                    Some(wake) if !self.deaf.load(Ordering::Relaxed) => return wake,
+                    Some(_lost) => {}
+                    None => self.bell.notified().await,
+                }
+            }
+        })
+    }
+}

@@ -1,0 +1,160 @@
+//! Sidecars that share a store, and some or all of which lose it: each claim goes to one worker, none is
+//! lost, and the work goes on.
+
+use std::time::Duration;
+
+use ojs_throttle::backend::Lax;
+use ojs_throttle::store::guard::OnStoreError;
+use serde_json::json;
+
+use crate::harness::{Ctx, Job, Judge, Sidecar, Way, Worker, World};
+
+const CONCURRENCY: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 2";
+const RATE: &str =
+    "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nrate = { limit = 3, period = '10s' }";
+
+fn job() -> Job {
+    let retry = json!({ "max_attempts": 9, "initial_interval": "PT0.1S" });
+    let job = Job::new("email.send").queue("mail").label("k:a");
+    job.meta("tenant", json!("a")).option("retry", retry)
+}
+
+/// One after the other, as the seed has it.
+fn pick<T: Clone>(seed: u64, of: &[T]) -> T {
+    of[(seed % of.len() as u64) as usize].clone()
+}
+
+/// Jobs that run for long before sidecars that know each other; all of them hold some.
+async fn at_work(
+    ctx: Ctx,
+    mode: OnStoreError,
+    siblings: u64,
+    limits: &str,
+) -> (World, Vec<Sidecar>) {
+    let backends = [Lax::redis(), Lax::postgres(), Lax::spec(), Lax::lite()];
+    let world = ctx.world().lax(pick(ctx.seed, &backends)).shared(mode);
+    let w = world.limits(limits).start().await;
+    let mut others = Vec::new();
+    for _ in 0..siblings {
+        others.push(w.sibling().await);
+    }
+    w.pass(1_500).await;
+    w.enqueue_all(20, |_| job()).await;
+    let visibility = pick(ctx.seed / 4, &[30_000, 12_000]);
+    let worker = Worker::js(4).queues(&["mail"]).runs(2_000..24_000);
+    let worker = worker.visibility(visibility);
+    w.worker(worker.clone());
+    for other in &others {
+        w.worker_of(other, worker.clone());
+    }
+    w.pass(3_000 + ctx.seed * 331).await;
+    (w, others)
+}
+
+/// How long the store is away, in milliseconds.
+fn away(ctx: Ctx) -> u64 {
+    pick(ctx.seed / 2, &[2_000, 8_000, 20_000, 70_000])
+}
+
+fn started_between(judge: &Judge, from: Duration, to: Duration) -> usize {
+    let within = |at| (judge.begun + from..judge.begun + to).contains(&at);
+    judge
+        .records
+        .deliveries
+        .iter()
+        .filter(|one| within(one.at))
+        .count()
+}
+
+async fn one_of_them(ctx: Ctx, mode: OnStoreError) -> Judge {
+    let (w, _others) = at_work(ctx, mode, 1 + ctx.seed % 2, CONCURRENCY).await;
+    w.first_way(|way| way.cut((ctx.seed % 3) as usize));
+    let cut = w.begun.elapsed();
+    w.pass(away(ctx)).await;
+    let mended = w.begun.elapsed();
+    w.first_way(|way| way.mend());
+    let done = w.until_done(900).await;
+    let mut judge = w.judge().await;
+    judge.that(done, "not done within 900 s");
+    let long = mended - cut > Duration::from_secs(60);
+    judge.that(
+        !long || started_between(&judge, cut, mended) > 0,
+        "nothing went on meanwhile",
+    );
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// With `share`, one loses the store while it holds jobs, and its siblings take it for dead.
+pub async fn one_is_cut_off(ctx: Ctx) -> Judge {
+    let mut judge = one_of_them(ctx, OnStoreError::Share).await;
+    judge.concurrency("k:a", 4);
+    judge
+}
+
+/// The same with `open`, where only the fleet's other half has a limit.
+pub async fn one_is_cut_off_and_open(ctx: Ctx) -> Judge {
+    one_of_them(ctx, OnStoreError::Open).await
+}
+
+/// One is cut off, and has claimed again what lapsed, when the other gets its first worker: of what it finds in
+/// the store it cannot know that it is over.
+pub async fn a_worker_comes_late(ctx: Ctx) -> Judge {
+    let backends = [Lax::redis(), Lax::postgres(), Lax::spec()];
+    let world = ctx.world().lax(pick(ctx.seed, &backends));
+    let world = world.shared(OnStoreError::Share).limits(CONCURRENCY);
+    let w = world.start().await;
+    let other = w.sibling().await;
+    w.pass(1_500).await;
+    w.enqueue_all(12, |_| job()).await;
+    let visibility = pick(ctx.seed / 3, &[30_000, 12_000]);
+    let worker = Worker::js(4).queues(&["mail"]).runs(8_000..24_000);
+    let worker = worker.visibility(visibility);
+    w.worker(worker.clone());
+    w.pass(3_000 + ctx.seed * 331).await;
+    w.first_way(|way| way.cut(0));
+    w.pass(visibility + 2_000 + ctx.seed * 617).await;
+    w.worker_of(&other, worker);
+    w.pass(30_000).await;
+    w.first_way(|way| way.mend());
+    let done = w.until_done(900).await;
+    let mut judge = w.judge().await;
+    judge.that(done, "not done within 900 s");
+    judge.concurrency("k:a", 4);
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// The store is gone for all. What was held goes out when its claims have lapsed.
+pub async fn all_are_cut_off(ctx: Ctx) -> Judge {
+    let slots = ctx.even();
+    let limits = if slots { CONCURRENCY } else { RATE };
+    let (w, others) = at_work(ctx, OnStoreError::Share, 2, limits).await;
+    let each = |with: &dyn Fn(&Way)| {
+        w.first_way(with);
+        let ways = others.iter().filter_map(|other| other.way.as_ref());
+        ways.for_each(with);
+    };
+    each(&|way| way.cut((ctx.seed % 3) as usize));
+    let lapsed = w.begun.elapsed() + Duration::from_secs(32);
+    w.pass(away(ctx)).await;
+    let mended = w.begun.elapsed();
+    each(&|way| way.mend());
+    let done = w.until_done(900).await;
+    let mut judge = w.judge().await;
+    judge.that(done, "not done within 900 s");
+    if slots {
+        // Who has no slots keeps what it claims: there need be nobody who may start anything.
+        judge.concurrency("k:a", 2);
+    } else {
+        judge.rate("k:a", 6, Duration::from_secs(10));
+        let long = mended > lapsed + Duration::from_secs(30);
+        let went_on = started_between(&judge, lapsed, mended) > 0;
+        judge.that(went_on || !long, "nothing went on meanwhile");
+    }
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
