@@ -318,6 +318,9 @@ impl Hold {
         state.in_flight = step(state.in_flight);
         let queue = state.queue(lane, now);
         queue.in_flight = step(queue.in_flight);
+        if !begins {
+            state.feed();
+        }
     }
 
     /// Notes the answer to [`Hold::asking`]: whether the backend may have more.
@@ -327,10 +330,7 @@ impl Hold {
         let queue = state.queue(lane, now);
         queue.in_flight = queue.in_flight.saturating_sub(n);
         queue.more = more;
-        // Others may wait for the places that this claim might have filled.
-        if std::mem::take(&mut state.starved) {
-            state.queues.values().for_each(|queue| queue.line.wake());
-        }
+        state.feed();
     }
 
     /// Adds fresh claims. A job that is already held is replaced: the backend handed it out again, so

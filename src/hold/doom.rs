@@ -97,9 +97,7 @@ impl Hold {
         if state.jobs.get(job).is_some_and(ours) {
             state.forget(job);
         }
-        if std::mem::take(&mut state.starved) {
-            state.queues.values().for_each(|queue| queue.line.wake());
-        }
+        state.feed();
     }
 }
 

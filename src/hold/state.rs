@@ -74,6 +74,13 @@ impl State {
             .or_insert_with(|| Queue::new(&lane.queue, now))
     }
 
+    /// What was on its way is here, or did not come: others may wait for the places that it might have filled.
+    pub(super) fn feed(&mut self) {
+        if std::mem::take(&mut self.starved) {
+            self.queues.values().for_each(|queue| queue.line.wake());
+        }
+    }
+
     pub(super) fn place(&mut self, held: Held, end: End) {
         let now = held.since;
         self.queue(&held.lane(), now).place(held, end);

@@ -236,17 +236,23 @@ impl Estimate {
     /// to other sidecars.
     pub(super) fn follows(&self, now: Instant) -> bool {
         let recent = |looked| now.saturating_duration_since(looked) <= 2 * CLAIM;
-        self.source == Source::Stats && self.looked.is_some_and(recent)
+        // Of a look that knew nothing of others, what they let in since is not known.
+        let knew = self.source == Source::Stats && self.part.may_have_come().is_some();
+        knew && self.looked.is_some_and(recent)
     }
 
     /// Whether the last look is so long ago that another may begin.
     pub fn is_due(&self, now: Instant) -> bool {
+        self.due().is_none_or(|due| now >= due)
+    }
+
+    /// When another may begin; `None`: there was none.
+    pub fn due(&self) -> Option<Instant> {
         let gap = match self.source {
             Source::Passing => BLIND,
             _ => NEAR,
         };
-        self.looked
-            .is_none_or(|looked| now.saturating_duration_since(looked) >= gap)
+        self.looked.map(|looked| looked + gap)
     }
 
     /// Whether the last look is so long ago that a queue that nobody uses is looked at.
@@ -422,6 +428,32 @@ mod tests {
         assert_eq!(estimate.depth(held(3, 4)), 14);
         assert_eq!(estimate.depth(held(6, 0)), 13, "they came");
         assert_eq!(estimate.depth(held(6, 8)), 17, "others are asked for");
+    }
+
+    #[test]
+    fn what_left_tells_only_after_a_look_that_knew_of_others() {
+        let (mut estimate, now) = (Estimate::default(), Instant::now());
+        assert!(!estimate.follows(now));
+        let at = (now, Mark(1));
+        estimate.told(available(5), 0, NONE, (None, None), at);
+        assert!(!estimate.follows(now));
+        let (granted, open) = (9, 2);
+        let shared = Some(Shared { granted, open });
+        let others = |held, more| Some(Others { held, more });
+        estimate.told(available(5), 0, NONE, (shared, others(4, false)), at);
+        assert_eq!(estimate.depth(NONE), 5 + 2 + 4);
+        assert!(estimate.follows(now + 2 * CLAIM) && !estimate.follows(now + 3 * CLAIM));
+        // Three more were let in, four have left the queue, and one of those has arrived.
+        let (granted, open) = (12, 0);
+        let shared = Some(Shared { granted, open });
+        estimate.told(available(6), 0, NONE, (shared, others(5, true)), at);
+        assert_eq!(
+            estimate.depth(NONE),
+            6 + 4 + 5,
+            "that one counts twice for now"
+        );
+        estimate.alone();
+        assert_eq!(estimate.depth(NONE), 6);
     }
 
     #[test]

@@ -46,6 +46,11 @@ impl Pressure {
         queue.is_some_and(|queue| queue.estimate.is_due(now) && queue.estimate.begin(true))
     }
 
+    /// When the last look is long enough ago; `None`: there was none.
+    pub fn look_due(&self, queue: &str) -> Option<Instant> {
+        self.state().queues.get(queue)?.estimate.due()
+    }
+
     /// What a look that keeps enqueues out should wait for, if anything: that those on their way are
     /// answered.
     pub fn in_flight(&self, queue: &str) -> Option<OwnedNotified> {

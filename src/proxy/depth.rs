@@ -322,9 +322,9 @@ impl Proxy {
         let asked = Instant::now();
         let follows = sidecar.pressure.asking(queue, stuck, scope, asked);
         let told = self.depth_told(queue, scope).await;
-        let others = match shared {
-            Some(_) => sidecar.read_others(queue, follows).await,
-            None => None,
+        let others = match (&told, shared) {
+            (Told::Counts(_), Some(_)) => sidecar.read_others(queue, follows).await,
+            _ => None,
         };
         let counted = match &told {
             Told::Counts(counts) => Some(*counts),

@@ -50,31 +50,31 @@ async fn a_blocked_enqueue_gets_the_room_that_appears() {
     pair.stop().await;
 }
 
-/// Room that appears behind our back is found within a look.
+/// Room that appears behind our back is found within a look, whenever it appears.
 #[tokio::test(start_paused = true)]
 async fn room_behind_our_back_is_found() {
     let (pair, client) = simulated(Lax::spec(), FILE).await;
     client.fill("q", 2).await;
-    let blocked = tokio::spawn({
-        let client = client.clone();
-        async move {
-            (
-                client.offer_blocking("q", "10").await.status,
-                Instant::now(),
-            )
-        }
-    });
-    sleep(Duration::from_millis(777)).await;
-    let fetch = json!({"queues": ["q"], "count": 1, "worker_id": "around"});
-    directly(&pair.behind.backend, "/ojs/v1/workers/fetch", fetch).await;
-    let room = Instant::now();
-    let (status, at) = blocked.await.unwrap();
-    assert_eq!(status, 201);
-    assert!(
-        at.duration_since(room) < Duration::from_millis(220),
-        "{:?}",
-        at - room
-    );
+    let mut longest = Duration::ZERO;
+    for phase in [1, 49, 99, 101, 170, 777, 805] {
+        let blocked = tokio::spawn({
+            let client = client.clone();
+            async move {
+                (
+                    client.offer_blocking("q", "10").await.status,
+                    Instant::now(),
+                )
+            }
+        });
+        sleep(Duration::from_millis(phase)).await;
+        let fetch = json!({"queues": ["q"], "count": 1, "worker_id": "around"});
+        directly(&pair.behind.backend, "/ojs/v1/workers/fetch", fetch).await;
+        let room = Instant::now();
+        let (status, at) = blocked.await.unwrap();
+        assert_eq!(status, 201);
+        longest = longest.max(at.duration_since(room));
+    }
+    assert!(longest < Duration::from_millis(110), "{longest:?}");
     pair.stop().await;
 }
 

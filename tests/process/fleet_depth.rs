@@ -235,6 +235,59 @@ fn held_jobs_count(store: &str) {
     });
 }
 
+/// A sidecar dies with held jobs. They wait on: first in their rows, then at the backend, which takes them back
+/// when their visibility is over, and they are not counted twice for long.
+#[test]
+fn what_a_dead_sibling_held_is_in_the_depth_until_the_backend_has_it_back() {
+    const BOUND: usize = 60;
+    let (backend, store) = (Backend::start(Lax::spec()), Server::start());
+    let limits = format!(
+        "[hold]\nmax = 30\n[[queue]]\nname = \"q\"\nmax_depth = {BOUND}\n\
+         [[policy]]\nname = \"one\"\nmatch = {{ queue = \"q\" }}\nkey = \"of:{{type}}\"\n\
+         rate = {{ limit = 1, period = \"1h\" }}\n"
+    );
+    let mut two: Vec<Sidecar> = (0..2)
+        .map(|_| sidecar(backend.addr, &store.url(), &limits))
+        .collect();
+    let [a, b] = [two[0].data, two[1].data];
+    let body =
+        json!({"queues": ["q"], "count": 5, "worker_id": "w", "visibility_timeout_ms": 4_000});
+    let fetch_from = |to| ask(to, "POST", "/ojs/v1/workers/fetch", &body.to_string()).jobs();
+    assert_eq!(ask(b, "POST", "/ojs/v1/jobs", JOB).status, 201);
+    for job in fetch_from(b) {
+        assert_eq!(ack(b, &job, "w").status, 200);
+    }
+    let stored = || backend.total(EventKind::Stored) - 1;
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        let _ends = Ends(&stop);
+        for _ in 0..4 {
+            let stop = &stop;
+            threads.spawn(move || drop(produce(a, stop)));
+        }
+        until("it is full", || (stored() == BOUND).then_some(()));
+        until("much of it is held", || {
+            assert_eq!(fetch_from(b), Vec::<String>::new());
+            (depths(&backend).1 <= 35).then_some(())
+        });
+        two[1].kill();
+        let held = i64::try_from(BOUND).unwrap() - depths(&backend).1;
+        until("the backend has them back", || {
+            assert_eq!(stored(), BOUND, "{held} are held by nobody");
+            (backend.total(EventKind::Expired) >= 25).then_some(())
+        });
+        let depth = || get(a, "/ojs/v1/queues/q/stats").json()["stats"]["depth"].clone();
+        until("they are counted once", || (depth() == BOUND).then_some(()));
+        assert_eq!(stored(), BOUND);
+        // What leaves now is room again.
+        take(backend.addr, 10, &backend);
+        until("it is full again", || {
+            (stored() == BOUND + 10).then_some(())
+        });
+    });
+    assert_eq!(depths(&backend), (60, 60));
+}
+
 #[test]
 fn what_a_sibling_holds_is_in_the_depth() {
     let store = Server::start();

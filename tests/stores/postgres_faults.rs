@@ -289,3 +289,22 @@ async fn a_start_whose_commit_was_cut_off_did_not_happen() {
     assert_eq!(store.room(&one).await.unwrap().starts, 1);
     assert!(started(&take(&store, ask.clone()).await));
 }
+
+/// Held rows are counted by an index, which tables of an earlier version get when they are met.
+#[tokio::test]
+async fn tables_of_an_earlier_version_get_the_index_of_held_rows() {
+    let server = shared();
+    let (space, free) = ("earlier", [limited("k", Some(9), None, None)]);
+    let first = on(&server, space, "a", 10_000);
+    first.take(&[&claimed("1", 1, &free)], 0).await.unwrap();
+    sql(&server, "DROP INDEX earlier.rows_held");
+    // Without it they are counted too.
+    let second = on(&server, space, "b", 10_000);
+    let used =
+        "SET enable_seqscan = off; SET search_path = earlier; EXPLAIN SELECT count(*) FROM rows
+        WHERE substr(lane, strpos(lane, ':') + 1) = 'queue' AND NOT is_out AND owner <> 'b'";
+    assert!(!sql(&server, used).contains("rows_held"));
+    assert_eq!(second.held_by_others("queue").await.unwrap(), 1);
+    assert!(sql(&server, used).contains("rows_held"));
+    assert_eq!(second.held_by_others("queue").await.unwrap(), 1);
+}

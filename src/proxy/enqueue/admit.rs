@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, StatusCode};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
 use super::Sends;
 use super::full::depth_headers;
@@ -25,8 +25,8 @@ use crate::upstream::{Reply, UpstreamError};
 const PRESSURE_HEADER: HeaderName = HeaderName::from_static("x-ojs-queue-pressure");
 const BLOCK_TIMEOUT: HeaderName = HeaderName::from_static("ojs-block-timeout");
 
-/// How often those who wait for room have the backend asked.
-const LOOK: Duration = Duration::from_millis(100);
+/// How soon those who wait for room see again whether the backend may be asked, at the least.
+const LOOK: Duration = Duration::from_millis(50);
 
 impl Proxy {
     /// Places for the jobs of an enqueue; `None`: its queues are not bounded. A producer that may wait
@@ -130,12 +130,14 @@ impl Proxy {
         // Room may have come before it stood there.
         sidecar.pressure.wake(sidecar.now());
         loop {
+            let due = queues.iter().filter_map(|q| sidecar.pressure.look_due(q));
+            let due = due.min().max(Some(Instant::now() + LOOK));
             tokio::select! {
                 biased;
                 places = turn.come() => return places.ok_or(full),
                 () = sleep_until(until) => return Err(full),
                 () = sidecar.draining.cancelled() => return Err(full),
-                () = sleep(LOOK) => {
+                () = sleep_until(due.unwrap_or(until)) => {
                     for queue in &queues {
                         if sidecar.pressure.begin_due_look(queue, Instant::now()) {
                             self.look_soon(Arc::clone(queue), scope);
