@@ -24,27 +24,23 @@
 //! ever on its way to the store is known. Where a limit is closed nothing goes out in any case, and claims are
 //! kept alive.
 
+mod lost;
+
 use std::collections::HashMap;
-use std::num::{NonZeroU32, NonZeroU64};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use super::memory::MemoryStore;
 use super::{
-    Answer, Change, Claimed, Clock, Ended, Gen, Known, Number, Overrides, Place, Room, Row, Step,
-    Store, StoreError, Usage, Verdict, Wake, Wish,
+    Answer, Change, Claimed, Ended, Gen, Known, Number, Overrides, Place, Room, Row, Step, Store,
+    StoreError, Usage, Verdict, Wake, Wish,
 };
-use crate::limit::{
-    Key, Limited, Limits, OnLimit, Rate, Refusal, Reserved, Space, Strategy, Throttle, Timestamp,
-    WindowKind,
-};
+use crate::limit::{Key, Limited, Limits, Reserved, Space, Timestamp};
+use lost::Lost;
 
 /// So many failures in a row are a loss.
 const FAILURES: u32 = 2;
-/// When a job is asked for again of which a limit is closed, in microseconds.
-const AGAIN: u64 = 500_000;
 /// After the store was back others have this long to come back too, in microseconds: until then who has
 /// said nothing is not dead, and may be handing out what it holds.
 const OTHERS_RETURN: u64 = 5_000_000;
@@ -118,23 +114,6 @@ struct State {
     lost: Option<Arc<Lost>>,
     /// When it was back after it was lost.
     returned: Option<Timestamp>,
-}
-
-/// What answers while the store is lost.
-#[derive(Debug)]
-struct Lost {
-    local: MemoryStore,
-    /// How many sidecars share the limits.
-    sidecars: u32,
-    /// The claims up to this one may be siblings' by now; `None`: there are none.
-    aside: Option<Gen>,
-    /// How many slots of each key we had.
-    slots: HashMap<(Space, Key), u32>,
-    mode: OnStoreError,
-    /// What single policies declare; `None`: nobody is asked, all is closed.
-    declared: Option<Arc<Mutex<Declared>>>,
-    /// What ended since.
-    ended: Mutex<Vec<(Arc<str>, Gen)>>,
 }
 
 impl Guard {
@@ -360,193 +339,6 @@ impl State {
             }
             Change::Clear => self.own.clear(),
             _ => {}
-        }
-    }
-}
-
-impl Lost {
-    fn new(
-        store: &dyn Store,
-        state: &State,
-        mode: OnStoreError,
-        declared: Option<Arc<Mutex<Declared>>>,
-    ) -> Lost {
-        let mut slots: HashMap<(Space, Key), u32> = HashMap::new();
-        let local = MemoryStore::on(Clock::new(store.now().0));
-        let own = state.own.values();
-        for row in own.filter(|row| row.place == Place::Out) {
-            for limited in row.claimed.limited.iter() {
-                *slots
-                    .entry((limited.space, limited.key.clone()))
-                    .or_default() += 1;
-            }
-            let (claimed, until) = (row.claimed.clone(), row.until);
-            // The memory store answers at once and does not fail.
-            drop(local.set(Change::Adopt { claimed, until }));
-        }
-        let siblings = store.siblings();
-        Lost {
-            local,
-            sidecars: u32::try_from(siblings).unwrap_or(u32::MAX - 1) + 1,
-            aside: state.newest.filter(|_| siblings > 0),
-            slots,
-            mode,
-            declared,
-            ended: Mutex::default(),
-        }
-    }
-
-    fn ended(&self) -> Vec<(Arc<str>, Gen)> {
-        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        ended.clone()
-    }
-
-    fn closed<T>(&self) -> Result<T, StoreError> {
-        Err(StoreError::Unavailable(
-            "nothing starts while it is lost".to_owned(),
-        ))
-    }
-
-    /// What happens under the limits of a policy.
-    fn mode_of(&self, limited: &Limited) -> OnStoreError {
-        let Some(declared) = &self.declared else {
-            return self.mode;
-        };
-        let declared = declared.lock().unwrap_or_else(PoisonError::into_inner);
-        declared.get(&limited.policy).copied().unwrap_or(self.mode)
-    }
-
-    /// Which of a job's limits lets nothing start.
-    fn closing(&self, limited: &[Limited]) -> Option<usize> {
-        let closed = |one: &Limited| self.mode_of(one) == OnStoreError::Closed;
-        limited.iter().position(closed)
-    }
-
-    /// Whether a sibling may have taken this claim over, of a job that could start here.
-    fn sets_aside(&self, claimed: &Claimed) -> bool {
-        let may_be_elsewhere = |newest: Gen| claimed.generation <= newest;
-        self.aside.is_some_and(may_be_elsewhere) && self.closing(&claimed.limited).is_none()
-    }
-
-    async fn take(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
-        let later = self.local.now().plus(AGAIN);
-        let stays = |ask: &&Claimed| match self.closing(&ask.limited) {
-            Some(which) => Some(refused(which, later)),
-            None => self.sets_aside(ask).then_some(Verdict::Unasked),
-        };
-        let stay: Vec<Option<Verdict>> = asks.iter().map(stays).collect();
-        let is_closed = |stay: &Option<Verdict>| matches!(stay, Some(Verdict::Refused { .. }));
-        if stay.iter().all(is_closed) {
-            return self.closed();
-        }
-        let open: Vec<Claimed> = (asks.iter().zip(&stay))
-            .filter(|(_, stay)| stay.is_none())
-            .map(|(ask, _)| Claimed {
-                limited: self.limits(&ask.limited).into(),
-                ..(*ask).clone()
-            })
-            .collect();
-        let open: Vec<&Claimed> = open.iter().collect();
-        let mut verdicts = self.local.take(&open, want).await?.into_iter();
-        // There is one for each that was asked.
-        let mut asked = || verdicts.next().unwrap_or(Verdict::Unasked);
-        let each = stay.into_iter().map(|stay| stay.unwrap_or_else(&mut asked));
-        Ok(each.collect())
-    }
-
-    async fn end(&self, job: &str, generation: Option<Gen>) -> Result<Option<Ended>, StoreError> {
-        let ended = self.local.end(job, generation).await?;
-        let mut all = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(ended) = &ended
-            && all.len() < MOST_ENDED
-        {
-            let claimed = &ended.row.claimed;
-            all.push((claimed.job.clone(), claimed.generation));
-        }
-        Ok(ended)
-    }
-
-    async fn room(&self, limited: &[Limited]) -> Result<Room, StoreError> {
-        match self.closing(limited) {
-            Some(_) => self.closed(),
-            None => self.local.room(&self.limits(limited)).await,
-        }
-    }
-
-    /// Our part of the limits.
-    fn limits(&self, limited: &[Limited]) -> Vec<Limited> {
-        let part = |one: &Limited| match self.mode_of(one) {
-            OnStoreError::Open => Limits::default(),
-            _ => {
-                let key = (one.space, one.key.clone());
-                let had = self.slots.get(&key).copied().unwrap_or(0);
-                part(&one.limits, self.sidecars, had)
-            }
-        };
-        let parts = limited.iter().map(|one| Limited {
-            limits: part(one),
-            ..one.clone()
-        });
-        parts.collect()
-    }
-}
-
-/// A limit of this job is closed; others may start meanwhile.
-fn refused(which: usize, later: Timestamp) -> Verdict {
-    Verdict::Refused {
-        which,
-        why: Refusal {
-            strategy: Strategy::Shut,
-            limit: 0,
-            current: 0,
-            at: Some(later),
-            slot: false,
-        },
-        at: Some(later),
-        action: OnLimit::Wait,
-    }
-}
-
-/// One sidecar's part of limits that `sidecars` share, of which it had `slots`.
-fn part(limits: &Limits, sidecars: u32, slots: u32) -> Limits {
-    Limits {
-        concurrency: limits.concurrency.map(|most| most.min(slots)),
-        rates: limits
-            .rates
-            .iter()
-            .map(|rate| match divided(rate.limit, rate.period, sidecars) {
-                (limit, period) if period == rate.period => Rate {
-                    limit,
-                    ..rate.clone()
-                },
-                (limit, period) => Rate {
-                    limit,
-                    period,
-                    window: WindowKind::Sliding,
-                },
-            })
-            .collect(),
-        throttle: limits.throttle.map(|throttle| {
-            let (limit, period) = divided(throttle.limit, throttle.period, sidecars);
-            let burst = NonZeroU32::new(throttle.burst.get() / sidecars);
-            Throttle {
-                limit,
-                period,
-                burst: burst.unwrap_or(NonZeroU32::MIN),
-                ..throttle
-            }
-        }),
-    }
-}
-
-/// A part of `limit` in `period`, rounded down; where that is less than one, one in a longer period.
-fn divided(limit: NonZeroU32, period: NonZeroU64, sidecars: u32) -> (NonZeroU32, NonZeroU64) {
-    match NonZeroU32::new(limit.get() / sidecars.max(1)) {
-        Some(part) => (part, period),
-        None => {
-            let turns = u64::from(sidecars.div_ceil(limit.get()));
-            let longer = period.get().saturating_mul(turns);
-            (NonZeroU32::MIN, NonZeroU64::new(longer).unwrap_or(period))
         }
     }
 }

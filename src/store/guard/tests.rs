@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::*;
-use crate::limit::OnLimit;
+use crate::limit::{OnLimit, Strategy};
 use crate::store::faulty::{Fault, Faulty};
+use crate::store::memory::MemoryStore;
 
 const T: u64 = 1_800_000_000_000_000;
 
@@ -351,20 +352,4 @@ async fn one_failure_is_no_loss_and_nothing_waits_once_it_is_one() {
     let asked = rig.guard.now();
     assert!(starts(&rig.guard, "b").await.is_err());
     assert_eq!(rig.guard.now(), asked, "it did not wait for the store");
-}
-
-#[test]
-fn parts_are_rounded_down_and_below_one_take_turns() {
-    let limits = |limit, period| {
-        let (limit, period) = divided(
-            NonZeroU32::new(limit).unwrap(),
-            NonZeroU64::new(period).unwrap(),
-            8,
-        );
-        (limit.get(), period.get())
-    };
-    assert_eq!(limits(100, 1_000), (12, 1_000));
-    assert_eq!(limits(8, 1_000), (1, 1_000));
-    assert_eq!(limits(3, 1_000), (1, 3_000));
-    assert_eq!(limits(1, 1_000), (1, 8_000));
 }
