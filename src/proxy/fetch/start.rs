@@ -33,6 +33,7 @@ struct Asked {
 
 /// Microseconds until a claim is asked about again when the backend had no word for it.
 const NO_WORD: u64 = 250_000;
+
 impl Held {
     /// How long a worker that asks for `visibility` gets the job for.
     fn wanted(&self, visibility: Option<Duration>) -> Duration {
