@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::{BaseUrl, Overrides};
 
-/// Rate limits for any Open Job Spec backend.
+/// Rate limits and backpressure for any Open Job Spec backend.
 #[derive(Clone, PartialEq, Eq, Debug, Parser)]
 #[command(name = "ojs-throttle", version, about = ABOUT, after_help = NEXT, arg_required_else_help = true)]
 pub struct Cli {
@@ -16,10 +16,10 @@ pub struct Cli {
     pub command: Command,
 }
 
-const ABOUT: &str = "Rate limits for any Open Job Spec (OJS) backend.
+const ABOUT: &str = "Rate limits and backpressure for any Open Job Spec (OJS) backend.
 
 Runs between producers, workers and the backend. Point your SDK at it instead of
-the backend; jobs then start no faster than your policies allow.";
+the backend; jobs then start no faster, and queues grow no longer, than you allow.";
 
 const NEXT: &str = "Examples:
   ojs-throttle demo                                     see limits at work, in 20 seconds
