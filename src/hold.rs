@@ -202,17 +202,13 @@ impl Hold {
 
     /// Whether anything is known about the lane's jobs: some are held or in hand.
     pub fn holds(&self, lane: &Lane) -> bool {
-        self.state()
-            .queues
-            .get(lane)
-            .is_some_and(|queue| queue.known > 0)
+        self.state().holding(lane).is_some()
     }
 
     /// Whether nothing is known about the jobs of these lanes.
     pub fn holds_none<'a>(&self, mut lanes: impl Iterator<Item = &'a Lane>) -> bool {
         let state = self.state();
-        let holds = |lane| state.queues.get(lane).is_some_and(|queue| queue.known > 0);
-        state.jobs.is_empty() || !lanes.any(holds)
+        !lanes.any(|lane| state.holding(lane).is_some())
     }
 
     /// Notes that these jobs of the lane were claimed just now; says whether they may be asked for before
@@ -289,7 +285,7 @@ impl Hold {
     /// may not be asked for yet: then there is no room for another either, and the store need not be asked.
     pub fn is_refused(&self, lane: &Lane, gate: &Gate, now: Timestamp) -> bool {
         let state = self.state();
-        let Some(queue) = state.queues.get(lane) else {
+        let Some(queue) = state.holding(lane) else {
             return false;
         };
         (queue.groups.values().flatten()).any(|group| {

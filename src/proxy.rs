@@ -370,6 +370,12 @@ impl Sidecar {
         Gen(now.max(last.unwrap_or(0) + 1))
     }
 
+    /// A call of the sidecar's own ended after so long.
+    fn note_call(&self, op: &'static str, answer: &Result<Reply, UpstreamError>, after: Duration) {
+        let code = answer.as_ref().map_or(0, |reply| reply.status.as_u16());
+        self.metrics.called(op, code, after);
+    }
+
     /// Whether a queue was paused through us.
     fn paused(&self, queue: &str) -> bool {
         let all = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
@@ -471,8 +477,7 @@ fn call<'a>(
     async move {
         let begun = Instant::now();
         let answer = called.await;
-        let code = answer.as_ref().map_or(0, |reply| reply.status.as_u16());
-        proxy.sidecar.metrics.called(op, code, begun.elapsed());
+        proxy.sidecar.note_call(op, &answer, begun.elapsed());
         answer
     }
 }

@@ -339,7 +339,12 @@ impl Upstream {
             // Answered on the client's connection already, when its body was first asked for.
             headers.remove(header::EXPECT);
         }
-        headers.insert(header::HOST, self.0.target.authority());
+        let host = self.0.target.authority();
+        // To insert what is there already could grow the map first.
+        match headers.get_mut(header::HOST) {
+            Some(theirs) => *theirs = host,
+            None => drop(headers.insert(header::HOST, host)),
+        }
         Ok(())
     }
 

@@ -144,7 +144,7 @@ impl Hold {
     /// Wakes the first who waits for the lane, if something of it may be asked for.
     pub fn nudge(&self, lane: &Lane) {
         let state = self.state();
-        if let Some(queue) = state.queues.get(lane)
+        if let Some(queue) = state.holding(lane)
             && queue
                 .groups
                 .values()

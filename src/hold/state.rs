@@ -74,6 +74,15 @@ impl State {
             .or_insert_with(|| Queue::new(&lane.queue, now))
     }
 
+    /// The lane, if it has jobs that are held or in hand.
+    pub(super) fn holding(&self, lane: &Lane) -> Option<&Queue> {
+        // Mostly nothing is held at all, and then nothing is hashed.
+        if self.jobs.is_empty() {
+            return None;
+        }
+        self.queues.get(lane).filter(|queue| queue.known > 0)
+    }
+
     /// What was on its way is here, or did not come: others may wait for the places that it might have filled.
     pub(super) fn feed(&mut self) {
         if std::mem::take(&mut self.starved) {

@@ -115,7 +115,7 @@ impl Proxy {
             _ => 0,
         };
         let call = self.enqueue_call(&mut parts, body);
-        let work = async move {
+        let work = Box::pin(async move {
             if let Some(places) = &mut places {
                 places.sending();
             }
@@ -127,7 +127,7 @@ impl Proxy {
                 proxy.sidecar.enqueued(keys);
             }
             answer
-        };
+        });
         match to_the_end(&self.sidecar.tasks, Client::default(), work).await {
             Ok(reply) => self.theirs(&parts, reply),
             Err(error) => refuse(&parts, Fault::backend(&error, true)),

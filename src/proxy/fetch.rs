@@ -107,9 +107,10 @@ impl Proxy {
             }
         }
         let client = Client::default();
-        let work = self
+        let filled = self
             .clone()
             .filled(wanted, sections, live.edition, client.clone());
+        let work = Box::pin(filled);
         // If the worker hangs up, the outcome is dropped, and its hand-out undoes itself.
         let outcome = to_the_end(&sidecar.tasks, client, work).await;
         self.answer(&parts, outcome)
@@ -143,7 +144,6 @@ impl Proxy {
                 }
                 other => return other,
             };
-            out.in_time().await;
             if !out.all_late().await || Instant::now() >= patience || client.has_gone() {
                 return Outcome::Ours(out, hint);
             }
@@ -200,7 +200,7 @@ impl Proxy {
             sent,
             mark,
         };
-        match self.read_reply(&reply, &origin).await {
+        match self.read_reply(&reply, &origin, Instant::now()).await {
             Some(came) if came.shown > 0 => {
                 let queues = came.jobs.iter().map(|held| held.claimed.queue.clone());
                 let mut queues: Vec<Arc<str>> = queues.collect();
@@ -252,7 +252,7 @@ impl Proxy {
     ) -> Outcome {
         let sidecar = &self.sidecar;
         let deadline = begun + sidecar.live().settings.max_wait;
-        sidecar.note_fetched(sections);
+        sidecar.note_fetched(sections, begun);
         if let Err(error) = self.ensure_learnt().await {
             return Outcome::Lost(error);
         }
@@ -260,13 +260,14 @@ impl Proxy {
         let mut shut = Vec::new();
         let mut closed = vec![None; sections.len()];
         let mut out = HandOut::new(self.clone());
+        let mut now = begun;
         loop {
             if out.is_empty() && sidecar.live().edition != edition {
                 return Outcome::Overtaken;
             }
             let again = line.is_some().then_some(&*shut);
             let other = self
-                .round(wanted, sections, &mut out, again, &mut closed)
+                .round(wanted, sections, &mut out, again, &mut closed, now)
                 .await;
             match other {
                 Err(error) if out.is_empty() => return Outcome::Lost(error),
@@ -278,16 +279,16 @@ impl Proxy {
             if full && line.is_none() && sidecar.hold.holds_none(&mut lanes) {
                 return Outcome::Ours(out, Hint::default());
             }
-            let waited = Instant::now();
+            now = Instant::now();
             let (prospect, hint) =
                 Box::pin(self.prospect(sections, &mut shut, &mut closed, full)).await;
             if !full {
                 self.note_shut(wanted.scope, sections, &shut);
             }
             let ends = !out.is_empty() || sidecar.draining.is_cancelled() || client.has_gone();
-            let left = deadline.saturating_duration_since(waited) + Duration::from_micros(EARLY);
+            let left = deadline.saturating_duration_since(now) + Duration::from_micros(EARLY);
             let helps = || prospect.is_by(sidecar.store.now().plus(job::micros(left)));
-            if ends || waited >= deadline || !helps() {
+            if ends || now >= deadline || !helps() {
                 sidecar.note_answered(sections, line.map(|line| line.since));
                 return Outcome::Ours(out, hint);
             }
@@ -300,6 +301,7 @@ impl Proxy {
                 () = client.gone() => {}
                 () = sidecar.draining.cancelled() => {}
             }
+            now = Instant::now();
         }
     }
 
@@ -313,19 +315,17 @@ impl Proxy {
         out: &mut HandOut,
         again: Option<&[bool]>,
         closed: &mut [Option<Prospect>],
+        now: Instant,
     ) -> Result<Option<Reply>, UpstreamError> {
         let sidecar = &self.sidecar;
-        let budget = Instant::now() + sidecar.live().settings.claim_budget;
+        let budget = now + sidecar.live().settings.claim_budget;
+        let may_go = |lane: &&Lane| sidecar.hold.holds(lane) && !sidecar.paused(&lane.queue);
         for (nth, section) in sections.iter().enumerate() {
             if out.len() >= wanted.count {
                 break;
             }
             let was_shut = again.is_none_or(|shut| shut.get(nth).is_some_and(|shut| *shut));
-            for lane in section
-                .lanes
-                .iter()
-                .filter(|lane| sidecar.hold.holds(lane) && !sidecar.paused(&lane.queue))
-            {
+            for lane in section.lanes.iter().filter(may_go) {
                 if sidecar.hold.outranked(lane) && self.may_claim(lane, section, 1).await > 0 {
                     self.claim(wanted, section, 1, out).await?;
                 }
@@ -356,7 +356,6 @@ impl Proxy {
                     Answer::Other(reply) => return Ok(Some(reply)),
                     Answer::Jobs { short } => short,
                 };
-                let may_go = |lane: &&Lane| !sidecar.paused(&lane.queue);
                 for lane in section.lanes.iter().filter(may_go) {
                     // Mostly all that came has started.
                     if out.len() < wanted.count {
@@ -475,10 +474,10 @@ impl Proxy {
 
 impl super::Sidecar {
     /// A worker asks for these queues.
-    fn note_fetched(&self, sections: &[Section]) {
+    fn note_fetched(&self, sections: &[Section], now: Instant) {
         for section in sections {
             let gate = section.gate.clone().unwrap_or_default();
-            let fetched = |lane| self.hold.fetched(lane, &gate, Instant::now());
+            let fetched = |lane| self.hold.fetched(lane, &gate, now);
             section.lanes.iter().for_each(fetched);
         }
     }

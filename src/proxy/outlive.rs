@@ -35,14 +35,15 @@ impl Client {
 
 /// Runs `work` for `client`. Dropped before its end, it runs on as one of `tasks`, and what it
 /// comes to is dropped.
+///
+/// The work comes boxed: whoever awaits it needs no room for it, and it is not copied on its way here.
 pub(super) fn to_the_end<T: Send + 'static>(
     tasks: &TaskTracker,
     client: Client,
-    work: impl Future<Output = T> + Send + 'static,
+    work: Pin<Box<dyn Future<Output = T> + Send>>,
 ) -> impl Future<Output = T> + Send {
-    // Boxed before it is awaited, so that whoever awaits it needs no room for it.
     Outliving {
-        work: Some(Box::pin(work)),
+        work: Some(work),
         tasks,
         client,
     }
@@ -91,17 +92,18 @@ mod tests {
     #[tokio::test]
     async fn work_ends_with_or_without_its_client() {
         let tasks = TaskTracker::new();
-        assert_eq!(to_the_end(&tasks, Client::default(), async { 7 }).await, 7);
+        let work = Box::pin(async { 7 });
+        assert_eq!(to_the_end(&tasks, Client::default(), work).await, 7);
 
         let (go, wait) = oneshot::channel::<()>();
         let (done, ended) = oneshot::channel();
         let client = Client::default();
         let seen = client.clone();
-        let work = async move {
+        let work = Box::pin(async move {
             seen.gone().await;
             wait.await.unwrap();
             done.send(seen.has_gone()).unwrap();
-        };
+        });
         let mut running = Box::pin(to_the_end(&tasks, client, work));
         tokio::select! {
             () = &mut running => panic!("it waits"),

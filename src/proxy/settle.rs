@@ -175,14 +175,14 @@ impl Proxy {
             timeout: sidecar.live().settings.upstream_timeout,
         };
         let proxy = self.clone();
-        let work = async move {
+        let work = Box::pin(async move {
             let answer = proxy.settle_through(call, scope, verb).await;
             answer.map(|reply| Delivery {
                 proxy,
                 request,
                 reply: Some(reply),
             })
-        };
+        });
         // A worker that hangs up asks again: the answer, dropped, is kept for it.
         match to_the_end(&sidecar.tasks, Client::default(), work).await {
             Ok(delivery) => self.delivered(&parts, delivery),

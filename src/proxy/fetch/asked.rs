@@ -60,6 +60,16 @@ impl What {
     }
 }
 
+impl Places {
+    fn said_once(&self, what: What) -> bool {
+        self.found
+            .iter()
+            .filter(|(found, _)| *found == what)
+            .count()
+            == 1
+    }
+}
+
 impl Asked {
     /// Reads a FETCH; `None`: it is not one that we understand, and the backend will say so.
     pub(super) fn read(body: &[u8]) -> Option<Asked> {
@@ -120,7 +130,13 @@ impl Asked {
                 text.extend_from_slice(quote(claim_id.unwrap_or_default()).as_bytes());
             }
         };
-        let said = |what: What| what != What::WorkerId || claim_id.is_some();
+        let asks_all = self.places.said_once(What::Queues)
+            && lanes.iter().map(|lane| &lane.queue).eq(&self.queues);
+        let said = |what: What| match what {
+            What::Queues => !asks_all,
+            What::Count => true,
+            What::WorkerId => claim_id.is_some(),
+        };
         let piece = |range: Range<usize>| body.get(range).unwrap_or_default();
         let mut done = 0;
         let found = self.places.found.iter().filter(|(what, _)| said(*what));
@@ -218,6 +234,15 @@ mod tests {
         assert_eq!(
             asked_again(body, &["b\""], 2, Some("me")),
             r#" {"x": [1 ], "worker_id" :"me", "queues":["b\""] ,"count": 2,"y":{} } "#
+        );
+        assert_eq!(
+            asked_again(
+                r#"{"queues":[ "a" , "\u0062" ],"worker_id":"w"}"#,
+                &["a", "b"],
+                3,
+                Some("me")
+            ),
+            r#"{"queues":[ "a" , "\u0062" ],"worker_id":"me","count":3}"#
         );
         assert_eq!(
             asked_again(body, &["a", "b"], 5, None),

@@ -151,7 +151,9 @@ impl Proxy {
         let sent = Instant::now();
         let mark = sidecar.pressure.mark();
         sidecar.hold.asking(first, n, sent);
-        let answer = crate::proxy::call(self, "fetch", wanted.call(body.into())).await;
+        let answer = self.upstream.call(wanted.call(body.into())).await;
+        let ended = Instant::now();
+        sidecar.note_call("fetch", &answer, ended - sent);
         let origin = Origin {
             asked: n,
             scope: wanted.scope,
@@ -167,19 +169,21 @@ impl Proxy {
             mark,
         };
         let came = match &answer {
-            Ok(reply) => self.read_reply(reply, &origin).await,
+            Ok(reply) => self.read_reply(reply, &origin, ended).await,
             Err(_) => None,
         };
         let got = came.as_ref().map(|came| came.shown);
         if let (Ok(reply), Some(Came { jobs, .. })) = (&answer, came) {
             let id = out.request_id.take();
             out.request_id = id.or_else(|| respond::request_id(&reply.headers));
-            self.start_or_hold(jobs, wanted, section, &origin, out)
-                .await;
+            if !jobs.is_empty() {
+                self.start_or_hold(jobs, wanted, section, &origin, out)
+                    .await;
+            }
         }
         sidecar
             .hold
-            .asked(first, n, got.is_some_and(|got| got >= n), Instant::now());
+            .asked(first, n, got.is_some_and(|got| got >= n), ended);
         match (answer, got) {
             (Ok(_), Some(got)) => Ok(Answer::Jobs { short: got < n }),
             (Ok(reply), None) => Ok(Answer::Other(reply)),
@@ -187,9 +191,14 @@ impl Proxy {
         }
     }
 
-    /// Reads the jobs of a FETCH reply: they are ours now, and in no other place. `None`: it is no FETCH
-    /// reply.
-    pub(super) async fn read_reply(&self, reply: &Reply, origin: &Origin<'_>) -> Option<Came> {
+    /// Reads the jobs of a FETCH reply that came at `ended`: they are ours now, and in no other place.
+    /// `None`: it is no FETCH reply.
+    pub(super) async fn read_reply(
+        &self,
+        reply: &Reply,
+        origin: &Origin<'_>,
+        ended: Instant,
+    ) -> Option<Came> {
         let sidecar = &self.sidecar;
         if reply.status != http::StatusCode::OK {
             return None;
@@ -206,7 +215,7 @@ impl Proxy {
             // The policies of now, not of when the backend was asked.
             let live = sidecar.live();
             let now = Moment {
-                at: Instant::now(),
+                at: ended,
                 stored_at: sidecar.store.now(),
             };
             for job in &all {
@@ -273,6 +282,9 @@ impl Proxy {
     /// in the hold for its own slot.
     async fn end_earlier(&self, held: &[Held]) {
         let sidecar = &self.sidecar;
+        if held.is_empty() {
+            return;
+        }
         let claims: Vec<&Claimed> = held.iter().map(|held| &held.claimed).collect();
         // While the store is away nothing can start, and the question of a start ends them too.
         let earlier = sidecar.store.claimed(&claims).await.unwrap_or_default();

@@ -87,24 +87,24 @@ impl HandOut {
     }
 
     /// Waits until all may leave: where the store's word takes long, spaced starts are granted ahead of
-    /// their time.
-    pub(super) async fn in_time(&self) {
+    /// their time. Then takes back those that would leave more than 5 ms after it: they would stand closer
+    /// to the next ones than was promised. `true`: all of them, and they are in the hold again.
+    pub(super) async fn all_late(&mut self) -> bool {
         let sidecar = &self.proxy.sidecar;
+        if !self.jobs.iter().any(|job| timed(&job.held.claimed.limited)) {
+            return false;
+        }
         let is_spaced = |job: &&Started| {
             let mut limited = job.held.claimed.limited.iter();
             limited.any(|one| one.limits.throttle.is_some())
         };
         let last = self.jobs.iter().filter(is_spaced).map(|job| job.at).max();
         let from = Timestamp(last.unwrap_or_default().0.saturating_sub(EARLY));
-        if from > sidecar.store.now() {
+        let mut now = sidecar.store.now();
+        if from > now {
             tokio::time::sleep_until(sidecar.instant_of(from)).await;
+            now = sidecar.store.now();
         }
-    }
-
-    /// Takes back the starts that would leave more than 5 ms after their time: they would stand closer
-    /// to the next ones than was promised. `true`: all of them, and they are in the hold again.
-    pub(super) async fn all_late(&mut self) -> bool {
-        let now = self.proxy.sidecar.store.now();
         let late = |job: &Started| now > job.at.plus(EARLY) && timed(&job.held.claimed.limited);
         if !self.jobs.iter().any(late) {
             return false;

@@ -96,9 +96,12 @@ impl Proxy {
         sidecar.renew(&mut jobs);
         sidecar.bring_up_to_date(&mut jobs);
         let asks: Vec<&Claimed> = jobs.iter().map(|held| &held.claimed).collect();
-        let asked = Instant::now();
+        let asked = sidecar.store.is_shared().then(Instant::now);
         let verdicts = sidecar.store.take(&asks, want).await;
-        if let Some(lead) = sidecar.lead.answered(asked.elapsed()) {
+        // A store that decides at once needs no lead.
+        if let Some(asked) = asked
+            && let Some(lead) = sidecar.lead.answered(asked.elapsed())
+        {
             sidecar.store.lead(lead);
         }
         let answers = verdicts.is_ok();
@@ -170,11 +173,9 @@ impl Proxy {
     /// Counts and tells of jobs of a queue that go out.
     fn tell_started(&self, started: &mut [Started]) {
         let sidecar = &self.sidecar;
-        let now = Instant::now();
         sidecar.metrics.started(started.iter().map(|start| {
             let held = &start.held;
-            let episode = held.refused.as_ref();
-            let waited = episode.map(|episode| now.duration_since(episode.since));
+            let waited = (held.refused.as_ref()).map(|episode| episode.since.elapsed());
             (&*held.claimed.limited, waited)
         }));
         let queue = started
