@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
+use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tower::{ServiceBuilder, ServiceExt};
@@ -93,7 +94,8 @@ impl Admin {
 }
 
 impl server::Service for Admin {
-    async fn call(&self, request: Request<Incoming>) -> Response<Body> {
+    async fn call(&self, head: Box<Parts>, body: Incoming) -> Response<Body> {
+        let request = Request::from_parts(*head, body);
         let admin = self.clone();
         let pages = tower::service_fn(move |request: Request<Incoming>| {
             let admin = admin.clone();

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use http::{HeaderValue, Request, Response};
+use http::request::Parts;
+use http::{HeaderValue, Response};
 use hyper::body::Incoming;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -299,8 +300,12 @@ async fn say_what_is_left(sidecar: &Sidecar) {
 
 // Here and not beside `Proxy`, so that the proxy knows nothing of listeners.
 impl server::Service for Proxy {
-    async fn call(&self, request: Request<Incoming>) -> Response<Body> {
-        self.handle(request).await
+    fn call(
+        &self,
+        head: Box<Parts>,
+        body: Incoming,
+    ) -> impl Future<Output = Response<Body>> + Send {
+        self.handle(head, body)
     }
 }
 

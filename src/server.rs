@@ -14,6 +14,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::request::Parts;
 use http::{Request, Response};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
@@ -39,8 +40,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What answers requests. One clone serves all connections of a listener.
 pub trait Service: Send + Sync + 'static {
-    /// Answers one request. The future is dropped when the client hangs up.
-    fn call(&self, request: Request<Incoming>) -> impl Future<Output = Response<Body>> + Send;
+    /// Answers one request. The future is dropped when the client hangs up. The head comes in a box,
+    /// because each layer that it goes through would copy it.
+    fn call(&self, head: Box<Parts>, body: Incoming)
+    -> impl Future<Output = Response<Body>> + Send;
 }
 
 /// Times and numbers of a listener.
@@ -127,12 +130,14 @@ struct Shared<S> {
 /// Serves one connection to its end.
 async fn connection<S: Service>(stream: Stream, shared: Arc<Shared<S>>, flags: Arc<Flags>) {
     let limits = shared.limits;
-    let handler = service_fn(|request| {
+    let handler = service_fn(|request: Request<Incoming>| {
+        let (head, body) = request.into_parts();
+        let head = Box::new(head);
         flags.begin();
         let busy = Busy(Arc::clone(&flags));
         let shared = Arc::clone(&shared);
         async move {
-            let reply = shared.answer(request).await;
+            let reply = shared.answer(head, body).await;
             Ok::<_, Infallible>(reply.map(|body| Tracked { body, _busy: busy }))
         }
     });
@@ -175,16 +180,16 @@ async fn connection<S: Service>(stream: Stream, shared: Arc<Shared<S>>, flags: A
 }
 
 impl<S: Service> Shared<S> {
-    async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
-        if let Err(fault) = rules::check(&request) {
-            return fault.reply(respond::request_id(request.headers()));
+    async fn answer(&self, head: Box<Parts>, body: Incoming) -> Response<Body> {
+        if let Err(fault) = rules::check(&head) {
+            return fault.reply(respond::request_id(&head.headers));
         }
         let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
         let _place = Place(&self.in_flight);
         if before >= self.limits.in_flight {
-            return Fault::overloaded().reply(respond::request_id(request.headers()));
+            return Fault::overloaded().reply(respond::request_id(&head.headers));
         }
-        let mut answer = pin!(self.service.call(request));
+        let mut answer = pin!(self.service.call(head, body));
         std::future::poll_fn(|cx| {
             // Nothing of the request is looked at after a panic, so nothing half done is seen.
             match catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(cx))) {

@@ -217,9 +217,8 @@ impl Upstream {
     /// The backend gave no head of a reply, or the client's body broke off or stalled.
     pub fn send(
         &self,
-        request: Request<RequestBody>,
+        request: Box<Request<RequestBody>>,
     ) -> impl Future<Output = Result<Response<ReplyBody>, SendError>> + Send + '_ {
-        let request = Box::new(request);
         async move {
             let answer = self.stream(request).await;
             match &answer {

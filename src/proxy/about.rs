@@ -33,7 +33,7 @@ const EXTENSIONS: [Extension; 2] = [
 
 impl Proxy {
     /// `GET /ojs/manifest`.
-    pub(super) async fn manifest(&self, parts: Parts) -> Response<Body> {
+    pub(super) async fn manifest(&self, parts: Box<Parts>) -> Response<Body> {
         let call = self.plain_call(&parts, Bytes::new());
         let mut reply = match super::call(self, "manifest", call).await {
             Ok(reply) => reply,
@@ -48,7 +48,7 @@ impl Proxy {
     }
 
     /// `GET /ojs/v1/health`: the backend's answer, whatever it says, with `throttle` in it.
-    pub(super) async fn health(&self, parts: Parts) -> Response<Body> {
+    pub(super) async fn health(&self, parts: Box<Parts>) -> Response<Body> {
         let sidecar = &self.sidecar;
         let call = self.plain_call(&parts, Bytes::new());
         let mut reply = match super::call(self, "health", call).await {

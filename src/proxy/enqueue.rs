@@ -44,7 +44,7 @@ impl Proxy {
     /// Answers one enqueue of a job, of a batch, or of templates of jobs.
     pub(super) async fn enqueue(
         &self,
-        mut parts: Parts,
+        mut parts: Box<Parts>,
         body: Bytes,
         sends: Sends,
     ) -> Response<Body> {
@@ -104,7 +104,7 @@ impl Proxy {
     /// what is counted is what is stored.
     async fn send_counted(
         &self,
-        mut parts: Parts,
+        mut parts: Box<Parts>,
         body: Bytes,
         keys: Vec<crate::limit::Limited>,
         mut places: Option<Places>,

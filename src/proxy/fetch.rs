@@ -59,7 +59,7 @@ enum Whole {
 
 impl Proxy {
     /// Answers one FETCH.
-    pub(super) async fn fetch(&self, mut parts: Parts, body: Bytes) -> Response<Body> {
+    pub(super) async fn fetch(&self, mut parts: Box<Parts>, body: Bytes) -> Response<Body> {
         let sidecar = &self.sidecar;
         if sidecar.draining.is_cancelled() {
             return HandOut::new(self.clone()).respond(&parts, Hint::default());

@@ -41,7 +41,7 @@ struct Group {
 
 impl Proxy {
     /// Answers one heartbeat.
-    pub(super) async fn heartbeat(&self, mut parts: Parts, body: Bytes) -> Response<Body> {
+    pub(super) async fn heartbeat(&self, mut parts: Box<Parts>, body: Bytes) -> Response<Body> {
         let scope = self.sidecar.scopes.of(&parts.headers);
         let Some(beat) = read(&body) else {
             return self.beat_as_it_is(&mut parts, body).await;

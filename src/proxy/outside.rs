@@ -22,7 +22,7 @@ use crate::upstream::{Call, Reply, UpstreamError};
 
 impl Proxy {
     /// `GET` of one job or a list of jobs.
-    pub(super) async fn show_jobs(&self, parts: Parts) -> Response<Body> {
+    pub(super) async fn show_jobs(&self, parts: Box<Parts>) -> Response<Body> {
         let mut reply = match self
             .upstream
             .call(self.plain_call(&parts, Bytes::new()))
@@ -42,7 +42,11 @@ impl Proxy {
     }
 
     /// `GET` of one queue's numbers or of all.
-    pub(super) async fn show_queues(&self, parts: Parts, queue: Option<&str>) -> Response<Body> {
+    pub(super) async fn show_queues(
+        &self,
+        parts: Box<Parts>,
+        queue: Option<&str>,
+    ) -> Response<Body> {
         match self.queues(&parts, queue).await {
             Ok(reply) => self.theirs(&parts, reply),
             Err(error) => refuse(&parts, Fault::backend(&error, false)),
@@ -90,7 +94,7 @@ impl Proxy {
     }
 
     /// Cancel or delete of a job: a held one is hidden first, then the call goes on.
-    pub(super) async fn cancel(&self, parts: Parts, body: Bytes, job: &str) -> Response<Body> {
+    pub(super) async fn cancel(&self, parts: Box<Parts>, body: Bytes, job: &str) -> Response<Body> {
         let sidecar = &self.sidecar;
         let hidden = sidecar.hide(job).await;
         let proxy = self.clone();
@@ -130,7 +134,7 @@ impl Proxy {
     /// Pause and resume: held jobs of a paused queue stay from the moment the call comes.
     pub(super) async fn pause(
         &self,
-        parts: Parts,
+        parts: Box<Parts>,
         body: Bytes,
         queue: &str,
         pause: bool,
@@ -159,7 +163,7 @@ impl Proxy {
     }
 
     /// `POST /ojs/v1/admin/reset` of the embedded backend, which clears the sidecar too.
-    pub(super) async fn reset(&self, parts: Parts, body: Bytes) -> Response<Body> {
+    pub(super) async fn reset(&self, parts: Box<Parts>, body: Bytes) -> Response<Body> {
         self.sidecar.clear().await;
         let answer = self.upstream.call(self.plain_call(&parts, body)).await;
         self.sidecar.clear().await;

@@ -1,6 +1,7 @@
 //! What is not ours passes: bodies stream both ways, WebSocket goes through, and a failure is told
 //! by whose it is.
 
+use http::request::Parts;
 use http::{HeaderMap, Request, Response, StatusCode};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -24,10 +25,11 @@ pub struct Passing {
 /// ([`bytes::Bytes`]) or not ([`hyper::body::Incoming`]).
 pub fn pass<B: Into<RequestBody>>(
     to: &Upstream,
-    request: Request<B>,
+    parts: Box<Parts>,
+    body: B,
     how: Passing,
 ) -> impl Future<Output = Response<Body>> + Send + use<'_, B> {
-    let mut request = request.map(B::into);
+    let mut request = Box::new(Request::from_parts(*parts, body.into()));
     let relabel = how.relabel.applies(request.headers());
     let id = respond::request_id(request.headers());
     // Set for any `Upgrade`; only WebSocket's goes on to the backend.
@@ -35,14 +37,12 @@ pub fn pass<B: Into<RequestBody>>(
     let client = client.filter(|_| upstream::wants_websocket(request.headers()));
     let sending = to.send(request);
     async move {
-        let mut response = match (sending.await, client) {
-            (Ok(reply), client) if reply.status() == StatusCode::SWITCHING_PROTOCOLS => {
+        let mut response = match sending.await {
+            Ok(reply) if reply.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 return switch(reply, client).unwrap_or_else(|| unasked(how).reply(id));
             }
-            (Ok(reply), _) => reply.map(Body::from),
-            (Err(error), _) => {
-                return Fault::sending(&error, how.stores).reply(id);
-            }
+            Ok(reply) => reply.map(Body::from),
+            Err(error) => return Fault::sending(&error, how.stores).reply(id),
         };
         if relabel {
             respond::relabel(response.headers_mut());

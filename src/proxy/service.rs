@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, header};
+use http::{HeaderMap, Method, Response, StatusCode, Uri, header};
 use hyper::body::Incoming;
 use std::sync::Arc;
 
@@ -36,12 +36,12 @@ impl Proxy {
     }
 
     /// Answers one request.
-    pub async fn handle(&self, request: Request<Incoming>) -> Response<Body> {
+    pub async fn handle(&self, parts: Box<Parts>, body: Incoming) -> Response<Body> {
         // A reference to the same bytes: the operation's names are parts of them.
-        let uri = request.uri().clone();
-        let operation = match Operation::of(request.method(), uri.path()) {
+        let uri = parts.uri.clone();
+        let operation = match Operation::of(&parts.method, uri.path()) {
             Ok(operation) => operation,
-            Err(bad) => return Fault::from(bad).reply(respond::request_id(request.headers())),
+            Err(bad) => return Fault::from(bad).reply(respond::request_id(&parts.headers)),
         };
         match operation {
             Operation::Fetch
@@ -58,51 +58,44 @@ impl Proxy {
             | Operation::Resume { .. }
             | Operation::RetryJob { .. }
             | Operation::RetryDeadLetter { .. }
-            | Operation::Reset => self.with_body(request, operation).await,
+            | Operation::Reset => self.with_body(parts, body, operation).await,
             Operation::Job { .. }
             | Operation::AdminJob { .. }
             | Operation::AdminJobs
-            | Operation::DeadLetters => Box::pin(self.show_jobs(request.into_parts().0)).await,
+            | Operation::DeadLetters => Box::pin(self.show_jobs(parts)).await,
             Operation::QueueStats { queue } => {
-                Box::pin(self.show_queues(request.into_parts().0, Some(&queue))).await
+                Box::pin(self.show_queues(parts, Some(&queue))).await
             }
-            Operation::AdminQueue { queue } => {
-                Box::pin(self.show_queue(request.into_parts().0, &queue)).await
-            }
+            Operation::AdminQueue { queue } => Box::pin(self.show_queue(parts, &queue)).await,
             Operation::Queues | Operation::AdminQueues | Operation::AdminStats => {
-                Box::pin(self.show_queues(request.into_parts().0, None)).await
+                Box::pin(self.show_queues(parts, None)).await
             }
-            Operation::RateLimits => Box::pin(self.list(&request.into_parts().0)).await,
+            Operation::RateLimits => Box::pin(self.list(&parts)).await,
             Operation::RateLimit { .. }
             | Operation::Override { .. }
-            | Operation::QueueLimit { .. } => self.with_body(request, operation).await,
-            Operation::QueueConfig { .. }
-                if matches!(*request.method(), Method::GET | Method::PUT) =>
-            {
-                self.with_body(request, operation).await
+            | Operation::QueueLimit { .. } => self.with_body(parts, body, operation).await,
+            Operation::QueueConfig { .. } if matches!(parts.method, Method::GET | Method::PUT) => {
+                self.with_body(parts, body, operation).await
             }
             Operation::Tenant { .. } | Operation::TenantLimits { .. }
-                if matches!(
-                    *request.method(),
-                    Method::GET | Method::PUT | Method::DELETE
-                ) =>
+                if matches!(parts.method, Method::GET | Method::PUT | Method::DELETE) =>
             {
-                self.with_body(request, operation).await
+                self.with_body(parts, body, operation).await
             }
-            Operation::Manifest => Box::pin(self.manifest(request.into_parts().0)).await,
-            Operation::Health => Box::pin(self.health(request.into_parts().0)).await,
-            Operation::EventStream => Box::pin(self.event_stream(request.into_parts().0)).await,
-            _ => self.pass(request).await,
+            Operation::Manifest => Box::pin(self.manifest(parts)).await,
+            Operation::Health => Box::pin(self.health(parts)).await,
+            Operation::EventStream => Box::pin(self.event_stream(parts)).await,
+            _ => self.pass(parts, body).await,
         }
     }
 
     /// Operations whose bodies are read whole before anything is sent on.
     async fn with_body(
         &self,
-        request: Request<Incoming>,
+        parts: Box<Parts>,
+        body: Incoming,
         operation: Operation<'_>,
     ) -> Response<Body> {
-        let (parts, incoming) = request.into_parts();
         if is_packed(&parts.headers) {
             return refuse(&parts, packed());
         }
@@ -110,7 +103,7 @@ impl Proxy {
             let settings = &self.sidecar.live().settings;
             (settings.max_body, settings.body_timeout, settings.reset)
         };
-        let bytes = match body::read(incoming, most, patience).await {
+        let bytes = match body::read(body, most, patience).await {
             Ok(bytes) => bytes,
             Err(error) => return refuse(&parts, Fault::from(error)),
         };
@@ -155,12 +148,16 @@ impl Proxy {
     }
 
     /// Streams a request and its reply.
-    fn pass(&self, request: Request<Incoming>) -> impl Future<Output = Response<Body>> + Send + '_ {
+    fn pass(
+        &self,
+        parts: Box<Parts>,
+        body: Incoming,
+    ) -> impl Future<Output = Response<Body>> + Send + '_ {
         let how = Passing {
             relabel: self.sidecar.live().settings.media_type,
-            stores: request.method() == Method::POST,
+            stores: parts.method == Method::POST,
         };
-        pass::pass(&self.upstream, request, how)
+        pass::pass(&self.upstream, parts, body, how)
     }
 
     /// The target to send upstream: the raw path and query, over-encoded queue names made plain.

@@ -148,7 +148,12 @@ enum Seen {
 
 impl Proxy {
     /// Answers one ACK or nack.
-    pub(super) async fn settle(&self, mut parts: Parts, body: Bytes, verb: Verb) -> Response<Body> {
+    pub(super) async fn settle(
+        &self,
+        mut parts: Box<Parts>,
+        body: Bytes,
+        verb: Verb,
+    ) -> Response<Body> {
         let sidecar = &self.sidecar;
         let scope = sidecar.scopes.of(&parts.headers);
         let request = Request {

@@ -35,7 +35,7 @@ const BESIDE: char = '~';
 
 impl Proxy {
     /// Answers with a stream that lasts until the client leaves or the sidecar ends.
-    pub(super) async fn event_stream(&self, parts: Parts) -> Response<Body> {
+    pub(super) async fn event_stream(&self, parts: Box<Parts>) -> Response<Body> {
         let filter = match Filter::read(parts.uri.query()) {
             Ok(filter) => filter,
             Err(bad) => return refuse(&parts, Fault::field(bad.field, &bad.why)),

@@ -5,8 +5,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream as StdStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use http::Response;
 use http::header::CONTENT_TYPE;
-use http::{Request, Response};
+use http::request::Parts;
 use hyper::body::Incoming;
 use ojs_throttle::net::Net;
 use ojs_throttle::ojs::Operation;
@@ -31,19 +32,23 @@ pub struct Plain {
 }
 
 impl Service for Plain {
-    async fn call(&self, request: Request<Incoming>) -> Response<Body> {
-        let id = respond::request_id(request.headers());
-        let uri = request.uri().clone();
-        let stores = match Operation::of(request.method(), uri.path()) {
+    async fn call(&self, head: Box<Parts>, body: Incoming) -> Response<Body> {
+        let id = respond::request_id(&head.headers);
+        let uri = head.uri.clone();
+        let stores = match Operation::of(&head.method, uri.path()) {
             Err(bad) => return Fault::from(bad).reply(id),
             Ok(Operation::Fetch) => {
-                return self.fetch(request).await.unwrap_or_else(|f| f.reply(id));
+                return self
+                    .fetch(*head, body)
+                    .await
+                    .unwrap_or_else(|f| f.reply(id));
             }
             Ok(operation) => operation == Operation::Enqueue,
         };
         pass(
             &self.upstream,
-            request,
+            head,
+            body,
             Passing {
                 stores,
                 ..Passing::default()
@@ -54,8 +59,7 @@ impl Service for Plain {
 }
 
 impl Plain {
-    async fn fetch(&self, request: Request<Incoming>) -> Result<Response<Body>, Fault> {
-        let (parts, incoming) = request.into_parts();
+    async fn fetch(&self, parts: Parts, incoming: Incoming) -> Result<Response<Body>, Fault> {
         let body = body::read(incoming, CAP, self.body_time).await?;
         let call = Call {
             method: parts.method,

@@ -182,7 +182,7 @@ impl Proxy {
     /// `/ojs/v1/rate-limits/{key}`, and `…/override` under it.
     pub(in crate::proxy) async fn rate_limit(
         &self,
-        parts: Parts,
+        parts: Box<Parts>,
         body: Bytes,
         key: &str,
     ) -> Response<Body> {
@@ -230,7 +230,7 @@ impl Proxy {
     /// `…/queues/{queue}/rate-limit`: the limits of the queue as a whole.
     pub(in crate::proxy) async fn queue_limit(
         &self,
-        parts: Parts,
+        parts: Box<Parts>,
         body: Bytes,
         queue: &str,
     ) -> Response<Body> {

@@ -29,7 +29,7 @@ impl Proxy {
     /// Answers a read or a change of a queue's config.
     pub(in crate::proxy) async fn queue_config(
         &self,
-        parts: Parts,
+        parts: Box<Parts>,
         body: Bytes,
         queue: &str,
     ) -> Response<Body> {
@@ -148,7 +148,11 @@ impl Proxy {
     }
 
     /// `GET …/admin/queues/{name}`: what was set here is in its `configuration`, beside the backend's.
-    pub(in crate::proxy) async fn show_queue(&self, parts: Parts, queue: &str) -> Response<Body> {
+    pub(in crate::proxy) async fn show_queue(
+        &self,
+        parts: Box<Parts>,
+        queue: &str,
+    ) -> Response<Body> {
         match self.queues(&parts, Some(queue)).await {
             Ok(mut reply) => {
                 let ours = self.members(queue);

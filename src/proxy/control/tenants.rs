@@ -24,7 +24,7 @@ impl Proxy {
     /// `None`: the body is the limits.
     pub(in crate::proxy) async fn tenant(
         &self,
-        parts: Parts,
+        parts: Box<Parts>,
         body: Bytes,
         id: &str,
         inside: Option<&str>,

@@ -223,7 +223,7 @@ impl Relay {
         *request.uri_mut() = target;
         let upstream = self.proxy.upstream.clone();
         self.state = State::Opening(Box::pin(async move {
-            match timeout(PATIENCE, upstream.send(request)).await {
+            match timeout(PATIENCE, upstream.send(Box::new(request))).await {
                 Ok(Ok(reply)) => judged(reply),
                 Ok(Err(_)) | Err(_) => Opened::Lost,
             }
