@@ -215,19 +215,17 @@ impl Upstream {
     ///
     /// # Errors
     /// The backend gave no head of a reply, or the client's body broke off or stalled.
-    pub fn send(
+    pub async fn send(
         &self,
         request: Box<Request<RequestBody>>,
-    ) -> impl Future<Output = Result<Response<ReplyBody>, SendError>> + Send + '_ {
-        async move {
-            let answer = self.stream(request).await;
-            match &answer {
-                Ok(_) => self.note(None),
-                Err(SendError::Backend(error)) => self.note(Some(error)),
-                Err(SendError::Broken | SendError::Stalled(_)) => {}
-            }
-            answer
+    ) -> Result<Response<ReplyBody>, SendError> {
+        let answer = self.stream(request).await;
+        match &answer {
+            Ok(_) => self.note(None),
+            Err(SendError::Backend(error)) => self.note(Some(error)),
+            Err(SendError::Broken | SendError::Stalled(_)) => {}
         }
+        answer
     }
 
     async fn stream(

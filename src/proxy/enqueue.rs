@@ -81,15 +81,12 @@ impl Proxy {
         }
         let prepared = match matters {
             true => self.prepared(&parts, &body, sends, &policies),
-            false => Ok(None),
+            false => Ok((body, Vec::new())),
         };
         let (body, keys) = match prepared {
             // A template is no job that waits.
-            Ok(Some((spliced, _))) if sends == Sends::Templates => {
-                (Bytes::from(spliced), Vec::new())
-            }
-            Ok(Some((spliced, keys))) => (Bytes::from(spliced), keys),
-            Ok(None) => (body, Vec::new()),
+            Ok((body, _)) if sends == Sends::Templates => (body, Vec::new()),
+            Ok(prepared) => prepared,
             Err(Refused::Field(error)) => {
                 sidecar.metrics.count(Event::PolicyRefused);
                 return refuse(&parts, Fault::field(&error.field, &error.message));
@@ -152,20 +149,19 @@ impl Proxy {
         }
     }
 
-    /// The body with every job's mirror in it, and the limits that its jobs name; `None`: it goes on
-    /// as it came (the backend will say what is wrong with it).
-    #[expect(clippy::type_complexity, reason = "a pair that lives for one call")]
+    /// The body with every job's mirror in it, and the limits that its jobs name. What is no JSON goes on
+    /// as it came: the backend will say what is wrong with it.
     fn prepared(
         &self,
         parts: &Parts,
-        body: &[u8],
+        body: &Bytes,
         sends: Sends,
         policies: &PolicySet,
-    ) -> Result<Option<(Vec<u8>, Vec<crate::limit::Limited>)>, Refused> {
+    ) -> Result<(Bytes, Vec<crate::limit::Limited>), Refused> {
         let whole = match Json::parse(body, DEPTH) {
             Ok(whole) => whole,
             Err(JsonError::Deep(_)) => return Err(Refused::Deep),
-            Err(JsonError::Malformed(_)) => return Ok(None),
+            Err(JsonError::Malformed(_)) => return Ok((body.clone(), Vec::new())),
         };
         let mut splice = Splice::new();
         let mut keys = Vec::new();
@@ -178,14 +174,11 @@ impl Proxy {
                     })
                 })?;
         }
-        Ok(Some((
-            if splice.is_empty() {
-                body.to_vec()
-            } else {
-                splice.apply(body)
-            },
-            keys,
-        )))
+        let body = match splice.is_empty() {
+            true => body.clone(),
+            false => splice.apply(body).into(),
+        };
+        Ok((body, keys))
     }
 
     /// Checks one job and writes its mirror.
