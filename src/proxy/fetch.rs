@@ -252,7 +252,9 @@ impl Proxy {
     ) -> Outcome {
         let sidecar = &self.sidecar;
         let deadline = begun + sidecar.live().settings.max_wait;
-        sidecar.note_fetched(sections, begun);
+        // It may have begun before, and been late: a round has its whole time each time.
+        let mut now = Instant::now();
+        sidecar.note_fetched(sections, now);
         if let Err(error) = self.ensure_learnt().await {
             return Outcome::Lost(error);
         }
@@ -260,7 +262,6 @@ impl Proxy {
         let mut shut = Vec::new();
         let mut closed = vec![None; sections.len()];
         let mut out = HandOut::new(self.clone());
-        let mut now = begun;
         loop {
             if out.is_empty() && sidecar.live().edition != edition {
                 return Outcome::Overtaken;

@@ -62,11 +62,8 @@ impl What {
 
 impl Places {
     fn said_once(&self, what: What) -> bool {
-        self.found
-            .iter()
-            .filter(|(found, _)| *found == what)
-            .count()
-            == 1
+        let said = self.found.iter().filter(|(found, _)| *found == what);
+        said.count() == 1
     }
 }
 
@@ -108,7 +105,7 @@ impl Asked {
     }
 
     /// The same FETCH, of which `body` is the text, for these queues and this many jobs, under `claim_id` if
-    /// there is one; everything else as it came.
+    /// there is one; everything else as it came, and the queues too where they are the same.
     pub(super) fn rewritten(
         &self,
         body: &[u8],

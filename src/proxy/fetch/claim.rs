@@ -137,15 +137,7 @@ impl Proxy {
         };
         let alone = section.gate.is_some() && sidecar.backend.worker_liveness();
         let n = if alone { 1 } else { n };
-        let claim_id = match (&section.gate, &asked.worker_id) {
-            // One claim id never covers held jobs and jobs out with a worker where liveness is by worker.
-            (Some(_), _) if alone => {
-                let now = sidecar.store.now();
-                Arc::from(format!("{}-{}", sidecar.name, sidecar.next_claim(now).0))
-            }
-            (Some(_), _) | (None, None) => sidecar.name.clone(),
-            (None, Some(own)) => own.clone(),
-        };
+        let claim_id = self.claim_id(section, asked, alone);
         let said = (section.gate.is_some() || asked.worker_id.is_some()).then_some(&*claim_id);
         let body = asked.rewritten(&wanted.body, &section.lanes, n, said);
         let sent = Instant::now();
@@ -188,6 +180,20 @@ impl Proxy {
             (Ok(_), Some(got)) => Ok(Answer::Jobs { short: got < n }),
             (Ok(reply), None) => Ok(Answer::Other(reply)),
             (Err(error), _) => Err(error),
+        }
+    }
+
+    /// The worker id to claim under; `alone`: no other claim may be under it.
+    fn claim_id(&self, section: &Section, asked: &Asked, alone: bool) -> Arc<str> {
+        let sidecar = &self.sidecar;
+        match (&section.gate, &asked.worker_id) {
+            // One claim id never covers held jobs and jobs out with a worker where liveness is by worker.
+            (Some(_), _) if alone => {
+                let now = sidecar.store.now();
+                Arc::from(format!("{}-{}", sidecar.name, sidecar.next_claim(now).0))
+            }
+            (Some(_), _) | (None, None) => sidecar.name.clone(),
+            (None, Some(own)) => own.clone(),
         }
     }
 
