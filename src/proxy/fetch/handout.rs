@@ -219,3 +219,113 @@ impl Proxy {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{Instant, advance};
+
+    use super::*;
+    use crate::hold::Held;
+    use crate::limit::{Key, Limited, Limits, Measure, OnLimit, Space, Throttle};
+    use crate::metrics::Metrics;
+    use crate::net::Net;
+    use crate::policy::{Accept, JobLimits, PolicySet};
+    use crate::proxy::{Backend, Settings, Sidecar};
+    use crate::store::memory::MemoryStore;
+    use crate::store::{Claimed, Gen};
+    use crate::upstream::{self, Target, Upstream};
+
+    /// A hand-out of one job that counts `after` microseconds from now, of ten a second or of no limit.
+    fn out(after: u64, spaced: bool) -> HandOut {
+        let sidecar = Sidecar::new(
+            Settings::default(),
+            Arc::new(PolicySet::new(vec![], vec![], Accept::default())),
+            Arc::new(MemoryStore::new(1_000_000)),
+            Backend::new(None, None, None, None),
+            Metrics::new(10),
+            "sidecar",
+        );
+        let throttle = Throttle {
+            limit: 10.try_into().unwrap(),
+            period: 1_000_000.try_into().unwrap(),
+            burst: 1.try_into().unwrap(),
+            measure: Measure::default(),
+        };
+        let limited = Limited {
+            space: Space::Job,
+            key: Key::new("k").unwrap(),
+            limits: Limits {
+                throttle: spaced.then_some(throttle),
+                ..Limits::default()
+            },
+            on_limit: OnLimit::Wait,
+            policy: "p".into(),
+        };
+        let limits = JobLimits {
+            limited: [limited].into(),
+            on_limit: OnLimit::Wait,
+        };
+        let (now, visibility) = (Instant::now(), Duration::from_secs(30));
+        let held = Held {
+            claimed: Claimed {
+                job: "j".into(),
+                generation: Gen(1),
+                claim_id: "sidecar".into(),
+                scope: 1,
+                queue: "q".into(),
+                priority: 0,
+                attempt: 1,
+                claimed_at: sidecar.store.now(),
+                visibility: 30_000_000,
+                limited: limits.limited.clone(),
+            },
+            limits,
+            edition: 0,
+            own: Arc::default(),
+            tenant: None,
+            body: Bytes::from_static(b"{}"),
+            deadline: now + visibility,
+            proven: now,
+            granted: visibility,
+            since: now,
+            refused: None,
+        };
+        let at = sidecar.store.now().plus(after);
+        let target = Target::parse("http://127.0.0.1:1", None).unwrap();
+        let upstream = Upstream::new(target, Net::Tcp, upstream::Limits::default());
+        let mut out = HandOut::new(Proxy::new(sidecar, upstream));
+        out.extend(vec![Started { held, at }]);
+        out
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_start_leaves_within_5_ms_of_its_time() {
+        // Granted ahead, it waits, and not longer than it must.
+        let mut ahead = out(20_000, true);
+        let begun = Instant::now();
+        assert!(!ahead.all_late().await);
+        assert_eq!(
+            (begun.elapsed(), ahead.len()),
+            (Duration::from_millis(15), 1)
+        );
+
+        let mut in_time = out(0, true);
+        advance(Duration::from_millis(5)).await;
+        assert!(!in_time.all_late().await);
+        let mut late = out(0, true);
+        advance(Duration::from_millis(6)).await;
+        assert!(late.all_late().await);
+        assert!(late.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_no_time_limits_leaves_whenever_it_is_ready() {
+        let mut out = out(20_000, false);
+        let begun = Instant::now();
+        assert!(!out.all_late().await);
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        advance(Duration::from_secs(1)).await;
+        assert!(!out.all_late().await);
+        assert_eq!(out.len(), 1);
+    }
+}
