@@ -228,7 +228,6 @@ mod tests {
     use crate::hold::Held;
     use crate::limit::{Key, Limited, Limits, Measure, OnLimit, Space, Throttle};
     use crate::metrics::Metrics;
-    use crate::net::Net;
     use crate::policy::{Accept, JobLimits, PolicySet};
     use crate::proxy::{Backend, Settings, Sidecar};
     use crate::store::memory::MemoryStore;
@@ -292,7 +291,7 @@ mod tests {
         };
         let at = sidecar.store.now().plus(after);
         let target = Target::parse("http://127.0.0.1:1", None).unwrap();
-        let upstream = Upstream::new(target, Net::Tcp, upstream::Limits::default());
+        let upstream = Upstream::new(target, Default::default(), upstream::Limits::default());
         let mut out = HandOut::new(Proxy::new(sidecar, upstream));
         out.extend(vec![Started { held, at }]);
         out
