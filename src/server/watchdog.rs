@@ -117,6 +117,8 @@ pub(super) struct Watchdog {
     /// When the present phase has lasted too long; `None` while it may last.
     deadline: Option<Instant>,
     timer: Pin<Box<Sleep>>,
+    /// The timer, as it is set now, knows whom to wake.
+    armed: bool,
 }
 
 impl Watchdog {
@@ -129,12 +131,17 @@ impl Watchdog {
             moves: 0,
             deadline: Some(deadline),
             timer: Box::pin(tokio::time::sleep_until(deadline)),
+            armed: false,
         }
     }
 
-    /// Ready when time is up. To be polled whenever the connection was.
+    /// Ready when time is up. To be polled whenever the connection was, in the one task that it stays in.
     pub(super) fn poll(&mut self, flags: &Flags, cx: &mut Context<'_>) -> Poll<()> {
         self.look(flags);
+        if self.armed && !self.timer.is_elapsed() {
+            return Poll::Pending;
+        }
+        self.armed = true;
         while self.timer.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
             match self.deadline {
@@ -174,6 +181,7 @@ impl Watchdog {
         self.deadline = Some(deadline);
         if deadline < self.timer.deadline() {
             self.timer.as_mut().reset(deadline);
+            self.armed = false;
         }
     }
 
