@@ -9,6 +9,8 @@
 //! cancel finds it. It ends up started, put back, or forgotten. One lock, held for arithmetic only.
 
 use std::cmp::Reverse;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -59,7 +61,7 @@ pub struct Held {
     /// Which edition of the policies says so.
     pub edition: u64,
     /// The limits that it brings itself.
-    pub own: Arc<[JobPolicy]>,
+    pub own: Box<[JobPolicy]>,
     /// The tenant header of the FETCH that claimed it.
     pub tenant: Option<Arc<str>>,
     /// The job as a worker gets it.
@@ -185,11 +187,50 @@ pub enum Lookahead {
 
 /// The hold of one sidecar.
 #[derive(Default, Debug)]
-pub struct Hold(Mutex<State>);
+pub struct Hold {
+    state: Mutex<State>,
+    /// How many jobs are known, as the last to close the state left it: mostly none, and then a look at
+    /// this answers what would need the lock.
+    known: AtomicUsize,
+}
+
+/// The state, under its lock.
+struct Opened<'a> {
+    state: MutexGuard<'a, State>,
+    known: &'a AtomicUsize,
+}
+
+impl Deref for Opened<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Opened<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Drop for Opened<'_> {
+    fn drop(&mut self) {
+        self.known.store(self.state.jobs.len(), Ordering::Relaxed);
+    }
+}
 
 impl Hold {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> Opened<'_> {
+        Opened {
+            state: self.state.lock().unwrap_or_else(PoisonError::into_inner),
+            known: &self.known,
+        }
+    }
+
+    /// Whether the hold is empty, of jobs in hand too.
+    pub fn is_empty(&self) -> bool {
+        self.known.load(Ordering::Relaxed) == 0
     }
 
     /// Notes that a worker asked for jobs of the lane.
@@ -197,16 +238,21 @@ impl Hold {
         let mut state = self.state();
         let queue = state.queue(lane, now);
         queue.fetched_at = now;
-        queue.gate = gate.clone();
+        if !queue.gate.is(gate) {
+            queue.gate = gate.clone();
+        }
     }
 
     /// Whether anything is known about the lane's jobs: some are held or in hand.
     pub fn holds(&self, lane: &Lane) -> bool {
-        self.state().holding(lane).is_some()
+        !self.is_empty() && self.state().holding(lane).is_some()
     }
 
     /// Whether nothing is known about the jobs of these lanes.
     pub fn holds_none<'a>(&self, mut lanes: impl Iterator<Item = &'a Lane>) -> bool {
+        if self.is_empty() {
+            return true;
+        }
         let state = self.state();
         !lanes.any(|lane| state.holding(lane).is_some())
     }
@@ -284,6 +330,9 @@ impl Hold {
     /// Whether a held job of the lane that waits for nothing but the gate's own limits was refused, and
     /// may not be asked for yet: then there is no room for another either, and the store need not be asked.
     pub fn is_refused(&self, lane: &Lane, gate: &Gate, now: Timestamp) -> bool {
+        if self.is_empty() {
+            return false;
+        }
         let state = self.state();
         let Some(queue) = state.holding(lane) else {
             return false;
@@ -441,11 +490,14 @@ impl Hold {
 
     /// Forgets a job, waiting or in hand; says whether it was known.
     pub fn forget(&self, job: &str) -> bool {
-        self.state().forget(job)
+        !self.is_empty() && self.state().forget(job)
     }
 
     /// Keeps a held job from going out. `false`: it is not held here.
     pub fn hide(&self, job: &str) -> bool {
+        if self.is_empty() {
+            return false;
+        }
         let mut state = self.state();
         let State { queues, jobs, .. } = &mut *state;
         let Some(known) = jobs.get_mut(job) else {

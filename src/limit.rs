@@ -57,6 +57,12 @@ impl Timestamp {
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Key(Arc<str>);
 
+impl From<&Key> for Key {
+    fn from(key: &Key) -> Key {
+        key.clone()
+    }
+}
+
 impl Key {
     /// The longest key in bytes.
     pub const MAX: usize = 256;

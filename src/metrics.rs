@@ -63,16 +63,16 @@ struct Inner {
 /// The keys with series of their own, apart by space: a job key may have the name of a queue.
 #[derive(Default)]
 struct Keys {
-    job: HashMap<limit::Key, Arc<KeySeries>>,
-    queue: HashMap<limit::Key, Arc<KeySeries>>,
+    job: HashMap<limit::Key, KeySeries>,
+    queue: HashMap<limit::Key, KeySeries>,
     /// Everything past the cap.
-    other: Option<Arc<KeySeries>>,
+    other: Option<KeySeries>,
     /// Queues are among those past the cap, which nobody can list.
     other_queues: bool,
 }
 
 impl Keys {
-    fn of(&self, space: Space) -> &HashMap<limit::Key, Arc<KeySeries>> {
+    fn of(&self, space: Space) -> &HashMap<limit::Key, KeySeries> {
         match space {
             Space::Job => &self.job,
             Space::Queue => &self.queue,
@@ -83,7 +83,7 @@ impl Keys {
     fn own(&self) -> impl Iterator<Item = (Space, &limit::Key, &KeySeries)> {
         [Space::Job, Space::Queue].into_iter().flat_map(|space| {
             let all = self.of(space).iter();
-            all.map(move |(key, series)| (space, key, &**series))
+            all.map(move |(key, series)| (space, key, series))
         })
     }
 
@@ -184,34 +184,50 @@ impl Metrics {
     /// hold.
     pub fn started<'a>(&self, jobs: impl Iterator<Item = (&'a [Limited], Option<Duration>)>) {
         // Most jobs that start together are under one policy.
-        let mut last: Option<(&Arc<str>, Arc<PolicySeries>)> = None;
+        let mut run: Option<(&Arc<str>, u64)> = None;
+        let mut keys = self.keys();
         for (limited, waited) in jobs {
-            self.0.slots.increment(1.0);
             for limited in limited {
-                let policy = match last.take() {
-                    Some((name, series)) if Arc::ptr_eq(name, &limited.policy) => series,
-                    _ => self.policy(&limited.policy),
+                run = match run {
+                    Some((policy, starts)) if Arc::ptr_eq(policy, &limited.policy) => {
+                        Some((policy, starts + 1))
+                    }
+                    before => {
+                        self.starts(before);
+                        Some((&limited.policy, 1))
+                    }
                 };
-                policy.starts.increment(1);
-                policy.allowed.increment(1);
-                last = Some((&limited.policy, policy));
             }
             for limited in each_key(limited) {
-                let key = self.key(limited.space, &limited.key);
-                key.active.increment(1.0);
+                let (series, own) = self.series(&mut keys, limited.space, &limited.key);
+                if !own {
+                    series.active.increment(1.0);
+                }
                 if let Some(waited) = waited {
-                    key.wait.record(waited.as_secs_f64());
+                    series.wait.record(waited.as_secs_f64());
                 }
             }
+        }
+        self.starts(run);
+    }
+
+    /// Counts starts under one policy.
+    fn starts(&self, run: Option<(&Arc<str>, u64)>) {
+        if let Some((policy, starts)) = run {
+            let series = self.policy(policy);
+            series.starts.increment(starts);
+            series.allowed.increment(starts);
         }
     }
 
     /// A started job ended, or its start was undone.
     pub fn ended(&self, limited: &[Limited]) {
-        self.0.slots.decrement(1.0);
+        let keys = self.keys();
         for limited in each_key(limited) {
-            let key = self.key(limited.space, &limited.key);
-            key.active.decrement(1.0);
+            let own = keys.of(limited.space).contains_key(&limited.key);
+            if let Some(other) = keys.other.as_ref().filter(|_| !own) {
+                other.active.decrement(1.0);
+            }
         }
     }
 
@@ -220,7 +236,7 @@ impl Metrics {
         self.0.slots.set(0.0);
         let keys = self.keys();
         let all = keys.own().map(|(.., series)| series);
-        all.chain(keys.other.as_deref())
+        all.chain(&keys.other)
             .for_each(|series| series.active.set(0.0));
     }
 
@@ -231,7 +247,8 @@ impl Metrics {
         (own.collect(), keys.other.is_some())
     }
 
-    /// How many jobs of a key are out. A key without a series of its own is left out.
+    /// How many jobs of a key are out, as the store says. A key without a series of its own is left out: those
+    /// are counted, because there may be too many to ask for.
     pub fn active(&self, space: Space, key: &limit::Key, jobs: u32) {
         if let Some(series) = self.keys().of(space).get(key) {
             series.active.set(f64::from(jobs));
@@ -325,11 +342,13 @@ impl Metrics {
 
     /// A job could not start, for the first time since it waits.
     pub fn exceeded(&self, by: &Limited, strategy: Strategy) {
-        let key = self.key(by.space, &by.key);
+        let mut keys = self.keys();
+        let (series, _) = self.series(&mut keys, by.space, &by.key);
         let labels = vec![
-            Label::new("key", key.name.to_string()),
+            Label::new("key", series.name.to_string()),
             Label::new("strategy", strategy.as_str()),
         ];
+        drop(keys);
         counter(&self.0.recorder, "ojs_rate_limit_exceeded_total", labels).increment(1);
     }
 
@@ -450,34 +469,39 @@ impl Metrics {
         series
     }
 
-    fn key(&self, space: Space, key: &limit::Key) -> Arc<KeySeries> {
-        let mut keys = self.keys();
-        if let Some(series) = keys.of(space).get(key) {
-            return series.clone();
-        }
-        if keys.len() >= self.0.top_keys {
-            keys.other_queues |= space == Space::Queue;
-            let other = keys.other.get_or_insert_with(|| self.key_series(OTHER));
-            return other.clone();
-        }
-        let series = self.key_series(&space.name_of(key));
-        let all = match space {
+    /// The series of a key, and whether it is its own: what shares one is counted, because it cannot
+    /// always be read.
+    fn series<'a>(
+        &self,
+        keys: &'a mut Keys,
+        space: Space,
+        key: &limit::Key,
+    ) -> (&'a KeySeries, bool) {
+        let full = keys.len() >= self.0.top_keys;
+        let own = match space {
             Space::Job => &mut keys.job,
             Space::Queue => &mut keys.queue,
         };
-        all.insert(key.clone(), series.clone());
-        series
+        if full && !own.contains_key(key) {
+            keys.other_queues |= space == Space::Queue;
+            let other = keys.other.get_or_insert_with(|| self.key_series(OTHER));
+            return (other, false);
+        }
+        let series = own
+            .entry_ref(key)
+            .or_insert_with(|| self.key_series(&space.name_of(key)));
+        (series, true)
     }
 
-    fn key_series(&self, name: &str) -> Arc<KeySeries> {
+    fn key_series(&self, name: &str) -> KeySeries {
         let label = || vec![Label::new("key", name.to_owned())];
         let recorder = &self.0.recorder;
-        Arc::new(KeySeries {
+        KeySeries {
             name: name.into(),
             active: gauge(recorder, "ojs_rate_limit_active", label()),
             waiting: gauge(recorder, "ojs_rate_limit_waiting", label()),
             wait: histogram(recorder, "ojs_rate_limit_wait_duration_seconds", label()),
-        })
+        }
     }
 }
 
@@ -524,6 +548,7 @@ mod tests {
         let metrics = Metrics::new(2);
         for key in ["a", "b", "c", "d"] {
             metrics.started([(&[limited(key)][..], None)].into_iter());
+            metrics.active(Space::Job, &limited(key).key, 1);
         }
         let page = metrics.render();
         assert!(
@@ -555,6 +580,8 @@ mod tests {
         metrics.started([(&all[..], Some(Duration::from_secs(1)))].into_iter());
         metrics.started([(std::slice::from_ref(&queue), None)].into_iter());
         metrics.exceeded(&queue, Strategy::Rate);
+        metrics.active(Space::Job, &queue.key, 1);
+        metrics.active(Space::Queue, &queue.key, 2);
         metrics.hold(1, 1, 1, &|space, _| match space {
             Space::Job => 3,
             Space::Queue => 4,

@@ -66,6 +66,11 @@ impl Gate {
     pub fn open(&self) -> bool {
         self.limited.is_empty() && !self.keyed
     }
+
+    /// Whether both are one and not only alike.
+    pub(crate) fn is(&self, other: &Gate) -> bool {
+        Arc::ptr_eq(&self.limited, &other.limited) && self.keyed == other.keyed
+    }
 }
 
 /// What a policy does with a job that lacks a value of the key (`key_missing`).
@@ -149,6 +154,18 @@ pub struct QueueLimits {
     pub limits: Limits,
 }
 
+/// Where those are that `wanted` wants.
+fn places<T>(all: &[T], wanted: impl Fn(&T) -> bool) -> Vec<usize> {
+    let places = all.iter().enumerate();
+    let places = places.filter(|(_, one)| wanted(one));
+    places.map(|(nth, _)| nth).collect()
+}
+
+/// Those that stand at these places.
+fn at<'a, T>(all: &'a [T], places: &'a [usize]) -> impl Iterator<Item = &'a T> {
+    places.iter().filter_map(|nth| all.get(*nth))
+}
+
 /// The key of a queue's own limits, in their space.
 pub fn queue_key(queue: &str) -> Key {
     template::key_of("", queue)
@@ -174,6 +191,10 @@ pub struct PolicySet {
     accept: Accept,
     /// Whether any policy has `feedback.probe`.
     probing: bool,
+    /// Which policies may match queues that none of them names: those with a glob, or without queues.
+    wide: Vec<usize>,
+    /// Which queue entries are globs.
+    globs: Vec<usize>,
     /// The gates of all queues that an entry names without a glob.
     gates: HashMap<Box<str>, Gate>,
 }
@@ -181,8 +202,14 @@ pub struct PolicySet {
 impl PolicySet {
     /// Compiles entries, in the order of the file.
     pub fn new(policies: Vec<Policy>, queues: Vec<QueueLimits>, accept: Accept) -> PolicySet {
+        let wide = |policy: &Policy| {
+            let patterns = &policy.matching.queue;
+            patterns.is_empty() || patterns.iter().any(Pattern::is_glob)
+        };
         let mut set = PolicySet {
             probing: policies.iter().any(|policy| policy.feedback.probe),
+            wide: places(&policies, wide),
+            globs: places(&queues, |entry| entry.name.is_glob()),
             policies,
             queues,
             accept,
@@ -196,44 +223,41 @@ impl PolicySet {
     /// it and at those with globs: thousands of both are made in milliseconds.
     fn exact_gates(&self) -> HashMap<Box<str>, Gate> {
         let mut named: HashMap<&str, Vec<usize>> = HashMap::new();
-        let mut wide = Vec::new();
         for (nth, policy) in self.policies.iter().enumerate() {
-            let patterns = &policy.matching.queue;
-            if patterns.is_empty() || patterns.iter().any(Pattern::is_glob) {
-                wide.push(nth);
-            }
-            for pattern in patterns.iter().filter(|pattern| !pattern.is_glob()) {
+            let patterns = policy.matching.queue.iter();
+            for pattern in patterns.filter(|pattern| !pattern.is_glob()) {
                 named.entry(pattern.as_str()).or_default().push(nth);
             }
         }
         let mut entries: HashMap<&str, Vec<&QueueLimits>> = HashMap::new();
-        let (globs, exact): (Vec<_>, Vec<_>) = (self.queues.iter()).partition(|q| q.name.is_glob());
-        for entry in exact {
+        for entry in self.queues.iter().filter(|entry| !entry.name.is_glob()) {
             entries.entry(entry.name.as_str()).or_default().push(entry);
             named.entry(entry.name.as_str()).or_default();
         }
         let gates = named.into_iter().map(|(queue, mut policies)| {
-            policies.extend(&wide);
+            policies.extend(&self.wide);
             policies.sort_unstable();
             policies.dedup();
-            let policies = policies.iter().filter_map(|nth| self.policies.get(*nth));
+            let policies = at(&self.policies, &policies);
             let own = entries.get(queue).into_iter().flatten().copied();
-            let limits = own.chain(globs.iter().copied());
+            let limits = own.chain(at(&self.queues, &self.globs));
             (Box::from(queue), self.gate_of(queue, policies, limits))
         });
         gates.collect()
     }
 
     /// What the queue's name says. A queue that nothing matches costs no allocation.
-    pub fn gate(&self, queue: &str) -> Gate {
+    pub fn gate(&self, queue: &str) -> Cow<'_, Gate> {
         match self.gates.get(queue) {
-            Some(gate) => gate.clone(),
-            None => self.find_gate(queue),
+            Some(gate) => Cow::Borrowed(gate),
+            None => Cow::Owned(self.find_gate(queue)),
         }
     }
 
+    /// The gate of a queue that no entry names.
     fn find_gate(&self, queue: &str) -> Gate {
-        self.gate_of(queue, self.policies.iter(), self.queues.iter())
+        let policies = at(&self.policies, &self.wide);
+        self.gate_of(queue, policies, at(&self.queues, &self.globs))
     }
 
     /// The gate of a queue as far as these entries go.
@@ -602,7 +626,8 @@ mod tests {
     #[test]
     fn a_job_that_may_replace_numbers_is_seen_before_it_is_refused() {
         let policies = vec![policy("whole", Match::default(), "stripe", 5)];
-        let gate = PolicySet::new(policies, vec![queue("*", 9)], Accept::Replace).gate("billing");
+        let set = PolicySet::new(policies, vec![queue("*", 9)], Accept::Replace);
+        let gate = set.gate("billing");
         assert_eq!(
             (asked(&gate.limited), gate.keyed),
             (vec!["queue/billing/9".to_owned()], true)

@@ -17,7 +17,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -53,6 +53,7 @@ mod mirror;
 mod outlive;
 mod outside;
 pub mod pass;
+mod paused;
 mod prove;
 pub mod respond;
 mod scope;
@@ -78,9 +79,6 @@ pub(crate) const DEFAULT_VISIBILITY: Duration = Duration::from_secs(30);
 
 /// How long the backend's word that a held job is ours is taken before it is asked for again.
 pub(crate) const PROOF: Duration = Duration::from_secs(1);
-
-/// More paused queues than this are not remembered: names come from requests.
-const MAX_PAUSED: usize = 10_000;
 
 /// Keys without series of their own that are asked about at each scrape.
 const MAX_ASKED: usize = 1_000;
@@ -174,7 +172,7 @@ pub struct Sidecar {
     events: Events,
     backend: Backend,
     scopes: Scopes,
-    paused: Mutex<HashMap<Arc<str>, Instant>>,
+    paused: paused::Paused,
     settled: settle::Undelivered,
     vendors: settle::feedback::Refusals,
     gated: fetch::gated::Gated,
@@ -242,7 +240,7 @@ impl Sidecar {
             events: Events::new(name, metrics.clone()),
             metrics,
             backend,
-            paused: Mutex::default(),
+            paused: paused::Paused::default(),
             settled: settle::Undelivered::default(),
             vendors: settle::feedback::Refusals::default(),
             gated: fetch::gated::Gated::default(),
@@ -295,8 +293,9 @@ impl Sidecar {
         }
         let (own, shared) = self.metrics.named();
         for (space, key) in &own {
-            let active = self.active(*space, key).await.unwrap_or(0);
-            self.metrics.active(*space, key, active);
+            if let Some(active) = self.active(*space, key).await {
+                self.metrics.active(*space, key, active);
+            }
         }
         if shared {
             let own: HashSet<&(Space, Key)> = own.iter().collect();
@@ -323,7 +322,7 @@ impl Sidecar {
         self.metrics.hold(
             self.hold.len(),
             self.hold.bytes(),
-            self.hold_max(),
+            self.hold_max(&self.live().settings),
             &waiting,
         );
         self.metrics
@@ -347,14 +346,12 @@ impl Sidecar {
     }
 
     /// The most jobs that may be held.
-    fn hold_max(&self) -> usize {
-        self.live()
-            .settings
+    fn hold_max(&self, settings: &Settings) -> usize {
+        settings
             .hold_max
-            .unwrap_or(if self.backend.claims_count() {
-                32
-            } else {
-                1024
+            .unwrap_or(match self.backend.claims_count() {
+                true => 32,
+                false => 1024,
             })
     }
 
@@ -374,43 +371,6 @@ impl Sidecar {
     fn note_call(&self, op: &'static str, answer: &Result<Reply, UpstreamError>, after: Duration) {
         let code = answer.as_ref().map_or(0, |reply| reply.status.as_u16());
         self.metrics.called(op, code, after);
-    }
-
-    /// Whether a queue was paused through us.
-    fn paused(&self, queue: &str) -> bool {
-        let all = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
-        // Hardly any is, and then nothing is hashed.
-        !all.is_empty() && all.contains_key(queue)
-    }
-
-    /// Notes that a queue is paused as of now, or is not.
-    fn set_paused(&self, queue: &str, paused: bool) {
-        let mut all = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
-        if paused && (all.len() < MAX_PAUSED || all.contains_key(queue)) {
-            all.insert(Arc::from(queue), Instant::now());
-        } else if !paused {
-            all.remove(queue);
-        }
-    }
-
-    /// The backend gave jobs of the queue, or said that it runs, in answer to something sent at `asked`:
-    /// a pause from before that is over.
-    fn unpause(&self, queue: &str, asked: Instant) {
-        let mut all = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
-        if !all.is_empty() && all.get(queue).is_some_and(|since| *since < asked) {
-            all.remove(queue);
-        }
-    }
-
-    /// The paused queues of which jobs are held, and since when the pause is known to stand.
-    fn paused_with_held(&self) -> Vec<(Arc<str>, Instant)> {
-        let all = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.is_empty() {
-            return Vec::new();
-        }
-        let counts = self.hold.counts();
-        let held = all.iter().filter(|(queue, _)| counts.contains_key(*queue));
-        held.map(|(queue, since)| (queue.clone(), *since)).collect()
     }
 
     /// Ends a job's row and wakes whoever waits for its slots. Ending twice is ending once.
@@ -440,10 +400,7 @@ impl Sidecar {
     async fn clear(&self) {
         self.hold.clear();
         self.pressure.clear();
-        self.paused
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
+        self.paused.clear();
         self.settled.clear();
         self.named.clear();
         self.gated.clear();

@@ -40,6 +40,7 @@ pub use sql::{Inspection, SqlStore};
 use std::fmt;
 use std::future::{Future, Ready, ready};
 use std::num::NonZeroU64;
+use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -99,10 +100,42 @@ impl<T> fmt::Debug for Answer<'_, T> {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Gen(pub u64);
 
-/// A job as the backend gave it to us, and the limits that apply to it now. What a row needs to be
-/// adopted by a sibling; the job's bytes stay with the hold.
+/// A job as the backend gave it to us. Cheap to clone: the hold and the row share one [`Claim`], and a
+/// change to either makes it a copy of its own.
 #[derive(Clone, Debug)]
-pub struct Claimed {
+pub struct Claimed(Arc<Claim>);
+
+impl Claimed {
+    /// Whether both are one and not only alike.
+    pub(crate) fn is(&self, other: &Claimed) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl From<Claim> for Claimed {
+    fn from(claim: Claim) -> Claimed {
+        Claimed(Arc::new(claim))
+    }
+}
+
+impl Deref for Claimed {
+    type Target = Claim;
+
+    fn deref(&self) -> &Claim {
+        &self.0
+    }
+}
+
+impl DerefMut for Claimed {
+    fn deref_mut(&mut self) -> &mut Claim {
+        Arc::make_mut(&mut self.0)
+    }
+}
+
+/// What is known of a claimed job, and the limits that apply to it now: what a row needs to be adopted by
+/// a sibling. The job's bytes stay with the hold.
+#[derive(Clone, Debug)]
+pub struct Claim {
     /// The job's id.
     pub job: Arc<str>,
     /// Which claim this is.
@@ -136,7 +169,7 @@ pub enum Verdict {
     /// At least one key refused; nothing was spent. `which` is the index into `limited` of the
     /// refusal that lets go last.
     Refused {
-        /// Index into [`Claimed::limited`].
+        /// Index into [`Claim::limited`].
         which: usize,
         /// Why that key refused.
         why: Refusal,

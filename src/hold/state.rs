@@ -76,10 +76,6 @@ impl State {
 
     /// The lane, if it has jobs that are held or in hand.
     pub(super) fn holding(&self, lane: &Lane) -> Option<&Queue> {
-        // Mostly nothing is held at all, and then nothing is hashed.
-        if self.jobs.is_empty() {
-            return None;
-        }
         self.queues.get(lane).filter(|queue| queue.known > 0)
     }
 

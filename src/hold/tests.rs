@@ -1,6 +1,6 @@
 use super::*;
 use crate::limit::{Key, Limited, Limits, OnLimit, Space};
-use crate::store::Gen;
+use crate::store::{Claim, Gen};
 
 fn limits(keys: &[&str]) -> JobLimits {
     let limited = keys.iter().map(|key| Limited {
@@ -37,7 +37,7 @@ fn lane(scope: u64) -> Lane {
 fn job(id: &str, priority: i32, keys: &[&str]) -> Held {
     let limits = limits(keys);
     let now = Instant::now();
-    let claimed = Claimed {
+    let claimed = Claimed::from(Claim {
         job: Arc::from(id),
         generation: Gen(1),
         claim_id: Arc::from("sidecar"),
@@ -48,13 +48,13 @@ fn job(id: &str, priority: i32, keys: &[&str]) -> Held {
         claimed_at: NOW,
         visibility: 30_000_000,
         limited: limits.limited.clone(),
-    };
+    });
     let visibility = Duration::from_secs(30);
     Held {
         claimed,
         limits,
         edition: 0,
-        own: Arc::default(),
+        own: Box::default(),
         tenant: None,
         body: Bytes::from(format!("{{\"id\":\"{id}\"}}")),
         deadline: deadline(now, visibility),
@@ -329,7 +329,7 @@ fn under(hold: &Hold, edition: u64, keys: impl Fn(&str) -> &'static [&'static st
     let jobs = hold.before(edition).into_iter().map(|held| Relimited {
         limits: limits(keys(&held.claimed.job)),
         generation: held.claimed.generation,
-        job: held.claimed.job,
+        job: held.claimed.job.clone(),
     });
     hold.relimit(edition, jobs.collect());
 }

@@ -21,11 +21,6 @@ pub struct View {
 }
 
 impl Hold {
-    /// Whether the hold is empty, of jobs in hand too.
-    pub fn is_empty(&self) -> bool {
-        self.state().jobs.is_empty()
-    }
-
     /// Jobs in the hold, in hand included.
     pub fn len(&self) -> usize {
         self.state().jobs.len()
@@ -64,7 +59,7 @@ impl Hold {
 
     /// Whether the job is held, in hand included.
     pub fn has(&self, job: &str) -> bool {
-        self.state().jobs.contains_key(job)
+        !self.is_empty() && self.state().jobs.contains_key(job)
     }
 
     /// The waiting jobs of a queue, over all scopes; of all queues without a name.

@@ -1,7 +1,5 @@
 //! Limits of jobs like which one was seen before: found by one look, and shared.
 
-use std::sync::Arc;
-
 use hashbrown::HashMap;
 
 use super::{JobLimits, JobView, KeyMissing, Policy, PolicySet};
@@ -21,47 +19,48 @@ pub struct Known {
     name: String,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Queue {
     /// Its number, by which it is named.
     number: usize,
-    policies: Arc<[usize]>,
+    policies: Box<[usize]>,
 }
 
 impl Known {
     /// [`PolicySet::limits`] of a job that brings no limits of its own. `policies` is the same set each
     /// time.
     pub fn limits(&mut self, policies: &PolicySet, job: &JobView<'_>) -> Option<JobLimits> {
-        let queue = self.queue(policies, job.queue);
-        let mut name = std::mem::take(&mut self.name);
+        let Known {
+            queues,
+            limits,
+            name,
+        } = self;
+        let Some(queue) = queues.get(job.queue) else {
+            self.meet(policies, job.queue);
+            return self.limits(policies, job);
+        };
         name.clear();
-        push_number(queue.number, &mut name);
+        push_number(queue.number, name);
         for nth in queue.policies.iter() {
             if let Some(policy) = policies.policies.get(*nth)
                 && policy.matching.matches(job)
             {
-                policy.write_name(*nth, job, &mut name);
+                policy.write_name(*nth, job, name);
             }
         }
-        let found = match self.limits.get(name.as_str()) {
-            Some(found) => found.clone(),
-            None => {
-                let found = policies.limits(job, &[]);
-                if self.limits.len() >= MAX {
-                    self.limits.clear();
-                }
-                self.limits.insert(name.as_str().into(), found.clone());
-                found
-            }
-        };
-        self.name = name;
+        if let Some(found) = limits.get(name.as_str()) {
+            return found.clone();
+        }
+        let found = policies.limits(job, &[]);
+        if limits.len() >= MAX {
+            limits.clear();
+        }
+        limits.insert(name.as_str().into(), found.clone());
         found
     }
 
-    fn queue(&mut self, policies: &PolicySet, name: &str) -> Queue {
-        if let Some(known) = self.queues.get(name) {
-            return known.clone();
-        }
+    /// A queue becomes known.
+    fn meet(&mut self, policies: &PolicySet, name: &str) {
         if self.queues.len() >= MAX {
             // Their numbers are given again.
             self.queues.clear();
@@ -73,8 +72,7 @@ impl Known {
             number: self.queues.len(),
             policies: can_match.map(|(nth, _)| nth).collect(),
         };
-        self.queues.insert(name.into(), queue.clone());
-        queue
+        self.queues.insert(name.into(), queue);
     }
 }
 
@@ -166,6 +164,9 @@ mod tests {
             tenant: None,
         };
         let (one, same) = (known.limits(&set, &job), known.limits(&set, &job));
-        assert!(Arc::ptr_eq(&one.unwrap().limited, &same.unwrap().limited));
+        assert!(std::sync::Arc::ptr_eq(
+            &one.unwrap().limited,
+            &same.unwrap().limited
+        ));
     }
 }

@@ -30,7 +30,7 @@ use super::respond::{self, Fault};
 use super::{Proxy, mirror};
 use crate::hold::{Lane, Prospect};
 use crate::limit::EARLY;
-use crate::policy::{Accept, PolicySet};
+use crate::policy::{Accept, Gate, PolicySet};
 use crate::upstream::{Path, Reply, UpstreamError};
 use asked::Asked;
 use claim::{Allowance, Answer, Section, Wanted};
@@ -107,9 +107,7 @@ impl Proxy {
             }
         }
         let client = Client::default();
-        let filled = self
-            .clone()
-            .filled(wanted, sections, live.edition, client.clone());
+        let filled = self.clone().filled(wanted, sections, live, client.clone());
         let work = Box::pin(filled);
         // If the worker hangs up, the outcome is dropped, and its hand-out undoes itself.
         let outcome = to_the_end(&sidecar.tasks, client, work).await;
@@ -122,24 +120,20 @@ impl Proxy {
         self,
         wanted: Wanted,
         mut sections: Vec<Section>,
-        mut edition: u64,
+        mut live: Arc<Live>,
         client: Client,
     ) -> Outcome {
         let begun = Instant::now();
-        let patience = begun + {
-            let settings = &self.sidecar.live().settings;
-            settings.max_wait.max(settings.claim_budget)
-        };
+        let patience = begun + live.settings.max_wait.max(live.settings.claim_budget);
         loop {
-            let outcome = self.fill(&wanted, &sections, edition, begun, &client).await;
+            let outcome = self.fill(&wanted, &sections, &live, begun, &client).await;
             let (mut out, hint) = match outcome {
                 Outcome::Ours(out, hint) => (out, hint),
                 Outcome::Overtaken => {
-                    let live = self.sidecar.live.load_full();
+                    live = self.sidecar.live.load_full();
                     let lanes = sections.iter().flat_map(|section| &section.lanes);
                     let queues: Vec<Arc<str>> = lanes.map(|lane| lane.queue.clone()).collect();
                     sections = self.sections(wanted.scope, &queues, &live.policies);
-                    edition = live.edition;
                     continue;
                 }
                 other => return other,
@@ -190,11 +184,16 @@ impl Proxy {
         let asked = wanted.asked.as_ref();
         let worker_id = asked.and_then(|asked| asked.worker_id.clone());
         let claim_id = worker_id.unwrap_or_else(|| sidecar.name.clone());
+        let lane = |queue: &Arc<str>| Lane {
+            scope: wanted.scope,
+            queue: queue.clone(),
+        };
+        let lanes: Vec<Lane> = wanted.queues().iter().map(lane).collect();
         let origin = Origin {
             asked: wanted.count,
             scope: wanted.scope,
             tenant: job::tenant(&wanted.headers),
-            queues: wanted.queues().to_vec(),
+            lanes: &lanes,
             claim_id: &claim_id,
             visibility: wanted.visibility(),
             sent,
@@ -220,7 +219,7 @@ impl Proxy {
                 scope,
                 queue: queue.clone(),
             };
-            let mut gate = policies.gate(queue);
+            let mut gate = policies.gate(queue).into_owned();
             // Held jobs with limits of their own make any queue a limited one.
             gate.keyed |= self.sidecar.hold.holds(&lane);
             if gate.open() && self.sidecar.set_for_queue(queue).is_none() {
@@ -246,12 +245,12 @@ impl Proxy {
         &self,
         wanted: &Wanted,
         sections: &[Section],
-        edition: u64,
+        live: &Live,
         begun: Instant,
         client: &Client,
     ) -> Outcome {
         let sidecar = &self.sidecar;
-        let deadline = begun + sidecar.live().settings.max_wait;
+        let deadline = begun + live.settings.max_wait;
         // It may have begun before, and been late: a round has its whole time each time.
         let mut now = Instant::now();
         sidecar.note_fetched(sections, now);
@@ -263,14 +262,13 @@ impl Proxy {
         let mut closed = vec![None; sections.len()];
         let mut out = HandOut::new(self.clone());
         loop {
-            if out.is_empty() && sidecar.live().edition != edition {
+            if out.is_empty() && sidecar.live().edition != live.edition {
                 return Outcome::Overtaken;
             }
             let again = line.is_some().then_some(&*shut);
-            let other = self
-                .round(wanted, sections, &mut out, again, &mut closed, now)
-                .await;
-            match other {
+            let until = now + live.settings.claim_budget;
+            let round = self.round(wanted, sections, &mut out, again, &mut closed, until);
+            match round.await {
                 Err(error) if out.is_empty() => return Outcome::Lost(error),
                 Ok(Some(reply)) if out.is_empty() => return Outcome::Theirs(reply),
                 _ => {}
@@ -308,7 +306,7 @@ impl Proxy {
 
     /// One round over the queues, left to right. `again`: the worker has been waiting, so the backend
     /// is asked only about queues that were shut before, which this says, or not asked about just now.
-    /// Notes in `closed` what could bring room to those that have none.
+    /// Notes in `closed` what could bring room to those that have none. Past `until` it claims no more.
     async fn round(
         &self,
         wanted: &Wanted,
@@ -316,11 +314,10 @@ impl Proxy {
         out: &mut HandOut,
         again: Option<&[bool]>,
         closed: &mut [Option<Prospect>],
-        now: Instant,
+        until: Instant,
     ) -> Result<Option<Reply>, UpstreamError> {
         let sidecar = &self.sidecar;
-        let budget = now + sidecar.live().settings.claim_budget;
-        let may_go = |lane: &&Lane| sidecar.hold.holds(lane) && !sidecar.paused(&lane.queue);
+        let may_go = |lane: &&Lane| sidecar.hold.holds(lane) && !sidecar.paused.has(&lane.queue);
         for (nth, section) in sections.iter().enumerate() {
             if out.len() >= wanted.count {
                 break;
@@ -363,7 +360,7 @@ impl Proxy {
                         self.start_into(lane, wanted, out).await;
                     }
                 }
-                if short || Instant::now() >= budget {
+                if short || Instant::now() >= until {
                     break;
                 }
                 let missing = wanted.count.saturating_sub(out.len());
@@ -424,7 +421,7 @@ impl Proxy {
                 None => self.allowance(lane, gate, 1).await,
             };
             shut.push(allowance.jobs == 0);
-            if sidecar.paused(&lane.queue) {
+            if sidecar.paused.has(&lane.queue) {
                 continue;
             }
             let (held, policy) = sidecar.hold.prospect(lane);
@@ -477,8 +474,9 @@ impl super::Sidecar {
     /// A worker asks for these queues.
     fn note_fetched(&self, sections: &[Section], now: Instant) {
         for section in sections {
-            let gate = section.gate.clone().unwrap_or_default();
-            let fetched = |lane| self.hold.fetched(lane, &gate, now);
+            let open = Gate::default();
+            let gate = section.gate.as_ref().unwrap_or(&open);
+            let fetched = |lane| self.hold.fetched(lane, gate, now);
             section.lanes.iter().for_each(fetched);
         }
     }

@@ -1,6 +1,6 @@
 //! A job as the backend handed it out, read just far enough to limit it.
 
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,12 +8,12 @@ use tokio::time::Instant;
 
 use super::live::Live;
 use super::{DEFAULT_VISIBILITY, DEPTH, Sidecar, mirror, scope};
-use crate::hold::{self, Held};
+use crate::hold::{self, Held, Lane};
 use crate::json::{Json, JsonError, Kind, Reader};
 use crate::limit::Timestamp;
-use crate::policy::{self, JobLimits, JobPolicy, JobView};
+use crate::policy::{self, JobLimits, JobPolicy, JobView, Known};
 use crate::pressure::Mark;
-use crate::store::Claimed;
+use crate::store::{Claim, Claimed};
 
 /// The circumstances of a claim.
 pub(super) struct Origin<'a> {
@@ -23,8 +23,8 @@ pub(super) struct Origin<'a> {
     pub(super) scope: u64,
     /// The tenant header of the FETCH, if there was one.
     pub(super) tenant: Option<&'a str>,
-    /// The queues that were asked; none: the request was not understood.
-    pub(super) queues: Vec<Arc<str>>,
+    /// The lanes that were asked; none: the request was not understood.
+    pub(super) lanes: &'a [Lane],
     /// The worker id it was claimed under.
     pub(super) claim_id: &'a Arc<str>,
     /// What the FETCH said of visibility.
@@ -40,14 +40,14 @@ impl Origin<'_> {
     /// some backends let a producer's own top-level `queue` overwrite the real one, and a job held
     /// under a name that no FETCH asks for would never leave.
     fn queue_of(&self, shown: Option<Json<'_>>) -> Arc<str> {
-        if let [only] = self.queues.as_slice() {
-            return Arc::clone(only);
+        if let [only] = self.lanes {
+            return Arc::clone(&only.queue);
         }
         let shown = shown.and_then(|queue| queue.text());
         let shown = shown.as_deref().unwrap_or("default");
-        let asked = self.queues.iter().find(|asked| ***asked == *shown);
-        let asked = asked.or(self.queues.first());
-        asked.map_or_else(|| Arc::from(shown), Arc::clone)
+        let asked = self.lanes.iter().find(|asked| *asked.queue == *shown);
+        let asked = asked.or(self.lanes.first());
+        asked.map_or_else(|| Arc::from(shown), |asked| Arc::clone(&asked.queue))
     }
 }
 
@@ -108,25 +108,43 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// The moment at which jobs came, on both clocks.
-#[derive(Clone, Copy)]
-pub(super) struct Moment {
-    pub(super) at: Instant,
-    pub(super) stored_at: Timestamp,
+/// A reply whose jobs are being read.
+pub(super) struct Reading<'a> {
+    text: &'a Bytes,
+    origin: &'a Origin<'a>,
+    /// When it came, on both clocks.
+    came: (Instant, Timestamp),
+    /// The policies of now, not of when the backend was asked.
+    live: &'a Live,
+    known: MutexGuard<'a, Known>,
+    /// Whether its jobs may have limits of their own or mirrors. One search of the reply spares several of
+    /// each job: hardly any bring something.
+    brings: bool,
 }
 
 impl Sidecar {
-    /// Reads one job of a FETCH reply, which is `text`; `None`: it has no id, so nothing can be kept about
-    /// it. `brings`: it may have limits of its own or a mirror.
-    pub(super) fn read_job(
+    /// Begins to read the jobs of a reply that came at `ended`.
+    pub(super) fn reading<'a>(
         &self,
-        shown: &Shown<'_>,
-        text: &Bytes,
-        origin: &Origin<'_>,
-        came: Moment,
-        live: &Live,
-        brings: bool,
-    ) -> Option<Held> {
+        text: &'a Bytes,
+        origin: &'a Origin<'_>,
+        live: &'a Live,
+        ended: Instant,
+    ) -> Reading<'a> {
+        Reading {
+            text,
+            origin,
+            came: (ended, self.store.now()),
+            live,
+            known: live.known(),
+            brings: mirror::may_bring(text),
+        }
+    }
+
+    /// Reads one job of a reply; `None`: it has no id, so nothing can be kept about it.
+    pub(super) fn read_job(&self, shown: &Shown<'_>, reading: &mut Reading<'_>) -> Option<Held> {
+        let (origin, live, brings) = (reading.origin, reading.live, reading.brings);
+        let (came, came_at) = reading.came;
         let (job, [id, kind, queue, priority, attempt, meta]) = (shown.job, shown.members);
         let id = id?.text()?;
         let queue = origin.queue_of(queue);
@@ -137,7 +155,7 @@ impl Sidecar {
         self.backend.saw_attempt(attempt);
         let own = match brings {
             true => own(job, &queue),
-            false => Arc::default(),
+            false => Box::default(),
         };
         let seen = Seen {
             queue: &queue,
@@ -145,16 +163,16 @@ impl Sidecar {
             meta,
             tenant: origin.tenant,
         };
-        let limits = self.limits_of(&seen, &own, live);
+        let limits = limits_of(&seen, &own, live, &mut reading.known);
         let wished = || mirror::visibility(job).map(Duration::from_millis);
         let wished = || brings.then(wished).flatten();
         let visibility = origin
             .visibility
             .or_else(wished)
             .unwrap_or(DEFAULT_VISIBILITY);
-        let claimed = Claimed {
+        let claimed = Claimed::from(Claim {
             job: Arc::from(id.as_ref()),
-            generation: self.next_claim(came.stored_at),
+            generation: self.next_claim(came_at),
             claim_id: origin.claim_id.clone(),
             scope: origin.scope,
             queue,
@@ -162,10 +180,10 @@ impl Sidecar {
                 .and_then(|p| p.int())
                 .map_or(0, |p| p.clamp(-1000, 1000) as i32),
             attempt: attempt.unwrap_or(0),
-            claimed_at: came.stored_at,
+            claimed_at: came_at,
             visibility: micros(visibility),
             limited: limits.limited.clone(),
-        };
+        });
         Some(Held {
             claimed,
             limits,
@@ -175,29 +193,14 @@ impl Sidecar {
             body: match brings {
                 true => mirror::shown(job),
                 // Found in this text, so it is within.
-                false => text.slice(job.range()),
+                false => reading.text.slice(job.range()),
             },
             deadline: hold::deadline(origin.sent, visibility),
             proven: origin.sent,
             granted: visibility,
-            since: came.at,
+            since: came,
             refused: None,
         })
-    }
-
-    /// Everything that limits a job under `live`.
-    pub(super) fn limits_of(&self, job: &Seen<'_>, own: &[JobPolicy], live: &Live) -> JobLimits {
-        let view = JobView {
-            queue: job.queue,
-            kind: job.kind,
-            meta: job.meta,
-            tenant: job.tenant.filter(|_| live.settings.trust_tenant_header),
-        };
-        let limits = match own {
-            [] => live.known().limits(&live.policies, &view),
-            own => live.policies.limits(&view, own),
-        };
-        limits.unwrap_or_default()
     }
 
     /// Everything that limits a held job under `live`.
@@ -211,8 +214,28 @@ impl Sidecar {
             meta,
             tenant: held.tenant.as_deref(),
         };
-        self.limits_of(&seen, &held.own, live)
+        limits_of(&seen, &held.own, live, &mut live.known())
     }
+}
+
+/// Everything that limits a job under `live`; `known` is what is known of that.
+pub(super) fn limits_of(
+    job: &Seen<'_>,
+    own: &[JobPolicy],
+    live: &Live,
+    known: &mut Known,
+) -> JobLimits {
+    let view = JobView {
+        queue: job.queue,
+        kind: job.kind,
+        meta: job.meta,
+        tenant: job.tenant.filter(|_| live.settings.trust_tenant_header),
+    };
+    let limits = match own {
+        [] => known.limits(&live.policies, &view),
+        own => live.policies.limits(&view, own),
+    };
+    limits.unwrap_or_default()
 }
 
 /// What policies may look at in a job.
@@ -225,11 +248,11 @@ pub(super) struct Seen<'a> {
 }
 
 /// The limits that a job brings, whether they are accepted or not.
-pub(super) fn own(job: Json<'_>, queue: &str) -> Arc<[JobPolicy]> {
+pub(super) fn own(job: Json<'_>, queue: &str) -> Box<[JobPolicy]> {
     // Most jobs bring none, and a search costs less than a walk.
     match mirror::may_bring(job.raw()) {
         true => policy::own_policies(job, queue).into(),
-        false => Arc::default(),
+        false => Box::default(),
     }
 }
 

@@ -74,7 +74,7 @@ impl Sidecar {
             let limits = self.limits_again(&held, live);
             self.renamed(&limits.limited);
             Relimited {
-                job: held.claimed.job,
+                job: held.claimed.job.clone(),
                 generation: held.claimed.generation,
                 limits,
             }

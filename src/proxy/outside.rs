@@ -140,16 +140,16 @@ impl Proxy {
         pause: bool,
     ) -> Response<Body> {
         let sidecar = &self.sidecar;
-        let was = sidecar.paused(queue);
+        let was = sidecar.paused.has(queue);
         if pause {
-            sidecar.set_paused(queue, true);
+            sidecar.paused.set(queue, true);
             sidecar.share_pause(queue, true).await;
         }
         let answer = super::call(self, "pause", self.plain_call(&parts, body)).await;
         let done = answer.as_ref().is_ok_and(|reply| reply.status.is_success());
         // Set again when it is done: only what is sent after this proves that the pause is over.
         let now = if done { pause } else { was };
-        sidecar.set_paused(queue, now);
+        sidecar.paused.set(queue, now);
         if now != pause || !pause {
             sidecar.share_pause(queue, now).await;
         }

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Method, Response, StatusCode, Uri, header};
 use hyper::body::Incoming;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use super::body::{self, Body};
@@ -17,17 +18,29 @@ use crate::metrics::Event;
 use crate::ojs::{self, Operation};
 use crate::upstream::{Path, Upstream};
 
-/// The service of one thread: the sidecar, and that thread's connections to the backend.
+/// The service of one thread: the sidecar, and that thread's connections to the backend. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Proxy {
+pub struct Proxy(Arc<OfThread>);
+
+/// What the service of one thread works with.
+#[derive(Debug)]
+pub struct OfThread {
     pub(super) sidecar: Arc<Sidecar>,
     pub(super) upstream: Upstream,
+}
+
+impl Deref for Proxy {
+    type Target = OfThread;
+
+    fn deref(&self) -> &OfThread {
+        &self.0
+    }
 }
 
 impl Proxy {
     /// A service for one thread.
     pub fn new(sidecar: Arc<Sidecar>, upstream: Upstream) -> Proxy {
-        Proxy { sidecar, upstream }
+        Proxy(Arc::new(OfThread { sidecar, upstream }))
     }
 
     /// The sidecar it is a service of.

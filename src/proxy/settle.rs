@@ -8,6 +8,7 @@ pub(super) mod feedback;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -56,6 +57,8 @@ pub(super) struct Undelivered {
     hasher: RandomState,
     answers: Mutex<HashMap<u64, (Instant, Reply)>>,
     born: Instant,
+    /// Its first minute is not over, as far as was looked.
+    young: AtomicBool,
     /// What this sidecar was asked to settle in its first minute.
     asked: Mutex<HashSet<Box<str>>>,
 }
@@ -66,6 +69,7 @@ impl Default for Undelivered {
             hasher: RandomState::new(),
             answers: Mutex::default(),
             born: Instant::now(),
+            young: AtomicBool::new(true),
             asked: Mutex::default(),
         }
     }
@@ -90,10 +94,13 @@ impl Undelivered {
     /// Whether an earlier sidecar may have settled the job and died before it could answer: this one is
     /// young, and was not asked to settle it before.
     fn inherited(&self, job: &str) -> bool {
+        if !self.young.load(Ordering::Relaxed) {
+            return false;
+        }
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         if self.born.elapsed() >= KEEP {
-            // Its time is over.
             *asked = HashSet::new();
+            self.young.store(false, Ordering::Relaxed);
             return false;
         }
         asked.len() < ASKED && asked.insert(job.into())

@@ -11,7 +11,7 @@ use http::StatusCode;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::job::{Moment, Origin, Shown};
+use super::job::{Origin, Shown};
 use super::{DEPTH, Proxy, Sidecar};
 use crate::hold::{Held, Lane};
 use crate::json::Json;
@@ -179,29 +179,24 @@ impl Proxy {
         }
         let whole = Json::parse(&reply.body, DEPTH).ok()?;
         let job = whole.get_exact("job").unwrap_or(whole);
+        let lane = Lane {
+            scope: claimed.scope,
+            queue: claimed.queue.clone(),
+        };
         let origin = Origin {
             asked: 1,
             scope: claimed.scope,
             tenant: None,
-            queues: vec![claimed.queue.clone()],
+            lanes: &[lane],
             claim_id: &claimed.claim_id,
             visibility: Some(Duration::from_micros(claimed.visibility)),
             sent,
             mark,
         };
         let active = job.get("state")?.text()? == "active";
-        let came = Moment {
-            at: Instant::now(),
-            stored_at: sidecar.store.now(),
-        };
-        let held = sidecar.read_job(
-            &Shown::of(job),
-            &reply.body,
-            &origin,
-            came,
-            &sidecar.live(),
-            true,
-        )?;
+        let live = sidecar.live();
+        let mut reading = sidecar.reading(&reply.body, &origin, &live, Instant::now());
+        let held = sidecar.read_job(&Shown::of(job), &mut reading)?;
         (active && held.claimed.attempt == claimed.attempt).then_some(held)
     }
 }
@@ -354,7 +349,7 @@ impl Sidecar {
     }
 
     fn heard_of_pause(&self, queue: &str, paused: bool) {
-        self.set_paused(queue, paused);
+        self.paused.set(queue, paused);
         if !paused {
             self.hold.wake_all();
         }
@@ -363,7 +358,7 @@ impl Sidecar {
     /// Learns whether a queue is paused; that it still is, the backend is asked soon.
     async fn read_pause(&self, queue: &str) {
         if let Ok(true) = self.store.is_paused(queue).await {
-            self.set_paused(queue, true);
+            self.paused.set(queue, true);
         }
     }
 

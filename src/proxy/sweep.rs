@@ -209,7 +209,9 @@ impl Proxy {
     /// A queue that was paused through us may be resumed elsewhere; what is held of it must not wait for
     /// ever for a word that never comes this way.
     async fn ask_about_paused(&self) {
-        for (queue, since) in self.sidecar.paused_with_held() {
+        let counts = self.sidecar.hold.counts();
+        let held = |queue: &str| counts.contains_key(queue);
+        for (queue, since) in self.sidecar.paused.since(held) {
             if since.elapsed() < PAUSED_FOR {
                 continue;
             }
@@ -228,10 +230,10 @@ impl Proxy {
             });
             match paused {
                 Some(false) => {
-                    self.sidecar.unpause(&queue, asked);
+                    self.sidecar.paused.is_over(&queue, asked);
                     self.sidecar.hold.wake_all();
                 }
-                _ => self.sidecar.set_paused(&queue, true),
+                _ => self.sidecar.paused.set(&queue, true),
             }
         }
     }

@@ -429,7 +429,7 @@ impl Store for Guard {
             {
                 // Its slots would be taken, or it would be held, until it is overdue.
                 state.ended.push((
-                    row.claimed.job,
+                    row.claimed.job.clone(),
                     generation.unwrap_or(row.claimed.generation),
                 ));
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Claimed, Gen, Override};
+use super::{Claim, Claimed, Gen, Override};
 use crate::limit::{
     Key, Limited, Limits, Measure, OnLimit, Rate, Space, Throttle, Timestamp, WindowKind,
 };
@@ -13,7 +13,7 @@ use crate::limit::{
 /// What was claimed, without what a row says beside it: the job's id, the claim, the visibility and the
 /// limits change or are asked for by themselves.
 #[derive(Serialize, Deserialize)]
-struct Claim {
+struct Origin {
     claim_id: Arc<str>,
     scope: u64,
     queue: Arc<str>,
@@ -64,7 +64,7 @@ pub(super) struct Texts<'a> {
 
 /// What was claimed, as text.
 pub(super) fn claim(claimed: &Claimed) -> String {
-    text(&Claim {
+    text(&Origin {
         claim_id: claimed.claim_id.clone(),
         scope: claimed.scope,
         queue: claimed.queue.clone(),
@@ -96,10 +96,10 @@ pub(super) fn claimed(
     visibility: u64,
     texts: &Texts<'_>,
 ) -> Option<Claimed> {
-    let claim: Claim = serde_json::from_str(texts.claim).ok()?;
+    let claim: Origin = serde_json::from_str(texts.claim).ok()?;
     let limits: Vec<One> = serde_json::from_str(texts.limits).ok()?;
     let limited: Option<Vec<Limited>> = limits.into_iter().map(limited).collect();
-    Some(Claimed {
+    Some(Claimed::from(Claim {
         job: Arc::from(job),
         generation,
         claim_id: claim.claim_id,
@@ -110,7 +110,7 @@ pub(super) fn claimed(
         claimed_at: Timestamp(claim.claimed_at),
         visibility,
         limited: limited?.into(),
-    })
+    }))
 }
 
 /// Limits set over HTTP, as text.

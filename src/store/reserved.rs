@@ -403,13 +403,11 @@ impl State {
     /// The job goes out in its turn, unless it may not any more: then somebody else has it.
     fn started(&mut self, ask: &Claimed, limited: &Limited, turn: Mine, now: Timestamp) -> Verdict {
         // The turn says that it may; the row needs no more than to be out.
-        let free = Claimed {
-            limited: Arc::from([Limited {
-                limits: Limits::default(),
-                ..limited.clone()
-            }]),
-            ..ask.clone()
-        };
+        let mut free = ask.clone();
+        free.limited = Arc::from([Limited {
+            limits: Limits::default(),
+            ..limited.clone()
+        }]);
         match self.rows.take(&[&free], 1, now).pop() {
             Some(Verdict::Started { .. }) => {
                 self.out.insert(ask.job.clone(), (limited.clone(), turn));

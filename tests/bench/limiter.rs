@@ -14,7 +14,7 @@ use ojs_throttle::limit::{
     Key, KeyState, Limited, Limits, OnLimit, Rate, Space, Throttle, Timestamp,
 };
 use ojs_throttle::store::memory::MemoryStore;
-use ojs_throttle::store::{Claimed, Gen, Store, Verdict};
+use ojs_throttle::store::{Claim, Claimed, Gen, Store, Verdict};
 
 /// As in the program.
 #[global_allocator]
@@ -110,7 +110,7 @@ fn limited(n: usize, limits: &Limits) -> Arc<[Limited]> {
 }
 
 fn claimed(n: usize, limited: Arc<[Limited]>) -> Claimed {
-    Claimed {
+    Claimed::from(Claim {
         job: Arc::from(format!("019f2c5e-0000-7000-8000-{n:012}")),
         generation: Gen(1),
         claim_id: Arc::from("sidecar-1"),
@@ -121,7 +121,7 @@ fn claimed(n: usize, limited: Arc<[Limited]>) -> Claimed {
         claimed_at: Timestamp(0),
         visibility: 30_000_000,
         limited,
-    }
+    })
 }
 
 /// The answer of a store that never waits.

@@ -16,7 +16,7 @@ use ojs_throttle::net::Net;
 use ojs_throttle::policy::JobLimits;
 use ojs_throttle::run::{Env, Outcome, Running, Stop};
 use ojs_throttle::store::memory::MemoryStore;
-use ojs_throttle::store::{Claimed, Gen};
+use ojs_throttle::store::{Claim, Claimed, Gen};
 
 const POLICIES: usize = 5_000;
 const HELD: usize = 1_024;
@@ -162,7 +162,7 @@ fn held(nth: usize, key: &str) -> Held {
     let limits = limits(key, 1);
     let now = tokio::time::Instant::now();
     Held {
-        claimed: Claimed {
+        claimed: Claimed::from(Claim {
             job: format!("job-{nth}").into(),
             generation: Gen(nth as u64),
             claim_id: "sidecar".into(),
@@ -173,10 +173,10 @@ fn held(nth: usize, key: &str) -> Held {
             claimed_at: Timestamp(0),
             visibility: 30_000_000,
             limited: limits.limited.clone(),
-        },
+        }),
         limits,
         edition: 0,
-        own: Arc::default(),
+        own: Box::default(),
         tenant: None,
         body: Bytes::from_static(b"{}"),
         deadline: now,
@@ -202,7 +202,7 @@ fn regroup(what: &str, key: impl Fn(usize) -> usize) {
         listed.push(begun.elapsed());
         assert_eq!(jobs.len(), HELD);
         let new = |held: Held| Relimited {
-            job: held.claimed.job,
+            job: held.claimed.job.clone(),
             generation: held.claimed.generation,
             limits: limits(held.limits.limited[0].key.as_str(), 1 + round as u32),
         };

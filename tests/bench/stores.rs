@@ -23,7 +23,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use ::redis::aio::MultiplexedConnection;
 use mimalloc::MiMalloc;
 use ojs_throttle::limit::{Key, Limited, Limits, OnLimit, Rate, Space, Timestamp};
-use ojs_throttle::store::{Claimed, Clock, Gen, Store, Verdict, postgres, redis, sqlite};
+use ojs_throttle::store::{Claim, Claimed, Clock, Gen, Store, Verdict, postgres, redis, sqlite};
 use postgres_server::Server;
 use redis_bare::Calls;
 use rusqlite::Connection;
@@ -203,7 +203,7 @@ fn claimed(number: u64) -> Claimed {
 }
 
 fn claimed_as(job: &str, key: &str) -> Claimed {
-    Claimed {
+    Claimed::from(Claim {
         job: job.into(),
         generation: Gen(1),
         claim_id: "worker".into(),
@@ -228,7 +228,7 @@ fn claimed_as(job: &str, key: &str) -> Claimed {
             on_limit: OnLimit::Wait,
             policy: "bench".into(),
         }]),
-    }
+    })
 }
 
 /// Numbers that no job had before.

@@ -223,7 +223,7 @@ impl Member {
                 }
             }
             Change::Adopt { claimed, .. } if done => {
-                books.owners.insert(claimed.job, self.nth);
+                books.owners.insert(claimed.job.clone(), self.nth);
             }
             Change::Hidden { job, .. } if done => {
                 let owner = books.owners.get(&job).copied();
@@ -233,7 +233,7 @@ impl Member {
             }
             Change::Until { job, until, .. } if done && until == Timestamp(0) => {
                 let row = self.find(&job).expect("it was changed just now");
-                let (scope, queue) = (row.claimed.scope, row.claimed.queue);
+                let (scope, queue) = (row.claimed.scope, row.claimed.queue.clone());
                 books.tell_others(self.nth, &Wake::Offered { scope, queue });
             }
             _ => {}

@@ -9,7 +9,7 @@ use ojs_throttle::limit::{
     EARLY, Key, Limited, Limits, Measure, OnLimit, Rate, Space, Throttle, Timestamp, Unit,
     WindowKind, Zone,
 };
-use ojs_throttle::store::{Claimed, Gen};
+use ojs_throttle::store::{Claim, Claimed, Gen};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 
@@ -107,7 +107,7 @@ pub fn limited(key: &str, limits: Limits) -> Limited {
 }
 
 pub fn claimed(job: &str, generation: u64, limited: &[Limited]) -> Claimed {
-    Claimed {
+    Claimed::from(Claim {
         job: Arc::from(job),
         generation: Gen(generation),
         claim_id: Arc::from("claim"),
@@ -118,7 +118,7 @@ pub fn claimed(job: &str, generation: u64, limited: &[Limited]) -> Claimed {
         claimed_at: Timestamp(0),
         visibility: 30_000_000,
         limited: Arc::from(limited),
-    }
+    })
 }
 
 /// Limits as policies have them: few periods, few numbers.

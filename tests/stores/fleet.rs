@@ -8,7 +8,7 @@ use ojs_throttle::limit::{EARLY, Key, Limited, Limits, Space, Timestamp, WindowK
 use ojs_throttle::store::faulty::{Fault, Faulty};
 use ojs_throttle::store::guard::{Guard, OnStoreError};
 use ojs_throttle::store::reserved::ReservedStore;
-use ojs_throttle::store::{Change, Claimed, Gen, Override, Place, Row, Step, Store, Verdict, Wake};
+use ojs_throttle::store::{Change, Gen, Override, Place, Row, Step, Store, Verdict, Wake};
 
 use crate::rig::{Rig, SECOND, T, advance, claimed, limited, now, started, take};
 
@@ -192,10 +192,10 @@ async fn held(store: &dyn Store) -> [u64; 3] {
 pub async fn jobs_that_others_hold_are_counted_by_queue(rig: &dyn Rig) {
     let (a, b) = (rig.open("a").await, rig.open("b").await);
     let free = [limited("k", Some(9), None, None)];
-    let of = |job: &str, queue: &str, scope| Claimed {
-        queue: queue.into(),
-        scope,
-        ..claimed(job, 1, &free)
+    let of = |job: &str, queue: &str, scope| {
+        let mut of = claimed(job, 1, &free);
+        (of.queue, of.scope) = (queue.into(), scope);
+        of
     };
     let jobs = [
         of("1", "queue", 0),
@@ -233,10 +233,8 @@ pub async fn jobs_that_others_hold_are_counted_by_queue(rig: &dyn Rig) {
         "it has gone over"
     );
     // Claimed again by another one.
-    let again = Claimed {
-        generation: Gen(3),
-        ..jobs[3].clone()
-    };
+    let mut again = jobs[3].clone();
+    again.generation = Gen(3);
     b.take(&[&again], 0).await.unwrap();
     assert_eq!((held(&*a).await, held(&*b).await), ([1, 1, 0], [2, 0, 0]));
     a.end("1", None).await.unwrap();

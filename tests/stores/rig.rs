@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ojs_throttle::limit::{Key, Limited, Limits, OnLimit, Rate, Space, Throttle, Timestamp};
-use ojs_throttle::store::{Claimed, Clock, Gen, Store, StoreError, Verdict};
+use ojs_throttle::store::{Claim, Claimed, Clock, Gen, Store, StoreError, Verdict};
 use tokio::time::{Duration, Instant, sleep};
 
 pub const T: u64 = 1_800_000_000_000_000;
@@ -213,7 +213,7 @@ pub fn limited(
 }
 
 pub fn claimed(job: &str, generation: u64, limited: &[Limited]) -> Claimed {
-    Claimed {
+    Claimed::from(Claim {
         job: Arc::from(job),
         generation: Gen(generation),
         claim_id: Arc::from("claim"),
@@ -224,7 +224,7 @@ pub fn claimed(job: &str, generation: u64, limited: &[Limited]) -> Claimed {
         claimed_at: Timestamp(0),
         visibility: 30 * SECOND,
         limited: Arc::from(limited),
-    }
+    })
 }
 
 pub async fn take(store: &dyn Store, ask: Claimed) -> Verdict {

@@ -31,19 +31,21 @@ struct Entry {
 }
 
 impl Named {
-    fn note(&self, limited: &Limited, pending: impl Fn(usize) -> usize) {
+    fn note<'a>(&self, all: impl Iterator<Item = &'a Limited>, pending: impl Fn(usize) -> usize) {
         let mut named = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(entry) = named.get_mut(&limited.key) {
-            entry.pending = pending(entry.pending);
-            if entry.limits != limited.limits && limited.limits != Limits::default() {
-                entry.limits = limited.limits.clone();
+        for limited in all.filter(|limited| limited.space == Space::Job) {
+            if let Some(entry) = named.get_mut(&limited.key) {
+                entry.pending = pending(entry.pending);
+                if entry.limits != limited.limits && limited.limits != Limits::default() {
+                    entry.limits = limited.limits.clone();
+                }
+            } else if named.len() < MAX {
+                let entry = Entry {
+                    limits: limited.limits.clone(),
+                    pending: pending(0),
+                };
+                named.insert(limited.key.clone(), entry);
             }
-        } else if named.len() < MAX {
-            let entry = Entry {
-                limits: limited.limits.clone(),
-                pending: pending(0),
-            };
-            named.insert(limited.key.clone(), entry);
         }
     }
 
@@ -70,24 +72,18 @@ impl Named {
 impl Sidecar {
     /// Jobs with limits of their own were stored.
     pub(in crate::proxy) fn enqueued(&self, keys: Vec<Limited>) {
-        for limited in keys {
-            self.named.note(&limited, |pending| pending + 1);
-        }
+        self.named.note(keys.iter(), |pending| pending + 1);
     }
 
     /// Other limits apply to a held job than those it was claimed with.
     pub(in crate::proxy) fn renamed(&self, limited: &[Limited]) {
-        for limited in limited.iter().filter(|limited| limited.space == Space::Job) {
-            self.named.note(limited, |pending| pending);
-        }
+        self.named.note(limited.iter(), |pending| pending);
     }
 
-    /// A job was claimed.
-    pub(in crate::proxy) fn noted(&self, limited: &[Limited]) {
-        for limited in limited.iter().filter(|limited| limited.space == Space::Job) {
-            self.named
-                .note(limited, |pending| pending.saturating_sub(1));
-        }
+    /// Jobs were claimed; this is what limits them.
+    pub(in crate::proxy) fn noted<'a>(&self, limited: impl Iterator<Item = &'a Limited>) {
+        let claimed = |pending: usize| pending.saturating_sub(1);
+        self.named.note(limited, claimed);
     }
 }
 

@@ -4,6 +4,7 @@
 //! What a policy or a job says is read once, when a job is claimed. What is set over HTTP is laid over
 //! that at each question, so held jobs and waiting FETCHes obey it at once.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,14 +29,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 impl Sidecar {
     /// `limited` as a job of the queue is asked now: overrides laid over each key, and the queue's own
     /// limits that were set over HTTP beside them. Where nothing is set it costs a look.
-    pub(in crate::proxy) fn limits_now(
+    pub(in crate::proxy) fn limits_now<'a>(
         &self,
         queue: &str,
-        limited: &Arc<[Limited]>,
-    ) -> Arc<[Limited]> {
+        limited: &'a Arc<[Limited]>,
+    ) -> Cow<'a, Arc<[Limited]>> {
         let overrides = self.store.overrides();
         if overrides.is_empty() {
-            return Arc::clone(limited);
+            return Cow::Borrowed(limited);
         }
         let now = self.store.now();
         let of_job = |one: &Limited| match one.space {
@@ -44,7 +45,7 @@ impl Sidecar {
         };
         let of_queue = self.set_for_queue(queue);
         if of_queue.is_none() && !limited.iter().any(|one| of_job(one).is_some()) {
-            return Arc::clone(limited);
+            return Cow::Borrowed(limited);
         }
         let of_queue = of_queue.map(|set| Limited {
             space: Space::Queue,
@@ -60,7 +61,7 @@ impl Sidecar {
             },
             None => one.clone(),
         });
-        of_queue.into_iter().chain(laid_over).collect()
+        Cow::Owned(of_queue.into_iter().chain(laid_over).collect())
     }
 
     /// Brings jobs that are about to be asked for up to date.
@@ -68,7 +69,7 @@ impl Sidecar {
         for held in jobs {
             let limited = self.limits_now(&held.claimed.queue, &held.limits.limited);
             if !Arc::ptr_eq(&limited, &held.claimed.limited) {
-                held.claimed.limited = limited;
+                held.claimed.limited = limited.into_owned();
             }
         }
     }
@@ -288,7 +289,8 @@ impl Sidecar {
     /// it has none.
     async fn queue_state(&self, queue: &str) -> Result<Option<State>, Fault> {
         let set = self.set_for_queue(queue);
-        let gate = self.live().policies.gate(queue);
+        let live = self.live();
+        let gate = live.policies.gate(queue);
         let file = gate.limited.iter().filter(|one| one.space == Space::Queue);
         let sources = file
             .map(|one| &one.limits)

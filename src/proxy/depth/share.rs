@@ -230,7 +230,8 @@ impl Sidecar {
         if self.store.is_alone() {
             return Some(Others::default());
         }
-        let limits = self.live().policies.gate(queue);
+        let live = self.live();
+        let limits = live.policies.gate(queue);
         let limited = !limits.open() || self.set_for_queue(queue).is_some();
         let limited = limited && self.store.siblings() > 0;
         let known = self.pressure.held_by_others(queue) > 0;

@@ -219,7 +219,8 @@ impl Sidecar {
 
     /// The fastest that jobs of a queue may start under limits that all of them meet, a second.
     fn pace(&self, queue: &str) -> Option<f64> {
-        let gate = self.live().policies.gate(queue);
+        let live = self.live();
+        let gate = live.policies.gate(queue);
         let set = self.set_for_queue(queue);
         let all = gate.limited.iter().map(|one| &one.limits);
         let all = all.chain(set.as_ref().map(|set| &set.limits));

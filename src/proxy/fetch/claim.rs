@@ -1,5 +1,6 @@
 //! Claiming: how many jobs may be asked of the backend, and asking for them.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +13,8 @@ use super::handout::HandOut;
 use crate::hold::{Held, Lane, Lookahead, Prospect};
 use crate::metrics::Event;
 use crate::policy::Gate;
-use crate::proxy::job::{Moment, Origin, Shown};
-use crate::proxy::{Proxy, job, mirror, respond};
+use crate::proxy::job::{Origin, Shown};
+use crate::proxy::{Proxy, job, respond};
 use crate::store::{Claimed, Place};
 use crate::upstream::{Call, Path, Reply, UpstreamError};
 
@@ -106,10 +107,11 @@ impl Proxy {
             }
         }
         if gate.keyed || limited.is_empty() {
-            let free = match sidecar
-                .hold
-                .lookahead(sidecar.hold_max(), sidecar.live().settings.hold_bytes)
-            {
+            let (max, bytes) = {
+                let settings = &sidecar.live().settings;
+                (sidecar.hold_max(settings), settings.hold_bytes)
+            };
+            let free = match sidecar.hold.lookahead(max, bytes) {
                 Lookahead::Free(free) => free,
                 Lookahead::Full => 0,
                 Lookahead::Soon => {
@@ -138,7 +140,7 @@ impl Proxy {
         let alone = section.gate.is_some() && sidecar.backend.worker_liveness();
         let n = if alone { 1 } else { n };
         let claim_id = self.claim_id(section, asked, alone);
-        let said = (section.gate.is_some() || asked.worker_id.is_some()).then_some(&*claim_id);
+        let said = (section.gate.is_some() || asked.worker_id.is_some()).then_some(&**claim_id);
         let body = asked.rewritten(&wanted.body, &section.lanes, n, said);
         let sent = Instant::now();
         let mark = sidecar.pressure.mark();
@@ -150,11 +152,7 @@ impl Proxy {
             asked: n,
             scope: wanted.scope,
             tenant: job::tenant(&wanted.headers),
-            queues: section
-                .lanes
-                .iter()
-                .map(|lane| lane.queue.clone())
-                .collect(),
+            lanes: &section.lanes,
             claim_id: &claim_id,
             visibility: asked.visibility,
             sent,
@@ -184,16 +182,22 @@ impl Proxy {
     }
 
     /// The worker id to claim under; `alone`: no other claim may be under it.
-    fn claim_id(&self, section: &Section, asked: &Asked, alone: bool) -> Arc<str> {
+    fn claim_id<'a>(
+        &'a self,
+        section: &Section,
+        asked: &'a Asked,
+        alone: bool,
+    ) -> Cow<'a, Arc<str>> {
         let sidecar = &self.sidecar;
         match (&section.gate, &asked.worker_id) {
             // One claim id never covers held jobs and jobs out with a worker where liveness is by worker.
             (Some(_), _) if alone => {
                 let now = sidecar.store.now();
-                Arc::from(format!("{}-{}", sidecar.name, sidecar.next_claim(now).0))
+                let number = sidecar.next_claim(now).0;
+                Cow::Owned(Arc::from(format!("{}-{number}", sidecar.name)))
             }
-            (Some(_), _) | (None, None) => sidecar.name.clone(),
-            (None, Some(own)) => own.clone(),
+            (Some(_), _) | (None, None) => Cow::Borrowed(&sidecar.name),
+            (None, Some(own)) => Cow::Borrowed(own),
         }
     }
 
@@ -213,34 +217,27 @@ impl Proxy {
             sidecar.metrics.count(Event::Nonsense);
             return None;
         };
-        // One search of the reply spares several of each job: hardly any bring something.
-        let bring = mirror::may_bring(&reply.body);
         let shown = all.len();
         let mut jobs = Vec::with_capacity(shown);
         {
-            // The policies of now, not of when the backend was asked.
             let live = sidecar.live();
-            let now = Moment {
-                at: ended,
-                stored_at: sidecar.store.now(),
-            };
+            let mut reading = sidecar.reading(&reply.body, origin, &live, ended);
             for job in &all {
-                match sidecar.read_job(job, &reply.body, origin, now, &live, bring) {
+                match sidecar.read_job(job, &mut reading) {
                     Some(job) => jobs.push(job),
                     None => sidecar.metrics.count(Event::Nonsense),
                 }
             }
         }
         sidecar.metrics.claimed(jobs.len());
-        jobs.iter()
-            .for_each(|held| sidecar.noted(&held.claimed.limited));
+        sidecar.noted(jobs.iter().flat_map(|held: &Held| &*held.claimed.limited));
         self.end_earlier(&jobs).await;
         for run in jobs.chunk_by(|a, b| a.claimed.queue == b.claimed.queue) {
             if let Some(first) = run.first() {
-                sidecar.unpause(&first.claimed.queue, origin.sent);
+                sidecar.paused.is_over(&first.claimed.queue, origin.sent);
             }
         }
-        sidecar.gated.claimed(&origin.queues, &mut jobs);
+        sidecar.gated.claimed(origin.lanes, &mut jobs);
         Some(Came { shown, jobs })
     }
 
@@ -268,7 +265,7 @@ impl Proxy {
         let sidecar = &self.sidecar;
         let [lane] = lanes else { return false };
         jobs.len() <= want
-            && !sidecar.paused(&lane.queue)
+            && !sidecar.paused.has(&lane.queue)
             // What leaves a bounded queue is counted where it is held.
             && !sidecar.pressure.bounds_any(std::slice::from_ref(&lane.queue))
             && sidecar.hold.is_first(lane, jobs)

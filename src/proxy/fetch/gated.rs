@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::claim::Section;
-use crate::hold::{Episode, Held};
+use crate::hold::{Episode, Held, Lane};
 use crate::limit::{EARLY, Limited, Limits, Strategy, Timestamp};
 use crate::policy::Gate;
 use crate::pressure::Told;
@@ -96,14 +96,14 @@ impl Gated {
         Some(episode)
     }
 
-    /// The backend gave these jobs when it was asked for `queues`: the first of each is the one that
+    /// The backend gave these jobs when it was asked for `lanes`: the first of each queue is the one that
     /// waited. If it gave none, what waited is gone.
-    pub(super) fn claimed(&self, queues: &[Arc<str>], jobs: &mut [Held]) {
+    pub(super) fn claimed(&self, lanes: &[Lane], jobs: &mut [Held]) {
         if self.open.load(Ordering::Relaxed) == 0 {
             return;
         }
         if jobs.is_empty() {
-            queues.iter().for_each(|queue| drop(self.end(queue)));
+            lanes.iter().for_each(|lane| drop(self.end(&lane.queue)));
         }
         for held in jobs {
             if let Some(episode) = self.end(&held.claimed.queue) {
@@ -131,7 +131,7 @@ impl Proxy {
             let limited = sidecar.limits_now(&lane.queue, &gate.limited);
             // Without limits of its own it is the hold that is full.
             if limited.is_empty()
-                || sidecar.paused(&lane.queue)
+                || sidecar.paused.has(&lane.queue)
                 || !sidecar.gated.is_due(&lane.queue, Instant::now())
             {
                 continue;
@@ -226,6 +226,13 @@ mod tests {
         }
     }
 
+    fn lane(queue: &str) -> Lane {
+        Lane {
+            scope: 0,
+            queue: queue.into(),
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn one_question_a_second_and_one_episode_at_a_time() {
         let gated = Gated::default();
@@ -237,9 +244,9 @@ mod tests {
         assert!(gated.begin("q", episode()));
         assert!(!gated.begin("q", episode()));
         assert!(!gated.is_due(&queue, now + 2 * EVERY), "it is known");
-        gated.claimed(&[Arc::from("other")], &mut []);
+        gated.claimed(&[lane("other")], &mut []);
         assert_eq!(gated.open.load(Ordering::Relaxed), 1);
-        gated.claimed(&[Arc::clone(&queue)], &mut []);
+        gated.claimed(&[lane(&queue)], &mut []);
         assert_eq!(gated.open.load(Ordering::Relaxed), 0, "it was gone");
         assert!(gated.end("q").is_none());
         assert!(gated.is_due(&queue, now + 2 * EVERY));

@@ -123,18 +123,17 @@ impl HandOut {
 
     /// The reply that hands the jobs out.
     pub(super) fn respond(mut self, parts: &Parts, hint: Hint) -> Response<Body> {
+        let mut headers = http::HeaderMap::new();
+        ours_under(&parts.headers, &mut headers, self.request_id.take());
+        hint.write(&mut headers);
+        self.proxy.mend_media_type(&parts.headers, &mut headers);
         let bytes = self.bytes();
-        let proxy = self.proxy.clone();
-        let request_id = self.request_id.take();
-        let body = if self.jobs.is_empty() {
-            Body::from(bytes)
-        } else {
-            Body::watched(bytes, self)
+        let body = match self.jobs.is_empty() {
+            true => Body::from(bytes),
+            false => Body::watched(bytes, self),
         };
         let mut response = Response::new(body);
-        ours_under(&parts.headers, response.headers_mut(), request_id);
-        hint.write(response.headers_mut());
-        proxy.mend_media_type(&parts.headers, response.headers_mut());
+        *response.headers_mut() = headers;
         response
     }
 
@@ -231,7 +230,7 @@ mod tests {
     use crate::policy::{Accept, JobLimits, PolicySet};
     use crate::proxy::{Backend, Settings, Sidecar};
     use crate::store::memory::MemoryStore;
-    use crate::store::{Claimed, Gen};
+    use crate::store::{Claim, Claimed, Gen};
     use crate::upstream::{self, Target, Upstream};
 
     /// A hand-out of one job that counts `after` microseconds from now, of ten a second or of no limit.
@@ -266,7 +265,7 @@ mod tests {
         };
         let (now, visibility) = (Instant::now(), Duration::from_secs(30));
         let held = Held {
-            claimed: Claimed {
+            claimed: Claimed::from(Claim {
                 job: "j".into(),
                 generation: Gen(1),
                 claim_id: "sidecar".into(),
@@ -277,10 +276,10 @@ mod tests {
                 claimed_at: sidecar.store.now(),
                 visibility: 30_000_000,
                 limited: limits.limited.clone(),
-            },
+            }),
             limits,
             edition: 0,
-            own: Arc::default(),
+            own: Box::default(),
             tenant: None,
             body: Bytes::from_static(b"{}"),
             deadline: now + visibility,

@@ -13,7 +13,7 @@ use crate::json::Json;
 use crate::metrics::Event;
 use crate::policy::Accept;
 use crate::proxy::{DEFAULT_VISIBILITY, DEPTH, Proxy, Sidecar, job, mirror};
-use crate::store::{Change, Claimed};
+use crate::store::{Change, Claim, Claimed};
 use crate::upstream::UpstreamError;
 
 /// The most unknown jobs looked up from heartbeats.
@@ -221,7 +221,8 @@ impl Proxy {
                 meta: job.get("meta"),
                 tenant: None,
             };
-            sidecar.limits_of(&seen, &own, &sidecar.live())
+            let live = sidecar.live();
+            job::limits_of(&seen, &own, &live, &mut live.known())
         };
         let limited = sidecar.limits_now(&queue, &limits.limited);
         if limited.is_empty() || sidecar.hold.has(&id) {
@@ -232,7 +233,7 @@ impl Proxy {
             .and_then(|a| u32::try_from(a).ok())
             .unwrap_or(0);
         let own = mirror::visibility(job).map(Duration::from_millis);
-        let claimed = Claimed {
+        let claimed = Claimed::from(Claim {
             job: Arc::from(id),
             generation: sidecar.next_claim(sidecar.store.now()),
             // Whoever claimed it knows its own id; ours stands for "not translated".
@@ -244,8 +245,8 @@ impl Proxy {
             // Longer ago in truth, but nobody here knows how long.
             claimed_at: sidecar.store.now(),
             visibility: job::micros(own.unwrap_or(DEFAULT_VISIBILITY)),
-            limited: limited.clone(),
-        };
+            limited: limited.clone().into_owned(),
+        });
         if !matches!(sidecar.store.row(&claimed.job).await, Ok(None))
             || sidecar.ended_meanwhile(&claimed.job)
         {
@@ -257,8 +258,8 @@ impl Proxy {
             Ok(true)
         );
         if adopted {
-            sidecar.noted(&limited);
-            sidecar.metrics.started([(&*limited, None)].into_iter());
+            sidecar.noted(limited.iter());
+            sidecar.metrics.started([(&**limited, None)].into_iter());
             sidecar.metrics.count(Event::SlotAdopted);
         }
         adopted

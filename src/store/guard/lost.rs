@@ -115,9 +115,10 @@ impl Lost {
         }
         let open: Vec<Claimed> = (asks.iter().zip(&stay))
             .filter(|(_, stay)| stay.is_none())
-            .map(|(ask, _)| Claimed {
-                limited: self.limits(&ask.limited).into(),
-                ..(*ask).clone()
+            .map(|(ask, _)| {
+                let mut open = Claimed::clone(ask);
+                open.limited = self.limits(&ask.limited).into();
+                open
             })
             .collect();
         let open: Vec<&Claimed> = open.iter().collect();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::limit::{OnLimit, Strategy};
+use crate::store::Claim;
 use crate::store::faulty::{Fault, Faulty};
 use crate::store::memory::MemoryStore;
 
@@ -21,7 +22,7 @@ fn rig(mode: OnStoreError) -> Rig {
 }
 
 fn claimed(job: &str, slots: u32) -> Claimed {
-    Claimed {
+    Claimed::from(Claim {
         job: Arc::from(job),
         generation: Gen(1),
         claim_id: Arc::from("claim"),
@@ -41,7 +42,7 @@ fn claimed(job: &str, slots: u32) -> Claimed {
             on_limit: OnLimit::Wait,
             policy: Arc::from("test"),
         }]),
-    }
+    })
 }
 
 async fn starts(guard: &Guard, job: &str) -> Result<bool, StoreError> {

@@ -1,7 +1,5 @@
 //! Rows and keys together: every store operation as one step, at a time that is passed in.
 
-use std::sync::Arc;
-
 use crate::limit::{
     Key, Limited, Limits, OnLimit, Refusal, Reserved, Room, Shut, Space, Timestamp,
 };
@@ -317,10 +315,9 @@ impl Books {
         entry.taken = taken;
         let row = &mut entry.row;
         // What comes with the question is newer than what came with the claim.
-        if !Arc::ptr_eq(&row.claimed.limited, &ask.limited) {
-            row.claimed.limited = ask.limited.clone();
+        if !row.claimed.is(ask) {
+            row.claimed = ask.clone();
         }
-        row.claimed.visibility = ask.visibility;
         row.place = Place::Out;
         row.started = Some(at);
         row.until = at.plus(ask.visibility);

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::limit::{EARLY, OnLimit, Rate, Strategy, Throttle};
+use crate::store::Claim;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +42,7 @@ fn limited(
 }
 
 fn claimed(job: &str, generation: u64, limited: &[Limited]) -> Claimed {
-    Claimed {
+    Claimed::from(Claim {
         job: Arc::from(job),
         generation: Gen(generation),
         claim_id: Arc::from("claim"),
@@ -52,7 +53,7 @@ fn claimed(job: &str, generation: u64, limited: &[Limited]) -> Claimed {
         claimed_at: Timestamp(0),
         visibility: 30_000_000,
         limited: Arc::from(limited),
-    }
+    })
 }
 
 async fn take(store: &MemoryStore, ask: Claimed) -> Verdict {

@@ -9,9 +9,9 @@ use tokio::task::JoinSet;
 
 use super::*;
 use crate::limit::{Rate, Throttle};
-use crate::store::Clock;
 use crate::store::faulty::{Fault, Faulty};
 use crate::store::memory::MemoryStore;
+use crate::store::{Claim, Clock};
 
 const T: u64 = 1_800_000_000_000_000;
 const SECOND: u64 = 1_000_000;
@@ -40,7 +40,7 @@ fn windowed(limit: u32, period: u64) -> Limits {
 }
 
 fn claimed(job: &str, limits: &Limits) -> Claimed {
-    Claimed {
+    Claimed::from(Claim {
         job: Arc::from(job),
         generation: Gen(1),
         claim_id: Arc::from("claim"),
@@ -57,7 +57,7 @@ fn claimed(job: &str, limits: &Limits) -> Claimed {
             on_limit: OnLimit::Wait,
             policy: Arc::from("hot"),
         }]),
-    }
+    })
 }
 
 fn on(inner: Arc<dyn Store>) -> Arc<ReservedStore> {
@@ -268,10 +268,8 @@ async fn an_offered_job_goes_to_the_store_and_starts_from_there() {
     assert!(inner.set(own).await.unwrap());
     assert_eq!(store.take(&[&held], 1).await.unwrap(), [Verdict::Lost]);
     // And it is a claim of ours again.
-    let again = Claimed {
-        generation: Gen(3),
-        ..held
-    };
+    let mut again = held;
+    again.generation = Gen(3);
     assert_eq!(store.claimed(&[&again]).await.unwrap().len(), 1);
     store.take(&[&again], 1).await.unwrap();
     assert!(inner.row("a").await.unwrap().is_none());

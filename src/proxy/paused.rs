@@ -1,0 +1,99 @@
+//! The queues that were paused through us, or through a sibling.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hashbrown::HashMap;
+use tokio::time::Instant;
+
+/// More paused queues than this are not remembered: names come from requests.
+const MAX: usize = 10_000;
+
+/// Each paused queue, and since when the pause is known to stand.
+#[derive(Default, Debug)]
+pub(super) struct Paused {
+    /// Hardly any is, and then no lock is needed to see that.
+    any: AtomicBool,
+    queues: Mutex<HashMap<Arc<str>, Instant>>,
+}
+
+impl Paused {
+    fn queues(&self) -> MutexGuard<'_, HashMap<Arc<str>, Instant>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The queues, unless there is none.
+    fn some(&self) -> Option<MutexGuard<'_, HashMap<Arc<str>, Instant>>> {
+        self.any.load(Ordering::Relaxed).then(|| self.queues())
+    }
+
+    /// Whether a queue is paused.
+    pub(super) fn has(&self, queue: &str) -> bool {
+        self.some().is_some_and(|all| all.contains_key(queue))
+    }
+
+    /// Notes that a queue is paused as of now, or is not.
+    pub(super) fn set(&self, queue: &str, paused: bool) {
+        let mut all = self.queues();
+        if !paused {
+            all.remove(queue);
+        } else if all.len() < MAX || all.contains_key(queue) {
+            all.insert(Arc::from(queue), Instant::now());
+        }
+        // Under the lock, so that it says what the last to change them left.
+        self.any.store(!all.is_empty(), Ordering::Relaxed);
+    }
+
+    /// The backend gave jobs of the queue, or said that it runs, in answer to something sent at `asked`:
+    /// a pause from before that is over.
+    pub(super) fn is_over(&self, queue: &str, asked: Instant) {
+        let Some(mut all) = self.some() else { return };
+        if all.get(queue).is_some_and(|since| *since < asked) {
+            all.remove(queue);
+        }
+        self.any.store(!all.is_empty(), Ordering::Relaxed);
+    }
+
+    /// Those that `wanted` wants, with since when.
+    pub(super) fn since(&self, wanted: impl Fn(&str) -> bool) -> Vec<(Arc<str>, Instant)> {
+        let all = self.some();
+        let all = all.iter().flat_map(|all| all.iter());
+        all.filter(|(queue, _)| wanted(queue))
+            .map(|(queue, since)| (queue.clone(), *since))
+            .collect()
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&self) {
+        let mut all = self.queues();
+        all.clear();
+        self.any.store(false, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_ends_by_word_or_by_jobs_that_came_after_it() {
+        let paused = Paused::default();
+        let before = Instant::now();
+        assert!(!paused.has("a"));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        paused.set("a", true);
+        paused.set("b", true);
+        paused.is_over("a", before);
+        assert!(paused.has("a") && paused.has("b") && !paused.has("c"));
+        assert_eq!(paused.since(|queue| queue == "b").len(), 1);
+        paused.is_over("a", Instant::now() + Duration::from_secs(1));
+        paused.set("b", false);
+        assert!(!paused.has("a") && !paused.has("b"));
+        assert!(!paused.any.load(Ordering::Relaxed));
+        paused.set("a", true);
+        paused.clear();
+        assert!(!paused.has("a"));
+    }
+}
