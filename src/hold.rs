@@ -216,7 +216,7 @@ impl DerefMut for Opened<'_> {
 
 impl Drop for Opened<'_> {
     fn drop(&mut self) {
-        self.known.store(self.state.jobs.len(), Ordering::Relaxed);
+        self.known.store(self.state.jobs.len(), Ordering::Release);
     }
 }
 
@@ -230,7 +230,7 @@ impl Hold {
 
     /// Whether the hold is empty, of jobs in hand too.
     pub fn is_empty(&self) -> bool {
-        self.known.load(Ordering::Relaxed) == 0
+        self.known.load(Ordering::Acquire) == 0
     }
 
     /// Notes that a worker asked for jobs of the lane.

@@ -24,7 +24,7 @@ impl Paused {
 
     /// The queues, unless there is none.
     fn some(&self) -> Option<MutexGuard<'_, HashMap<Arc<str>, Instant>>> {
-        self.any.load(Ordering::Relaxed).then(|| self.queues())
+        self.any.load(Ordering::Acquire).then(|| self.queues())
     }
 
     /// Whether a queue is paused.
@@ -41,7 +41,7 @@ impl Paused {
             all.insert(Arc::from(queue), Instant::now());
         }
         // Under the lock, so that it says what the last to change them left.
-        self.any.store(!all.is_empty(), Ordering::Relaxed);
+        self.any.store(!all.is_empty(), Ordering::Release);
     }
 
     /// The backend gave jobs of the queue, or said that it runs, in answer to something sent at `asked`:
@@ -51,7 +51,7 @@ impl Paused {
         if all.get(queue).is_some_and(|since| *since < asked) {
             all.remove(queue);
         }
-        self.any.store(!all.is_empty(), Ordering::Relaxed);
+        self.any.store(!all.is_empty(), Ordering::Release);
     }
 
     /// Those that `wanted` wants, with since when.
@@ -67,7 +67,7 @@ impl Paused {
     pub(super) fn clear(&self) {
         let mut all = self.queues();
         all.clear();
-        self.any.store(false, Ordering::Relaxed);
+        self.any.store(false, Ordering::Release);
     }
 }
 
