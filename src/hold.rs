@@ -9,7 +9,6 @@
 //! cancel finds it. It ends up started, put back, or forgotten. One lock, held for arithmetic only.
 
 use std::cmp::Reverse;
-use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -186,46 +185,26 @@ pub enum Lookahead {
 }
 
 /// The hold of one sidecar.
-#[derive(Default, Debug)]
+#[derive(Debug)]
 pub struct Hold {
     state: Mutex<State>,
-    /// How many jobs are known, as the last to close the state left it: mostly none, and then a look at
-    /// this answers what would need the lock.
-    known: AtomicUsize,
+    /// How many jobs are known: mostly none, and then a look at this answers what would need the lock.
+    known: Arc<AtomicUsize>,
 }
 
-/// The state, under its lock.
-struct Opened<'a> {
-    state: MutexGuard<'a, State>,
-    known: &'a AtomicUsize,
-}
-
-impl Deref for Opened<'_> {
-    type Target = State;
-
-    fn deref(&self) -> &State {
-        &self.state
-    }
-}
-
-impl DerefMut for Opened<'_> {
-    fn deref_mut(&mut self) -> &mut State {
-        &mut self.state
-    }
-}
-
-impl Drop for Opened<'_> {
-    fn drop(&mut self) {
-        self.known.store(self.state.jobs.len(), Ordering::Release);
+impl Default for Hold {
+    fn default() -> Hold {
+        let state = State::default();
+        Hold {
+            known: Arc::clone(&state.count),
+            state: Mutex::new(state),
+        }
     }
 }
 
 impl Hold {
-    fn state(&self) -> Opened<'_> {
-        Opened {
-            state: self.state.lock().unwrap_or_else(PoisonError::into_inner),
-            known: &self.known,
-        }
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the hold is empty, of jobs in hand too.
@@ -693,8 +672,10 @@ impl Hold {
         *state = State {
             waiters: state.waiters,
             edition: state.edition,
+            count: Arc::clone(&state.count),
             ..State::default()
         };
+        self.known.store(0, Ordering::Release);
     }
 }
 

@@ -6,6 +6,7 @@
 //! renders the same key shares its counters.
 
 pub mod feedback;
+mod gate;
 pub mod job;
 mod known;
 pub mod matcher;
@@ -16,17 +17,18 @@ pub mod template;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use hashbrown::HashMap;
-
 use crate::json::Json;
 use crate::limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};
 
 pub use feedback::{Backoff, Feedback, Pause};
+pub use gate::Gate;
 pub use job::{MIRROR, Sent, own_policies, sent_policies, slower};
 pub use known::Known;
 pub use matcher::{Match, Pattern};
 pub use set::{NextStart, QueueConfig, SetLimits};
 pub use template::{Rendered, Template};
+
+use gate::Gates;
 
 /// What a policy may look at in a job.
 #[derive(Clone, Copy, Debug)]
@@ -49,28 +51,6 @@ pub struct JobLimits {
     pub limited: Arc<[Limited]>,
     /// The action when several refuse: drop beats reschedule beats wait.
     pub on_limit: OnLimit,
-}
-
-/// What a queue's name alone says, before any job of it is known.
-#[derive(Clone, Debug, Default)]
-pub struct Gate {
-    /// Limits that every job of the queue must pass: queue-level ones, and policies with a constant
-    /// key that cover the whole queue and wait.
-    pub limited: Arc<[Limited]>,
-    /// Whether limits other than those can apply to some job of the queue.
-    pub keyed: bool,
-}
-
-impl Gate {
-    /// Whether no configured limit can touch the queue.
-    pub fn open(&self) -> bool {
-        self.limited.is_empty() && !self.keyed
-    }
-
-    /// Whether both are one and not only alike.
-    pub(crate) fn is(&self, other: &Gate) -> bool {
-        Arc::ptr_eq(&self.limited, &other.limited) && self.keyed == other.keyed
-    }
 }
 
 /// What a policy does with a job that lacks a value of the key (`key_missing`).
@@ -134,15 +114,6 @@ impl Policy {
             policy: Arc::clone(&self.name),
         }
     }
-
-    /// Whether every job of a matching queue meets this policy under one key, and waits for it.
-    fn covers_queues(&self, accept: Accept) -> bool {
-        self.matching.only_queue()
-            && self.key.only_queue()
-            && self.on_limit == OnLimit::Wait
-            // A job that may replace these numbers must be seen before it can be refused.
-            && accept != Accept::Replace
-    }
 }
 
 /// One `[[queue]]`. Each queue that the pattern matches has counters of its own.
@@ -152,18 +123,6 @@ pub struct QueueLimits {
     pub name: Pattern,
     /// Their numbers.
     pub limits: Limits,
-}
-
-/// Where those are that `wanted` wants.
-fn places<T>(all: &[T], wanted: impl Fn(&T) -> bool) -> Vec<usize> {
-    let places = all.iter().enumerate();
-    let places = places.filter(|(_, one)| wanted(one));
-    places.map(|(nth, _)| nth).collect()
-}
-
-/// Those that stand at these places.
-fn at<'a, T>(all: &'a [T], places: &'a [usize]) -> impl Iterator<Item = &'a T> {
-    places.iter().filter_map(|nth| all.get(*nth))
 }
 
 /// The key of a queue's own limits, in their space.
@@ -191,104 +150,21 @@ pub struct PolicySet {
     accept: Accept,
     /// Whether any policy has `feedback.probe`.
     probing: bool,
-    /// Which policies may match queues that none of them names: those with a glob, or without queues.
-    wide: Vec<usize>,
-    /// Which queue entries are globs.
-    globs: Vec<usize>,
-    /// The gates of all queues that an entry names without a glob.
-    gates: HashMap<Box<str>, Gate>,
+    gates: Gates,
 }
 
 impl PolicySet {
     /// Compiles entries, in the order of the file.
     pub fn new(policies: Vec<Policy>, queues: Vec<QueueLimits>, accept: Accept) -> PolicySet {
-        let wide = |policy: &Policy| {
-            let patterns = &policy.matching.queue;
-            patterns.is_empty() || patterns.iter().any(Pattern::is_glob)
-        };
         let mut set = PolicySet {
             probing: policies.iter().any(|policy| policy.feedback.probe),
-            wide: places(&policies, wide),
-            globs: places(&queues, |entry| entry.name.is_glob()),
             policies,
             queues,
             accept,
-            gates: HashMap::new(),
+            gates: Gates::default(),
         };
-        set.gates = set.exact_gates();
+        set.gates = Gates::of(&set);
         set
-    }
-
-    /// The gates of the queues that are named without a glob. Each looks only at the entries that name
-    /// it and at those with globs: thousands of both are made in milliseconds.
-    fn exact_gates(&self) -> HashMap<Box<str>, Gate> {
-        let mut named: HashMap<&str, Vec<usize>> = HashMap::new();
-        for (nth, policy) in self.policies.iter().enumerate() {
-            let patterns = policy.matching.queue.iter();
-            for pattern in patterns.filter(|pattern| !pattern.is_glob()) {
-                named.entry(pattern.as_str()).or_default().push(nth);
-            }
-        }
-        let mut entries: HashMap<&str, Vec<&QueueLimits>> = HashMap::new();
-        for entry in self.queues.iter().filter(|entry| !entry.name.is_glob()) {
-            entries.entry(entry.name.as_str()).or_default().push(entry);
-            named.entry(entry.name.as_str()).or_default();
-        }
-        let gates = named.into_iter().map(|(queue, mut policies)| {
-            policies.extend(&self.wide);
-            policies.sort_unstable();
-            policies.dedup();
-            let policies = at(&self.policies, &policies);
-            let own = entries.get(queue).into_iter().flatten().copied();
-            let limits = own.chain(at(&self.queues, &self.globs));
-            (Box::from(queue), self.gate_of(queue, policies, limits))
-        });
-        gates.collect()
-    }
-
-    /// What the queue's name says. A queue that nothing matches costs no allocation.
-    pub fn gate(&self, queue: &str) -> Cow<'_, Gate> {
-        match self.gates.get(queue) {
-            Some(gate) => Cow::Borrowed(gate),
-            None => Cow::Owned(self.find_gate(queue)),
-        }
-    }
-
-    /// The gate of a queue that no entry names.
-    fn find_gate(&self, queue: &str) -> Gate {
-        let policies = at(&self.policies, &self.wide);
-        self.gate_of(queue, policies, at(&self.queues, &self.globs))
-    }
-
-    /// The gate of a queue as far as these entries go.
-    fn gate_of<'a>(
-        &'a self,
-        queue: &str,
-        policies: impl Iterator<Item = &'a Policy>,
-        limits: impl Iterator<Item = &'a QueueLimits>,
-    ) -> Gate {
-        let limits = limits.filter(|entry| entry.name.matches(queue));
-        let mut limited: Vec<Limited> = limits.map(|entry| entry.limited(queue)).collect();
-        let mut keyed = false;
-        // No policy in here looks further than the queue's name.
-        let job = JobView {
-            queue,
-            kind: "",
-            meta: None,
-            tenant: None,
-        };
-        for policy in policies.filter(|policy| policy.matching.can_match_queue(queue)) {
-            match policy.covers_queues(self.accept) {
-                true => limited.extend(policy.limited(&job)),
-                false => keyed = true,
-            }
-        }
-        let limited = if limited.is_empty() {
-            Arc::default()
-        } else {
-            limited.into()
-        };
-        Gate { limited, keyed }
     }
 
     fn queue_limits(&self, queue: &str) -> impl Iterator<Item = Limited> {

@@ -1,6 +1,7 @@
 //! What the hold's lock guards: the lanes, and where each known job is.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use hashbrown::HashMap;
@@ -51,6 +52,8 @@ impl Known {
 pub(super) struct State {
     pub(super) queues: HashMap<Lane, Queue>,
     pub(super) jobs: HashMap<Arc<str>, Known>,
+    /// How many those are, for who looks without the lock. Written before anybody is woken for one of them.
+    pub(super) count: Arc<AtomicUsize>,
     pub(super) bytes: usize,
     pub(super) in_flight: usize,
     /// Whether a FETCH found the hold full of what was still on its way.
@@ -118,6 +121,7 @@ impl State {
             doom: None,
         };
         self.jobs.insert(held.claimed.job.clone(), known);
+        self.count.store(self.jobs.len(), Ordering::Release);
         let queue = self.queue(&lane, held.since);
         queue.known += 1;
         queue
@@ -154,6 +158,7 @@ impl State {
     /// A job is not known any more; says where it was.
     pub(super) fn leave(&mut self, job: &str) -> Option<Lane> {
         let known = self.jobs.remove(job)?;
+        self.count.store(self.jobs.len(), Ordering::Release);
         self.bytes = self.bytes.saturating_sub(known.bytes);
         if let Some(queue) = self.queues.get_mut(&known.lane) {
             queue.known = queue.known.saturating_sub(1);

@@ -92,6 +92,34 @@ fn refusal(refused: Refused, policy: Arc<str>) -> Refusal {
 const NOW: Timestamp = Timestamp(1_000_000);
 
 #[tokio::test(start_paused = true)]
+async fn what_is_seen_without_the_lock_is_what_is_held() {
+    let hold = Hold::default();
+    let one = || vec![job("a", 0, &["k"])];
+    let sees = |any: bool| {
+        assert_eq!(hold.is_empty(), !any);
+        assert_eq!((hold.has("a"), hold.holds(&lane(1))), (any, any));
+        assert_eq!(hold.holds_none([lane(1)].iter()), !any);
+    };
+    sees(false);
+    assert!(!hold.hide("a") && !hold.forget("a"));
+    hold.add(one());
+    sees(true);
+    assert!(hold.hide("a"));
+    hold.show("a");
+    let picked = hold.pick(&lane(1), 1, NOW);
+    sees(true);
+    assert!(starts(&hold, &picked[0]));
+    sees(false);
+    hold.undo(picked.into_iter().next().unwrap());
+    sees(true);
+    assert!(hold.forget("a"));
+    sees(false);
+    hold.add(one());
+    hold.clear();
+    sees(false);
+}
+
+#[tokio::test(start_paused = true)]
 async fn leaves_by_priority_then_turn_then_age() {
     let hold = Hold::default();
     hold.add(vec![

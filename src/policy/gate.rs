@@ -1,0 +1,148 @@
+//! What a queue's name alone says, before any job of it is known: ready for the queues that an entry
+//! names, and found among the entries with globs for the others.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use super::{Accept, JobView, Pattern, Policy, PolicySet, QueueLimits};
+use crate::limit::{Limited, OnLimit};
+
+/// What a queue's name alone says, before any job of it is known.
+#[derive(Clone, Debug, Default)]
+pub struct Gate {
+    /// Limits that every job of the queue must pass: queue-level ones, and policies with a constant
+    /// key that cover the whole queue and wait.
+    pub limited: Arc<[Limited]>,
+    /// Whether limits other than those can apply to some job of the queue.
+    pub keyed: bool,
+}
+
+impl Gate {
+    /// Whether no configured limit can touch the queue.
+    pub fn open(&self) -> bool {
+        self.limited.is_empty() && !self.keyed
+    }
+
+    /// Whether both are one and not only alike.
+    pub(crate) fn is(&self, other: &Gate) -> bool {
+        Arc::ptr_eq(&self.limited, &other.limited) && self.keyed == other.keyed
+    }
+}
+
+/// The gates of one set.
+#[derive(Debug, Default)]
+pub(super) struct Gates {
+    /// Which policies may match queues that none of them names: those with a glob, or without queues.
+    wide: Vec<usize>,
+    /// Which queue entries are globs.
+    globs: Vec<usize>,
+    /// The gates of all queues that an entry names without a glob.
+    named: HashMap<Box<str>, Gate>,
+}
+
+impl Gates {
+    /// Each named queue looks only at the entries that name it and at those with globs: thousands of both
+    /// are made in milliseconds.
+    pub(super) fn of(set: &PolicySet) -> Gates {
+        let wide = places(&set.policies, |policy| {
+            let patterns = &policy.matching.queue;
+            patterns.is_empty() || patterns.iter().any(Pattern::is_glob)
+        });
+        let globs = places(&set.queues, |entry| entry.name.is_glob());
+        let mut named: HashMap<&str, Vec<usize>> = HashMap::new();
+        for (nth, policy) in set.policies.iter().enumerate() {
+            let patterns = policy.matching.queue.iter();
+            for pattern in patterns.filter(|pattern| !pattern.is_glob()) {
+                named.entry(pattern.as_str()).or_default().push(nth);
+            }
+        }
+        let mut entries: HashMap<&str, Vec<&QueueLimits>> = HashMap::new();
+        for entry in set.queues.iter().filter(|entry| !entry.name.is_glob()) {
+            entries.entry(entry.name.as_str()).or_default().push(entry);
+            named.entry(entry.name.as_str()).or_default();
+        }
+        let named = named.into_iter().map(|(queue, mut policies)| {
+            policies.extend(&wide);
+            policies.sort_unstable();
+            policies.dedup();
+            let policies = at(&set.policies, &policies);
+            let own = entries.get(queue).into_iter().flatten().copied();
+            let limits = own.chain(at(&set.queues, &globs));
+            (Box::from(queue), set.gate_of(queue, policies, limits))
+        });
+        let named = named.collect();
+        Gates { wide, globs, named }
+    }
+}
+
+impl PolicySet {
+    /// What the queue's name says. A queue that nothing matches costs no allocation.
+    pub fn gate(&self, queue: &str) -> Cow<'_, Gate> {
+        match self.gates.named.get(queue) {
+            Some(gate) => Cow::Borrowed(gate),
+            None => Cow::Owned(self.find_gate(queue)),
+        }
+    }
+
+    /// The gate of a queue that no entry names.
+    fn find_gate(&self, queue: &str) -> Gate {
+        let policies = at(&self.policies, &self.gates.wide);
+        self.gate_of(queue, policies, at(&self.queues, &self.gates.globs))
+    }
+
+    /// The gate of a queue as far as these entries go.
+    fn gate_of<'a>(
+        &'a self,
+        queue: &str,
+        policies: impl Iterator<Item = &'a Policy>,
+        limits: impl Iterator<Item = &'a QueueLimits>,
+    ) -> Gate {
+        let limits = limits.filter(|entry| entry.name.matches(queue));
+        let mut limited: Vec<Limited> = limits.map(|entry| entry.limited(queue)).collect();
+        let mut keyed = false;
+        // No policy in here looks further than the queue's name.
+        let job = JobView {
+            queue,
+            kind: "",
+            meta: None,
+            tenant: None,
+        };
+        for policy in policies.filter(|policy| policy.matching.can_match_queue(queue)) {
+            match policy.covers_queues(self.accept) {
+                true => limited.extend(policy.limited(&job)),
+                false => keyed = true,
+            }
+        }
+        let limited = if limited.is_empty() {
+            Arc::default()
+        } else {
+            limited.into()
+        };
+        Gate { limited, keyed }
+    }
+}
+
+impl Policy {
+    /// Whether every job of a matching queue meets this policy under one key, and waits for it.
+    fn covers_queues(&self, accept: Accept) -> bool {
+        self.matching.only_queue()
+            && self.key.only_queue()
+            && self.on_limit == OnLimit::Wait
+            // A job that may replace these numbers must be seen before it can be refused.
+            && accept != Accept::Replace
+    }
+}
+
+/// Where those are that `wanted` wants.
+fn places<T>(all: &[T], wanted: impl Fn(&T) -> bool) -> Vec<usize> {
+    let places = all.iter().enumerate();
+    let places = places.filter(|(_, one)| wanted(one));
+    places.map(|(nth, _)| nth).collect()
+}
+
+/// Those that stand at these places.
+fn at<'a, T>(all: &'a [T], places: &'a [usize]) -> impl Iterator<Item = &'a T> {
+    places.iter().filter_map(|nth| all.get(*nth))
+}
