@@ -23,7 +23,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 pub use body::{BodyError, NotCollected, ReplyBody, RequestBody, collect};
 pub use gate::Gate;
 pub(crate) use gate::{at_once, hold};
-pub use headers::{named_by_connection, strip_hop_by_hop};
+pub use headers::{detached, named_by_connection, strip_hop_by_hop};
 pub use target::{BadTarget, Path, Target};
 
 use crate::net::{Net, Stream};
@@ -54,6 +54,17 @@ pub struct Reply {
     pub headers: HeaderMap,
     /// The whole body.
     pub body: Bytes,
+}
+
+impl Reply {
+    /// The same reply in memory of its own, to be kept.
+    pub fn detached(mut self) -> Reply {
+        self.headers
+            .values_mut()
+            .for_each(|value| *value = detached(value));
+        self.body = Bytes::copy_from_slice(&self.body);
+        self
+    }
 }
 
 /// The backend did not answer.

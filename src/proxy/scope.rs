@@ -9,6 +9,7 @@ use hashbrown::HashMap;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 
 use super::Sidecar;
+use crate::upstream::detached;
 
 /// The tenant header of the OJS multi-tenancy text.
 pub(crate) const TENANT: HeaderName = HeaderName::from_static("x-ojs-tenant");
@@ -83,7 +84,7 @@ impl Scopes {
                 known.credentials.remove(&oldest);
             }
         }
-        let mut authorization = authorization.cloned();
+        let mut authorization = authorization.map(detached);
         if let Some(value) = &mut authorization {
             value.set_sensitive(true);
         }
@@ -92,7 +93,7 @@ impl Scopes {
             Credentials {
                 seen,
                 authorization,
-                tenant: tenant.cloned(),
+                tenant: tenant.map(detached),
             },
         );
         scope
@@ -131,6 +132,8 @@ impl Sidecar {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
 
     fn headers(token: &str, tenant: Option<&str>) -> HeaderMap {
@@ -140,6 +143,20 @@ mod tests {
             headers.insert(TENANT, HeaderValue::try_from(tenant).unwrap());
         }
         headers
+    }
+
+    #[test]
+    fn credentials_keep_nothing_of_the_request_that_they_came_with() {
+        let head = Bytes::from(b"Bearer abc".repeat(100));
+        let value = HeaderValue::from_maybe_shared(head.slice(..10)).unwrap();
+        let mut headers = HeaderMap::new();
+        headers.insert(AUTHORIZATION, value.clone());
+        headers.insert(TENANT, value);
+        let scopes = Scopes::new(false);
+        let scope = scopes.of(&headers);
+        drop(headers);
+        assert!(head.is_unique());
+        assert_eq!(scopes.credentials(scope).tenant.unwrap(), "Bearer abc");
     }
 
     #[test]

@@ -87,7 +87,7 @@ impl Undelivered {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.retain(|_, (since, _)| now.duration_since(*since) < KEEP);
         if answers.len() < KEPT {
-            answers.insert(key, (now, reply));
+            answers.insert(key, (now, reply.detached()));
         }
     }
 

@@ -1,6 +1,6 @@
 //! What of a head belongs to one connection only, and does not cross to the other side.
 
-use http::header::{self, HeaderMap, HeaderName};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 /// `Keep-Alive`, which `http` has no constant for.
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -18,6 +18,13 @@ pub(super) struct Seen {
     pub(super) expect: bool,
     pub(super) accept_encoding: bool,
     pub(super) content_length: bool,
+}
+
+/// The same value in memory of its own. One that came over a connection is a part of what was read there,
+/// all of which would stay as long as it is kept.
+pub fn detached(value: &HeaderValue) -> HeaderValue {
+    // Always `Ok`: these bytes are a value already.
+    HeaderValue::from_bytes(value.as_bytes()).unwrap_or_else(|_| value.clone())
 }
 
 impl Seen {
@@ -98,6 +105,9 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
+    use super::super::Reply;
     use super::*;
 
     fn heads(lines: &[(&'static str, &'static str)]) -> HeaderMap {
@@ -106,6 +116,21 @@ mod tests {
             headers.append(*name, http::HeaderValue::from_static(value));
         }
         headers
+    }
+
+    #[test]
+    fn what_is_kept_keeps_nothing_of_what_was_read() {
+        let read = Bytes::from(b"text/plain{}".repeat(100));
+        let value = HeaderValue::from_maybe_shared(read.slice(..10)).unwrap();
+        let reply = Reply {
+            status: http::StatusCode::OK,
+            headers: [(header::CONTENT_TYPE, value)].into_iter().collect(),
+            body: read.slice(10..12),
+        };
+        let kept = reply.detached();
+        assert!(read.is_unique());
+        assert_eq!(kept.headers[header::CONTENT_TYPE], "text/plain");
+        assert_eq!(kept.body, "{}");
     }
 
     fn left(lines: &[(&'static str, &'static str)]) -> Vec<String> {
