@@ -458,6 +458,7 @@ mod tests {
             vec![
                 policy("whole", queues(&["billing", "pay-*"]), "stripe", 5),
                 policy("each", queues(&["pay-*"]), "q:{queue}", 4),
+                policy("one", queues(&["pay-uk"]), "uk", 6),
                 policy(
                     "typed",
                     Match {
@@ -476,11 +477,21 @@ mod tests {
             vec![queue("billing", 20), queue("pay-*", 30)],
             Accept::Tighten,
         );
-        let table: [(&str, &[&str], bool); 7] = [
+        let table: [(&str, &[&str], bool); 8] = [
             ("billing", &["queue/billing/20", "whole/stripe/5"], false),
             (
                 "pay-eu",
                 &["queue/pay-eu/30", "whole/stripe/5", "each/q:pay-eu/4"],
+                false,
+            ),
+            (
+                "pay-uk",
+                &[
+                    "queue/pay-uk/30",
+                    "whole/stripe/5",
+                    "each/q:pay-uk/4",
+                    "one/uk/6",
+                ],
                 false,
             ),
             ("mail", &[], true),

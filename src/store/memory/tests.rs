@@ -65,6 +65,35 @@ fn started(verdict: &Verdict) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_comes_with_the_question_of_a_start_is_newer_than_the_row() {
+    let store = MemoryStore::new(T);
+    let (before, now) = (
+        limited("before", Some(1), None, None),
+        limited("now", Some(1), None, None),
+    );
+    let held = claimed("a", 1, std::slice::from_ref(&before));
+    store.take(&[&held], 0).await.unwrap();
+    let mut again = held.clone();
+    again.limited = Arc::from([now.clone()]);
+    again.visibility = 5_000_000;
+    assert!(started(&take(&store, again).await));
+    assert_eq!(held.visibility, 30_000_000, "a copy of its own was changed");
+    let row = store.row("a").await.unwrap().unwrap();
+    assert_eq!(
+        (&*row.claimed.limited, row.claimed.visibility),
+        (&[now.clone()][..], 5_000_000)
+    );
+    let used = |one: Limited| {
+        let store = &store;
+        async move { store.usage(one.space, &one.key, &one.limits).await.unwrap() }
+    };
+    assert_eq!(used(before).await, None);
+    assert_eq!(used(now.clone()).await.unwrap().active, 1);
+    store.end("a", None).await.unwrap();
+    assert_eq!(used(now).await, None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_key_named_twice_is_checked_twice_and_taken_from_once() {
     let store = MemoryStore::new(T);
     let both = [
