@@ -424,19 +424,11 @@ fn timed(limited: &[Limited]) -> bool {
 }
 
 /// One call of the sidecar's own, measured.
-fn call<'a>(
-    proxy: &'a Proxy,
-    op: &'static str,
-    call: Call,
-) -> impl Future<Output = Result<Reply, UpstreamError>> + Send + 'a {
-    // Made here, so that what is called is not in two places of what comes of this.
-    let called = proxy.upstream.call(call);
-    async move {
-        let begun = Instant::now();
-        let answer = called.await;
-        proxy.sidecar.note_call(op, &answer, begun.elapsed());
-        answer
-    }
+async fn call(proxy: &Proxy, op: &'static str, call: Call) -> Result<Reply, UpstreamError> {
+    let begun = Instant::now();
+    let answer = proxy.upstream.call(call).await;
+    proxy.sidecar.note_call(op, &answer, begun.elapsed());
+    answer
 }
 
 /// A POST of JSON under a scope's credentials.

@@ -56,17 +56,6 @@ pub struct Reply {
     pub body: Bytes,
 }
 
-impl Reply {
-    /// The same reply in memory of its own, to be kept.
-    pub fn detached(mut self) -> Reply {
-        self.headers
-            .values_mut()
-            .for_each(|value| *value = detached(value));
-        self.body = Bytes::copy_from_slice(&self.body);
-        self
-    }
-}
-
 /// The backend did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamError {
@@ -175,17 +164,18 @@ impl Upstream {
     pub fn call(
         &self,
         call: Call,
-    ) -> impl Future<Output = Result<Reply, UpstreamError>> + Send + '_ {
+    ) -> Pin<Box<dyn Future<Output = Result<Reply, UpstreamError>> + Send + '_>> {
         let time = call.timeout;
         let request = self.request(call);
-        async move {
+        // Whoever calls needs no room for it.
+        Box::pin(async move {
             let answer = match request {
                 Ok(request) => self.call_whole(request, time).await,
                 Err(error) => Err(error),
             };
             self.note(answer.as_ref().err());
             answer
-        }
+        })
     }
 
     async fn call_whole(
@@ -210,8 +200,18 @@ impl Upstream {
             };
             match link.exchange(request, patience).await {
                 Ok(head) => {
-                    let (parts, body) = self.streamed(head, link);
-                    return self.read(parts, body, since, time).await;
+                    let (mut parts, body) = self.streamed(head, link);
+                    if parts.status == StatusCode::SWITCHING_PROTOCOLS {
+                        let why = "it switched protocols unasked".to_owned();
+                        return Err(UpstreamError::Lost(why));
+                    }
+                    parts.headers.remove(header::CONTENT_LENGTH);
+                    let body = self.read(body, since, time).await?;
+                    return Ok(Reply {
+                        status: parts.status,
+                        headers: parts.headers,
+                        body,
+                    });
                 }
                 Err(Failure::Unwritten(again, _)) if !fresh => request = again,
                 Err(Failure::Late) => return Err(UpstreamError::Timeout(time)),
@@ -427,38 +427,26 @@ impl Upstream {
         (parts, body)
     }
 
-    /// A reply read whole, by the end of a call begun at `since` that may take `time`.
+    /// The whole body of a reply, by the end of a call begun at `since` that may take `time`.
     async fn read(
         &self,
-        mut parts: Parts,
         body: ReplyBody,
         since: Instant,
         time: Duration,
-    ) -> Result<Reply, UpstreamError> {
+    ) -> Result<Bytes, UpstreamError> {
         let cap = self.0.limits.reply;
-        if parts.status == StatusCode::SWITCHING_PROTOCOLS {
-            return Err(UpstreamError::Lost(
-                "it switched protocols unasked".to_owned(),
-            ));
-        }
-        parts.headers.remove(header::CONTENT_LENGTH);
         let mut whole = pin!(collect(body, cap));
         // Most bodies have come with their heads, and need no timer.
         let body = match at_once(whole.as_mut()).await {
             Poll::Ready(body) => body,
-            Poll::Pending => match timeout_at(since + time, whole).await {
+            Poll::Pending => match Box::pin(timeout_at(since + time, whole)).await {
                 Ok(body) => body,
                 Err(_) => return Err(UpstreamError::Timeout(time)),
             },
         };
-        let body = body.map_err(|error| match error {
+        body.map_err(|error| match error {
             NotCollected::TooLarge => UpstreamError::TooLarge(cap),
             NotCollected::Broken(error) => UpstreamError::Lost(error.to_string()),
-        })?;
-        Ok(Reply {
-            status: parts.status,
-            headers: parts.headers,
-            body,
         })
     }
 }

@@ -116,30 +116,36 @@ impl Proxy {
 
     /// Claims and starts; once more if all that started is late by now. A stall of ours
     /// is no reason to send a worker away from jobs that may start.
-    async fn filled(
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an `async fn` has room for each of its arguments twice"
+    )]
+    fn filled(
         self,
         wanted: Wanted,
         mut sections: Vec<Section>,
         mut live: Arc<Live>,
         client: Client,
-    ) -> Outcome {
-        let begun = Instant::now();
-        let patience = begun + live.settings.max_wait.max(live.settings.claim_budget);
-        loop {
-            let outcome = self.fill(&wanted, &sections, &live, begun, &client).await;
-            let (mut out, hint) = match outcome {
-                Outcome::Ours(out, hint) => (out, hint),
-                Outcome::Overtaken => {
-                    live = self.sidecar.live.load_full();
-                    let lanes = sections.iter().flat_map(|section| &section.lanes);
-                    let queues: Vec<Arc<str>> = lanes.map(|lane| lane.queue.clone()).collect();
-                    sections = self.sections(wanted.scope, &queues, &live.policies);
-                    continue;
+    ) -> impl Future<Output = Outcome> + Send {
+        async move {
+            let begun = Instant::now();
+            let patience = begun + live.settings.max_wait.max(live.settings.claim_budget);
+            loop {
+                let outcome = self.fill(&wanted, &sections, &live, begun, &client).await;
+                let (mut out, hint) = match outcome {
+                    Outcome::Ours(out, hint) => (out, hint),
+                    Outcome::Overtaken => {
+                        live = self.sidecar.live.load_full();
+                        let lanes = sections.iter().flat_map(|section| &section.lanes);
+                        let queues: Vec<Arc<str>> = lanes.map(|lane| lane.queue.clone()).collect();
+                        sections = self.sections(wanted.scope, &queues, &live.policies);
+                        continue;
+                    }
+                    other => return other,
+                };
+                if !out.all_late().await || Instant::now() >= patience || client.has_gone() {
+                    return Outcome::Ours(out, hint);
                 }
-                other => return other,
-            };
-            if !out.all_late().await || Instant::now() >= patience || client.has_gone() {
-                return Outcome::Ours(out, hint);
             }
         }
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode};
 use tokio::time::Instant;
 
 use super::body::{Body, Watch};
@@ -51,11 +51,28 @@ struct Request {
     body: Bytes,
 }
 
-/// Answers that did not reach their workers, by the request they answer.
+/// What the backend said to an ACK or nack that it carried out. Any other answer it gives again.
+#[derive(Clone, Debug)]
+struct Success {
+    status: StatusCode,
+    body: Bytes,
+}
+
+impl Success {
+    fn of(reply: &Reply) -> Option<Success> {
+        let (status, body) = (reply.status, &reply.body);
+        status.is_success().then(|| Success {
+            status,
+            body: body.clone(),
+        })
+    }
+}
+
+/// Successes that did not reach their workers, by the request they answer.
 #[derive(Debug)]
 pub(super) struct Undelivered {
     hasher: RandomState,
-    answers: Mutex<HashMap<u64, (Instant, Reply)>>,
+    answers: Mutex<HashMap<u64, (Instant, Success)>>,
     born: Instant,
     /// Its first minute is not over, as far as was looked.
     young: AtomicBool,
@@ -81,13 +98,18 @@ impl Undelivered {
         self.hasher.hash_one((verb, scope, &body[..]))
     }
 
-    fn keep(&self, request: &Request, reply: Reply) {
+    fn keep(&self, request: &Request, success: &Success) {
         let key = self.key(request);
         let now = Instant::now();
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.retain(|_, (since, _)| now.duration_since(*since) < KEEP);
         if answers.len() < KEPT {
-            answers.insert(key, (now, reply.detached()));
+            let kept = Success {
+                status: success.status,
+                // In memory of its own: what it is a part of may be much larger.
+                body: Bytes::copy_from_slice(&success.body),
+            };
+            answers.insert(key, (now, kept));
         }
     }
 
@@ -107,13 +129,13 @@ impl Undelivered {
     }
 
     /// The answer to this very request, once.
-    fn take(&self, request: &Request) -> Option<Reply> {
+    fn take(&self, request: &Request) -> Option<Success> {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         if answers.is_empty() {
             return None;
         }
-        let (since, reply) = answers.remove(&self.key(request))?;
-        (since.elapsed() < KEEP).then_some(reply)
+        let (since, success) = answers.remove(&self.key(request))?;
+        (since.elapsed() < KEEP).then_some(success)
     }
 
     pub(super) fn clear(&self) {
@@ -124,23 +146,23 @@ impl Undelivered {
     }
 }
 
-/// An answer on its way; kept for the next identical request unless its body is polled.
+/// A success on its way; kept for the next identical request unless its body is polled.
 struct Delivery {
     proxy: Proxy,
     request: Request,
-    reply: Option<Reply>,
+    success: Option<Success>,
 }
 
 impl Watch for Delivery {
     fn sent(&mut self) {
-        self.reply = None;
+        self.success = None;
     }
 }
 
 impl Drop for Delivery {
     fn drop(&mut self) {
-        if let Some(reply) = self.reply.take() {
-            self.proxy.sidecar.settled.keep(&self.request, reply);
+        if let Some(success) = self.success.take() {
+            self.proxy.sidecar.settled.keep(&self.request, &success);
         }
     }
 }
@@ -168,18 +190,19 @@ impl Proxy {
             scope,
             body: body.clone(),
         };
-        if let Some(reply) = sidecar.settled.take(&request) {
+        if let Some(success) = sidecar.settled.take(&request) {
             sidecar.metrics.count(Event::SettleReplayed);
-            return self.delivered(
-                &parts,
-                Delivery {
-                    proxy: self.clone(),
-                    request,
-                    reply: Some(reply),
-                },
-            );
+            let mut headers = HeaderMap::new();
+            super::ours(&parts.headers, &mut headers);
+            let reply = Reply {
+                status: success.status,
+                headers,
+                body: success.body,
+            };
+            let delivery = self.delivery(request, &reply);
+            return self.delivered(&parts, reply, delivery);
         }
-        let call = Call {
+        let mut call = Call {
             method: parts.method.clone(),
             target: Path::Read(parts.uri.clone()),
             headers: respond::take_headers(&mut parts),
@@ -188,24 +211,26 @@ impl Proxy {
         };
         let proxy = self.clone();
         let work = Box::pin(async move {
-            let answer = proxy.settle_through(call, scope, verb).await;
-            answer.map(|reply| Delivery {
-                proxy,
-                request,
-                reply: Some(reply),
-            })
+            let reply = proxy.settle_through(&mut call, scope, verb).await?;
+            let delivery = proxy.delivery(request, &reply);
+            Ok((reply, delivery))
         });
         // A worker that hangs up asks again: the answer, dropped, is kept for it.
         match to_the_end(&sidecar.tasks, Client::default(), work).await {
-            Ok(delivery) => self.delivered(&parts, delivery),
+            Ok((reply, delivery)) => self.delivered(&parts, reply, delivery),
             Err(error) => refuse(&parts, Fault::backend(&error, false)),
         }
     }
 
-    fn delivered(&self, parts: &Parts, delivery: Delivery) -> Response<Body> {
-        let Some(mut reply) = delivery.reply.clone() else {
-            return refuse(parts, Fault::internal());
-        };
+    fn delivery(&self, request: Request, reply: &Reply) -> Delivery {
+        Delivery {
+            proxy: self.clone(),
+            request,
+            success: Success::of(reply),
+        }
+    }
+
+    fn delivered(&self, parts: &Parts, mut reply: Reply, delivery: Delivery) -> Response<Body> {
         let bytes = std::mem::take(&mut reply.body);
         let bytes = mirror::hide_all(&bytes).map_or(bytes, Bytes::from);
         let mut response = self.theirs(parts, reply);
@@ -216,13 +241,13 @@ impl Proxy {
     /// Sends it, again if need be, and ends the job's slot when it is over.
     async fn settle_through(
         &self,
-        mut call: Call,
+        call: &mut Call,
         scope: u64,
         verb: Verb,
     ) -> Result<Reply, UpstreamError> {
         let sidecar = &self.sidecar;
         let Some((job, worker_id)) = named(&call.body) else {
-            return self.upstream.call(call).await;
+            return self.upstream.call(call.clone()).await;
         };
         let mut hidden = sidecar.hold.hide(&job);
         let known = sidecar.row_of(&job).await;
@@ -239,7 +264,6 @@ impl Proxy {
             splice.replace(range, quote(&row.claimed.claim_id));
             call.body = splice.apply(&call.body).into();
         }
-        let body = call.body.clone();
         let answer = self.insist(call, scope, verb, &job, row.as_ref()).await;
         if let (Verb::Nack, Ok(reply)) = (verb, &answer) {
             let queue = row.as_ref().map(|row| &*row.claimed.queue);
@@ -250,7 +274,7 @@ impl Proxy {
         {
             match verb {
                 Verb::Ack => self.succeeded(row).await,
-                Verb::Nack => Box::pin(self.heed(row, &body)).await,
+                Verb::Nack => Box::pin(self.heed(row, &call.body)).await,
             }
         }
         let over = match &answer {
@@ -282,7 +306,7 @@ impl Proxy {
     /// Until the backend answers, GET tells how it ended, or time is up.
     async fn insist(
         &self,
-        call: Call,
+        call: &Call,
         scope: u64,
         verb: Verb,
         job: &str,
@@ -413,4 +437,34 @@ fn named(body: &[u8]) -> Option<(Arc<str>, Option<Range<usize>>)> {
     reader.end().ok()?;
     let job = Arc::from(job?.text()?.as_ref());
     Some((job, worker_id.map(|id| id.range())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_keeps_nothing_of_what_was_read() {
+        let read = Bytes::from(b"{} ".repeat(100));
+        let reply = |status| Reply {
+            status,
+            headers: HeaderMap::new(),
+            body: read.slice(..2),
+        };
+        let settled = Undelivered::default();
+        let request = Request {
+            verb: Verb::Ack,
+            scope: 1,
+            body: Bytes::from_static(b"{}"),
+        };
+        settled.keep(&request, &Success::of(&reply(StatusCode::CREATED)).unwrap());
+        assert!(read.is_unique());
+        let kept = settled.take(&request).unwrap();
+        assert_eq!(
+            (kept.status, &kept.body[..]),
+            (StatusCode::CREATED, &b"{}"[..])
+        );
+        assert!(settled.take(&request).is_none(), "once");
+        assert!(Success::of(&reply(StatusCode::CONFLICT)).is_none());
+    }
 }

@@ -95,7 +95,11 @@ impl Proxy {
     /// # Errors
     /// The backend does not answer yet.
     pub async fn ensure_learnt(&self) -> Result<(), UpstreamError> {
-        self.sidecar.learnt.get_or_try_init(|| self.learn()).await?;
+        let learnt = &self.sidecar.learnt;
+        if !learnt.initialized() {
+            // Boxed: it is done once, and every FETCH would have room for it.
+            Box::pin(learnt.get_or_try_init(|| self.learn())).await?;
+        }
         Ok(())
     }
 
