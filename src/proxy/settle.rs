@@ -269,26 +269,18 @@ impl Proxy {
             let queue = row.as_ref().map(|row| &*row.claimed.queue);
             sidecar.nacked(reply, queue);
         }
-        if let (Some(row), Ok(reply)) = (&row, &answer)
-            && reply.status.is_success()
-        {
+        let carried_out = answer.as_ref().is_ok_and(|reply| reply.status.is_success());
+        if carried_out && let Some(row) = &row {
             match verb {
                 Verb::Ack => self.succeeded(row).await,
                 Verb::Nack => Box::pin(self.heed(row, &call.body)).await,
             }
         }
-        let over = match &answer {
-            Ok(reply) if reply.status.is_success() => true,
-            // The backend's own verdict passes as it is; the slot follows what it says of the job.
-            Ok(_) => match &row {
-                Some(row) => {
-                    Box::pin(self.still_active(scope, &job, Some(row.claimed.attempt))).await
-                        == Some(false)
-                }
-                None => false,
-            },
-            Err(_) => false,
-        };
+        let over = carried_out
+            || match (&answer, &row) {
+                (Ok(_), Some(row)) => Box::pin(self.ended_otherwise(scope, row)).await,
+                _ => false,
+            };
         if over {
             sidecar.hold.forget(&job);
             // What is not limited costs no call more.
@@ -301,6 +293,13 @@ impl Proxy {
             sidecar.show(&job).await;
         }
         answer
+    }
+
+    /// Whether a job whose ACK or nack the backend refused is over all the same: its verdict passes as it is,
+    /// and the slot follows what it says of the job.
+    async fn ended_otherwise(&self, scope: u64, row: &Row) -> bool {
+        let of = &row.claimed;
+        self.still_active(scope, &of.job, Some(of.attempt)).await == Some(false)
     }
 
     /// Until the backend answers, GET tells how it ended, or time is up.
