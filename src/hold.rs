@@ -472,6 +472,12 @@ impl Hold {
         !self.is_empty() && self.state().forget(job)
     }
 
+    /// Forgets this claim of a job, waiting or in hand. A newer one, of a job that was handed out to us again
+    /// meanwhile, stays. Says whether it was known.
+    pub fn forget_claim(&self, job: &str, generation: Gen) -> bool {
+        !self.is_empty() && self.state().forget_claim(job, generation)
+    }
+
     /// Keeps a held job from going out. `false`: it is not held here.
     pub fn hide(&self, job: &str) -> bool {
         if self.is_empty() {

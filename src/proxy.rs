@@ -173,7 +173,7 @@ pub struct Sidecar {
     backend: Backend,
     scopes: Scopes,
     paused: paused::Paused,
-    settled: settle::Undelivered,
+    unheard: settle::Unheard,
     vendors: settle::feedback::Refusals,
     gated: fetch::gated::Gated,
     lead: fetch::lead::Lead,
@@ -185,6 +185,7 @@ pub struct Sidecar {
     tasks: TaskTracker,
     /// Done when the backend has told what it is and which limited jobs are running.
     learnt: OnceCell<()>,
+    unlearnt: Mutex<sweep::Unlearnt>,
     /// Until when heartbeats of unknown jobs are looked up: jobs that ran before this sidecar started.
     adopting: Mutex<Adopting>,
     /// Where siblings have held jobs for workers of ours.
@@ -241,7 +242,7 @@ impl Sidecar {
             metrics,
             backend,
             paused: paused::Paused::default(),
-            settled: settle::Undelivered::default(),
+            unheard: settle::Unheard::default(),
             vendors: settle::feedback::Refusals::default(),
             gated: fetch::gated::Gated::default(),
             lead: fetch::lead::Lead::default(),
@@ -251,6 +252,7 @@ impl Sidecar {
             draining: CancellationToken::new(),
             tasks: TaskTracker::new(),
             learnt: OnceCell::new(),
+            unlearnt: Mutex::default(),
             adopting: Mutex::new(Adopting {
                 until: Instant::now() + 2 * DEFAULT_VISIBILITY,
                 listed: false,
@@ -391,7 +393,7 @@ impl Sidecar {
 
     /// A held job is not ours any more: cancelled, settled, or taken back by the backend.
     async fn lose(&self, job: &str, generation: Gen) {
-        self.hold.forget(job);
+        self.hold.forget_claim(job, generation);
         self.end(job, Some(generation)).await;
         self.metrics.count(Event::HoldLost);
     }
@@ -401,7 +403,7 @@ impl Sidecar {
         self.hold.clear();
         self.pressure.clear();
         self.paused.clear();
-        self.settled.clear();
+        self.unheard.clear();
         self.named.clear();
         self.gated.clear();
         self.metrics.clear();

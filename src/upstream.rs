@@ -57,7 +57,7 @@ pub struct Reply {
 }
 
 /// The backend did not answer.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum UpstreamError {
     /// No byte of the request left: it may be sent again.
     #[error("the backend cannot be reached: {0}")]

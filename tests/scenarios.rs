@@ -70,6 +70,10 @@ scenarios! {
     faults::nack_reply_lost: 12 limit;
     faults::nack_refused: 10 limit;
     faults::ack_answer_lost_to_the_worker: 10 real;
+    faults::ack_answered_without_a_body: 2 real;
+    faults::ack_is_slow_and_not_tried_again: 4;
+    faults::nack_answer_lost_then_fails_alike: 8;
+    faults::nack_reply_lost_and_claimed_again: 8;
     faults::backend_down_during_ack: 20 limit real;
     faults::backend_down_too_long: 5 limit;
     faults::backend_restarts: 12 limit;

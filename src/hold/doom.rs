@@ -93,10 +93,7 @@ impl Hold {
     /// This claim of a job is over; those who wait for its place in the hold may ask again.
     pub fn ended(&self, job: &str, generation: Gen) {
         let mut state = self.state();
-        let ours = |known: &super::state::Known| known.generation == generation;
-        if state.jobs.get(job).is_some_and(ours) {
-            state.forget(job);
-        }
+        state.forget_claim(job, generation);
         state.feed();
     }
 }

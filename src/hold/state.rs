@@ -155,6 +155,11 @@ impl State {
         self.leave(job).is_some()
     }
 
+    pub(super) fn forget_claim(&mut self, job: &str, generation: Gen) -> bool {
+        let known = self.jobs.get(job);
+        known.is_some_and(|known| known.generation == generation) && self.forget(job)
+    }
+
     /// A job is not known any more; says where it was.
     pub(super) fn leave(&mut self, job: &str) -> Option<Lane> {
         let known = self.jobs.remove(job)?;

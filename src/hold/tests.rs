@@ -452,6 +452,7 @@ async fn a_doomed_job_never_leaves_and_is_ended_by_one_at_a_time() {
     hold.add(vec![again]);
     assert!(hold.pick(&lane(1), 9, NOW).is_empty());
     assert_eq!(ids(&hold.doomed()), ["a"]);
+    assert!(!hold.forget_claim("a", Gen(1)) && hold.has_claim("a", Gen(2)));
     hold.ended("a", Gen(1));
     assert!(hold.has("a"), "the earlier claim ended");
     hold.ended("a", Gen(2));

@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::{Held, Hold};
 use crate::limit::{Limited, Timestamp};
+use crate::store::Gen;
 
 /// A held job as others see it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,6 +61,16 @@ impl Hold {
     /// Whether the job is held, in hand included.
     pub fn has(&self, job: &str) -> bool {
         !self.is_empty() && self.state().jobs.contains_key(job)
+    }
+
+    /// Whether this claim of a job is held, in hand included.
+    pub fn has_claim(&self, job: &str, generation: Gen) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let state = self.state();
+        let known = state.jobs.get(job);
+        known.is_some_and(|known| known.generation == generation)
     }
 
     /// The waiting jobs of a queue, over all scopes; of all queues without a name.

@@ -95,12 +95,12 @@ impl Proxy {
 
     /// Cancel or delete of a job: a held one is hidden first, then the call goes on.
     pub(super) async fn cancel(&self, parts: Box<Parts>, body: Bytes, job: &str) -> Response<Body> {
-        let sidecar = &self.sidecar;
-        let hidden = sidecar.hide(job).await;
         let proxy = self.clone();
         let call = self.plain_call(&parts, body);
         let name = job.to_owned();
-        let task = sidecar.tasks.spawn(async move {
+        // All in one task: a job that is hidden for a client that hangs up must be shown again.
+        let task = self.sidecar.tasks.spawn(async move {
+            let hidden = proxy.sidecar.hide(&name).await;
             let mark = proxy.sidecar.pressure.mark();
             let mut answer = super::call(&proxy, "cancel", call).await;
             if let Ok(reply) = &mut answer

@@ -307,9 +307,13 @@ impl Sidecar {
     /// A job in hand that the store does not start: it was hidden through a sibling, or it is not ours
     /// any more.
     pub(super) async fn lost(&self, held: Held) {
-        let job = held.claimed.job.clone();
+        let (job, claim) = (held.claimed.job.clone(), held.claimed.generation);
         if !self.store.is_shared() {
-            self.hold.forget(&job);
+            self.hold.forget_claim(&job, claim);
+            return;
+        }
+        if !self.hold.has_claim(&job, claim) {
+            // A newer claim of ours has taken its place.
             return;
         }
         // First, so that a word of a sibling that comes meanwhile has the last one.
@@ -325,6 +329,11 @@ impl Sidecar {
             Err(_) => {
                 self.hold.show(&job);
                 self.hold.put_back(held, None);
+            }
+            // Shown again first: a newer claim may have taken its place since.
+            Ok(Some(row)) if row.ours => {
+                self.hold.show(&job);
+                self.hold.forget_claim(&job, claim);
             }
             Ok(row) => self.forget_for(&job, row),
         }

@@ -17,6 +17,8 @@ use crate::limit::Timestamp;
 use crate::metrics::Event;
 use crate::store::{Change, Claimed, Place, Row};
 
+pub(super) use adopt::Unlearnt;
+
 /// The longest time between two looks.
 const EVERY: Duration = Duration::from_millis(500);
 /// How long a pause is taken for granted before the backend is asked whether it still stands.
@@ -125,7 +127,7 @@ impl Proxy {
             let call = super::post(self, held.claimed.scope, "/ojs/v1/workers/nack", body);
             match super::call(self, "give_back", call).await {
                 Ok(reply) if reply.status.is_success() => {
-                    self.sidecar.hold.forget(&job);
+                    self.sidecar.hold.forget_claim(&job, generation);
                     self.sidecar.metrics.count(Event::Returned);
                 }
                 // Cancelled, lapsed, or not answered: if it is still ours it waits on, and the next

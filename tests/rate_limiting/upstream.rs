@@ -21,7 +21,8 @@ use crate::sidecar::Sidecar;
 #[derive(Clone, Default)]
 pub struct Recording(Arc<Mutex<Vec<Vec<u8>>>>);
 
-async fn bind(net: &Net) -> (Listener, String) {
+/// A listener, and its address as a URL.
+pub async fn bind(net: &Net) -> (Listener, String) {
     let listener = net
         .bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
         .await

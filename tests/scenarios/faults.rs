@@ -184,6 +184,133 @@ pub async fn ack_answer_lost_to_the_worker(ctx: Ctx) -> Judge {
     judge
 }
 
+/// The answer to a nack is lost, and the next attempt fails in the same words: that is another nack, and
+/// the backend hears it.
+pub async fn nack_answer_lost_then_fails_alike(ctx: Ctx) -> Judge {
+    let w = ctx.world().limits(CONCURRENCY).start().await;
+    let retry = json!({ "max_attempts": 9, "initial_interval": "PT0.1S" });
+    w.enqueue(job().option("retry", retry)).await;
+    let one = w.hands("one");
+    let mut attempts = Vec::new();
+    for hangs in [true, false] {
+        w.pass(1_000).await;
+        let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+        let Some(delivery) = got.first() else { break };
+        attempts.push(delivery.shown["attempt"].clone());
+        if hangs {
+            w.backend
+                .next(Op::Nack, 1, Fault::LateReply(Duration::from_millis(80)));
+            let hung = timeout(Duration::from_millis(40), one.nack(&delivery.job)).await;
+            assert!(hung.is_err());
+            w.pass(ctx.seed * 13).await;
+        } else {
+            one.nack(&delivery.job).await;
+        }
+    }
+    w.pass(1_000).await;
+    let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    for delivery in &got {
+        attempts.push(delivery.shown["attempt"].clone());
+        one.ack(&delivery.job).await;
+    }
+    let mut judge = w.judge().await;
+    // Some backends count from 0.
+    judge.that(
+        attempts.len() == 3,
+        format!("the attempts were {attempts:?}"),
+    );
+    judge.settled();
+    judge
+}
+
+/// The answer to a nack is lost on its way to us, and before we can look the job is out again: what ends is
+/// the claim that was nacked, not the new one, which keeps its slot.
+pub async fn nack_reply_lost_and_claimed_again(ctx: Ctx) -> Judge {
+    let limits = CONCURRENCY.replace('2', "1");
+    let w = ctx.world().limits(&limits).start().await;
+    let retry = json!({ "max_attempts": 9, "initial_interval": "PT0S" });
+    w.enqueue(job().option("retry", retry)).await;
+    let (one, two) = (w.hands("one"), w.hands("two"));
+    let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let first = got.first().map(|delivery| delivery.job.clone());
+    w.backend.next(Op::Nack, 1, Fault::ReplyLost);
+    let slow = Duration::from_millis(300 + ctx.seed * 150);
+    w.backend.next(Op::Job, 1, Fault::Slow(slow));
+    let (nacked, again) = tokio::join!(one.nack(first.as_deref().unwrap_or_default()), async {
+        w.pass(200).await;
+        let again = two.fetch(&["mail"], 1).await.unwrap_or_default();
+        w.enqueue(job()).await;
+        again
+    });
+    // The first is out with its second worker, so the other one waits.
+    let early = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    for delivery in &again {
+        two.ack(&delivery.job).await;
+    }
+    let other = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    for delivery in early.iter().chain(&other) {
+        one.ack(&delivery.job).await;
+    }
+    let mut judge = w.judge().await;
+    judge.that(nacked == 200, format!("the nack got {nacked}"));
+    let came: Vec<_> = again.iter().map(|delivery| &delivery.job).collect();
+    judge.that(
+        came == first.iter().collect::<Vec<_>>(),
+        format!("the second worker got {came:?}"),
+    );
+    judge.that(
+        (early.len(), other.len()) == (0, 1),
+        format!("{} and {} came", early.len(), other.len()),
+    );
+    judge.settled();
+    judge
+}
+
+/// Nobody tries an ACK again, and the backend takes its time: the ACK has all of it.
+pub async fn ack_is_slow_and_not_tried_again(ctx: Ctx) -> Judge {
+    let limits = format!("{CONCURRENCY}\n[settle]\nretry_for = '0s'");
+    let w = ctx.world().limits(&limits).start().await;
+    w.enqueue(job()).await;
+    let one = w.hands("one");
+    let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let slow = Duration::from_millis(50 + ctx.seed * 400);
+    w.backend.next(Op::Ack, 1, Fault::Slow(slow));
+    for delivery in &got {
+        one.ack(&delivery.job).await;
+    }
+    let seen = w.backend.seen();
+    let acks = seen
+        .iter()
+        .filter(|sent| sent.path.ends_with("/workers/ack"));
+    let acks = acks.count();
+    let mut judge = w.judge().await;
+    judge.that(acks == 1, format!("{acks} ACKs reached the backend"));
+    judge.all_settles_ok(false);
+    judge.settled();
+    judge
+}
+
+/// A success without a body was heard: the same request again is the backend's to judge.
+pub async fn ack_answered_without_a_body(ctx: Ctx) -> Judge {
+    let w = ctx.world().limits(CONCURRENCY).start().await;
+    w.enqueue(job()).await;
+    let one = w.hands("one");
+    let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let id = got.first().map(|delivery| delivery.job.clone());
+    let id = id.unwrap_or_default();
+    let first = one.ack(&id).await;
+    w.backend.next(Op::Ack, 1, Fault::Says(""));
+    let empty = one.ack(&id).await;
+    let again = one.ack(&id).await;
+    let mut judge = w.judge().await;
+    judge.that(
+        [first, empty, again] == [200, 200, 409],
+        format!("{first}, {empty}, {again}"),
+    );
+    judge.settled();
+    judge
+}
+
 /// The backend is away while jobs end: ACKs wait inside the sidecar, heartbeats are answered 200.
 pub async fn backend_down_during_ack(ctx: Ctx) -> Judge {
     let w = ctx.world().limits(CONCURRENCY).start().await;

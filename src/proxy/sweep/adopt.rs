@@ -21,6 +21,8 @@ const MAX_SEEN: usize = 10_000;
 /// Jobs on one page of the backend's list, and the most pages read.
 const PAGE: usize = 100;
 const PAGES: usize = 100;
+/// The pauses before the list is asked for again when it did not come.
+const LIST_AGAIN: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1)];
 
 impl Sidecar {
     /// Whether heartbeats may still name jobs that ran before this sidecar started.
@@ -66,6 +68,16 @@ impl Sidecar {
     }
 }
 
+/// How often learning has failed, and why last.
+#[derive(Clone, Default, Debug)]
+pub(in crate::proxy) struct Unlearnt {
+    count: u64,
+    last: Option<UpstreamError>,
+}
+
+/// The list of running jobs did not come, and may another time.
+struct Unlisted;
+
 /// While a list of running jobs is on its way, jobs that end are noted.
 struct Listing<'a>(&'a Sidecar);
 
@@ -95,12 +107,34 @@ impl Proxy {
     /// # Errors
     /// The backend does not answer yet.
     pub async fn ensure_learnt(&self) -> Result<(), UpstreamError> {
-        let learnt = &self.sidecar.learnt;
-        if !learnt.initialized() {
-            // Boxed: it is done once, and every FETCH would have room for it.
-            Box::pin(learnt.get_or_try_init(|| self.learn())).await?;
+        let sidecar = &self.sidecar;
+        if sidecar.learnt.initialized() {
+            return Ok(());
         }
-        Ok(())
+        let failures = || {
+            sidecar
+                .unlearnt
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+        };
+        let before = failures().count;
+        let learning = sidecar.learnt.get_or_try_init(|| async {
+            // Who waited while another failed shares the failure: if each tried in turn, the last of them
+            // would wait for all.
+            let Unlearnt { count, last } = failures().clone();
+            if let Some(error) = last.filter(|_| count > before) {
+                return Err(error);
+            }
+            let learnt = self.learn().await;
+            if let Err(error) = &learnt {
+                let mut failures = failures();
+                failures.count += 1;
+                failures.last = Some(error.clone());
+            }
+            learnt
+        });
+        // Boxed: it is done once, and every FETCH would have room for it.
+        Box::pin(learning).await.map(drop)
     }
 
     async fn learn(&self) -> Result<(), UpstreamError> {
@@ -153,37 +187,51 @@ impl Proxy {
     }
 
     /// Reads the backend's list of active jobs and takes their slots. Says how many were adopted;
-    /// `None`: the backend has no such list for us.
+    /// `None`: the backend has no such list for us, or does not give it.
     pub(in crate::proxy) async fn adopt_running(&self) -> Option<usize> {
         let _listing = Listing::begin(&self.sidecar);
-        self.adopt_listed().await
+        for pause in LIST_AGAIN {
+            match self.adopt_listed().await {
+                Ok(adopted) => return adopted,
+                Err(Unlisted) => tokio::time::sleep(pause).await,
+            }
+        }
+        self.adopt_listed().await.ok().flatten()
     }
 
-    async fn adopt_listed(&self) -> Option<usize> {
+    async fn adopt_listed(&self) -> Result<Option<usize>, Unlisted> {
         let mut adopted = 0;
         for page in 1..=PAGES {
             let target = format!("/ojs/v1/admin/jobs?state=active&page={page}&per_page={PAGE}");
             let mut call = crate::proxy::get(self, 0, target);
             call.timeout = Duration::from_secs(2);
-            let reply = crate::proxy::call(self, "list_active", call).await.ok()?;
-            if reply.status != StatusCode::OK {
-                return None;
+            let answer = crate::proxy::call(self, "list_active", call).await;
+            let reply = answer.map_err(|_| Unlisted)?;
+            if reply.status.is_server_error() {
+                return Err(Unlisted);
             }
-            let whole = Json::parse(&reply.body, DEPTH).ok()?;
-            let jobs: Vec<Json<'_>> = whole.get_exact("items")?.items().collect();
-            let count = jobs.len();
-            for job in jobs {
+            if reply.status != StatusCode::OK {
+                return Ok(None);
+            }
+            let whole = Json::parse(&reply.body, DEPTH).ok();
+            let Some(jobs) = whole.and_then(|whole| whole.get_exact("items")) else {
+                return Ok(None);
+            };
+            let mut count = 0;
+            for job in jobs.items() {
+                count += 1;
                 adopted += usize::from(self.adopt(0, job).await);
             }
             if count < PAGE {
                 break;
             }
         }
-        Some(adopted)
+        Ok(Some(adopted))
     }
 
     /// Looks up the jobs of a heartbeat that have no row, and takes their slots.
     pub(in crate::proxy) async fn adopt_named(&self, scope: u64, jobs: &[Arc<str>]) {
+        let _listing = Listing::begin(&self.sidecar);
         for id in jobs {
             let known = matches!(self.sidecar.row_of(id).await, Ok(Some(_)) | Err(_));
             if known || self.sidecar.hold.has(id) || !self.sidecar.first_seen(id) {

@@ -1,0 +1,91 @@
+//! What is learnt of the backend before the first limited FETCH, and from one that has its troubles.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ojs_throttle::net::{Net, sim};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::Instant;
+
+use crate::client::Client;
+use crate::sidecar::Sidecar;
+use crate::upstream::bind;
+
+/// No jobs, in a list or for a FETCH.
+const NONE: (&str, &str) = ("200", r#"{"jobs":[],"items":[]}"#);
+const FAILING: &[(&str, &str)] = &[("200", "{}"), ("503", ""), NONE];
+const ABSENT: &[(&str, &str)] = &[("200", "{}"), ("404", ""), NONE];
+const LIMITS: &str = "[[policy]]\nname = 'p'\nkey = 'k'\nconcurrency = 1";
+
+/// A sidecar before a backend that gives these answers in turn, the last one again and again, and what
+/// that was asked. Without answers it gives none.
+async fn before(
+    answers: &'static [(&'static str, &'static str)],
+) -> (Net, Sidecar, Arc<Mutex<Vec<String>>>) {
+    let net = Net::Sim(sim::Network::default());
+    let (mut listener, base) = bind(&net).await;
+    let asked = Arc::<Mutex<Vec<String>>>::default();
+    let heard = Arc::clone(&asked);
+    tokio::spawn(async move {
+        let last = answers.last();
+        let answers = Arc::new(Mutex::new(answers.iter()));
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let (answers, heard) = (Arc::clone(&answers), Arc::clone(&heard));
+            tokio::spawn(async move {
+                let mut room = [0; 4096];
+                while let Ok(read @ 1..) = stream.read(&mut room).await {
+                    let text = String::from_utf8_lossy(&room[..read]).into_owned();
+                    heard.lock().unwrap().push(text);
+                    let next = answers.lock().unwrap().next().or(last);
+                    let Some((status, body)) = next else {
+                        continue;
+                    };
+                    let length = body.len();
+                    let reply =
+                        format!("HTTP/1.1 {status} S\r\nContent-Length: {length}\r\n\r\n{body}");
+                    stream.write_all(reply.as_bytes()).await.unwrap();
+                }
+            });
+        }
+    });
+    let sidecar = Sidecar::start(net.clone(), &base, 7, LIMITS).await;
+    (net, sidecar, asked)
+}
+
+async fn fetch(client: &Client) -> u16 {
+    let body = r#"{"queues":["q"],"worker_id":"w"}"#.to_owned();
+    let reply = client.post("/ojs/v1/workers/fetch", body).await;
+    reply.status
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_while_learning_fails_does_not_wait_once_more() {
+    let (net, sidecar, _) = before(&[]).await;
+    let begun = Instant::now();
+    let waiting: Vec<_> = (0..20)
+        .map(|_| {
+            let client = Client::new(&net, sidecar.addr);
+            tokio::spawn(async move { fetch(&client).await })
+        })
+        .collect();
+    for fetching in waiting {
+        assert_eq!(fetching.await.unwrap(), 504);
+    }
+    // The first try is the start's own; then all have one together.
+    let waited = begun.elapsed();
+    assert!(waited < Duration::from_secs(5), "{waited:?}");
+    sidecar.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_of_running_jobs_that_fails_once_is_asked_for_again() {
+    for (answers, times) in [(FAILING, 2), (ABSENT, 1)] {
+        let (net, sidecar, asked) = before(answers).await;
+        let fetched = fetch(&Client::new(&net, sidecar.addr)).await;
+        assert_eq!(fetched, 200);
+        let of_list = |text: &&String| text.starts_with("GET /ojs/v1/admin/jobs?state=active");
+        let lists = asked.lock().unwrap().iter().filter(of_list).count();
+        assert_eq!(lists, times);
+        sidecar.stop().await;
+    }
+}
