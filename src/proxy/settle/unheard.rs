@@ -21,7 +21,8 @@ const REQUESTS: usize = 16_384;
 /// The most jobs remembered as asked about.
 const JOBS: usize = 10_000;
 
-/// Requests by their hashes: where two are mistaken for one, the backend is asked once more than need be.
+/// Requests by their hashes: where two are mistaken for one, the backend is asked once more than need be. Each
+/// is either young or old.
 #[derive(Debug)]
 struct Requests {
     young: HashSet<u64>,
@@ -45,8 +46,7 @@ impl Requests {
     }
 
     fn forget(&mut self, request: u64) -> bool {
-        // From both: it may be in both.
-        self.young.remove(&request) | self.old.remove(&request)
+        self.young.remove(&request) || self.old.remove(&request)
     }
 }
 
