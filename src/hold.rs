@@ -9,7 +9,7 @@
 //! cancel finds it. It ends up started, put back, or forgotten. One lock, held for arithmetic only.
 
 use std::cmp::Reverse;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ pub use relimit::Relimited;
 pub use view::View;
 
 use queue::{Group, Next};
-use state::{End, State, Whereabouts};
+use state::{End, Glance, State, Whereabouts};
 
 /// Held jobs and waiting FETCHes of one scope and queue are found by this.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -188,15 +188,14 @@ pub enum Lookahead {
 #[derive(Debug)]
 pub struct Hold {
     state: Mutex<State>,
-    /// How many jobs are known: mostly none, and then a look at this answers what would need the lock.
-    known: Arc<AtomicUsize>,
+    glance: Arc<Glance>,
 }
 
 impl Default for Hold {
     fn default() -> Hold {
         let state = State::default();
         Hold {
-            known: Arc::clone(&state.count),
+            glance: Arc::clone(&state.glance),
             state: Mutex::new(state),
         }
     }
@@ -209,7 +208,12 @@ impl Hold {
 
     /// Whether the hold is empty, of jobs in hand too.
     pub fn is_empty(&self) -> bool {
-        self.known.load(Ordering::Acquire) == 0
+        self.glance.known.load(Ordering::Acquire) == 0
+    }
+
+    /// How often jobs here were let be asked for again, so far.
+    pub fn wakes(&self) -> Wakes {
+        Wakes(self.glance.wakes.load(Ordering::Acquire))
     }
 
     /// Notes that a worker asked for jobs of the lane.
@@ -426,11 +430,14 @@ impl Hold {
         {
             group.refused_by = Some(refusal.policy);
             group.rescheduled = refusal.rescheduled;
-            group.next = match refusal.refused {
-                Refused::Until(at) => Next::At(at),
-                Refused::ForSlot(from) => Next::Slot(from),
-                Refused::Paused => Next::Never,
-            };
+            // What refused it may be over since, and who told has gone by.
+            if group.woken <= refusal.asked {
+                group.next = match refusal.refused {
+                    Refused::Until(at) => Next::At(at),
+                    Refused::ForSlot(from) => Next::Slot(from),
+                    Refused::Paused => Next::Never,
+                };
+            }
         }
     }
 
@@ -678,10 +685,10 @@ impl Hold {
         *state = State {
             waiters: state.waiters,
             edition: state.edition,
-            count: Arc::clone(&state.count),
+            glance: Arc::clone(&state.glance),
             ..State::default()
         };
-        self.known.store(0, Ordering::Release);
+        self.glance.known.store(0, Ordering::Release);
     }
 }
 
@@ -690,12 +697,19 @@ impl Hold {
 pub struct Refusal {
     /// When the group may be asked again.
     pub refused: Refused,
+    /// How often the hold had been woken when the question was asked. An end of a slot since then may have
+    /// come too late for the answer, and too early for whoever waits for it.
+    pub asked: Wakes,
     /// The policy that refused.
     pub policy: Arc<str>,
     /// The time of the refusal, if the group's jobs are to be seen as scheduled until they may start
     /// (`on_limit = "reschedule"`).
     pub rescheduled: Option<Timestamp>,
 }
+
+/// A point in the order of the hold's wakes ([`Hold::wake`], [`Hold::ask_all`]).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub struct Wakes(u64);
 
 /// Why a job in hand was put back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -104,6 +104,9 @@ scenarios! {
     outages::one_is_cut_off_and_open: 12;
     outages::a_worker_comes_late: 12;
     outages::all_are_cut_off: 24;
+    outages::slow: 30 limit;
+    outages::hang_up_while_slow: 12;
+    outages::slow_and_limited_from_now_on: 12;
     lives::longer_than_visibility: 5 limit;
     lives::without_heartbeats: 4 limit;
     lives::worker_dies: 12 limit;

@@ -99,6 +99,7 @@ impl Hold {
     /// ask again.
     pub fn wake(&self, freed: &[Limited]) {
         let mut state = self.state();
+        let wakes = state.woken();
         for queue in state.queues.values_mut() {
             let touches = |limited: &[Limited]| {
                 limited
@@ -112,7 +113,7 @@ impl Hold {
             let mut woken = whole || touches(&queue.gate.limited);
             for group in queue.groups.values_mut().flatten() {
                 if whole || touches(&group.limits.limited) {
-                    group.next = Next::Ask;
+                    group.wake(wakes);
                     woken = true;
                 }
             }
@@ -126,9 +127,10 @@ impl Hold {
     /// back): all may be asked for again.
     pub fn ask_all(&self) {
         let mut state = self.state();
+        let wakes = state.woken();
         for queue in state.queues.values_mut() {
             for group in queue.groups.values_mut().flatten() {
-                group.next = Next::Ask;
+                group.wake(wakes);
             }
             queue.line.wake_all();
         }

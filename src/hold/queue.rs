@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::Held;
 use super::line::Line;
 use super::state::End;
+use super::{Held, Wakes};
 use crate::limit::{EARLY, Key, Timestamp};
 use crate::policy::{self, Gate, JobLimits};
 
@@ -32,6 +32,8 @@ pub(super) struct Group {
     pub(super) edition: u64,
     pub(super) jobs: VecDeque<Held>,
     pub(super) next: Next,
+    /// When it was last let be asked again, or made.
+    pub(super) woken: Wakes,
     /// The policy that refused last.
     pub(super) refused_by: Option<Arc<str>>,
     /// When it was refused last, if its jobs are to be seen as scheduled until they may start.
@@ -40,15 +42,22 @@ pub(super) struct Group {
 
 impl Group {
     /// A group of one, which may be asked at once.
-    pub(super) fn of(held: Held) -> Group {
+    pub(super) fn of(held: Held, woken: Wakes) -> Group {
         Group {
             limits: held.limits.clone(),
             edition: held.edition,
             jobs: VecDeque::from([held]),
             next: Next::Ask,
+            woken,
             refused_by: None,
             rescheduled: None,
         }
+    }
+
+    /// It may be asked again.
+    pub(super) fn wake(&mut self, woken: Wakes) {
+        self.next = Next::Ask;
+        self.woken = woken;
     }
 
     /// Whether jobs under these limits belong here.
@@ -128,7 +137,7 @@ impl Queue {
     }
 
     /// A job waits at that end of its group.
-    pub(super) fn place(&mut self, held: Held, end: End) {
+    pub(super) fn place(&mut self, held: Held, end: End, wakes: Wakes) {
         let groups = self
             .groups
             .entry(Reverse(held.claimed.priority))
@@ -139,7 +148,7 @@ impl Queue {
         match group {
             Some(group) if end == End::Front => group.jobs.push_front(held),
             Some(group) => group.jobs.push_back(held),
-            None => groups.push_back(Group::of(held)),
+            None => groups.push_back(Group::of(held, wakes)),
         }
     }
 

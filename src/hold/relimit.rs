@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use super::queue::Group;
-use super::{Gen, Held, Hold, JobLimits};
+use super::{Gen, Held, Hold, JobLimits, Wakes};
 
 /// What limits a held job from now on.
 #[derive(Clone, Debug)]
@@ -39,11 +39,12 @@ impl Hold {
             jobs.into_iter().map(|job| (job.job.clone(), job)).collect();
         let mut state = self.state();
         state.edition = state.edition.max(edition);
+        let woken = state.woken();
         for queue in state.queues.values_mut() {
             for groups in queue.groups.values_mut() {
                 if groups.iter().any(|group| group.edition < edition) {
                     let old = std::mem::take(groups);
-                    *groups = regrouped(old, edition, &mut limits);
+                    *groups = regrouped(old, edition, &mut limits, woken);
                 }
             }
         }
@@ -55,6 +56,7 @@ fn regrouped(
     old: VecDeque<Group>,
     edition: u64,
     limits: &mut HashMap<Arc<str>, Relimited>,
+    woken: Wakes,
 ) -> VecDeque<Group> {
     let mut groups = VecDeque::new();
     let mut jobs: Vec<Held> = Vec::new();
@@ -79,7 +81,7 @@ fn regrouped(
             .or_insert(groups.len());
         match groups.get_mut(place) {
             Some(group) => group.jobs.push_back(held),
-            None => groups.push_back(Group::of(held)),
+            None => groups.push_back(Group::of(held, woken)),
         }
     }
     groups

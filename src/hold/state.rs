@@ -1,7 +1,7 @@
 //! What the hold's lock guards: the lanes, and where each known job is.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use hashbrown::HashMap;
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::doom::Doom;
 use super::queue::Queue;
-use super::{Held, Lane};
+use super::{Held, Lane, Wakes};
 use crate::store::Gen;
 
 /// Where a known job is.
@@ -48,12 +48,21 @@ impl Known {
     }
 }
 
+/// What is seen of the hold without its lock.
+#[derive(Default, Debug)]
+pub(super) struct Glance {
+    /// How many jobs are known: mostly none, and then this answers what would need the lock. Written before
+    /// anybody is woken for one of them.
+    pub(super) known: AtomicUsize,
+    /// How often jobs were let be asked for again.
+    pub(super) wakes: AtomicU64,
+}
+
 #[derive(Default, Debug)]
 pub(super) struct State {
     pub(super) queues: HashMap<Lane, Queue>,
     pub(super) jobs: HashMap<Arc<str>, Known>,
-    /// How many those are, for who looks without the lock. Written before anybody is woken for one of them.
-    pub(super) count: Arc<AtomicUsize>,
+    pub(super) glance: Arc<Glance>,
     pub(super) bytes: usize,
     pub(super) in_flight: usize,
     /// Whether a FETCH found the hold full of what was still on its way.
@@ -71,6 +80,15 @@ pub(super) enum End {
 }
 
 impl State {
+    fn wakes(&self) -> Wakes {
+        Wakes(self.glance.wakes.load(Ordering::Relaxed))
+    }
+
+    /// Some jobs may be asked for again.
+    pub(super) fn woken(&mut self) -> Wakes {
+        Wakes(self.glance.wakes.fetch_add(1, Ordering::Release) + 1)
+    }
+
     pub(super) fn queue(&mut self, lane: &Lane, now: Instant) -> &mut Queue {
         self.queues
             .entry_ref(lane)
@@ -90,17 +108,18 @@ impl State {
     }
 
     pub(super) fn place(&mut self, held: Held, end: End) {
-        let now = held.since;
-        self.queue(&held.lane(), now).place(held, end);
+        let (now, wakes) = (held.since, self.wakes());
+        self.queue(&held.lane(), now).place(held, end, wakes);
     }
 
     /// A job becomes known and waits.
     pub(super) fn enter(&mut self, mut held: Held, end: End) {
+        let wakes = self.wakes();
         let queue = self.know(&mut held, Whereabouts::Waiting);
         if end == End::Back {
             queue.saw(held.claimed.priority);
         }
-        queue.place(held, end);
+        queue.place(held, end, wakes);
     }
 
     /// A job becomes known.
@@ -121,7 +140,7 @@ impl State {
             doom: None,
         };
         self.jobs.insert(held.claimed.job.clone(), known);
-        self.count.store(self.jobs.len(), Ordering::Release);
+        self.glance.known.store(self.jobs.len(), Ordering::Release);
         let queue = self.queue(&lane, held.since);
         queue.known += 1;
         queue
@@ -163,7 +182,7 @@ impl State {
     /// A job is not known any more; says where it was.
     pub(super) fn leave(&mut self, job: &str) -> Option<Lane> {
         let known = self.jobs.remove(job)?;
-        self.count.store(self.jobs.len(), Ordering::Release);
+        self.glance.known.store(self.jobs.len(), Ordering::Release);
         self.bytes = self.bytes.saturating_sub(known.bytes);
         if let Some(queue) = self.queues.get_mut(&known.lane) {
             queue.known = queue.known.saturating_sub(1);

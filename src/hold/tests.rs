@@ -81,9 +81,11 @@ fn starts(hold: &Hold, held: &Held) -> bool {
     hold.started(std::iter::once(held)).is_empty()
 }
 
+/// A refusal that nothing has overtaken.
 fn refusal(refused: Refused, policy: Arc<str>) -> Refusal {
     Refusal {
         refused,
+        asked: Wakes(u64::MAX),
         policy,
         rescheduled: None,
     }
@@ -460,6 +462,44 @@ async fn a_doomed_job_never_leaves_and_is_ended_by_one_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_slot_that_ends_between_the_answer_and_the_hold_is_not_missed() {
+    let no = |hold: &Hold| Refusal {
+        asked: hold.wakes(),
+        ..refusal(Refused::ForSlot(Timestamp(0)), Arc::from("k"))
+    };
+    let may_ask = |hold: &Hold| hold.pick(&lane(1), 1, NOW).len() == 1;
+
+    let hold = Hold::default();
+    hold.add(vec![job("a", 0, &["k"])]);
+    let a = hold.pick(&lane(1), 1, NOW).remove(0);
+    let refused = no(&hold);
+    hold.wake(&limits(&["other"]).limited);
+    hold.put_back(a, Some(refused));
+    assert!(
+        !may_ask(&hold),
+        "the end of another key's slot is nothing to it"
+    );
+    hold.wake(&limits(&["k"]).limited);
+    let a = hold.pick(&lane(1), 1, NOW).remove(0);
+    let refused = no(&hold);
+    hold.wake(&limits(&["k"]).limited);
+    hold.put_back(a, Some(refused));
+    assert!(may_ask(&hold));
+
+    // A fresh claim is not in the hold yet when the slot ends.
+    let hold = Hold::default();
+    let mut fresh = [job("a", 0, &["k"])];
+    hold.fetched(&lane(1), &Gate::default(), Instant::now());
+    assert!(hold.is_first(&lane(1), &fresh));
+    let refused = no(&hold);
+    hold.wake(&limits(&["k"]).limited);
+    let [a] = &mut fresh;
+    hold.enter(a);
+    hold.put_back(a.clone(), Some(refused));
+    assert!(may_ask(&hold));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_rescheduled_job_is_scheduled_until_it_may_start() {
     let second = |n: u64| NOW.plus(n * 1_000_000);
     let refuse = |refused, rescheduled| {
@@ -470,9 +510,8 @@ async fn a_rescheduled_job_is_scheduled_until_it_may_start() {
         hold.put_back(
             held,
             Some(Refusal {
-                refused,
-                policy,
                 rescheduled,
+                ..refusal(refused, policy)
             }),
         );
         hold

@@ -31,6 +31,7 @@ use super::{Proxy, mirror};
 use crate::hold::{Lane, Prospect};
 use crate::limit::EARLY;
 use crate::policy::{Accept, Gate, PolicySet};
+use crate::pressure::Mark;
 use crate::upstream::{Path, Reply, UpstreamError};
 use asked::Asked;
 use claim::{Allowance, Answer, Section, Wanted};
@@ -187,6 +188,28 @@ impl Proxy {
             wanted.asked = Asked::read(&wanted.body);
             wanted.count = wanted.asked.as_ref().map_or(1, |asked| asked.count);
         }
+        let (proxy, of) = (self.clone(), wanted.clone());
+        let work = Box::pin(async move {
+            let came = proxy.take_in(&of, &reply, sent, mark).await;
+            (came, reply)
+        });
+        // A worker that hangs up now has claimed them all the same.
+        match to_the_end(&sidecar.tasks, Client::default(), work).await {
+            (Some((jobs, queues)), _) => Whole::Held(jobs, queues),
+            (None, reply) => Whole::Answer(self.theirs(parts, reply)),
+        }
+    }
+
+    /// Takes the jobs of a FETCH that was passed whole into the hold, under the worker's own id if it gave
+    /// one. Says how many came and of which queues; `None`: none that can be read.
+    async fn take_in(
+        &self,
+        wanted: &Wanted,
+        reply: &Reply,
+        sent: Instant,
+        mark: Mark,
+    ) -> Option<(usize, Vec<Arc<str>>)> {
+        let sidecar = &self.sidecar;
         let asked = wanted.asked.as_ref();
         let worker_id = asked.and_then(|asked| asked.worker_id.clone());
         let claim_id = worker_id.unwrap_or_else(|| sidecar.name.clone());
@@ -205,16 +228,13 @@ impl Proxy {
             sent,
             mark,
         };
-        match self.read_reply(&reply, &origin, Instant::now()).await {
-            Some(came) if came.shown > 0 => {
-                let queues = came.jobs.iter().map(|held| held.claimed.queue.clone());
-                let mut queues: Vec<Arc<str>> = queues.collect();
-                queues.dedup();
-                self.hold(came.jobs, &origin).await;
-                Whole::Held(came.shown, queues)
-            }
-            _ => Whole::Answer(self.theirs(parts, reply)),
-        }
+        let came = self.read_reply(reply, &origin, Instant::now()).await;
+        let came = came.filter(|came| came.shown > 0)?;
+        let queues = came.jobs.iter().map(|held| held.claimed.queue.clone());
+        let mut queues: Vec<Arc<str>> = queues.collect();
+        queues.dedup();
+        self.hold(came.jobs, &origin).await;
+        Some((came.shown, queues))
     }
 
     /// Queues in order: each that limits can touch by itself, the others in runs.
@@ -267,6 +287,9 @@ impl Proxy {
         let mut shut = Vec::new();
         let mut closed = vec![None; sections.len()];
         let mut out = HandOut::new(self.clone());
+        if client.has_gone() {
+            return Outcome::Ours(out, Hint::default());
+        }
         loop {
             if out.is_empty() && sidecar.live().edition != live.edition {
                 return Outcome::Overtaken;

@@ -22,7 +22,7 @@ use super::respond::{self, Fault};
 use super::{DEPTH, Proxy, mirror};
 use crate::json::{Json, Reader, Splice, quote};
 use crate::metrics::Event;
-use crate::store::{Place, Row};
+use crate::store::{Known, Place, Row};
 use crate::upstream::{Call, Path, Reply, UpstreamError};
 use unheard::Asking;
 
@@ -196,9 +196,12 @@ impl Proxy {
         if for_good || settled.hidden {
             sidecar.hold.forget(job);
         }
-        // What is not limited costs no call more.
         if settled.without_row && (sidecar.store.is_shared() || !for_good) {
             sidecar.note_end(job);
+            // What is not limited costs no call more. It may have been adopted meanwhile.
+            if for_good && let Known::Out(row) = sidecar.store.known(job) {
+                sidecar.end(job, Some(row.claimed.generation)).await;
+            }
         } else {
             sidecar.end(job, None).await;
         }

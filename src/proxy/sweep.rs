@@ -265,9 +265,7 @@ impl Proxy {
         for row in rows {
             let claimed = &row.claimed;
             if !self.sidecar.hold.has(&claimed.job) {
-                self.sidecar
-                    .end(&claimed.job, Some(claimed.generation))
-                    .await;
+                self.end_unheld(claimed).await;
                 continue;
             }
             match self.sidecar.offers(claimed) {
@@ -277,6 +275,19 @@ impl Proxy {
             }
         }
         self.sidecar.renew_rows(later).await;
+    }
+
+    /// Ends the row of a job that was held when the store was asked, and is not now. If it has gone out since,
+    /// it keeps its slots.
+    async fn end_unheld(&self, claimed: &Claimed) {
+        let sidecar = &self.sidecar;
+        let (job, claim) = (&claimed.job, claimed.generation);
+        if let Ok(Some(row)) = sidecar.store.row(job).await
+            && row.place == Place::Held
+            && !sidecar.hold.has(job)
+        {
+            sidecar.end(job, Some(claim)).await;
+        }
     }
 
     /// Whether the job still has its slots; else they end.

@@ -7,6 +7,7 @@ use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use ojs_throttle::limit::{Key, Limited, Limits, Reserved, Room, Space, Timestamp};
 use ojs_throttle::store::faulty::{Fault, Faulty};
@@ -57,6 +58,19 @@ impl Way {
         self.faulty.script((0..unheard).map(|_| Fault::unheard()));
         self.faulty.standing(Some(Fault::gone()));
         self.member.deaf.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on each operation takes up to `most` on its way there, and as long on its way back.
+    pub fn slow(&self, seed: u64, most: Duration) {
+        let parts = [0, 1, 3, 10].map(|part| most * part / 10);
+        let both = parts.iter().flat_map(|delay| {
+            let faults = parts.map(|late| Fault {
+                delay: *delay,
+                ..Fault::late(late)
+            });
+            faults.into_iter()
+        });
+        self.faulty.random(seed, 1, both.collect());
     }
 
     pub fn mend(&self) {

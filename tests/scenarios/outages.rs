@@ -6,6 +6,7 @@ use std::time::Duration;
 use ojs_throttle::backend::Lax;
 use ojs_throttle::store::guard::OnStoreError;
 use serde_json::json;
+use tokio::time::timeout;
 
 use crate::harness::{Ctx, Job, Judge, Sidecar, Way, Worker, World};
 
@@ -155,6 +156,75 @@ pub async fn all_are_cut_off(ctx: Ctx) -> Judge {
         judge.that(went_on || !long, "nothing went on meanwhile");
     }
     judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// The store is slow, now less, now more, so that what it says is often older than what happened since: a
+/// slot that has ended is filled all the same.
+pub async fn slow(ctx: Ctx) -> Judge {
+    let limits = CONCURRENCY.replace('2', "1");
+    let world = ctx.world().shared(OnStoreError::Share).limits(&limits);
+    let w = world.start().await;
+    let other = w.sibling().await;
+    for (nth, way) in [None, other.way.as_ref()].into_iter().enumerate() {
+        let slow = |way: &Way| way.slow(ctx.seed * 2 + nth as u64, Duration::from_millis(80));
+        way.map_or_else(|| w.first_way(slow), slow);
+    }
+    w.enqueue_all(30, |_| job()).await;
+    let visibility = pick(ctx.seed, &[2_000, 3_000, 30_000]);
+    let worker = Worker::js(2).queues(&["mail"]).runs(10..200);
+    let worker = worker.visibility(visibility);
+    w.workers(2, worker.clone());
+    w.worker_of(&other, worker);
+    let done = w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.that(done, "not done within 60 s");
+    judge.concurrency("k:a", 1);
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// A worker hangs up while the store is told of what came for it: it is held for the next one.
+pub async fn hang_up_while_slow(ctx: Ctx) -> Judge {
+    let world = ctx.world().shared(OnStoreError::Share);
+    let w = world.start().await;
+    let own = json!({ "key": "own", "concurrency": 2 });
+    let job = |_| {
+        Job::new("a.b")
+            .queue("mail")
+            .option("rate_limit", own.clone())
+    };
+    w.enqueue_all(2, job).await;
+    w.first_way(|way| way.slow(ctx.seed, Duration::from_millis(100)));
+    let gone = Duration::from_millis(1 + ctx.seed * 17);
+    let one = w.hands("one");
+    let hung = timeout(gone, one.fetch(&["mail"], 2)).await;
+    for delivery in hung.into_iter().flatten().flatten() {
+        one.ack(&delivery.job).await;
+    }
+    w.worker(Worker::js(2).queues(&["mail"]).runs(100..200));
+    let done = w.until_done(15).await;
+    let mut judge = w.judge().await;
+    judge.that(done, "not done within 15 s");
+    judge.settled();
+    judge
+}
+
+/// Jobs that run without limits are limited from now on, and end while the store is told so: they leave no
+/// slot behind.
+pub async fn slow_and_limited_from_now_on(ctx: Ctx) -> Judge {
+    let w = ctx.world().shared(OnStoreError::Share).start().await;
+    w.enqueue_all(30, |_| job()).await;
+    w.workers(3, Worker::js(4).queues(&["mail"]).runs(500..1_500));
+    w.pass(1_300).await;
+    w.first_way(|way| way.slow(ctx.seed, Duration::from_millis(150)));
+    w.reload(&CONCURRENCY.replace('2', "3"));
+    w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.each_ran_once();
+    judge.all_settles_ok(false);
     judge.settled();
     judge
 }

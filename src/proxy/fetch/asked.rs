@@ -9,7 +9,7 @@ use crate::json::{Json, JsonError, Kind, MemberName, Reader, quote};
 use crate::proxy::DEPTH;
 
 /// What a FETCH asks for.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Asked {
     /// The queues, in order; at least one.
     pub(super) queues: Vec<Arc<str>>,
@@ -31,7 +31,7 @@ enum What {
 }
 
 /// Where a FETCH says what is said in other words, in the order of its text.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 struct Places {
     found: Vec<(What, Range<usize>)>,
     /// Where the object ends; there is at least one member in it.

@@ -19,7 +19,7 @@ use crate::store::{Claimed, Place};
 use crate::upstream::{Call, Path, Reply, UpstreamError};
 
 /// What a worker asked for.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Wanted {
     /// The FETCH as it came.
     pub(super) body: Bytes,

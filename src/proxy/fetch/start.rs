@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::hold::{self, Episode, Held, Lane, Refused};
+use crate::hold::{self, Episode, Held, Lane, Refused, Wakes};
 use crate::limit::{OnLimit, Refusal, Strategy, Timestamp};
 use crate::proxy::drop::acting;
 use crate::proxy::job::micros;
@@ -96,6 +96,7 @@ impl Proxy {
         sidecar.renew(&mut jobs);
         sidecar.bring_up_to_date(&mut jobs);
         let asks: Vec<&Claimed> = jobs.iter().map(|held| &held.claimed).collect();
+        let wakes = sidecar.hold.wakes();
         let asked = sidecar.store.is_shared().then(Instant::now);
         let verdicts = sidecar.store.take(&asks, want).await;
         // A store that decides at once needs no lead.
@@ -119,13 +120,14 @@ impl Proxy {
         }
         let again = match others.is_empty() {
             true => false,
-            false => Box::pin(self.put_back(others)).await && answers,
+            false => Box::pin(self.put_back(others, wakes)).await && answers,
         };
         Asked { started, again }
     }
 
-    /// Does with jobs in hand what was said of them; says whether some of them are being dropped.
-    async fn put_back(&self, jobs: Vec<(Held, Verdict)>) -> bool {
+    /// Does with jobs in hand what was said of them when they were `asked` for; says whether some of them are
+    /// being dropped.
+    async fn put_back(&self, jobs: Vec<(Held, Verdict)>, asked: Wakes) -> bool {
         let sidecar = &self.sidecar;
         let mut dropped = Vec::new();
         // From the back, so that what is put back at the front of its group keeps its order.
@@ -136,7 +138,7 @@ impl Proxy {
                     why,
                     at,
                     action,
-                } => dropped.extend(self.refused(held, which, &why, at, action)),
+                } => dropped.extend(self.refused(held, which, &why, at, action, asked)),
                 Verdict::Lost => sidecar.lost(held).await,
                 Verdict::Started { .. } | Verdict::Unasked => sidecar.hold.put_back(held, None),
             }
@@ -202,6 +204,7 @@ impl Proxy {
         why: &Refusal,
         at: Option<Timestamp>,
         action: OnLimit,
+        asked: Wakes,
     ) -> Option<Held> {
         let sidecar = &self.sidecar;
         let all = held.claimed.limited.clone();
@@ -230,6 +233,7 @@ impl Proxy {
                 at if why.slot => Refused::ForSlot(at),
                 at => Refused::Until(at),
             },
+            asked,
             policy: limited.policy.clone(),
             rescheduled: (action == OnLimit::Reschedule).then(|| sidecar.store.now()),
         };
@@ -270,6 +274,7 @@ impl Proxy {
                     let by = held.claimed.limited.first().map(|l| l.policy.clone());
                     let refusal = hold::Refusal {
                         refused: Refused::Until(self.sidecar.store.now().plus(NO_WORD)),
+                        asked: self.sidecar.hold.wakes(),
                         policy: by.unwrap_or_else(|| Arc::from("")),
                         rescheduled: None,
                     };

@@ -41,8 +41,8 @@ impl<'a> Standing<'a> {
     }
 
     /// When this waiter looks again by itself: the first in a line watches the clock and asks the
-    /// backend again, those behind are woken when it leaves. `shut`: which queues have no room, if that
-    /// was found since it stands here; room that came before would have woken nobody.
+    /// backend again, those behind are woken when it leaves. `shut`: which queues have no room, if that and
+    /// the prospect were found since it stands here; what came before would have woken nobody.
     pub(super) async fn wake_at(&self, prospect: Prospect, shut: Option<&[bool]>) -> Instant {
         let hold = &self.proxy.sidecar.hold;
         let now = Instant::now();
@@ -51,6 +51,14 @@ impl<'a> Standing<'a> {
         if !self.lanes.iter().any(first) {
             return at;
         }
+        let prospect = match shut {
+            Some(_) => prospect,
+            None => {
+                let paused = &self.proxy.sidecar.paused;
+                let lanes = self.lanes.iter().filter(|lane| !paused.has(&lane.queue));
+                lanes.fold(prospect, |all, lane| all.or(hold.prospect(lane).0))
+            }
+        };
         if let Some(start) = prospect.at {
             let early = self
                 .proxy

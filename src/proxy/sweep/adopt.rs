@@ -13,7 +13,7 @@ use crate::json::Json;
 use crate::metrics::Event;
 use crate::policy::Accept;
 use crate::proxy::{DEFAULT_VISIBILITY, DEPTH, Proxy, Sidecar, job, mirror};
-use crate::store::{Change, Claim, Claimed};
+use crate::store::{Change, Claim, Claimed, Gen};
 use crate::upstream::UpstreamError;
 
 /// The most unknown jobs looked up from heartbeats.
@@ -205,6 +205,7 @@ impl Proxy {
             let target = format!("/ojs/v1/admin/jobs?state=active&page={page}&per_page={PAGE}");
             let mut call = crate::proxy::get(self, 0, target);
             call.timeout = Duration::from_secs(2);
+            let number = self.sidecar.next_claim(self.sidecar.store.now());
             let answer = crate::proxy::call(self, "list_active", call).await;
             let reply = answer.map_err(|_| Unlisted)?;
             if reply.status.is_server_error() {
@@ -220,7 +221,7 @@ impl Proxy {
             let mut count = 0;
             for job in jobs.items() {
                 count += 1;
-                adopted += usize::from(self.adopt(0, job).await);
+                adopted += usize::from(self.adopt(0, job, number).await);
             }
             if count < PAGE {
                 break;
@@ -242,26 +243,54 @@ impl Proxy {
                 scope,
                 format!("/ojs/v1/jobs/{}", crate::ojs::encoded(id)),
             );
+            let number = self.sidecar.next_claim(self.sidecar.store.now());
             let Ok(reply) = crate::proxy::call(self, "get_job", call).await else {
                 continue;
             };
             if reply.status == StatusCode::OK
                 && let Ok(whole) = Json::parse(&reply.body, DEPTH)
             {
-                self.adopt(scope, whole.get_exact("job").unwrap_or(whole))
+                self.adopt(scope, whole.get_exact("job").unwrap_or(whole), number)
                     .await;
             }
         }
     }
 
-    /// Takes the slots of one running job, above its limits if need be.
-    async fn adopt(&self, scope: u64, job: Json<'_>) -> bool {
+    /// Takes the slots of one running job, above its limits if need be. The number is from before the
+    /// backend was asked: a claim since then is a newer one.
+    async fn adopt(&self, scope: u64, job: Json<'_>, number: Gen) -> bool {
         let sidecar = &self.sidecar;
+        let Some(claimed) = sidecar.running(scope, job, number) else {
+            return false;
+        };
+        let (id, limited) = (claimed.job.clone(), claimed.limited.clone());
+        if !matches!(sidecar.store.row(&id).await, Ok(None)) || sidecar.ended_meanwhile(&id) {
+            return false;
+        }
+        let until = sidecar.store.now().plus(claimed.visibility);
+        let adopt = Change::Adopt { claimed, until };
+        if !matches!(sidecar.store.set(adopt).await, Ok(true)) {
+            return false;
+        }
+        sidecar.noted(limited.iter());
+        sidecar.metrics.started([(&*limited, None)].into_iter());
+        sidecar.metrics.count(Event::SlotAdopted);
+        // Who ended it while the store was at it found no row to end.
+        if sidecar.ended_meanwhile(&id) {
+            sidecar.end(&id, Some(number)).await;
+        }
+        true
+    }
+}
+
+impl Sidecar {
+    /// A running job as a claim, if it is limited and not held.
+    fn running(&self, scope: u64, job: Json<'_>, number: Gen) -> Option<Claimed> {
         let [id, kind, queue, state, attempt] =
             job.pick(["id", "type", "queue", "state", "attempt"]);
         let text = |value: Option<Json<'_>>| value.and_then(|v| v.text()).map(|v| v.into_owned());
         let (Some(id), Some("active")) = (text(id), text(state).as_deref()) else {
-            return false;
+            return None;
         };
         let queue = text(queue).unwrap_or_else(|| "default".to_owned());
         let kind = text(kind).unwrap_or_default();
@@ -273,47 +302,31 @@ impl Proxy {
                 meta: job.get("meta"),
                 tenant: None,
             };
-            let live = sidecar.live();
+            let live = self.live();
             job::limits_of(&seen, &own, &live, &mut live.known())
         };
-        let limited = sidecar.limits_now(&queue, &limits.limited);
-        if limited.is_empty() || sidecar.hold.has(&id) {
-            return false;
+        let limited = self.limits_now(&queue, &limits.limited).into_owned();
+        if limited.is_empty() || self.hold.has(&id) {
+            return None;
         }
         let attempt = attempt
             .and_then(|a| a.int())
             .and_then(|a| u32::try_from(a).ok())
             .unwrap_or(0);
         let own = mirror::visibility(job).map(Duration::from_millis);
-        let claimed = Claimed::from(Claim {
+        Some(Claimed::from(Claim {
             job: Arc::from(id),
-            generation: sidecar.next_claim(sidecar.store.now()),
+            generation: number,
             // Whoever claimed it knows its own id; ours stands for "not translated".
-            claim_id: text(job.get("worker_id")).map_or_else(|| sidecar.name.clone(), Arc::from),
+            claim_id: text(job.get("worker_id")).map_or_else(|| self.name.clone(), Arc::from),
             scope,
             queue: Arc::from(queue),
             priority: 0,
             attempt,
             // Longer ago in truth, but nobody here knows how long.
-            claimed_at: sidecar.store.now(),
+            claimed_at: self.store.now(),
             visibility: job::micros(own.unwrap_or(DEFAULT_VISIBILITY)),
-            limited: limited.clone().into_owned(),
-        });
-        if !matches!(sidecar.store.row(&claimed.job).await, Ok(None))
-            || sidecar.ended_meanwhile(&claimed.job)
-        {
-            return false;
-        }
-        let until = sidecar.store.now().plus(claimed.visibility);
-        let adopted = matches!(
-            sidecar.store.set(Change::Adopt { claimed, until }).await,
-            Ok(true)
-        );
-        if adopted {
-            sidecar.noted(limited.iter());
-            sidecar.metrics.started([(&**limited, None)].into_iter());
-            sidecar.metrics.count(Event::SlotAdopted);
-        }
-        adopted
+            limited,
+        }))
     }
 }
