@@ -54,6 +54,14 @@ impl Undo {
 }
 
 impl KeyState {
+    /// The same with no job out.
+    pub fn without_slots(&self) -> KeyState {
+        KeyState {
+            active: 0,
+            ..self.clone()
+        }
+    }
+
     /// Whether a start is allowed, and if so the time at which it counts: `now`, or up to
     /// [`EARLY`] later if spacing says so. Changes nothing.
     ///

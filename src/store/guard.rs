@@ -1,9 +1,9 @@
 //! A store that may be lost: what happens then is declared, is what happens, and heals by itself.
 //!
-//! The guard knows the rows of this sidecar beside the store. When the store fails twice in a row it is
-//! taken for lost: from then on no call waits for it, and questions are answered as
-//! [`OnStoreError`] says. The sweep asks twice a second whether it is back; then the rows are put back,
-//! what ended meanwhile is ended there, and only after that something new starts.
+//! The guard knows the rows of this sidecar beside the store. When a call to the store fails, and so does one
+//! that was begun after it, the store is taken for lost: from then on no call waits for it, and questions are
+//! answered as [`OnStoreError`] says. The sweep asks twice a second whether it is back; then it is told of our
+//! rows and of what ended, until it knows all that happened meanwhile too, and only then it decides again.
 //!
 //! Of a start that was cut off nobody knows whether it was done. It is undone before the job is asked
 //! for again; the store refuses what arrives after its time.
@@ -26,7 +26,7 @@
 
 mod lost;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -91,6 +91,7 @@ pub struct Guard {
     mode: OnStoreError,
     declared: Arc<Mutex<Declared>>,
     state: Mutex<State>,
+    recovering: tokio::sync::Mutex<()>,
     /// The store is lost or back: what may start is another question now.
     turned: Notify,
 }
@@ -105,13 +106,17 @@ struct State {
     ended: Vec<(Arc<str>, Gen)>,
     /// The newest claim that the store was ever told of, or may have been.
     newest: Option<Gen>,
-    /// Failures since the last success.
+    /// Failures since the last success, each begun after the one before.
     failures: u32,
+    /// All that were ever counted.
+    failed: u64,
     /// The store may have forgotten something: our rows are put back before anything starts.
     suspect: bool,
     /// It has answered before.
     known: bool,
     lost: Option<Arc<Lost>>,
+    /// What answered when it was lost before: what was used of our part is used.
+    before: Option<Arc<Lost>>,
     /// When it was back after it was lost.
     returned: Option<Timestamp>,
 }
@@ -124,6 +129,7 @@ impl Guard {
             mode,
             declared: Arc::default(),
             state: Mutex::default(),
+            recovering: tokio::sync::Mutex::default(),
             turned: Notify::new(),
         }
     }
@@ -137,8 +143,9 @@ impl Guard {
         self.state().lost.clone()
     }
 
-    /// Notes how a call to the store ended, and says what answers from now on if it is lost.
-    fn note<T>(&self, answer: &Result<T, StoreError>) -> Option<Arc<Lost>> {
+    /// Notes how a call to the store ended, before which so many had `failed`, and says what answers from now on
+    /// if it is lost.
+    fn note<T>(&self, answer: &Result<T, StoreError>, failed: u64) -> Option<Arc<Lost>> {
         let mut state = self.state();
         let error = match answer {
             Ok(_) => {
@@ -148,7 +155,11 @@ impl Guard {
             }
             Err(error) => error,
         };
-        state.failures += 1;
+        // Calls that were under way together have failed together, as when a connection is cut.
+        if state.failed == failed {
+            state.failures += 1;
+            state.failed += 1;
+        }
         state.suspect = true;
         if state.lost.is_none() && state.failures >= FAILURES {
             let (mode, declared) = match state.known {
@@ -175,49 +186,69 @@ impl Guard {
         there: impl Future<Output = Result<T, StoreError>>,
         here: impl AsyncFnOnce(&Lost) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        if let Some(lost) = self.lost() {
-            return here(&lost).await;
+        let (lost, failed) = {
+            let state = self.state();
+            (state.lost.clone(), state.failed)
+        };
+        let lost = match lost {
+            Some(lost) => lost,
+            None => {
+                let answer = there.await;
+                let Some(lost) = self.note(&answer, failed) else {
+                    return answer;
+                };
+                lost
+            }
+        };
+        let answer = here(&lost).await;
+        let mut state = self.state();
+        if state.lost.is_none() {
+            // It is back since, and was not told of this.
+            state.suspect = true;
+            state.ended.extend(lost.ended());
         }
-        let answer = there.await;
-        match self.note(&answer) {
-            Some(lost) => here(&lost).await,
-            None => answer,
-        }
+        answer
     }
 
-    /// Puts our rows back and ends what has ended: from then on the store decides.
+    /// Puts our rows back and ends what has ended, until the store knows all that happened meanwhile too: from
+    /// then on it decides. One at a time; who waited for another's has no need of one.
     async fn recover(&self) -> Result<(), StoreError> {
-        let (rows, doubt, lost) = {
-            let state = self.state();
-            let rows: Vec<Row> = state.own.values().cloned().collect();
-            (rows, state.doubt.clone(), state.lost.clone())
-        };
-        self.inner.announce(&rows).await?;
-        for (job, generation) in &doubt {
-            // One of those that went out since is no longer in doubt.
-            let out = rows
-                .iter()
-                .any(|row| row.claimed.job == *job && row.place == Place::Out);
-            if !out {
+        let _one_at_a_time = self.recovering.lock().await;
+        let mut told = Told::default();
+        while let Some(news) = self.news(&mut told) {
+            self.inner.announce(&news.rows).await?;
+            for (job, generation) in &news.undone {
                 self.inner.back(job, *generation).await?;
             }
-        }
-        let unheard = self.state().ended.clone();
-        let mut ended = lost.as_ref().map(|lost| lost.ended()).unwrap_or_default();
-        ended.extend(unheard.iter().cloned());
-        for (job, generation) in &ended {
-            self.inner.end(job, Some(*generation)).await?;
-        }
-        let mut state = self.state();
-        state.doubt.retain(|job, _| !doubt.contains_key(job));
-        state.ended.retain(|one| !unheard.contains(one));
-        (state.suspect, state.failures, state.known) = (false, 0, true);
-        if state.lost.take().is_some() {
-            state.returned = Some(self.inner.now());
-            tracing::info!(rows = rows.len(), ended = ended.len(), "the store is back");
-            self.turned.notify_one();
+            for (job, generation) in &news.ended {
+                self.inner.end(job, Some(*generation)).await?;
+            }
         }
         Ok(())
+    }
+
+    /// What the store must be told yet, and is told from here on; `None`: nothing, and it decides.
+    fn news(&self, told: &mut Told) -> Option<News> {
+        let mut state = self.state();
+        if !state.suspect && state.lost.is_none() {
+            return None;
+        }
+        let news = told.next(&state);
+        if news.is_some() {
+            return news;
+        }
+        // All of these were told.
+        state.doubt.clear();
+        state.ended.clear();
+        (state.suspect, state.failures, state.known) = (false, 0, true);
+        if let Some(lost) = state.lost.take() {
+            state.returned = Some(self.inner.now());
+            state.before = Some(lost);
+            let (rows, ended) = (told.rows.len(), told.ended.len());
+            tracing::info!(rows, ended, "the store is back");
+            self.turned.notify_one();
+        }
+        None
     }
 
     async fn take_there(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
@@ -271,6 +302,63 @@ impl Guard {
             state.took(ask, verdict, self.inner.now());
         }
         Ok(verdicts)
+    }
+}
+
+/// What the store was told since it can be asked again.
+#[derive(Default, Debug)]
+struct Told {
+    /// It was told something, if only that we are here.
+    any: bool,
+    rows: HashMap<Arc<str>, (Gen, Place)>,
+    undone: HashMap<Arc<str>, Gen>,
+    ended: HashSet<(Arc<str>, Gen)>,
+}
+
+/// What it is told next, in this order.
+#[derive(Debug)]
+struct News {
+    rows: Vec<Row>,
+    undone: Vec<(Arc<str>, Gen)>,
+    ended: Vec<(Arc<str>, Gen)>,
+}
+
+impl Told {
+    /// What is not told yet; `None`: nothing.
+    fn next(&mut self, state: &State) -> Option<News> {
+        let mut news = News {
+            rows: Vec::new(),
+            undone: Vec::new(),
+            ended: Vec::new(),
+        };
+        for (job, row) in &state.own {
+            let is = (row.claimed.generation, row.place);
+            let was = self.rows.insert(job.clone(), is);
+            if was == Some((is.0, Place::Out)) && row.place == Place::Held {
+                news.undone.push((job.clone(), is.0));
+            } else if was != Some(is) {
+                news.rows.push(row.clone());
+            }
+        }
+        for (job, claim) in &state.doubt {
+            // One of those that went out since is no longer in doubt.
+            let is_out = state
+                .own
+                .get(job)
+                .is_some_and(|row| row.place == Place::Out);
+            if self.undone.insert(job.clone(), *claim) != Some(*claim) && !is_out {
+                news.undone.push((job.clone(), *claim));
+            }
+        }
+        let alone = state.lost.as_ref().map(|lost| lost.ended());
+        for one in alone.iter().flatten().chain(&state.ended) {
+            if self.ended.insert(one.clone()) {
+                news.ended.push(one.clone());
+            }
+        }
+        let is_first = !std::mem::replace(&mut self.any, true);
+        let nothing = news.rows.is_empty() && news.undone.is_empty() && news.ended.is_empty();
+        (is_first || !nothing).then_some(news)
     }
 }
 
@@ -398,10 +486,14 @@ impl Store for Guard {
     fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool> {
         Answer::later(async move {
             let there = self.inner.back(job, generation);
-            let here = async |lost: &Lost| lost.local.back(job, generation).await;
+            let mut alone = false;
+            let here = async |lost: &Lost| {
+                alone = true;
+                lost.local.back(job, generation).await
+            };
             let back = self.ask(there, here).await;
             let mut state = self.state();
-            if back.is_err() || state.lost.is_some() {
+            if back.is_err() || alone {
                 // There it is out still, with its slots.
                 state.doubt.insert(job.into(), generation);
             }
@@ -439,13 +531,16 @@ impl Store for Guard {
 
     fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
         Answer::later(async move {
-            let lost = self.lost();
-            if lost.is_some() || self.state().suspect {
+            let (lost, failed, suspect) = {
+                let state = self.state();
+                (state.lost.clone(), state.failed, state.suspect)
+            };
+            if lost.is_some() || suspect {
                 let back = self.recover().await;
                 if let (Err(_), Some(lost)) = (&back, lost) {
                     return lost.local.due(max).await;
                 }
-                self.note(&back);
+                self.note(&back, failed);
             }
             self.ask(self.inner.due(max), async |lost| lost.local.due(max).await)
                 .await

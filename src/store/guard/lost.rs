@@ -32,7 +32,8 @@ pub(super) struct Lost {
 }
 
 impl Lost {
-    /// Begins with what is out, and with the slots that it has.
+    /// Begins with what is out and the slots that it has, and with what was used of our part at an earlier
+    /// loss.
     pub(super) fn new(
         store: &dyn Store,
         state: &State,
@@ -40,7 +41,11 @@ impl Lost {
         declared: Option<Arc<Mutex<Declared>>>,
     ) -> Lost {
         let mut slots: HashMap<(Space, Key), u32> = HashMap::new();
-        let local = MemoryStore::on(Clock::new(store.now().0));
+        let clock = Clock::new(store.now().0);
+        let local = match &state.before {
+            Some(before) => before.local.emptied(clock),
+            None => MemoryStore::on(clock),
+        };
         let own = state.own.values();
         for row in own.filter(|row| row.place == Place::Out) {
             for limited in row.claimed.limited.iter() {

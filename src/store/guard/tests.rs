@@ -1,9 +1,10 @@
 //! The guard around a memory store that fails when it is told to.
 
+use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
 use super::*;
-use crate::limit::{OnLimit, Strategy};
+use crate::limit::{OnLimit, Rate, Strategy, WindowKind};
 use crate::store::Claim;
 use crate::store::faulty::{Fault, Faulty};
 use crate::store::memory::MemoryStore;
@@ -353,4 +354,119 @@ async fn one_failure_is_no_loss_and_nothing_waits_once_it_is_one() {
     let asked = rig.guard.now();
     assert!(starts(&rig.guard, "b").await.is_err());
     assert_eq!(rig.guard.now(), asked, "it did not wait for the store");
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_are_cut_off_together_are_one_failure() {
+    let rig = rig(OnStoreError::Share);
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    let cut = || Fault {
+        delay: Duration::from_millis(9),
+        ..Fault::gone()
+    };
+    rig.faulty.script([cut(), cut(), cut()]);
+    let count = || rig.guard.count(Place::Out);
+    let (one, two, three) = tokio::join!(count(), count(), count());
+    assert!(one.is_err() && two.is_err() && three.is_err());
+    assert!(!rig.guard.is_lost());
+    // Without an end there is always one under way when another fails.
+    rig.faulty.standing(Some(cut()));
+    let calls = async |first: u64| {
+        tokio::time::sleep(Duration::from_millis(first)).await;
+        for _ in 0..2 {
+            let _failed = count().await;
+        }
+    };
+    tokio::join!(calls(0), calls(5));
+    assert!(rig.guard.is_lost());
+}
+
+/// While the store comes back a sidecar goes on without it.
+#[tokio::test(start_paused = true)]
+async fn what_happens_while_the_store_comes_back_is_known_there() {
+    let rig = rig(OnStoreError::Share);
+    for job in ["a", "b"] {
+        assert!(starts(&rig.guard, job).await.unwrap());
+    }
+    lose(&rig).await;
+    rig.faulty
+        .standing(Some(Fault::late(Duration::from_millis(50))));
+    let meanwhile = async {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert!(rig.guard.is_lost());
+        assert!(rig.guard.end("a", None).await.unwrap().is_some());
+        assert!(starts(&rig.guard, "c").await.unwrap());
+        assert!(rig.guard.back("b", Gen(1)).await.unwrap());
+    };
+    let (due, ()) = tokio::join!(rig.guard.due(9), meanwhile);
+    assert!(due.is_ok() && !rig.guard.is_lost());
+    rig.faulty.standing(None);
+    let mut places = Vec::new();
+    for job in ["a", "b", "c"] {
+        let row = rig.faulty.row(job).await.unwrap();
+        places.push(row.map(|row| row.place));
+    }
+    assert_eq!(places, [None, Some(Place::Held), Some(Place::Out)]);
+    let key = Key::new("k").unwrap();
+    let usage = rig.faulty.usage(Space::Job, &key, &Limits::default()).await;
+    assert_eq!(usage.unwrap().unwrap().active, 1);
+}
+
+/// All that ask after a failure wait for one recovery.
+#[tokio::test(start_paused = true)]
+async fn rows_are_put_back_once() {
+    let rig = rig(OnStoreError::Share);
+    let out: Vec<Claimed> = (0..50).map(|n| claimed(&format!("out{n}"), 99)).collect();
+    rig.guard
+        .take(&out.iter().collect::<Vec<_>>(), 99)
+        .await
+        .unwrap();
+    rig.faulty.script([Fault::gone()]);
+    assert!(rig.guard.count(Place::Out).await.is_err());
+    rig.faulty
+        .standing(Some(Fault::late(Duration::from_millis(1))));
+    let before = rig.faulty.calls();
+    let asks = ["a", "b", "c", "d"].map(|job| claimed(job, 99));
+    let take = async |nth: usize| rig.guard.take(&[&asks[nth]], 1).await.is_ok();
+    let all = tokio::join!(take(0), take(1), take(2), take(3));
+    assert_eq!(all, (true, true, true, true));
+    let calls = rig.faulty.calls() - before;
+    assert_eq!(calls, 1 + 4);
+}
+
+/// Each loss would give a whole share anew.
+#[tokio::test(start_paused = true)]
+async fn a_share_is_used_once_however_often_the_store_is_lost() {
+    let rig = rig(OnStoreError::Share);
+    let job = |name: &str| {
+        let mut job = claimed(name, 1);
+        let limits = Limits {
+            rates: vec![Rate {
+                limit: NonZeroU32::new(2).unwrap(),
+                period: NonZeroU64::new(600_000_000).unwrap(),
+                window: WindowKind::Sliding,
+            }],
+            ..Limits::default()
+        };
+        let limited = Limited {
+            limits,
+            ..job.limited[0].clone()
+        };
+        job.limited = Arc::from([limited]);
+        job
+    };
+    let starts = async |name: &str| {
+        let verdicts = rig.guard.take(&[&job(name)], 1).await.unwrap();
+        matches!(verdicts[0], Verdict::Started { .. })
+    };
+    let mut started = Vec::new();
+    for loss in 0..3 {
+        started.push(starts(&format!("{loss}x")).await && starts(&format!("{loss}y")).await);
+        lose(&rig).await;
+        started.push(starts(&format!("{loss}a")).await && starts(&format!("{loss}b")).await);
+        rig.faulty.standing(None);
+        rig.guard.due(9).await.unwrap();
+        assert!(!rig.guard.is_lost());
+    }
+    assert_eq!(started, [true, true, false, false, false, false]);
 }

@@ -45,6 +45,15 @@ impl Books {
         }
     }
 
+    /// The same without rows and slots.
+    pub(in crate::store) fn emptied(&self) -> Books {
+        Books {
+            keys: self.keys.emptied(),
+            seen: self.seen,
+            ..Books::new()
+        }
+    }
+
     /// Asks for the jobs in order until `want` have started.
     pub(in crate::store) fn take(
         &mut self,

@@ -38,6 +38,17 @@ impl Keys {
         }
     }
 
+    /// The same without slots.
+    pub(super) fn emptied(&self) -> Keys {
+        let mut keys = Keys::new();
+        for named in (0..self.slab.end()).filter_map(|id| self.slab.get(id)) {
+            if let Some(state) = keys.state(named.space, &named.key) {
+                *state = named.state.without_slots();
+            }
+        }
+        keys
+    }
+
     /// Asks one key with the numbers that come with it.
     pub(super) fn ask(&self, limited: &Limited, now: Timestamp) -> Result<Timestamp, Refusal> {
         match self.get(limited.space, &limited.key) {
