@@ -35,7 +35,7 @@ use crate::metrics::{Event, Metrics};
 use crate::ojs;
 use crate::policy::PolicySet;
 use crate::pressure::{FileBounds, Held, Pressure};
-use crate::store::{Gen, Row, Store};
+use crate::store::{Claimed, Gen, Row, Store};
 use crate::upstream::{Call, Reply, UpstreamError};
 
 mod about;
@@ -381,6 +381,21 @@ impl Sidecar {
         let ended = self.store.end(job, generation).await.ok()??;
         self.over(&ended.row);
         Some(ended.row)
+    }
+
+    /// Undoes a start. `false`: the job is not ours any more.
+    async fn back(&self, claimed: &Claimed) -> bool {
+        let (job, claim) = (&claimed.job, claimed.generation);
+        match self.store.back(job, claim).await {
+            // What was sent twice was done the first time.
+            Ok(false) if self.store.is_shared() => {
+                let row = self.store.row(job).await.ok().flatten();
+                let is_it = |row: Row| row.ours && row.claimed.generation == claim;
+                row.is_some_and(is_it)
+            }
+            // A store that did not hear of it hears of it before the job is asked for again.
+            back => !matches!(back, Ok(false)),
+        }
     }
 
     /// Wakes whoever waits for the slots of a row that ended.

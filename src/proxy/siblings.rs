@@ -305,7 +305,7 @@ impl Sidecar {
     }
 
     /// A job in hand that the store does not start: it was hidden through a sibling, or it is not ours
-    /// any more.
+    /// any more, or it was started already.
     pub(super) async fn lost(&self, held: Held) {
         let (job, claim) = (held.claimed.job.clone(), held.claimed.generation);
         if !self.store.is_shared() {
@@ -320,6 +320,10 @@ impl Sidecar {
         self.hide_for_another(&job);
         match self.store.row(&job).await {
             Ok(Some(row)) if row.ours && row.claimed.generation == held.claimed.generation => {
+                if row.place == Place::Out {
+                    // A start of which nobody heard: what is in hand is with no worker.
+                    self.back(&held.claimed).await;
+                }
                 if !row.hidden {
                     self.hold.show(&job);
                 }

@@ -21,6 +21,9 @@ pub struct Fault {
     pub delay: Duration,
     /// It fails and is not done.
     pub before: Option<StoreError>,
+    /// It is done twice, as where a connection breaks and what was sent is sent again; the second answer
+    /// counts.
+    pub twice: bool,
     /// How long its answer is under way, after it was done.
     pub late: Duration,
     /// It is done, and its answer is this error.
@@ -32,6 +35,7 @@ impl Fault {
     pub const NONE: Fault = Fault {
         delay: Duration::ZERO,
         before: None,
+        twice: false,
         late: Duration::ZERO,
         after: None,
     };
@@ -156,7 +160,7 @@ impl Faulty {
     /// it was called.
     fn run<'a, T: Send + 'a>(
         &'a self,
-        operation: impl FnOnce() -> Answer<'a, T> + Send + 'a,
+        operation: impl Fn() -> Answer<'a, T> + Send + Sync + 'a,
     ) -> Answer<'a, T> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let fault = self.next();
@@ -164,6 +168,9 @@ impl Faulty {
             pause(fault.delay).await;
             if let Some(error) = fault.before {
                 return Err(error);
+            }
+            if fault.twice {
+                drop(operation().await);
             }
             let answer = operation().await;
             pause(fault.late).await;
@@ -212,7 +219,7 @@ impl Store for Faulty {
     }
 
     fn set(&self, change: Change) -> Answer<'_, bool> {
-        self.run(move || self.inner.set(change))
+        self.run(move || self.inner.set(change.clone()))
     }
 
     fn lead(&self, micros: u64) {

@@ -130,7 +130,8 @@ impl ReservedStore {
         !self.inner.is_lost() && self.inner.doubt() <= MOST_DOUBT
     }
 
-    /// Asks for jobs in their order; those that follow each other and go the same way go together.
+    /// Asks for jobs in their order; those that follow each other and go the same way go together. If the
+    /// store fails after some have started, the others are not asked.
     async fn take_each(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
         let can = self.can_reserve();
         let ways: Vec<bool> = {
@@ -146,8 +147,13 @@ impl ReservedStore {
             let run = asks.get(first..first + same.count()).unwrap_or_default();
             first += run.len();
             let told = match here {
-                true => self.take_here(run, left).await?,
-                false => self.inner.take(run, left).await?,
+                true => self.take_here(run, left).await,
+                false => self.inner.take(run, left).await,
+            };
+            let told = match told {
+                Ok(told) => told,
+                Err(_) if left < want => break,
+                Err(error) => return Err(error),
             };
             let started = told
                 .iter()
@@ -155,6 +161,7 @@ impl ReservedStore {
             left = left.saturating_sub(started.count());
             verdicts.extend(told);
         }
+        verdicts.resize(asks.len(), Verdict::Unasked);
         Ok(verdicts)
     }
 
@@ -169,11 +176,16 @@ impl ReservedStore {
                 Verdict::Unasked
             } else {
                 let same = asks.iter().skip(nth).filter(|other| same_key(ask, other));
-                self.start(ask, same.count().min(left)).await?
+                match self.start(ask, same.count().min(left)).await {
+                    Ok(verdict) => verdict,
+                    Err(_) if left < want => break,
+                    Err(error) => return Err(error),
+                }
             };
             left -= usize::from(matches!(verdict, Verdict::Started { .. }));
             verdicts.push(verdict);
         }
+        verdicts.resize(asks.len(), Verdict::Unasked);
         Ok(verdicts)
     }
 

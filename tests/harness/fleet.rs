@@ -73,6 +73,15 @@ impl Way {
         self.faulty.random(seed, 1, both.collect());
     }
 
+    /// From now on one operation in four is done twice.
+    pub fn twice(&self, seed: u64) {
+        let twice = Fault {
+            twice: true,
+            ..Fault::NONE
+        };
+        self.faulty.random(seed, 4, vec![twice]);
+    }
+
     pub fn mend(&self) {
         self.faulty.standing(None);
         self.member.deaf.store(false, Ordering::Relaxed);

@@ -186,6 +186,25 @@ pub async fn slow(ctx: Ctx) -> Judge {
     judge
 }
 
+/// What is sent to the store is sent again now and then, and the answer is to the second: nothing of it is
+/// stuck.
+pub async fn done_twice(ctx: Ctx) -> Judge {
+    let world = ctx.world().shared(OnStoreError::Share).limits(CONCURRENCY);
+    let w = world.start().await;
+    let other = w.sibling().await;
+    w.first_way(|way| way.twice(ctx.seed));
+    w.enqueue_all(30, |_| job()).await;
+    let worker = Worker::js(2).queues(&["mail"]).runs(10..200);
+    w.workers(2, worker.clone().hangs_up(0.2));
+    w.worker_of(&other, worker);
+    let done = w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.that(done, "not done within 60 s");
+    judge.concurrency("k:a", 2);
+    judge.settled();
+    judge
+}
+
 /// A worker hangs up while the store is told of what came for it: it is held for the next one.
 pub async fn hang_up_while_slow(ctx: Ctx) -> Judge {
     let world = ctx.world().shared(OnStoreError::Share);

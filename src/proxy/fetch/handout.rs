@@ -194,9 +194,7 @@ impl Proxy {
     async fn undo(&self, job: Started) {
         let sidecar = &self.sidecar;
         let claimed = &job.held.claimed;
-        let back = sidecar.store.back(&claimed.job, claimed.generation).await;
-        // A store that did not hear of it hears of it before the job is asked for again.
-        if !matches!(back, Ok(false)) {
+        if sidecar.back(claimed).await {
             sidecar.metrics.count(Event::HandOutUndone);
             sidecar.metrics.ended(&claimed.limited);
             let limited = claimed.limited.clone();

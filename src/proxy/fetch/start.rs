@@ -164,8 +164,7 @@ impl Proxy {
             };
             let held = started.remove(at).held;
             let claimed = &held.claimed;
-            let back = sidecar.store.back(&claimed.job, claimed.generation).await;
-            if !matches!(back, Ok(false)) {
+            if sidecar.back(claimed).await {
                 sidecar.hold.wake(&claimed.limited);
                 sidecar.hold.put_back(held, None);
             }

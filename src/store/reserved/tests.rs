@@ -318,6 +318,29 @@ async fn a_store_that_does_not_grant_is_asked_for_the_start() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_started_here_goes_out_though_the_store_fails_for_the_rest() {
+    let faulty = Arc::new(Faulty::new(Arc::new(MemoryStore::new(T))));
+    let store = on(faulty.clone());
+    let limits = spaced(1_000, SECOND);
+    let (a, mut strict) = (claimed("a", &limits), claimed("b", &limits));
+    let limited = Limited {
+        policy: Arc::from("strict"),
+        ..strict.limited[0].clone()
+    };
+    strict.limited = Arc::from([limited]);
+    faulty.script([Fault::NONE, Fault::gone()]);
+    let verdicts = store.take(&[&a, &strict], 1).await.unwrap();
+    assert!(matches!(verdicts[0], Verdict::Started { .. }));
+    assert_eq!(verdicts[1], Verdict::Unasked);
+    assert!(store.end("a", None).await.unwrap().is_some());
+    faulty.script([Fault::gone()]);
+    assert!(
+        store.take(&[&strict, &a], 1).await.is_err(),
+        "nothing started"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn other_numbers_hold_from_the_next_start_on() {
     let inner = Arc::new(MemoryStore::new(T));
     let store = on(inner);
