@@ -105,7 +105,7 @@ scenarios! {
     outages::a_worker_comes_late: 12;
     outages::all_are_cut_off: 24;
     outages::slow: 30 limit;
-    outages::done_twice: 12 limit;
+    outages::done_twice: 24 limit;
     outages::hang_up_while_slow: 12;
     outages::slow_and_limited_from_now_on: 12;
     lives::longer_than_visibility: 5 limit;

@@ -323,6 +323,7 @@ impl Sidecar {
                 if row.place == Place::Out {
                     // A start of which nobody heard: what is in hand is with no worker.
                     self.back(&held.claimed).await;
+                    self.hold.wake(&held.claimed.limited);
                 }
                 if !row.hidden {
                     self.hold.show(&job);

@@ -514,18 +514,24 @@ impl Store for Guard {
                 .await;
             let mut state = self.state();
             let older = |row: &Row| generation.is_none_or(|ended| ended >= row.claimed.generation);
-            if state.own.get(job).is_some_and(older)
-                && let Some(row) = state.own.remove(job)
-                && (ended.is_err() || (state.lost.is_some() && matches!(ended, Ok(None))))
-                && state.ended.len() < MOST_ENDED
+            if !state.own.get(job).is_some_and(older) {
+                return ended;
+            }
+            let Some(row) = state.own.remove(job) else {
+                return ended;
+            };
+            let none = matches!(ended, Ok(None));
+            if (ended.is_err() || (state.lost.is_some() && none)) && state.ended.len() < MOST_ENDED
             {
                 // Its slots would be taken, or it would be held, until it is overdue.
-                state.ended.push((
-                    row.claimed.job.clone(),
-                    generation.unwrap_or(row.claimed.generation),
-                ));
+                let claim = generation.unwrap_or(row.claimed.generation);
+                state.ended.push((row.claimed.job.clone(), claim));
             }
-            ended
+            match none && row.place == Place::Out {
+                // What was sent twice was done the first time, and nobody heard of it.
+                true => Ok(Some(Ended { row })),
+                false => ended,
+            }
         })
     }
 
