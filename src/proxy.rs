@@ -388,13 +388,9 @@ impl Sidecar {
         let (job, claim) = (&claimed.job, claimed.generation);
         match self.store.back(job, claim).await {
             // What was sent twice was done the first time.
-            Ok(false) if self.store.is_shared() => {
-                let row = self.store.row(job).await.ok().flatten();
-                let is_it = |row: Row| row.ours && row.claimed.generation == claim;
-                row.is_some_and(is_it)
-            }
+            Ok(false) => self.store.is_shared() && self.owns(job, claim).await,
             // A store that did not hear of it hears of it before the job is asked for again.
-            back => !matches!(back, Ok(false)),
+            Ok(true) | Err(_) => true,
         }
     }
 

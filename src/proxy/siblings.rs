@@ -17,7 +17,7 @@ use crate::hold::{Held, Lane};
 use crate::json::Json;
 use crate::limit::{Limited, Limits, OnLimit, Timestamp};
 use crate::metrics::Event;
-use crate::store::{Change, Claimed, Known, Place, Row, StoreError, Wake};
+use crate::store::{Change, Claimed, Gen, Known, Place, Row, StoreError, Wake};
 
 /// The most held jobs that are taken over for one FETCH.
 const AT_ONCE: usize = 16;
@@ -122,7 +122,7 @@ impl Proxy {
         sidecar.read_pause(&lane.queue).await;
         let rows = sidecar.store.offered(lane.scope, &lane.queue, AT_ONCE);
         let Ok(rows) = rows.await else {
-            return;
+            return sidecar.offered.put(lane.clone());
         };
         if rows.len() >= AT_ONCE {
             sidecar.offered.put(lane.clone());
@@ -130,14 +130,23 @@ impl Proxy {
         for row in rows {
             // In between it is in no hold.
             sidecar.hold.adopting(lane, true, Instant::now());
-            self.take_over_row(row).await;
+            self.take_over_row(lane, row).await;
             sidecar.hold.adopting(lane, false, Instant::now());
         }
     }
 
-    async fn take_over_row(&self, row: Row) {
+    /// The backend is asked for it first: until it is known here it stays its owner's, who keeps it alive.
+    async fn take_over_row(&self, lane: &Lane, row: Row) {
         let sidecar = &self.sidecar;
         let claimed = row.claimed;
+        let held = match self.read_again(&claimed, Instant::now()).await {
+            Again::Ours(held) => held,
+            Again::Over => {
+                sidecar.end(&claimed.job, Some(claimed.generation)).await;
+                return;
+            }
+            Again::Unheard => return sidecar.offered.put(lane.clone()),
+        };
         let next = sidecar.next_claim(sidecar.store.now());
         let own = Change::Own {
             job: claimed.job.clone(),
@@ -145,39 +154,28 @@ impl Proxy {
             next,
             until: sidecar.store.now().plus(claimed.visibility / 3),
         };
-        if !matches!(sidecar.store.set(own).await, Ok(true)) {
-            return;
-        }
-        let sent = Instant::now();
-        match self.read_again(&claimed, sent).await {
-            Some(mut held) => {
-                held.claimed.generation = next;
-                held.claimed.claimed_at = claimed.claimed_at;
-                // When its claim was last extended only its former owner knew: the next sweep extends it, and
-                // it is proven before it goes out.
-                let long_ago = Duration::from_micros(claimed.visibility);
-                held.proven = held.proven.checked_sub(long_ago).unwrap_or(held.proven);
-                held.granted = Duration::ZERO;
-                sidecar.metrics.count(Event::HoldAdopted);
-                sidecar.hold.add(vec![held]);
-            }
-            None => {
-                sidecar.end(&claimed.job, Some(next)).await;
-            }
+        let owned = matches!(sidecar.store.set(own).await, Ok(true));
+        if owned || sidecar.owns(&claimed.job, next).await {
+            sidecar.hold_taken_over(*held, &claimed, next);
         }
     }
 
-    /// The job as the backend has it, if it is active in that attempt still.
-    async fn read_again(&self, claimed: &Claimed, sent: Instant) -> Option<Held> {
+    /// The job as the backend has it.
+    async fn read_again(&self, claimed: &Claimed, sent: Instant) -> Again {
         let sidecar = &self.sidecar;
         let mark = sidecar.pressure.mark();
         let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(&claimed.job));
         let call = super::get(self, claimed.scope, target);
-        let reply = super::call(self, "get_job", call).await.ok()?;
-        if reply.status != StatusCode::OK {
-            return None;
-        }
-        let whole = Json::parse(&reply.body, DEPTH).ok()?;
+        let reply = match super::call(self, "get_job", call).await {
+            Ok(reply) if reply.status == StatusCode::OK => reply,
+            Ok(reply) if matches!(reply.status, StatusCode::NOT_FOUND | StatusCode::GONE) => {
+                return Again::Over;
+            }
+            _ => return Again::Unheard,
+        };
+        let Ok(whole) = Json::parse(&reply.body, DEPTH) else {
+            return Again::Unheard;
+        };
         let job = whole.get_exact("job").unwrap_or(whole);
         let lane = Lane {
             scope: claimed.scope,
@@ -193,15 +191,48 @@ impl Proxy {
             sent,
             mark,
         };
-        let active = job.get("state")?.text()? == "active";
+        let state = job.get("state").and_then(|state| state.text());
         let live = sidecar.live();
         let mut reading = sidecar.reading(&reply.body, &origin, &live, Instant::now());
-        let held = sidecar.read_job(&Shown::of(job), &mut reading)?;
-        (active && held.claimed.attempt == claimed.attempt).then_some(held)
+        let held = sidecar.read_job(&Shown::of(job), &mut reading);
+        let active = state.is_some_and(|state| state == "active");
+        match held.filter(|held| active && held.claimed.attempt == claimed.attempt) {
+            Some(held) => Again::Ours(Box::new(held)),
+            None => Again::Over,
+        }
     }
 }
 
+/// What the backend has of a job that a sibling holds.
+enum Again {
+    /// It is active in that attempt still.
+    Ours(Box<Held>),
+    /// It is not.
+    Over,
+    /// It did not say.
+    Unheard,
+}
+
 impl Sidecar {
+    /// Whether a job is held by us under this claim: the answer to a change that made it so may be lost.
+    pub(super) async fn owns(&self, job: &str, claim: Gen) -> bool {
+        let row = self.store.row(job).await.ok().flatten();
+        row.is_some_and(|row| row.ours && row.claimed.generation == claim)
+    }
+
+    /// A job that was taken over from a sibling is in the hold from here on.
+    fn hold_taken_over(&self, mut held: Held, claimed: &Claimed, claim: Gen) {
+        held.claimed.generation = claim;
+        held.claimed.claimed_at = claimed.claimed_at;
+        // When its claim was last extended only its former owner knew: the next sweep extends it, and it is
+        // proven before it goes out.
+        let long_ago = Duration::from_micros(claimed.visibility);
+        held.proven = held.proven.checked_sub(long_ago).unwrap_or(held.proven);
+        held.granted = Duration::ZERO;
+        self.metrics.count(Event::HoldAdopted);
+        self.hold.add(vec![held]);
+    }
+
     /// Puts rows of held jobs into a store that others share, so that they know of them.
     pub(super) async fn register(&self, held: &[Held]) {
         if !self.store.is_shared() || held.is_empty() {

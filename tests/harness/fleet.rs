@@ -82,6 +82,16 @@ impl Way {
         self.faulty.random(seed, 4, vec![twice]);
     }
 
+    /// Of the next operations one in six to ten is done, and nobody hears of it.
+    pub fn unheard(&self, seed: u64) {
+        let every = 6 + seed % 5;
+        let unheard = |nth: u64| match (nth + seed) % every {
+            0 => Fault::unheard(),
+            _ => Fault::NONE,
+        };
+        self.faulty.script((0..300).map(unheard));
+    }
+
     pub fn mend(&self) {
         self.faulty.standing(None);
         self.member.deaf.store(false, Ordering::Relaxed);

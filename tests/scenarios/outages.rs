@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use ojs_throttle::backend::Lax;
+use ojs_throttle::backend::{EventKind, Lax};
 use ojs_throttle::store::guard::OnStoreError;
 use serde_json::json;
 use tokio::time::timeout;
 
-use crate::harness::{Ctx, Job, Judge, Sidecar, Way, Worker, World};
+use crate::harness::{Ctx, Fault, Job, Judge, Op, Sidecar, Way, Worker, World};
 
 const CONCURRENCY: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 2";
 const RATE: &str =
@@ -201,6 +201,35 @@ pub async fn done_twice(ctx: Ctx) -> Judge {
     let mut judge = w.judge().await;
     judge.that(done, "not done within 60 s");
     judge.concurrency("k:a", 2);
+    judge.settled();
+    judge
+}
+
+/// What a sidecar holds for workers that left is taken over by another, which hears of half of what it asks:
+/// no claim lapses.
+pub async fn taken_over_with_trouble(ctx: Ctx) -> Judge {
+    let world = ctx.world().shared(OnStoreError::Share).limits(CONCURRENCY);
+    let w = world.lax(Lax::spec()).start().await;
+    let other = w.sibling().await;
+    w.enqueue_all(10, |_| job()).await;
+    let leaves = w.worker(Worker::js(4).queues(&["mail"]).runs(1_000..2_000));
+    w.pass(1_500).await;
+    leaves.stop();
+    w.backend.often(Op::Job, 0.4, Fault::Status(503));
+    other.way.iter().for_each(|way| way.unheard(ctx.seed));
+    w.pass(8_000).await;
+    w.worker_of(&other, Worker::js(2).queues(&["mail"]).runs(100..400));
+    let done = w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.that(done, "not done within 60 s");
+    let expired = judge
+        .events
+        .iter()
+        .filter(|(_, e)| e.kind == EventKind::Expired);
+    let expired = expired.count();
+    judge.that(expired == 0, format!("{expired} claims expired"));
+    judge.concurrency("k:a", 2);
+    judge.each_ran_once();
     judge.settled();
     judge
 }
