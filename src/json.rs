@@ -27,7 +27,7 @@ use std::ops::Range;
 /// One JSON value inside a text that [`Json::parse`] found well-formed.
 #[derive(Clone, Copy, Debug)]
 pub struct Json<'a> {
-    text: &'a str,
+    text: &'a [u8],
     start: usize,
     end: usize,
 }
@@ -70,36 +70,23 @@ pub enum JsonError {
 }
 
 impl<'a> Json<'a> {
-    /// Checks that `text` is exactly one JSON value (RFC 8259, in UTF-8), with at most `depth`
-    /// arrays and objects inside each other: with a `depth` of 0 only a scalar passes.
+    /// Checks that `text` is exactly one JSON value (RFC 8259), with at most `depth` arrays and objects
+    /// inside each other: with a `depth` of 0 only a scalar passes.
     ///
-    /// Numbers may be of any size, and an escaped surrogate may stand alone, as in Go. Stack use
+    /// As in Go, numbers may be of any size, an escaped surrogate may stand alone, and what is not UTF-8
+    /// in a string is no fault: a backend that stores such a job must not be gone round by it. Stack use
     /// does not grow with the nesting.
     ///
     /// # Errors
     ///
     /// The first place that is malformed or too deep, whichever comes first in the text.
     pub fn parse(text: &'a [u8], depth: usize) -> Result<Json<'a>, JsonError> {
-        // Scanning only the part that is UTF-8 reports whichever fault comes first.
-        let (utf8, broken) = match std::str::from_utf8(text) {
-            Ok(utf8) => (utf8, None),
-            Err(error) => {
-                let (valid, _) = text.split_at(error.valid_up_to());
-                (
-                    std::str::from_utf8(valid).unwrap_or_default(),
-                    Some(valid.len()),
-                )
-            }
-        };
-        let range = scan::document(utf8.as_bytes(), depth)?;
-        match broken {
-            None => Ok(Json {
-                text: utf8,
-                start: range.start,
-                end: range.end,
-            }),
-            Some(at) => Err(JsonError::Malformed(at)),
-        }
+        let range = scan::document(text, depth)?;
+        Ok(Json {
+            text,
+            start: range.start,
+            end: range.end,
+        })
     }
 
     /// What this value is.
@@ -116,7 +103,7 @@ impl<'a> Json<'a> {
 
     /// The value's bytes, without the whitespace around it.
     pub fn raw(&self) -> &'a [u8] {
-        self.raw_text().as_bytes()
+        self.text.get(self.range()).unwrap_or_default()
     }
 
     /// Where the value is in the parsed text.
@@ -127,7 +114,7 @@ impl<'a> Json<'a> {
     /// The members of an object in order; none for any other kind.
     pub fn members(&self) -> impl Iterator<Item = Member<'a>> + use<'a> {
         let text = self.text;
-        scan::members(text.as_bytes(), self.start).map(move |entry| Member {
+        scan::members(text, self.start).map(move |entry| Member {
             name: Json {
                 text,
                 start: entry.name.start,
@@ -146,7 +133,7 @@ impl<'a> Json<'a> {
         let text = self.text;
         let mut place = (self.first() == b'[').then_some(self.start + 1);
         iter::from_fn(move || {
-            let range = scan::next_item(text.as_bytes(), place?)?;
+            let range = scan::next_item(text, place?)?;
             place = Some(range.end);
             Some(Json {
                 text,
@@ -197,7 +184,8 @@ impl<'a> Json<'a> {
         found
     }
 
-    /// A string's text, escapes undone; `None` for any other kind or an unpaired surrogate.
+    /// A string's text, escapes undone, with U+FFFD for what is not UTF-8; `None` for any other kind or an
+    /// unpaired surrogate.
     pub fn text(&self) -> Option<Cow<'a, str>> {
         if self.kind() != Kind::String {
             return None;
@@ -211,7 +199,7 @@ impl<'a> Json<'a> {
         if self.kind() != Kind::Number {
             return None;
         }
-        whole(self.raw_text())
+        whole(std::str::from_utf8(self.raw()).ok()?)
     }
 
     /// Whether this is `null`.
@@ -228,23 +216,15 @@ impl<'a> Json<'a> {
         }
     }
 
-    fn raw_text(&self) -> &'a str {
-        self.text.get(self.range()).unwrap_or_default()
-    }
-
     /// What is between a string's quotes.
-    fn inside(&self) -> &'a str {
+    fn inside(&self) -> &'a [u8] {
         self.text
             .get(self.start + 1..self.end - 1)
             .unwrap_or_default()
     }
 
     fn first(&self) -> u8 {
-        self.text
-            .as_bytes()
-            .get(self.start)
-            .copied()
-            .unwrap_or_default()
+        self.text.get(self.start).copied().unwrap_or_default()
     }
 }
 

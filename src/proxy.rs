@@ -71,8 +71,11 @@ pub use service::Proxy;
 use respond::{Fault, Relabel};
 use scope::Scopes;
 
-/// How deep JSON may nest on routes that are read.
+/// How deep JSON may nest in requests on routes that are read.
 pub(crate) const DEPTH: usize = 64;
+/// How deep in replies: a job may have come to the backend in another way, and those written in Go store what is
+/// as deep as this.
+const REPLY_DEPTH: usize = 10_000;
 
 /// How long a claim or a slot lasts where nobody said (HTTP binding: 30 s).
 pub(crate) const DEFAULT_VISIBILITY: Duration = Duration::from_secs(30);

@@ -129,6 +129,16 @@ fn queues(settings: &Settings) -> BTreeMap<&str, (Option<&QueueLimits>, Option<&
     named
 }
 
+/// The names of limited and of bounded queues, in the order of the file.
+fn queue_order(settings: &Settings) -> Vec<(bool, &str)> {
+    let limited = settings.policies.queues().iter();
+    let bounded = settings.bounds.entries().iter();
+    let limited = limited.map(|queue| (false, queue.name.as_str()));
+    limited
+        .chain(bounded.map(|(name, _)| (true, name.as_str())))
+        .collect()
+}
+
 /// Whether a field is the same in both.
 type Same = fn(&Settings, &Settings) -> bool;
 
@@ -183,6 +193,12 @@ const CAN_CHANGE: &[(&str, Same)] = &[
     }),
     ("policy.sync", |a, b| a.store.reserved == b.store.reserved),
     ("tenant", |a, b| a.bounds.tenants() == b.bounds.tenants()),
+    ("queue", |a, b| {
+        // Of those that match, the first counts.
+        let (before, after) = (queue_order(a), queue_order(b));
+        let stayed = before.iter().filter(|name| after.contains(name));
+        stayed.eq(after.iter().filter(|name| before.contains(name)))
+    }),
     ("job_policies.accept", |a, b| {
         a.policies.accept() == b.policies.accept()
     }),
@@ -270,6 +286,7 @@ mod tests {
         let a2 = "[[policy]]\nname = 'a'\nconcurrency = 2\n";
         let same_key = "[[policy]]\nname = 'c'\nkey = 'a'\nmatch = { queue = 'x' }\n";
         let queue = "[[queue]]\nname = 'q-*'\nconcurrency = 1\n";
+        let all = "[[queue]]\nname = '*'\nconcurrency = 2\n";
         let queue2 = "[[queue]]\nname = 'q-*'\nconcurrency = 9\n";
         let table: &[(String, String, &str)] = &[
             (a.into(), a.into(), ""),
@@ -289,6 +306,16 @@ mod tests {
                 "policies: 2 changed (a, c)",
             ),
             (queue.into(), queue2.into(), "queues: 1 changed (q-*)"),
+            (
+                format!("{queue}{all}"),
+                format!("{all}{queue}"),
+                "fields: queue",
+            ),
+            (
+                format!("{queue}{all}"),
+                all.into(),
+                "queues: 1 removed (q-*)",
+            ),
             (
                 a.into(),
                 format!("[fetch]\nmax_wait = '1s'\n[job_policies]\naccept = 'ignore'\n{b}{queue}"),
@@ -360,7 +387,8 @@ mod tests {
             })
             .collect();
         let listed = CAN_CHANGE.iter().chain(FIXED).map(|(name, _)| *name);
-        let listed = listed.filter(|name| !name.starts_with("policy.") && *name != "tenant");
+        let listed = listed
+            .filter(|name| !name.starts_with("policy.") && !["queue", "tenant"].contains(name));
         assert_eq!(listed.collect::<BTreeSet<_>>(), fields);
     }
 }

@@ -14,23 +14,23 @@ const LONG_S: char = '\u{17F}';
 /// A member's name as it is written between its quotes.
 #[derive(Clone, Copy)]
 pub(super) struct Name<'a> {
-    inside: &'a str,
+    inside: &'a [u8],
     /// Whether it has escapes or characters beyond ASCII: it may be one that is shorter.
     disguised: bool,
 }
 
 impl<'a> Name<'a> {
     #[inline]
-    pub(super) fn new(inside: &'a str) -> Name<'a> {
+    pub(super) fn new(inside: &'a [u8]) -> Name<'a> {
         let beyond = |byte: u8| byte == b'\\' || !byte.is_ascii();
         // Without an early end this takes many bytes at a time.
-        let disguised = inside.bytes().fold(false, |any, byte| any | beyond(byte));
+        let disguised = inside.iter().fold(false, |any, byte| any | beyond(*byte));
         Name { inside, disguised }
     }
 
     /// The same where it is known already whether it is disguised.
     #[inline]
-    pub(super) fn known(inside: &'a str, disguised: bool) -> Name<'a> {
+    pub(super) fn known(inside: &'a [u8], disguised: bool) -> Name<'a> {
         Name { inside, disguised }
     }
 
@@ -40,13 +40,14 @@ impl<'a> Name<'a> {
         if self.disguised {
             return self.unfolds_to(name);
         }
-        self.inside.len() == name.len() && self.inside.eq_ignore_ascii_case(name)
+        self.inside.len() == name.len() && self.inside.eq_ignore_ascii_case(name.as_bytes())
     }
 
     /// The rare case, kept out of the loops over names.
     #[cold]
     fn unfolds_to(self, name: &str) -> bool {
-        let folded = unescaped(self.inside).map(|character| character.map(fold));
+        let inside = String::from_utf8_lossy(self.inside);
+        let folded = unescaped(&inside).map(|character| character.map(fold));
         folded.eq(name.chars().map(|character| Some(fold(character))))
     }
 
@@ -54,16 +55,16 @@ impl<'a> Name<'a> {
     #[inline]
     pub(super) fn may_contain(self, part: &str) -> bool {
         self.disguised
-            || (self.inside.len() >= part.len()
-                && contains_ignore_case(self.inside.as_bytes(), part))
+            || (self.inside.len() >= part.len() && contains_ignore_case(self.inside, part))
     }
 
     /// Whether it is exactly `name`.
     pub(super) fn is(self, name: &str) -> bool {
         if self.disguised {
-            return unescaped(self.inside).eq(name.chars().map(Some));
+            let inside = String::from_utf8_lossy(self.inside);
+            return unescaped(&inside).eq(name.chars().map(Some));
         }
-        self.inside == name
+        self.inside == name.as_bytes()
     }
 }
 

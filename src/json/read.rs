@@ -10,7 +10,7 @@ use super::{Json, JsonError, scan};
 /// follows that place may be malformed.
 #[derive(Debug)]
 pub struct Reader<'a> {
-    text: &'a str,
+    text: &'a [u8],
     pos: usize,
     /// How many arrays and objects may still be opened inside each other.
     depth: usize,
@@ -19,18 +19,13 @@ pub struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// At the beginning of `text`, of which at most `depth` arrays and objects may be inside each other.
-    ///
-    /// # Errors
-    /// The text is not UTF-8.
-    pub fn new(text: &'a [u8], depth: usize) -> Result<Reader<'a>, JsonError> {
-        let text =
-            std::str::from_utf8(text).map_err(|error| JsonError::Malformed(error.valid_up_to()))?;
-        Ok(Reader {
+    pub fn new(text: &'a [u8], depth: usize) -> Reader<'a> {
+        Reader {
             text,
-            pos: scan::blank(text.as_bytes(), 0),
+            pos: scan::blank(text, 0),
             depth,
             most: depth,
-        })
+        }
     }
 
     /// Reads one value.
@@ -39,7 +34,7 @@ impl<'a> Reader<'a> {
     /// The first place in it that is malformed or too deep.
     pub fn value(&mut self) -> Result<Json<'a>, JsonError> {
         let start = self.pos;
-        let end = scan::value(self.text.as_bytes(), start, self.depth);
+        let end = scan::value(self.text, start, self.depth);
         self.pos = end.map_err(|error| self.deep(error))?;
         Ok(self.since(start))
     }
@@ -86,7 +81,7 @@ impl<'a> Reader<'a> {
     ) -> Result<Json<'a>, JsonError> {
         self.inside(b'{', b'}', |reader| {
             let text = reader.text;
-            let name = scan::name(text.as_bytes(), reader.pos)?;
+            let name = scan::name(text, reader.pos)?;
             reader.pos = name.value;
             let inside = text.get(name.inside).unwrap_or_default();
             member(MemberName(Name::known(inside, name.disguised)), reader)
@@ -98,7 +93,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// Something follows.
     pub fn end(self) -> Result<(), JsonError> {
-        let rest = scan::blank(self.text.as_bytes(), self.pos);
+        let rest = scan::blank(self.text, self.pos);
         match rest == self.text.len() {
             true => Ok(()),
             false => Err(JsonError::Malformed(rest)),
@@ -112,7 +107,7 @@ impl<'a> Reader<'a> {
         close: u8,
         mut piece: impl FnMut(&mut Reader<'a>) -> Result<(), JsonError>,
     ) -> Result<Json<'a>, JsonError> {
-        let (bytes, start) = (self.text.as_bytes(), self.pos);
+        let (bytes, start) = (self.text, self.pos);
         if bytes.get(start) != Some(&open) {
             return self.value();
         }

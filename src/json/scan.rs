@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::JsonError;
 
-/// Checks that `text`, which is UTF-8, is one value with whitespace around it, and says where.
+/// Checks that `text` is one value with whitespace around it, and says where.
 pub(super) fn document(text: &[u8], depth: usize) -> Result<Range<usize>, JsonError> {
     let start = blank(text, 0);
     let end = value(text, start, depth)?;

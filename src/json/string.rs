@@ -7,11 +7,12 @@ use std::str::Chars;
 
 /// The text of a checked string from what is between its quotes; `None` where a surrogate has no
 /// partner, which no text can hold.
-pub(super) fn text(inside: &str) -> Option<Cow<'_, str>> {
-    if memchr::memchr(b'\\', inside.as_bytes()).is_none() {
-        return Some(Cow::Borrowed(inside));
+pub(super) fn text(inside: &[u8]) -> Option<Cow<'_, str>> {
+    let whole = String::from_utf8_lossy(inside);
+    if memchr::memchr(b'\\', inside).is_none() {
+        return Some(whole);
     }
-    unescaped(inside)
+    unescaped(&whole)
         .collect::<Option<String>>()
         .map(Cow::Owned)
 }

@@ -7,6 +7,8 @@ use super::{JobLimits, JobView, KeyMissing, Policy, PolicySet};
 /// More than this many queues, or different sets of limits, are not remembered: names and keys come from
 /// jobs. A thousand busy tenants are far below.
 const MAX: usize = 16_384;
+/// What is named by more bytes than this is not remembered.
+const LONGEST: usize = 1_024;
 
 /// What was found out about jobs under one [`PolicySet`], so that it need not be made anew for each.
 #[derive(Default, Debug)]
@@ -35,6 +37,9 @@ impl Known {
             limits,
             name,
         } = self;
+        if job.queue.len() > LONGEST {
+            return policies.limits(job, &[]);
+        }
         let Some(queue) = queues.get(job.queue) else {
             self.meet(policies, job.queue);
             return self.limits(policies, job);
@@ -52,6 +57,10 @@ impl Known {
             return found.clone();
         }
         let found = policies.limits(job, &[]);
+        if name.len() > LONGEST {
+            *name = String::new();
+            return found;
+        }
         if limits.len() >= MAX {
             limits.clear();
         }
@@ -168,5 +177,26 @@ mod tests {
             &one.unwrap().limited,
             &same.unwrap().limited
         ));
+    }
+
+    /// Names and keys are as long as who sends them likes.
+    #[test]
+    fn what_is_long_is_found_and_not_remembered() {
+        let policies = vec![policy("tenant", "*", "t:{meta.tenant}", KeyMissing::Skip)];
+        let set = PolicySet::new(policies, Vec::new(), Accept::Tighten);
+        let mut known = Known::default();
+        let long = "x".repeat(100_000);
+        let meta = format!("{{\"tenant\":{long:?}}}");
+        for (queue, meta) in [("q", &*meta), (&*long, "{}")] {
+            let job = JobView {
+                queue,
+                kind: "a",
+                meta: Some(Json::parse(meta.as_bytes(), 8).unwrap()),
+                tenant: None,
+            };
+            assert_eq!(known.limits(&set, &job), set.limits(&job, &[]));
+        }
+        assert_eq!((known.queues.len(), known.limits.len()), (1, 0));
+        assert!(known.name.capacity() <= LONGEST);
     }
 }

@@ -7,7 +7,7 @@ use http::request::Parts;
 
 use super::body::Body;
 use super::respond::Fault;
-use super::{DEPTH, Proxy, refuse};
+use super::{Proxy, REPLY_DEPTH, refuse};
 use crate::json::{Json, Kind, Splice};
 use crate::store::Place;
 
@@ -69,7 +69,7 @@ impl Proxy {
             sidecar.pressure.blocked(),
             env!("CARGO_PKG_VERSION"),
         );
-        if let Ok(health) = Json::parse(&reply.body, DEPTH)
+        if let Ok(health) = Json::parse(&reply.body, REPLY_DEPTH)
             && health.kind() == Kind::Object
         {
             let mut splice = Splice::new();
@@ -93,7 +93,7 @@ fn with_extension(text: &[u8], extension: &Extension) -> Option<Vec<u8>> {
     let Extension {
         capability, entry, ..
     } = extension;
-    let manifest = Json::parse(text, DEPTH).ok()?;
+    let manifest = Json::parse(text, REPLY_DEPTH).ok()?;
     if manifest.kind() != Kind::Object {
         return None;
     }

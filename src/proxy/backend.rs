@@ -124,7 +124,7 @@ impl Backend {
 
     /// Learns from the manifest's `implementation`: the two official backends that are unlike the rest.
     pub fn read_manifest(&self, text: &[u8]) {
-        let Ok(manifest) = Json::parse(text, super::DEPTH) else {
+        let Ok(manifest) = Json::parse(text, super::REPLY_DEPTH) else {
             return;
         };
         let Some(implementation) = manifest.get("implementation") else {

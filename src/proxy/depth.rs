@@ -13,7 +13,7 @@ use http::StatusCode;
 use memchr::memmem::Finder;
 use tokio::time::{Instant, timeout};
 
-use super::{DEPTH, Proxy, Sidecar};
+use super::{Proxy, REPLY_DEPTH, Sidecar};
 use crate::duration;
 use crate::events::{Event, Value};
 use crate::json::Json;
@@ -131,7 +131,7 @@ impl Sidecar {
         if reply.status != StatusCode::OK || !self.pressure.bounds_any(queues) {
             return;
         }
-        let Ok(whole) = Json::parse(&reply.body, DEPTH) else {
+        let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH) else {
             return;
         };
         let jobs = whole.get_exact("jobs").into_iter().flat_map(|j| j.items());
@@ -163,7 +163,7 @@ impl Sidecar {
         if !reply.status.is_success() || !self.pressure.any() {
             return;
         }
-        let Ok(whole) = Json::parse(&reply.body, DEPTH) else {
+        let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH) else {
             return;
         };
         let job = whole.get_exact("job");
@@ -189,7 +189,7 @@ impl Sidecar {
         if !reply.status.is_success() || !self.pressure.any() {
             return;
         }
-        let Ok(whole) = Json::parse(&reply.body, DEPTH) else {
+        let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH) else {
             return;
         };
         let job = whole.get_exact("job").unwrap_or(whole);
@@ -212,7 +212,7 @@ impl Sidecar {
 
     /// The ids of the jobs in the reply to an enqueue, each with its queue.
     pub(super) fn stored_ids(reply: &[u8]) -> Vec<(Arc<str>, Box<str>)> {
-        let Ok(whole) = Json::parse(reply, DEPTH) else {
+        let Ok(whole) = Json::parse(reply, REPLY_DEPTH) else {
             return Vec::new();
         };
         let jobs = whole.get_exact("jobs").into_iter().flat_map(|j| j.items());
@@ -232,7 +232,7 @@ impl Sidecar {
         if SCHEDULED.find(&reply.body).is_none() {
             return;
         }
-        let Ok(whole) = Json::parse(&reply.body, DEPTH) else {
+        let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH) else {
             return;
         };
         let jobs = whole.get_exact("jobs").into_iter().flat_map(|j| j.items());
@@ -274,7 +274,7 @@ impl Proxy {
         let Ok(reply) = super::call(self, "queues", call).await else {
             return;
         };
-        let Ok(whole) = Json::parse(&reply.body, DEPTH) else {
+        let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH) else {
             return;
         };
         let lists = ["queues", "items"].into_iter();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use tokio::time::Instant;
 
-use super::{DEPTH, Proxy};
+use super::{Proxy, REPLY_DEPTH};
 use crate::hold::Held;
 use crate::json::{Json, quote};
 use crate::limit::{Limited, OnLimit};
@@ -115,7 +115,9 @@ impl Proxy {
         match reply.status {
             StatusCode::OK => state_in(&reply.body),
             // A backend without this route answers 404 too, but not in JSON.
-            StatusCode::NOT_FOUND => Json::parse(&reply.body, DEPTH).ok().map(|_| GONE.into()),
+            StatusCode::NOT_FOUND => Json::parse(&reply.body, REPLY_DEPTH)
+                .ok()
+                .map(|_| GONE.into()),
             _ => None,
         }
     }
@@ -126,7 +128,7 @@ const GONE: &str = "gone";
 
 /// A job's state in an answer: beside `job`, or in it.
 fn state_in(body: &[u8]) -> Option<String> {
-    let whole = Json::parse(body, DEPTH).ok()?;
+    let whole = Json::parse(body, REPLY_DEPTH).ok()?;
     let inside = whole.get_exact("job").and_then(|job| job.get("state"));
     Some(whole.get("state").or(inside)?.text()?.into_owned())
 }

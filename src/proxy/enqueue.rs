@@ -38,6 +38,14 @@ pub(super) enum Sends {
 enum Refused {
     Field(FieldError),
     Deep,
+    /// The job at this place has several `options`.
+    Ambiguous(String),
+}
+
+/// 400: nobody knows which `options` of a job count.
+pub(super) fn ambiguous(at: &str) -> Fault {
+    let field = format!("{at}options");
+    Fault::field(&field, "is there several times: say everything in one")
 }
 
 impl Proxy {
@@ -55,6 +63,7 @@ impl Proxy {
             Some(Err(JsonError::Deep(_))) => return refuse(&parts, Fault::deep()),
             // What is no JSON is the backend's to refuse.
             Some(Err(JsonError::Malformed(_))) | None => None,
+            Some(Ok(job)) if job.ambiguous => return refuse(&parts, ambiguous("")),
             Some(Ok(job)) => Some(job),
         };
         let mut places = None;
@@ -91,6 +100,7 @@ impl Proxy {
                 sidecar.metrics.count(Event::PolicyRefused);
                 return refuse(&parts, Fault::field(&error.field, &error.message));
             }
+            Err(Refused::Ambiguous(at)) => return refuse(&parts, ambiguous(&at)),
             Err(Refused::Deep) => return refuse(&parts, Fault::deep()),
         };
         drop(policies);
@@ -166,6 +176,9 @@ impl Proxy {
         let mut splice = Splice::new();
         let mut keys = Vec::new();
         for (at, job) in jobs_in(whole, sends) {
+            if sent::is_ambiguous(job) {
+                return Err(Refused::Ambiguous(at));
+            }
             self.prepare(parts, job, policies, &mut splice, &mut keys)
                 .map_err(|error| {
                     Refused::Field(FieldError {
@@ -194,7 +207,8 @@ impl Proxy {
         let queue = options
             .and_then(|options| options.get("queue"))
             .and_then(|queue| queue.text());
-        let queue = queue.as_deref().unwrap_or("default");
+        let queue = queue.as_deref().filter(|queue| !queue.is_empty());
+        let queue = queue.unwrap_or("default");
         let sent = if policies.accept() != Accept::Ignore {
             unforward(options, splice);
             policy::sent_policies(job)?

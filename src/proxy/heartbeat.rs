@@ -12,7 +12,7 @@ use http::{Response, StatusCode};
 
 use super::body::Body;
 use super::prove::named;
-use super::{DEFAULT_VISIBILITY, DEPTH, Proxy};
+use super::{DEFAULT_VISIBILITY, DEPTH, Proxy, REPLY_DEPTH};
 use super::{ours, respond};
 use crate::json::{Json, Kind, Splice, quote};
 use crate::metrics::Event;
@@ -256,7 +256,7 @@ fn with_jobs(body: &Bytes, jobs: &[Arc<str>]) -> Bytes {
 /// backend says about the jobs that we claimed for a worker is meant for that worker.
 fn stricter(one: Bytes, other: Bytes) -> Bytes {
     let asks = |reply: &[u8]| {
-        let Ok(whole) = Json::parse(reply, DEPTH) else {
+        let Ok(whole) = Json::parse(reply, REPLY_DEPTH) else {
             return 0;
         };
         let words = [whole.get("directive"), whole.get("state")];
@@ -277,7 +277,10 @@ fn stricter(one: Bytes, other: Bytes) -> Bytes {
 /// The reply with all that was extended, with `state` and `directive` as told, and with a `state` that
 /// every SDK can read.
 fn united(reply: &[u8], told: &[u8], extended: &[String]) -> Vec<u8> {
-    let (Ok(whole), Ok(told)) = (Json::parse(reply, DEPTH), Json::parse(told, DEPTH)) else {
+    let (Ok(whole), Ok(told)) = (
+        Json::parse(reply, REPLY_DEPTH),
+        Json::parse(told, REPLY_DEPTH),
+    ) else {
         return reply.to_vec();
     };
     let ids: Vec<String> = extended.iter().map(|id| quote(id)).collect();

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::live::Live;
-use super::{DEFAULT_VISIBILITY, DEPTH, Sidecar, mirror, scope};
+use super::{DEFAULT_VISIBILITY, REPLY_DEPTH, Sidecar, mirror, scope};
 use crate::hold::{self, Held, Lane};
 use crate::json::{Json, JsonError, Kind, Reader};
 use crate::limit::Timestamp;
@@ -78,7 +78,7 @@ impl<'a> Shown<'a> {
     /// The jobs of a FETCH reply, which is read in one pass: `jobs`, or a lone `job`, or none of an empty
     /// object; `None`: it is no FETCH reply. So many were asked for.
     pub(super) fn all(reply: &'a [u8], asked: usize) -> Option<Vec<Shown<'a>>> {
-        let mut reader = Reader::new(reply, DEPTH).ok()?;
+        let mut reader = Reader::new(reply, REPLY_DEPTH);
         let mut shown = Vec::with_capacity(asked.min(LIKELY));
         let (mut jobs, mut lone) = (None, None);
         let whole = reader.members(|name, reader| {
@@ -205,7 +205,7 @@ impl Sidecar {
 
     /// Everything that limits a held job under `live`.
     pub(super) fn limits_again(&self, held: &Held, live: &Live) -> JobLimits {
-        let job = Json::parse(&held.body, DEPTH).ok();
+        let job = Json::parse(&held.body, REPLY_DEPTH).ok();
         let [kind, meta] = job.map_or([None; 2], |job| job.pick(["type", "meta"]));
         let kind = kind.and_then(|kind| kind.text()).unwrap_or_default();
         let seen = Seen {

@@ -105,7 +105,7 @@ pub(crate) fn hide_all(text: &[u8]) -> Option<Vec<u8>> {
     if !may_show(text) {
         return None;
     }
-    let whole = Json::parse(text, super::DEPTH).ok()?;
+    let whole = Json::parse(text, super::REPLY_DEPTH).ok()?;
     let mut splice = Splice::new();
     hide_inside(whole, &mut splice);
     (!splice.is_empty()).then(|| splice.apply(text))
@@ -132,7 +132,7 @@ fn hide_inside(value: Json<'_>, splice: &mut Splice) {
 pub(crate) fn shown(job: Json<'_>) -> Bytes {
     let raw = job.raw();
     if may_show(raw)
-        && let Ok(alone) = Json::parse(raw, super::DEPTH)
+        && let Ok(alone) = Json::parse(raw, super::REPLY_DEPTH)
     {
         let mut splice = Splice::new();
         if hide(alone, &mut splice) {

@@ -15,7 +15,7 @@ use super::body::Body;
 use super::control::shape::rfc3339;
 use super::refuse;
 use super::respond::Fault;
-use super::{DEPTH, Proxy, mirror};
+use super::{Proxy, REPLY_DEPTH, mirror};
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Timestamp;
 use crate::upstream::{Call, Reply, UpstreamError};
@@ -208,7 +208,7 @@ impl Proxy {
 
     /// Every held job in a text as `available` or `scheduled`, mirrors hidden.
     fn relabelled(&self, text: &[u8]) -> Option<Vec<u8>> {
-        let whole = Json::parse(text, DEPTH).ok()?;
+        let whole = Json::parse(text, REPLY_DEPTH).ok()?;
         let mut splice = Splice::new();
         let lists = ["items", "jobs"]
             .into_iter()
@@ -265,7 +265,7 @@ impl Proxy {
 
     /// A list of active jobs without those that are held.
     fn without_held(&self, text: &[u8]) -> Option<Vec<u8>> {
-        let whole = Json::parse(text, DEPTH).ok()?;
+        let whole = Json::parse(text, REPLY_DEPTH).ok()?;
         let items = whole.get_exact("items")?;
         let mut kept = Vec::new();
         let mut removed = 0;
@@ -285,7 +285,7 @@ impl Proxy {
 
     /// A list of available or scheduled jobs, first page, with those that are held.
     fn with_held(&self, text: &[u8], state: &str, asked: &HashMap<&str, &str>) -> Option<Vec<u8>> {
-        let whole = Json::parse(text, DEPTH).ok()?;
+        let whole = Json::parse(text, REPLY_DEPTH).ok()?;
         let items = whole.get_exact("items")?;
         let first_page = asked.get("page").is_none_or(|page| *page == "1");
         let mut shown: Vec<Bytes> = items.items().map(mirror::shown).collect();
@@ -296,7 +296,7 @@ impl Proxy {
             .iter()
             .filter(|view| view.scheduled_at.is_some() == (state == "scheduled"))
         {
-            let Ok(job) = Json::parse(&view.body, DEPTH) else {
+            let Ok(job) = Json::parse(&view.body, REPLY_DEPTH) else {
                 continue;
             };
             let kind = job.get_exact("type").and_then(|kind| kind.text());
@@ -351,7 +351,7 @@ fn recounted(
     of: &dyn Fn(&str) -> Moved,
     all: Moved,
 ) -> Option<Vec<u8>> {
-    let whole = Json::parse(text, DEPTH).ok()?;
+    let whole = Json::parse(text, REPLY_DEPTH).ok()?;
     let mut splice = Splice::new();
     if let Some(queue) = queue {
         shift(whole, of(queue), &mut splice);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::StatusCode;
 use tokio::time::Instant;
 
-use super::{DEPTH, Proxy};
+use super::{Proxy, REPLY_DEPTH};
 use crate::json::{Json, quote};
 
 /// A job, and the attempt it was claimed in.
@@ -85,7 +85,7 @@ impl Proxy {
             .ok()?;
         match reply.status {
             StatusCode::OK => {
-                let whole = Json::parse(&reply.body, DEPTH).ok()?;
+                let whole = Json::parse(&reply.body, REPLY_DEPTH).ok()?;
                 let job = whole.get_exact("job").unwrap_or(whole);
                 let state = job.get("state")?.text()?;
                 let same = match (attempt, job.get("attempt").and_then(|a| a.int())) {
@@ -95,7 +95,7 @@ impl Proxy {
                 Some(state == "active" && same)
             }
             // A backend without this route answers 404 too, but not in JSON.
-            StatusCode::NOT_FOUND => Json::parse(&reply.body, DEPTH).ok().map(|_| false),
+            StatusCode::NOT_FOUND => Json::parse(&reply.body, REPLY_DEPTH).ok().map(|_| false),
             _ => None,
         }
     }
@@ -103,7 +103,7 @@ impl Proxy {
 
 /// The ids in a heartbeat reply's `jobs_extended`.
 pub(super) fn named(reply: &[u8]) -> Vec<String> {
-    let Ok(whole) = Json::parse(reply, DEPTH) else {
+    let Ok(whole) = Json::parse(reply, REPLY_DEPTH) else {
         return Vec::new();
     };
     let ids = whole

@@ -191,9 +191,8 @@ impl Proxy {
 
 /// Whether a body is packed, so that we cannot read what it asks for.
 fn is_packed(headers: &HeaderMap) -> bool {
-    headers
-        .get(header::CONTENT_ENCODING)
-        .is_some_and(|coding| coding != "identity")
+    let mut codings = headers.get_all(header::CONTENT_ENCODING).iter();
+    codings.any(|coding| coding != "identity")
 }
 
 fn packed() -> Fault {

@@ -19,7 +19,7 @@ use super::body::{Body, Watch as _};
 use super::outlive::{Client, to_the_end};
 use super::refuse;
 use super::respond::{self, Fault};
-use super::{DEPTH, Proxy, mirror};
+use super::{DEPTH, Proxy, REPLY_DEPTH, mirror};
 use crate::json::{Json, Reader, Splice, quote};
 use crate::metrics::Event;
 use crate::store::{Known, Place, Row};
@@ -275,7 +275,7 @@ impl Proxy {
         if reply.status != StatusCode::OK {
             return None;
         }
-        let whole = Json::parse(&reply.body, DEPTH).ok()?;
+        let whole = Json::parse(&reply.body, REPLY_DEPTH).ok()?;
         let found = whole.get_exact("job").unwrap_or(whole);
         let state = found.get("state")?.text()?;
         let attempt = found.get("attempt").and_then(|a| a.int());
@@ -342,7 +342,7 @@ fn shows_error_of(job: Json<'_>, nack: &[u8]) -> bool {
 
 /// The job that an ACK or nack names, and where its `worker_id` stands, if it says one.
 fn named(body: &[u8]) -> Option<(Arc<str>, Option<Range<usize>>)> {
-    let mut reader = Reader::new(body, DEPTH).ok()?;
+    let mut reader = Reader::new(body, DEPTH);
     let (_, [job, worker_id]) = reader.pick(["job_id", "worker_id"]).ok()?;
     reader.end().ok()?;
     let job = Arc::from(job?.text()?.as_ref());

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::job::{Origin, Shown};
-use super::{DEPTH, Proxy, Sidecar};
+use super::{Proxy, REPLY_DEPTH, Sidecar};
 use crate::hold::{Held, Lane};
 use crate::json::Json;
 use crate::limit::{Limited, Limits, OnLimit, Timestamp};
@@ -173,7 +173,7 @@ impl Proxy {
             }
             _ => return Again::Unheard,
         };
-        let Ok(whole) = Json::parse(&reply.body, DEPTH) else {
+        let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH) else {
             return Again::Unheard;
         };
         let job = whole.get_exact("job").unwrap_or(whole);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::prove::{Named, Word};
-use super::{DEFAULT_VISIBILITY, DEPTH, Proxy, Sidecar};
+use super::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, Sidecar};
 use crate::hold::Held;
 use crate::json::{Json, quote};
 use crate::limit::Timestamp;
@@ -223,13 +223,15 @@ impl Proxy {
             let Ok(reply) = super::call(self, "queue_stats", call).await else {
                 continue;
             };
-            let paused = Json::parse(&reply.body, DEPTH).ok().and_then(|stats| {
-                let queue = stats.get_exact("queue").unwrap_or(stats);
-                queue
-                    .get_exact("paused")
-                    .or_else(|| stats.get_exact("paused"))?
-                    .boolean()
-            });
+            let paused = Json::parse(&reply.body, REPLY_DEPTH)
+                .ok()
+                .and_then(|stats| {
+                    let queue = stats.get_exact("queue").unwrap_or(stats);
+                    queue
+                        .get_exact("paused")
+                        .or_else(|| stats.get_exact("paused"))?
+                        .boolean()
+                });
             match paused {
                 Some(false) => {
                     self.sidecar.paused.is_over(&queue, asked);

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 
 use super::fetch::gated::Met;
-use super::{DEPTH, Sidecar};
+use super::{REPLY_DEPTH, Sidecar};
 use crate::events::{Event, Value};
 use crate::hold::{Episode, Held};
 use crate::json::Json;
@@ -98,7 +98,7 @@ impl Sidecar {
         if !self.events.heard() {
             return None;
         }
-        let job = Json::parse(&held.body, DEPTH).ok();
+        let job = Json::parse(&held.body, REPLY_DEPTH).ok();
         let [kind, meta] = job.map_or([None; 2], |job| job.pick(["type", "meta"]));
         Some(About {
             claimed: &held.claimed,
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn the_trace_of_a_job() {
         let id = |meta: &str| {
-            let meta = Json::parse(meta.as_bytes(), DEPTH).unwrap();
+            let meta = Json::parse(meta.as_bytes(), REPLY_DEPTH).unwrap();
             trace_id(meta).map(Cow::into_owned)
         };
         let parent = r#""traceparent":"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01""#;

@@ -66,9 +66,7 @@ fn read_jobs(reply: &[u8]) -> usize {
 
 fn read_once(reply: &[u8]) -> usize {
     let mut found = 0;
-    let Ok(mut reader) = Reader::new(reply, DEPTH) else {
-        return 0;
-    };
+    let mut reader = Reader::new(reply, DEPTH);
     let whole = reader.members(|_, reader| {
         let jobs = reader.items(|reader| {
             let (_, members) = reader.pick(MEMBERS)?;

@@ -500,3 +500,59 @@ async fn ignored_policies_are_neither_checked_nor_touched() {
     }
     sidecar.stop().await;
 }
+
+const ONE: &str = "[[queue]]\nname = \"full\"\nconcurrency = 1\nmax_depth = 1\n";
+
+/// Backends written in Go take what is not UTF-8, and what is nested deeper than we read: neither goes round a
+/// bound or a limit.
+#[tokio::test(start_paused = true)]
+async fn what_backends_read_is_read_here_too() {
+    let (recording, sidecar, client) = Recording::with_sidecar(ONE).await;
+    let odd = b"{\"type\":\"t\",\"args\":[\"\xff\"],\"options\":{\"queue\":\"full\"}}";
+    assert_eq!(client.post("/ojs/v1/jobs", odd.to_vec()).await.status, 201);
+    assert_eq!(recording.bodies(), [odd]);
+    assert_eq!(client.post("/ojs/v1/jobs", odd.to_vec()).await.status, 429);
+    sidecar.stop().await;
+
+    let deep = format!("{}1{}", "[".repeat(100), "]".repeat(100));
+    for args in [b"[\"\xff\"]".as_slice(), deep.as_bytes()] {
+        let job = |id: &str| [format!("{{\"id\":{id:?},\"args\":").as_bytes(), args, b"}"].concat();
+        let reply = [b"{\"jobs\":[", &*job("a"), b",", &*job("b"), b"]}"].concat();
+        let (_, sidecar, client) = crate::upstream::answering(200, reply, ONE).await;
+        let fetch = r#"{"queues":["full"],"count":2,"worker_id":"w"}"#;
+        let got = client.post("/ojs/v1/workers/fetch", fetch).await.body;
+        let ids = [b"\"id\":\"a\"".as_slice(), b"\"id\":\"b\""];
+        let has = ids.map(|id| got.windows(id.len()).any(|part| part == id));
+        assert_eq!(has, [true, false], "{:?}", String::from_utf8_lossy(&got));
+        assert!(
+            got.windows(args.len()).any(|part| part == args),
+            "bytes stay as they are"
+        );
+        sidecar.stop().await;
+    }
+}
+
+/// Some backends put several `options` together, others take the last.
+#[tokio::test(start_paused = true)]
+async fn a_job_with_several_options_is_refused_where_they_count() {
+    let job = r#"{"type":"t","args":[],"options":{"queue":"full"},"options":{"priority":0}}"#;
+    for (path, sent) in [
+        ("/ojs/v1/jobs", job.to_owned()),
+        ("/ojs/v1/jobs/batch", format!(r#"{{"jobs":[{job}]}}"#)),
+    ] {
+        let (recording, sidecar, client) = Recording::with_sidecar(ONE).await;
+        let reply = client.post(path, sent.clone()).await;
+        let field = &reply.json()["error"]["details"]["field"];
+        assert!(
+            field.as_str().unwrap().ends_with("options"),
+            "{}",
+            reply.text()
+        );
+        assert_eq!(reply.status, 400);
+        assert!(recording.bodies().is_empty());
+        sidecar.stop().await;
+        let (_, sidecar, client) = Recording::with_sidecar("").await;
+        assert_eq!(client.post(path, sent).await.status, 201, "nothing counts");
+        sidecar.stop().await;
+    }
+}

@@ -287,3 +287,27 @@ async fn the_view_of_a_queue_has_its_configuration() {
     assert_eq!(shown, json!({"name": "q", "configuration": expected}));
     sidecar.stop().await;
 }
+
+/// One entry cannot hold what ends by itself and what stays.
+#[tokio::test(start_paused = true)]
+async fn what_ends_by_itself_is_not_made_to_stay() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    set(
+        &client,
+        LIMIT,
+        json!({"concurrency": 0, "expires_at": at(60)}),
+    )
+    .await;
+    let rate = json!({"rate_limit": {"max_per_second": 100}});
+    let reply = put(&client, CONFIG, rate.clone()).await;
+    assert_eq!(
+        (reply.status, &reply.json()["error"]["code"]),
+        (409, &json!("conflict"))
+    );
+    enqueue(&client, 1).await;
+    assert!(client.fetch("q", 1).await.is_empty());
+    sleep(Duration::from_secs(61)).await;
+    assert_eq!(client.fetch("q", 1).await.len(), 1, "its time is over");
+    assert_eq!(put(&client, CONFIG, rate).await.status, 200);
+    pair.stop().await;
+}

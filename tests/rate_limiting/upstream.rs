@@ -48,24 +48,24 @@ impl Answering {
 /// A backend that answers everything with `status` and `body`, with a sidecar before it and a client of that.
 pub async fn answering(
     status: u16,
-    body: &'static str,
+    body: impl Into<Bytes>,
     config: &str,
 ) -> (Answering, Sidecar, Client) {
+    let body = body.into();
     let net = Net::Sim(sim::Network::default());
     let (mut listener, base) = bind(&net).await;
     let answering = Answering::default();
     let heard = answering.clone();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let heard = heard.clone();
+            let (heard, body) = (heard.clone(), body.clone());
             let answer = move |request: Request<Incoming>| {
-                let heard = heard.clone();
+                let (heard, body) = (heard.clone(), body.clone());
                 async move {
                     let (head, sent) = request.into_parts();
                     let sent = sent.collect().await.unwrap().to_bytes();
                     heard.0.lock().unwrap().push((head, sent));
-                    let mut response =
-                        Response::new(Full::new(Bytes::from_static(body.as_bytes())));
+                    let mut response = Response::new(Full::new(body));
                     *response.status_mut() = http::StatusCode::from_u16(status).unwrap();
                     Ok::<_, Infallible>(response)
                 }

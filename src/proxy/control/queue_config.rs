@@ -14,7 +14,7 @@ use crate::policy::QueueConfig;
 use crate::pressure::Given;
 use crate::proxy::body::Body;
 use crate::proxy::respond::Fault;
-use crate::proxy::{DEPTH, Proxy, refuse};
+use crate::proxy::{DEPTH, Proxy, REPLY_DEPTH, refuse};
 use crate::store::Override;
 use crate::upstream::{Reply, UpstreamError};
 
@@ -70,6 +70,14 @@ impl Proxy {
         queue: &str,
         wanted: Wanted,
     ) -> Response<Body> {
+        let set = self.sidecar.set_for_queue(queue);
+        if !wanted.limits.is_silent() && set.is_some_and(|set| set.expires_at.is_some()) {
+            let message = format!(
+                "{queue:?} has limits that end by themselves, and one entry cannot hold both: \
+                 DELETE its rate-limit first, or wait"
+            );
+            return refuse(parts, Fault::new(StatusCode::CONFLICT, "conflict", message));
+        }
         let reply = match self.ask_config(parts, body).await {
             Ok(reply) => reply,
             Err(error) => return refuse(parts, Fault::backend(&error, false)),
@@ -130,7 +138,7 @@ impl Proxy {
             return self.alone(parts, queue);
         }
         if reply.status.is_success()
-            && let Ok(whole) = Json::parse(&reply.body, DEPTH)
+            && let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH)
             && whole.kind() == Kind::Object
         {
             let config = whole.get_exact("configuration");

@@ -13,7 +13,7 @@ use crate::limit::Key;
 use crate::policy::FieldError;
 use crate::proxy::body::Body;
 use crate::proxy::respond::Fault;
-use crate::proxy::{DEPTH, Proxy, refuse};
+use crate::proxy::{Proxy, REPLY_DEPTH, refuse};
 use crate::upstream::Reply;
 
 /// The member that is ours.
@@ -127,7 +127,7 @@ fn read(body: Json<'_>, id: &str, inside: Option<&str>) -> Result<Option<Option<
 
 /// The backend's view of a tenant with our limit in it.
 fn with_limit(mut reply: Reply, most: u64) -> Reply {
-    let whole = Json::parse(&reply.body, DEPTH).ok();
+    let whole = Json::parse(&reply.body, REPLY_DEPTH).ok();
     let Some(whole) = whole.filter(|whole| whole.kind() == Kind::Object) else {
         return reply;
     };

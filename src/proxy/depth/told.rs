@@ -9,7 +9,7 @@ use http::StatusCode;
 
 use crate::json::{Json, Kind, Splice, quote};
 use crate::pressure::{Away, Counts, Told};
-use crate::proxy::{DEPTH, Proxy, Sidecar};
+use crate::proxy::{Proxy, REPLY_DEPTH, Sidecar};
 use crate::upstream::{Reply, UpstreamError};
 
 /// How long the backend may take to say how deep a queue is.
@@ -60,7 +60,7 @@ impl Sidecar {
     /// what is there already. `None`: they stay as they are.
     pub(in crate::proxy) fn with_depth(&self, text: &[u8], queue: &str) -> Option<Vec<u8>> {
         let bounds = self.pressure.bounds(queue)?;
-        let whole = Json::parse(text, DEPTH).ok()?;
+        let whole = Json::parse(text, REPLY_DEPTH).ok()?;
         let counts = counts(whole)?;
         let told = counts.available + counts.scheduled + counts.retryable;
         let lies = told == 0 && self.stats.lie.load(Ordering::Relaxed);
@@ -161,7 +161,7 @@ impl Proxy {
         let name = crate::ojs::encoded(queue);
         let target = format!("/ojs/v1/admin/jobs?queue={name}&state=available&per_page=1");
         let reply = self.asked(target, scope).await.ok()?;
-        let whole = Json::parse(&reply.body, DEPTH).ok()?;
+        let whole = Json::parse(&reply.body, REPLY_DEPTH).ok()?;
         let mut lists = ["items", "jobs"].into_iter();
         let items = lists.find_map(|name| whole.get_exact(name))?;
         // Where it does not know these filters it counts something else.
@@ -183,7 +183,7 @@ impl Proxy {
         let (_, id) = Sidecar::stored_ids(reply).pop()?;
         let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(&id));
         let reply = self.asked(target, scope).await.ok()?;
-        let whole = Json::parse(&reply.body, DEPTH).ok()?;
+        let whole = Json::parse(&reply.body, REPLY_DEPTH).ok()?;
         let job = whole.get_exact("job").unwrap_or(whole);
         let is = |name: &str, wanted: &str| {
             let text = job.get_exact(name).and_then(|value| value.text());
@@ -272,10 +272,12 @@ fn read(reply: &Reply) -> Read {
             return Read::Away;
         }
         // A route that is not there is answered with plain text.
-        StatusCode::NOT_FOUND if Json::parse(&reply.body, DEPTH).is_ok() => return Read::Unknown,
+        StatusCode::NOT_FOUND if Json::parse(&reply.body, REPLY_DEPTH).is_ok() => {
+            return Read::Unknown;
+        }
         _ => return Read::NoRoute,
     }
-    let whole = Json::parse(&reply.body, DEPTH).ok();
+    let whole = Json::parse(&reply.body, REPLY_DEPTH).ok();
     whole.and_then(counts).map_or(Read::NoRoute, Read::Counts)
 }
 

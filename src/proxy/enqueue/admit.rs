@@ -11,9 +11,9 @@ use http::request::Parts;
 use http::{HeaderName, HeaderValue, StatusCode};
 use tokio::time::{Instant, sleep_until};
 
-use super::Sends;
 use super::full::depth_headers;
-use super::sent::SentJob;
+use super::sent::{SentJob, is_ambiguous};
+use super::{Sends, ambiguous};
 use crate::json::{Json, JsonError};
 use crate::limit::Limits;
 use crate::policy::{JobView, Rendered};
@@ -171,7 +171,10 @@ impl Sidecar {
         };
         let jobs = whole.get("jobs").into_iter().flat_map(|jobs| jobs.items());
         let mut wants: BTreeMap<Arc<str>, Want> = BTreeMap::new();
-        for job in jobs {
+        for (nth, job) in jobs.enumerate() {
+            if is_ambiguous(job) {
+                return Err(ambiguous(&format!("jobs[{nth}].")));
+            }
             let queue = queue_of(job);
             match wants.get_mut(queue.as_deref().unwrap_or("default")) {
                 Some(want) => {

@@ -1,7 +1,7 @@
 //! A job that is enqueued, read in one pass: what of it matters here is noted while its text is checked.
 //! Nearly all enqueues are of one job that brings no limits, and this is all that they cost.
 
-use crate::json::{Json, JsonError, MemberName, Reader};
+use crate::json::{Json, JsonError, Member, MemberName, Reader};
 use crate::proxy::DEPTH;
 use crate::proxy::mirror::NEEDLE;
 
@@ -18,6 +18,15 @@ pub(super) struct SentJob<'a> {
     pub(super) brings: bool,
     /// Whether it may say how long its worker has; `false` is certain.
     pub(super) has_visibility: bool,
+    /// Whether it has several `options`.
+    pub(super) ambiguous: bool,
+}
+
+/// Whether a job has several `options`. Some backends take the last of them and some put them together, so
+/// nobody here knows which queue it goes to.
+pub(super) fn is_ambiguous(job: Json<'_>) -> bool {
+    let named = |member: &Member<'_>| member.is_named("options");
+    job.members().filter(named).nth(1).is_some()
 }
 
 /// Reads the body of an enqueue of one job.
@@ -25,11 +34,13 @@ pub(super) struct SentJob<'a> {
 /// # Errors
 /// It is no JSON, or nested too deep.
 pub(super) fn read_job(body: &[u8]) -> Result<SentJob<'_>, JsonError> {
-    let mut reader = Reader::new(body, DEPTH)?;
+    let mut reader = Reader::new(body, DEPTH);
     let (mut queue, mut brings, mut has_visibility) = (None, false, false);
+    let mut options = 0;
     let whole = reader.members(|name, reader| {
         brings |= name.may_contain(NEEDLE);
         if name.folds_to("options") {
+            options += 1;
             let mut last = None;
             reader.members(|name, reader| {
                 brings |= name.may_contain(NEEDLE);
@@ -58,6 +69,7 @@ pub(super) fn read_job(body: &[u8]) -> Result<SentJob<'_>, JsonError> {
         queue,
         brings,
         has_visibility,
+        ambiguous: options > 1,
     })
 }
 
@@ -95,6 +107,11 @@ mod tests {
             let job = read_job(body.as_bytes()).unwrap();
             let whole = Json::parse(body.as_bytes(), DEPTH).unwrap();
             assert_eq!(job.whole.raw(), whole.raw(), "{body}");
+            assert_eq!(job.ambiguous, is_ambiguous(whole), "{body}");
+            assert_eq!(
+                job.ambiguous,
+                body.matches("\"options\":{\"queue\":\"a\"},").count() == 1
+            );
             assert_eq!(filed(job.queue), queue_of(whole), "{body}");
             assert!(!job.brings && !job.has_visibility, "{body}");
         }

@@ -70,7 +70,7 @@ impl Places {
 impl Asked {
     /// Reads a FETCH; `None`: it is not one that we understand, and the backend will say so.
     pub(super) fn read(body: &[u8]) -> Option<Asked> {
-        let mut reader = Reader::new(body, DEPTH).ok()?;
+        let mut reader = Reader::new(body, DEPTH);
         let mut places = Places::default();
         let (mut queues, mut count, mut batch) = (None, None, None);
         let (mut worker_id, mut visibility) = (None, None);

@@ -3,7 +3,7 @@
 use http::StatusCode;
 
 use crate::json::{Json, Splice};
-use crate::proxy::{DEPTH, Proxy, mirror};
+use crate::proxy::{Proxy, REPLY_DEPTH, mirror};
 use crate::store::Place;
 use crate::upstream::Reply;
 
@@ -15,7 +15,7 @@ impl Proxy {
         if reply.status != StatusCode::OK || sidecar.store.siblings() == 0 {
             return None;
         }
-        let id = active(one_job(Json::parse(&reply.body, DEPTH).ok()?)?)?;
+        let id = active(one_job(Json::parse(&reply.body, REPLY_DEPTH).ok()?)?)?;
         if sidecar.hold.has(&id) {
             return None;
         }
@@ -23,7 +23,7 @@ impl Proxy {
         if row.place != Place::Held {
             return None;
         }
-        let job = one_job(Json::parse(&reply.body, DEPTH).ok()?)?;
+        let job = one_job(Json::parse(&reply.body, REPLY_DEPTH).ok()?)?;
         let mut splice = Splice::new();
         mirror::hide(job, &mut splice);
         self.relabel(job, row.claimed.attempt, None, &mut splice);

@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header
 use http_body_util::BodyExt as _;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::super::{DEPTH, Proxy, mirror};
+use super::super::{Proxy, REPLY_DEPTH, mirror};
 use crate::events::frames::{data, field, with_data};
 use crate::events::{Channel, Filter, Frames};
 use crate::json::Json;
@@ -289,7 +289,7 @@ impl Relay {
             return Some(frame);
         };
         let names = field(&frame, "event").filter_map(|name| std::str::from_utf8(name).ok());
-        let json = Json::parse(&data, DEPTH).ok();
+        let json = Json::parse(&data, REPLY_DEPTH).ok();
         let inside = json.map_or([None; 2], |json| json.pick_exact(["type", "event"]));
         let inside: Vec<_> = inside
             .into_iter()

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::json::Json;
 use crate::metrics::Event;
 use crate::policy::Accept;
-use crate::proxy::{DEFAULT_VISIBILITY, DEPTH, Proxy, Sidecar, job, mirror};
+use crate::proxy::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, Sidecar, job, mirror};
 use crate::store::{Change, Claim, Claimed, Gen};
 use crate::upstream::UpstreamError;
 
@@ -214,7 +214,7 @@ impl Proxy {
             if reply.status != StatusCode::OK {
                 return Ok(None);
             }
-            let whole = Json::parse(&reply.body, DEPTH).ok();
+            let whole = Json::parse(&reply.body, REPLY_DEPTH).ok();
             let Some(jobs) = whole.and_then(|whole| whole.get_exact("items")) else {
                 return Ok(None);
             };
@@ -248,7 +248,7 @@ impl Proxy {
                 continue;
             };
             if reply.status == StatusCode::OK
-                && let Ok(whole) = Json::parse(&reply.body, DEPTH)
+                && let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH)
             {
                 self.adopt(scope, whole.get_exact("job").unwrap_or(whole), number)
                     .await;
