@@ -336,19 +336,20 @@ impl Hold {
         queue.asked_at = Some(now);
     }
 
-    /// Notes that a job of the lane is being taken over from a sibling (`true`), or that it was or was not.
-    pub fn adopting(&self, lane: &Lane, begins: bool, now: Instant) {
+    /// Notes that a job of the lane is being taken over from a sibling: in between it is in no hold.
+    pub fn taking_over(&self, lane: &Lane, now: Instant) {
         let mut state = self.state();
-        let step = |n: usize| match begins {
-            true => n + 1,
-            false => n.saturating_sub(1),
-        };
-        state.in_flight = step(state.in_flight);
+        state.in_flight += 1;
+        state.queue(lane, now).in_flight += 1;
+    }
+
+    /// The end of [`Hold::taking_over`], whether the job came or not.
+    pub fn taken_over(&self, lane: &Lane, now: Instant) {
+        let mut state = self.state();
+        state.in_flight = state.in_flight.saturating_sub(1);
         let queue = state.queue(lane, now);
-        queue.in_flight = step(queue.in_flight);
-        if !begins {
-            state.feed();
-        }
+        queue.in_flight = queue.in_flight.saturating_sub(1);
+        state.feed();
     }
 
     /// Notes the answer to [`Hold::asking`]: whether the backend may have more.
@@ -620,7 +621,7 @@ impl Hold {
         }
     }
 
-    /// Takes into hand what is waiting in lanes for which `idle` says so (give back), by claim.
+    /// Takes into hand what is waiting in lanes for which `idle` says so (give back).
     pub fn take_idle(&self, idle: impl Fn(&Lane, Instant) -> bool) -> Vec<Held> {
         let mut state = self.state();
         let mut taken = Vec::new();

@@ -32,7 +32,7 @@ impl Hold {
         self.state().in_flight
     }
 
-    /// Their bytes.
+    /// The bytes of the jobs in the hold.
     pub fn bytes(&self) -> usize {
         self.state().bytes
     }

@@ -200,8 +200,9 @@ impl Proxy {
         }
     }
 
-    /// Takes the jobs of a FETCH that was passed whole into the hold, under the worker's own id if it gave
-    /// one. Says how many came and of which queues; `None`: none that can be read.
+    /// Takes the jobs of a FETCH that was passed whole into the hold. They are claimed under the worker's own id
+    /// if it gave one: where any heartbeat of a worker keeps all its jobs, its own keep these too. Says how
+    /// many came and of which queues; `None`: none that can be read.
     async fn take_in(
         &self,
         wanted: &Wanted,

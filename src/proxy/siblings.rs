@@ -128,10 +128,9 @@ impl Proxy {
             sidecar.offered.put(lane.clone());
         }
         for row in rows {
-            // In between it is in no hold.
-            sidecar.hold.adopting(lane, true, Instant::now());
+            sidecar.hold.taking_over(lane, Instant::now());
             self.take_over_row(lane, row).await;
-            sidecar.hold.adopting(lane, false, Instant::now());
+            sidecar.hold.taken_over(lane, Instant::now());
         }
     }
 
