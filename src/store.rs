@@ -438,9 +438,10 @@ pub trait Store: std::fmt::Debug + Send + Sync {
     /// ends any claim. Ending twice is ending once.
     fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Ended>>;
 
-    /// The rows whose `until` has passed, oldest first, at most `max`: ours, and those out with workers of
-    /// siblings that have not looked in time (no other sidecar is handed such a row for a while then).
-    /// Called once a second or so it also tells the others that we live.
+    /// The rows whose `until` has passed, oldest first, at most `max` that are held and `max` that are out:
+    /// ours, and those out with workers of siblings that have not looked in time (no other sidecar is handed
+    /// such a row for a while then). What was offered to siblings keeps nothing else from being named, and is
+    /// named every few seconds. Called once a second or so it also tells the others that we live.
     fn due(&self, max: usize) -> Answer<'_, Vec<Row>>;
 
     /// Changes a setting or a row; says whether there was anything to change.

@@ -27,7 +27,7 @@ pub(super) use flat::{Flat, Kept, lane, number, unsigned};
 pub(super) use front::Post;
 pub use front::SqlStore;
 pub use inspection::Inspection;
-pub(super) use page::{Head, KEPT, LATE, PATIENCE, Page, SILENCE};
+pub(super) use page::{Head, KEPT, LATE, LONG_OVER, PATIENCE, Page, SILENCE};
 pub(super) use search::{Books, Due, Need};
 
 /// So many operations share a transaction at most.
@@ -143,7 +143,7 @@ impl Op {
             Op::Number(name, _) => need.number(name),
             Op::Pause { queue, .. } => need.number(&fleet::paused(queue)),
             Op::Due { found, .. } => {
-                let rows = [&found.mine, &found.others_out, &found.others_held];
+                let rows = [&found.mine, &found.others_out, &found.over];
                 rows.into_iter().flatten().for_each(|job| need.job(job));
                 found.idle.iter().for_each(|name| need.name(name.clone()));
             }
@@ -191,14 +191,14 @@ impl Op {
             Op::Number(name, step) => Reply::Number(page.number(&name, step)),
             Op::Pause { queue, paused } => Reply::Number(page.pause(&queue, paused, me)),
             Op::Due { max, found } => {
-                let (rows, lanes) = page.due(&found, max, me);
+                let rows = page.due(&found, max, me);
                 let alive = |seen: &Timestamp| seen.plus(SILENCE) > page.now;
                 let live = page.live.iter();
                 let others = live.filter(|(owner, seen)| **owner != **me && alive(seen));
                 Reply::Due {
                     rows,
-                    lanes,
                     siblings: others.count(),
+                    lanes: found.lanes,
                     first: found.first,
                     edition: page.edition,
                 }

@@ -180,6 +180,72 @@ pub async fn an_offered_job_goes_to_one_sibling(rig: &dyn Rig) {
     assert_eq!(a.count(Place::Held).await.unwrap(), 0);
 }
 
+/// Jobs of this queue that `store` holds and has offered.
+async fn offer_many(store: &dyn Store, name: &str, queue: &str, count: usize) {
+    let free = [limited("k", Some(9), None, None)];
+    let jobs: Vec<_> = (0..count)
+        .map(|nth| {
+            let mut job = claimed(&format!("{name}-{nth:03}"), 1, &free);
+            job.queue = queue.into();
+            job
+        })
+        .collect();
+    store
+        .take(&jobs.iter().collect::<Vec<_>>(), 0)
+        .await
+        .unwrap();
+    let offers = jobs.iter().map(|job| Change::Until {
+        job: job.job.clone(),
+        generation: job.generation,
+        until: Timestamp(0),
+        visibility: job.visibility,
+    });
+    store.set_all(offers.collect()).await.unwrap();
+}
+
+/// What was offered stays so until somebody wants it. That keeps nobody from what is overdue.
+pub async fn offered_jobs_crowd_out_nothing_else(rig: &dyn Rig) {
+    let (a, b) = (rig.open("a").await, rig.open("b").await);
+    offer_many(&*a, "a", "queue", 300).await;
+    offer_many(&*b, "b", "queue", 300).await;
+    let free = [limited("k", Some(9), None, None)];
+    let mut out = claimed("out", 1, &free);
+    out.visibility = SECOND;
+    assert!(started(&take(&*a, out.clone()).await));
+    advance(rig, 2 * SECOND);
+    for store in [&a, &b] {
+        let found = store.due(256).await.unwrap();
+        let named = names(&found).contains(&"out");
+        assert_eq!(named, found.iter().any(|row| row.place == Place::Out));
+        assert_eq!(named, Arc::ptr_eq(store, &a));
+        // They are looked at with each beat, as a worker may ask for them here again.
+        assert_eq!(found.len() - usize::from(named), 256);
+    }
+    assert!(b.due(256).await.unwrap().is_empty(), "nothing is new");
+    advance(rig, 2 * SECOND + 1);
+    // By then the owner should have looked.
+    let found = b.due(256).await.unwrap();
+    assert!(names(&found).contains(&"out"));
+}
+
+pub async fn jobs_of_a_lane_are_found_behind_those_of_another(rig: &dyn Rig) {
+    let a = rig.open("a").await;
+    offer_many(&*a, "a", "queue", 300).await;
+    offer_many(&*a, "z", "other", 1).await;
+    // One that has not heard of the offers.
+    let b = rig.open("b").await;
+    let found = b.offered(0, "other", 9).await.unwrap();
+    assert_eq!(names(&found), ["z-000"]);
+    assert_eq!(b.offered(0, "queue", 16).await.unwrap().len(), 16);
+    for _ in 0..3 {
+        a.due(256).await.unwrap();
+        b.due(256).await.unwrap();
+        advance(rig, 2 * SECOND);
+    }
+    let of = |wake: &Wake| matches!(wake, Wake::Offered { queue, .. } if &**queue == "other");
+    heard(&*b, of).await;
+}
+
 /// How many jobs others hold, by queue, as one sees it.
 async fn held(store: &dyn Store) -> [u64; 3] {
     let mut counts = [0; 3];

@@ -156,6 +156,8 @@ macro_rules! fleet {
                 a_freed_slot_is_heard_of,
                 a_held_job_is_reached_through_any_sidecar,
                 an_offered_job_goes_to_one_sibling,
+                offered_jobs_crowd_out_nothing_else,
+                jobs_of_a_lane_are_found_behind_those_of_another,
                 jobs_that_others_hold_are_counted_by_queue,
                 jobs_that_the_dead_held_count_until_the_backend_has_them_back,
                 overdue_slots_of_others_are_looked_after_by_one,

@@ -6,7 +6,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Statement};
 
 use super::super::sql::{
-    Due, Flat, Head, KEPT, LATE, Need, PATIENCE, Page, SILENCE, number, unsigned,
+    Due, Flat, Head, KEPT, LATE, LONG_OVER, Need, PATIENCE, Page, SILENCE, number, unsigned,
 };
 use super::super::{Clock, Number};
 use super::columns::{Columns, Numbers};
@@ -24,13 +24,12 @@ const LONGEST_NEWS: usize = 7_900;
 
 const NOW: &str = "coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)";
 
-/// Rows of others that are overdue at `t.now`, in order: the owner lives and is late, or is gone.
-fn others(which: &str, most: &str) -> String {
+/// Rows of others that are overdue at `t.now`: the owner lives and is late, or is gone.
+fn others(which: &str) -> String {
     format!(
-        "SELECT job FROM rows LEFT JOIN live ON live.owner = rows.owner
+        "FROM rows LEFT JOIN live ON live.owner = rows.owner
          WHERE rows.owner <> $2 AND {which} AND until <=
-             CASE WHEN live.seen + {SILENCE} > t.now THEN t.now - {PATIENCE} ELSE t.now END
-         ORDER BY until, job LIMIT {most}"
+             CASE WHEN live.seen + {SILENCE} > t.now THEN t.now - {PATIENCE} ELSE t.now END"
     )
 }
 
@@ -145,21 +144,34 @@ impl Statements {
              array(SELECT seen FROM live ORDER BY owner)
              FROM (SELECT 1) AS one LEFT JOIN meta ON id = 1"
         );
-        let mine =
-            "SELECT job FROM rows WHERE owner = $2 AND until <= t.now ORDER BY until, job LIMIT $3";
-        let (out, held) = (others("is_out", "$3"), others("NOT is_out", "64"));
-        let due = format!(
-            "WITH t AS (SELECT {NOW} AS now) SELECT now, array({mine}),
-             (SELECT min(until) FROM rows WHERE owner = $2), array({out}), array({held}) FROM t"
-        );
         // The claim is sure to be its owner's still: that lives, or was alive so lately.
         let stands = format!(
-            "live.seen + greatest({SILENCE}, least(lasts, {KEPT}) * 2 / 3 - {LATE}) > t.now"
+            "NOT is_out AND NOT hidden AND
+             live.seen + greatest({SILENCE}, least(lasts, {KEPT}) * 2 / 3 - {LATE}) > t.now"
         );
-        let which = format!("NOT is_out AND NOT hidden AND lane = $3 AND {stands}");
-        let offered = others(&which, "$4");
+        let mine = |which: &str, order: &str| {
+            format!(
+                "array(SELECT job FROM rows WHERE owner = $2 AND {which} AND until <= t.now
+                 ORDER BY {order} until, job LIMIT $3)"
+            )
+        };
+        let (out, held) = (mine("is_out", ""), mine("NOT is_out", "until = 0,"));
+        let (others_out, lanes) = (others("is_out"), others(&stands));
+        let over = format!(
+            "SELECT job FROM rows LEFT JOIN live ON live.owner = rows.owner
+             WHERE rows.owner <> $2 AND NOT is_out AND
+                 greatest(until, touched, live.seen) < t.now - lasts - {LONG_OVER} LIMIT 64"
+        );
+        let due = format!(
+            "WITH t AS (SELECT {NOW} AS now) SELECT now, {out} || {held},
+             (SELECT min(until) FROM rows WHERE owner = $2 AND (is_out OR until > 0)),
+             array(SELECT job {others_out} ORDER BY until, job LIMIT $3),
+             array(SELECT DISTINCT lane {lanes}), array({over}) FROM t"
+        );
+        let offered = others(&format!("{stands} AND lane = $3"));
         let offered = format!(
-            "WITH t AS (SELECT {NOW} AS now) SELECT each.job FROM t, LATERAL ({offered}) AS each"
+            "WITH t AS (SELECT {NOW} AS now) SELECT each.job FROM t, LATERAL (
+                 SELECT job {offered} ORDER BY until, job LIMIT $4) AS each"
         );
         // As the index has it.
         let held = format!(
@@ -427,7 +439,8 @@ impl Session {
         Ok(Due {
             mine: found.try_get(1)?,
             others_out: found.try_get(3)?,
-            others_held: found.try_get(4)?,
+            lanes: found.try_get(4)?,
+            over: found.try_get(5)?,
             first: first.map_or(Timestamp::NEVER, |at| Timestamp(unsigned(at))),
             idle,
         })

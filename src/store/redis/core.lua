@@ -584,6 +584,12 @@ local function row(job)
   }
 end
 
+-- The order in which rows are due.
+local function sooner(a, b)
+  if a.till ~= b.till then return a.till < b.till end
+  return a.job < b.job
+end
+
 -- What a caller is told of a row.
 local function tell(r)
   return { r.job, r.gen, r.place, r.till, r.owner, r.hidden and 1 or 0, r.lasts, r.start or -1, r.claim, r.limits }
@@ -598,14 +604,14 @@ local function by_queue(of)
   return P .. 'q:' .. of
 end
 
-local function queue_of(r)
-  return sub(r.lane, (string.find(r.lane, ':', 1, true) or 0) + 1)
+local function queue_of(lane)
+  return sub(lane, (string.find(lane, ':', 1, true) or 0) + 1)
 end
 
 -- The row leaves its place.
 local function leave_place(r)
   redis.call('ZREM', index(r.owner, r.place), r.job)
-  if r.place == 'h' then redis.call('ZREM', by_queue(r.owner), queue_of(r) .. '\n' .. r.job) end
+  if r.place == 'h' then redis.call('ZREM', by_queue(r.owner), queue_of(r.lane) .. '\n' .. r.job) end
 end
 
 -- A held row is worth nothing once the backend has its job back; one that is out is kept until somebody
@@ -621,7 +627,7 @@ local function put_row(r)
   redis.call('PEXPIRE', set, WEEK)
   if r.place == 'h' then
     local queues = by_queue(r.owner)
-    if redis.call('ZADD', queues, 0, queue_of(r) .. '\n' .. r.job) == 1 then redis.call('PEXPIRE', queues, WEEK) end
+    if redis.call('ZADD', queues, 0, queue_of(r.lane) .. '\n' .. r.job) == 1 then redis.call('PEXPIRE', queues, WEEK) end
   end
 end
 

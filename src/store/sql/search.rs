@@ -44,8 +44,11 @@ impl Need {
 pub(in crate::store) struct Due {
     pub(in crate::store) mine: Vec<String>,
     pub(in crate::store) others_out: Vec<String>,
-    pub(in crate::store) others_held: Vec<String>,
-    /// The first time at which one of ours is due.
+    /// Held rows of others of which nobody is left to make anything.
+    pub(in crate::store) over: Vec<String>,
+    /// Where others have overdue held rows. These need no page: who asks for such a row is told what is true then.
+    pub(in crate::store) lanes: Vec<String>,
+    /// The first time at which one of ours is due; those that were offered are no reason to look.
     pub(in crate::store) first: Timestamp,
     /// Keys with nothing used.
     pub(in crate::store) idle: Vec<String>,
@@ -68,7 +71,8 @@ pub(in crate::store) trait Books: Send {
     /// Ends a transaction that failed, if one is open.
     fn abandon(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// What to look after, at most `max` of each kind.
+    /// What to look after: at most `max` rows that are out, at most `max` that are held (those that were
+    /// offered come last), and as many that others have out.
     fn find_due(&mut self, max: usize) -> impl Future<Output = Result<Due, StoreError>> + Send;
 
     /// Overdue held rows of others in a lane.
