@@ -203,6 +203,19 @@ async fn offer_many(store: &dyn Store, name: &str, queue: &str, count: usize) {
     store.set_all(offers.collect()).await.unwrap();
 }
 
+pub async fn what_a_living_sidecar_has_offered_stays(rig: &dyn Rig) {
+    let (a, b) = (rig.open("a").await, rig.open("b").await);
+    offer_many(&*a, "a", "queue", 1).await;
+    for _ in 0..30 {
+        advance(rig, 4 * SECOND);
+        for store in [&a, &b] {
+            store.due(9).await.unwrap();
+        }
+    }
+    assert_eq!(b.held_by_others("queue").await.unwrap(), 1);
+    assert_eq!(b.offered(0, "queue", 9).await.unwrap().len(), 1);
+}
+
 /// What was offered stays so until somebody wants it. That keeps nobody from what is overdue.
 pub async fn offered_jobs_crowd_out_nothing_else(rig: &dyn Rig) {
     let (a, b) = (rig.open("a").await, rig.open("b").await);

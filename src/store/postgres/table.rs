@@ -175,9 +175,10 @@ impl Statements {
         );
         // As the index has it.
         let held = format!(
-            "SELECT count(*) FROM rows, (SELECT {NOW} AS now) AS t
-             WHERE substr(lane, strpos(lane, ':') + 1) = $3 AND NOT is_out AND owner <> $2
-             AND greatest(until, touched) > t.now - lasts"
+            "SELECT count(*) FROM rows LEFT JOIN live ON live.owner = rows.owner,
+             (SELECT {NOW} AS now) AS t
+             WHERE substr(lane, strpos(lane, ':') + 1) = $3 AND NOT is_out AND rows.owner <> $2
+             AND greatest(until, touched, live.seen) > t.now - lasts"
         );
         Ok(Statements {
             head: client.prepare(&head).await?,

@@ -376,9 +376,9 @@ pub(super) fn others(
     now: Timestamp,
 ) -> Result<usize, Error> {
     // As the index has it.
-    let text = "SELECT count(*) FROM rows
-        WHERE substr(lane, instr(lane, ':') + 1) = ?1 AND is_out = 0 AND owner <> ?2
-        AND max(until, touched) > ?3 - lasts";
+    let text = "SELECT count(*) FROM rows LEFT JOIN live ON live.owner = rows.owner
+        WHERE substr(lane, instr(lane, ':') + 1) = ?1 AND is_out = 0 AND rows.owner <> ?2
+        AND max(until, touched, coalesce(live.seen, 0)) > ?3 - lasts";
     let mut statement = connection.prepare_cached(text)?;
     let count: i64 = statement.query_row(params![queue, me, number(now.0)], |row| row.get(0))?;
     Ok(usize::try_from(count).unwrap_or(0))
