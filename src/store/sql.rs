@@ -28,7 +28,7 @@ pub(super) use front::Post;
 pub use front::SqlStore;
 pub use inspection::Inspection;
 pub(super) use page::{Head, KEPT, LATE, LONG_OVER, PATIENCE, Page, SILENCE};
-pub(super) use search::{Books, Due, Need};
+pub(super) use search::{Books, Due, IDLE, Need};
 
 /// So many operations share a transaction at most.
 pub(super) const MOST: usize = 64;
@@ -78,6 +78,10 @@ pub(super) enum Op {
         max: usize,
         found: Due,
     },
+    /// Keys with nothing used are forgotten.
+    Forget {
+        found: Vec<String>,
+    },
     Offered {
         scope: u64,
         queue: Arc<str>,
@@ -112,6 +116,8 @@ pub(super) enum Reply {
         /// No row of the caller is due before this.
         first: Timestamp,
         edition: i64,
+        /// Whether many more keys may have to be forgotten.
+        more: bool,
     },
     Count(usize),
     Overrides(i64, Vec<record::Kept>),
@@ -147,6 +153,7 @@ impl Op {
                 rows.into_iter().flatten().for_each(|job| need.job(job));
                 found.idle.iter().for_each(|name| need.name(name.clone()));
             }
+            Op::Forget { found } => found.iter().for_each(|name| need.name(name.clone())),
             Op::Offered { found, .. } => found.iter().for_each(|job| need.job(job)),
             Op::Count(_) | Op::Others(_) | Op::Overrides | Op::Join { .. } => {}
         }
@@ -192,6 +199,7 @@ impl Op {
             Op::Pause { queue, paused } => Reply::Number(page.pause(&queue, paused, me)),
             Op::Due { max, found } => {
                 let rows = page.due(&found, max, me);
+                page.forget(&found.idle);
                 let alive = |seen: &Timestamp| seen.plus(SILENCE) > page.now;
                 let live = page.live.iter();
                 let others = live.filter(|(owner, seen)| **owner != **me && alive(seen));
@@ -201,7 +209,12 @@ impl Op {
                     lanes: found.lanes,
                     first: found.first,
                     edition: page.edition,
+                    more: are_many(&found.idle),
                 }
+            }
+            Op::Forget { found } => {
+                page.forget(&found);
+                Reply::Done(are_many(&found))
             }
             Op::Offered {
                 scope,
@@ -216,6 +229,11 @@ impl Op {
             Op::Count(_) | Op::Others(_) | Op::Overrides | Op::Join { .. } => Reply::Done(false),
         })
     }
+}
+
+/// Whether most of the keys that were looked at have nothing used: then it is so with the next ones too.
+fn are_many(idle: &[String]) -> bool {
+    idle.len() > IDLE / 2
 }
 
 impl Job {
@@ -315,6 +333,7 @@ async fn transact<B: Books>(
     for job in jobs.iter_mut() {
         match &mut job.op {
             Op::Due { max, found } => *found = books.find_due(*max).await?,
+            Op::Forget { found } => *found = books.find_idle().await?,
             Op::Offered {
                 scope,
                 queue,

@@ -132,7 +132,8 @@ struct File {
     /// The last news that were read; `None`: none yet.
     heard: Option<i64>,
     looked: Timestamp,
-    walk: Walk,
+    /// Where the search for keys with nothing used is; empty: at the first.
+    after: String,
 }
 
 struct Open {
@@ -160,13 +161,6 @@ impl Open {
     }
 }
 
-/// Where the search for keys with nothing used is, and how far it goes at once.
-#[derive(Default)]
-struct Walk {
-    after: String,
-    count: usize,
-}
-
 fn inode(path: &Path) -> Option<(u64, u64)> {
     let about = std::fs::metadata(path).ok()?;
     Some((about.dev(), about.ino()))
@@ -184,7 +178,7 @@ impl File {
             opened: false,
             heard: None,
             looked: Timestamp(0),
-            walk: Walk::default(),
+            after: String::new(),
         }
     }
 
@@ -359,17 +353,15 @@ impl Books for File {
         let (now, me) = (self.now(), self.owner.clone());
         let ahead = self.with(|connection| table::latest(connection, &me))?;
         self.ahead += unsigned(ahead).saturating_sub(now.0);
-        let mut walk = std::mem::take(&mut self.walk);
-        let found = self.with(|connection| {
-            let idle = table::idle(connection, &walk.after, walk.count.max(256), now)?;
-            walk.after = idle.last;
-            // As fast as new ones come.
-            walk.count = (idle.names.len() * 2).clamp(256, 10_000);
-            let mut due = table::due(connection, &me, now, max)?;
-            due.idle = idle.names;
-            Ok(due)
-        });
-        self.walk = walk;
+        let mut found = self.with(|connection| table::due(connection, &me, now, max))?;
+        found.idle = self.find_idle().await?;
+        Ok(found)
+    }
+
+    async fn find_idle(&mut self) -> Result<Vec<String>, StoreError> {
+        let (now, mut after) = (self.now(), std::mem::take(&mut self.after));
+        let found = self.with(|connection| table::idle(connection, &mut after, now));
+        self.after = after;
         found
     }
 

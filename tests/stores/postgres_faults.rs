@@ -308,3 +308,21 @@ async fn tables_of_an_earlier_version_get_the_index_of_held_rows() {
     assert!(sql(&server, used).contains("rows_held"));
     assert_eq!(second.held_by_others("queue").await.unwrap(), 1);
 }
+
+/// A server has room for some thousands of locks at a time, for all its programs.
+#[tokio::test]
+async fn many_keys_that_nobody_uses_are_forgotten_with_few_locks() {
+    let server = Server::start(&[UNSYNCED, &["-c", "max_connections=10"]].concat());
+    let (micros, clock) = clock();
+    let store = given(config(&server, "idle", "a"), clock);
+    let once = [limited("k", None, Some((1, SECOND)), None)];
+    assert!(started(&take(&store, claimed("1", 1, &once)).await));
+    store.end("1", None).await.unwrap();
+    let many = "INSERT INTO idle.keys SELECT name || n, state FROM idle.keys, generate_series(1, 20000) AS n";
+    sql(&server, many);
+    for _ in 0..12 {
+        micros.fetch_add(3 * SECOND, Ordering::AcqRel);
+        store.due(9).await.unwrap();
+    }
+    assert_eq!(sql(&server, "SELECT count(*) FROM idle.keys"), "0");
+}

@@ -22,6 +22,9 @@ use crate::limit::{Key, KeyState, Limited, Limits, Reserved, Space, Timestamp, l
 /// How often a sidecar says that it lives, in microseconds.
 const BEAT: u64 = 2_000_000;
 
+/// So often in a row keys that nobody uses are looked for, while most of those that were looked at are such.
+const ROUNDS: usize = 8;
+
 /// Where operations go.
 pub(in crate::store) enum Post {
     /// To a thread.
@@ -181,12 +184,17 @@ impl SqlStore {
             siblings,
             first,
             edition,
+            more,
         } = told.reply
         else {
             return Err(strange());
         };
         self.siblings.store(siblings, Ordering::Relaxed);
-        self.beat_at.store(told.now.plus(BEAT).0, Ordering::Relaxed);
+        let beat_at = match self.forget(more).await {
+            true => told.now,
+            false => told.now.plus(BEAT),
+        };
+        self.beat_at.store(beat_at.0, Ordering::Relaxed);
         self.due_from.store(first.0, Ordering::Release);
         let epoch = self.epoch().clone();
         if edition != self.edition.load(Ordering::Relaxed)
@@ -199,6 +207,21 @@ impl SqlStore {
             let _received = self.told.send(format!("offered\n{lane}"));
         }
         Ok(rows)
+    }
+
+    /// Forgets keys that nobody uses as fast as new ones come, some in each transaction. Says whether there
+    /// are more still.
+    async fn forget(&self, mut more: bool) -> bool {
+        for _ in 0..ROUNDS {
+            if !more {
+                break;
+            }
+            let found = Vec::new();
+            let told = self.ask(Op::Forget { found }).await;
+            // If this fails, there is another time.
+            more = told.is_ok_and(|told| matches!(told.reply, Reply::Done(true)));
+        }
+        more
     }
 
     async fn change(&self, change: Change) -> Result<bool, StoreError> {

@@ -7,6 +7,10 @@ use super::super::{Claimed, StoreError, record};
 use super::page::{Head, Page};
 use crate::limit::Timestamp;
 
+/// So many keys are looked at in one transaction for whether anything of them is used. Each that is not is
+/// locked until it is forgotten, and a server has room for some thousands of locks, for all its programs.
+pub(in crate::store) const IDLE: usize = 500;
+
 /// What a transaction is about. Sorted: all lock in this order.
 #[derive(Default, Debug)]
 pub(in crate::store) struct Need {
@@ -74,6 +78,9 @@ pub(in crate::store) trait Books: Send {
     /// What to look after: at most `max` rows that are out, at most `max` that are held (those that were
     /// offered come last), and as many that others have out.
     fn find_due(&mut self, max: usize) -> impl Future<Output = Result<Due, StoreError>> + Send;
+
+    /// Of the next [`IDLE`] keys those with nothing used.
+    fn find_idle(&mut self) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send;
 
     /// Overdue held rows of others in a lane.
     fn find_offered(

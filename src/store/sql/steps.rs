@@ -218,13 +218,16 @@ impl Page {
                 self.end_row(job);
             }
         }
-        // They are taken away when they are written: nothing of them is used any more.
-        for name in &found.idle {
+        rows
+    }
+
+    /// Keys of which nothing is used any more: they are taken away when they are written.
+    pub(super) fn forget(&mut self, idle: &[String]) {
+        for name in idle {
             if let Some(entry) = self.keys.get_mut(name) {
-                entry.changed |= entry.value.idle(now);
+                entry.changed |= entry.value.idle(self.now);
             }
         }
-        rows
     }
 
     /// Whether a held row of another is so old that the backend has its job back: neither was it moved nor

@@ -3,7 +3,8 @@
 use rusqlite::{Connection, Error, OptionalExtension as _, Params, Row, params};
 
 use super::super::sql::{
-    Due, Flat, Head, KEPT, Kept, LATE, LONG_OVER, Need, PATIENCE, Page, SILENCE, number, unsigned,
+    Due, Flat, Head, IDLE, KEPT, Kept, LATE, LONG_OVER, Need, PATIENCE, Page, SILENCE, number,
+    unsigned,
 };
 use super::super::{NUMBER_LASTS, Number};
 use crate::limit::{KeyState, Timestamp};
@@ -261,36 +262,28 @@ pub(super) fn latest(connection: &Connection, me: &str) -> Result<i64, Error> {
     statement.query_row([me], |row| row.get(0))
 }
 
-/// What a look at some keys found.
-pub(super) struct Idle {
-    pub(super) names: Vec<String>,
-    /// Where the next look begins; empty: at the first.
-    pub(super) last: String,
-}
-
-/// Of the next keys those with nothing used.
+/// Of the next keys after this one, which is moved on, those with nothing used.
 pub(super) fn idle(
     connection: &Connection,
-    after: &str,
-    count: usize,
+    after: &mut String,
     now: Timestamp,
-) -> Result<Idle, Error> {
+) -> Result<Vec<String>, Error> {
     let mut statement = connection
         .prepare_cached("SELECT name, state FROM keys WHERE name > ?1 ORDER BY name LIMIT ?2")?;
-    let mut found = statement.query(params![after, limit(count)])?;
-    let (mut names, mut last, mut seen) = (Vec::new(), String::new(), 0);
+    let mut found = statement.query(params![*after, limit(IDLE)])?;
+    let (mut names, mut seen) = (Vec::new(), 0);
     while let Some(row) = found.next()? {
         seen += 1;
-        last = row.get(0)?;
+        *after = row.get(0)?;
         let state: Vec<u8> = row.get(1)?;
         if KeyState::unpack(&state).is_some_and(|(state, _)| state.idle(now)) {
-            names.push(last.clone());
+            names.push(after.clone());
         }
     }
-    if seen < count {
-        last = String::new();
+    if seen < IDLE {
+        after.clear();
     }
-    Ok(Idle { names, last })
+    Ok(names)
 }
 
 pub(super) fn due(
