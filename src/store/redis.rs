@@ -11,7 +11,7 @@ mod script;
 mod target;
 mod wire;
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
 use super::clock::ServerClock;
+use super::fleet::Alone;
 use super::{
     Answer, Change, Claimed, Clock, Ended, Gen, Number, Overrides, Place, Room, Row, Step, Store,
     StoreError, Usage, Verdict, Wake, Wish, record,
@@ -65,8 +66,7 @@ pub struct RedisStore {
     siblings: AtomicUsize,
     /// How long a hand-out takes, in microseconds.
     lead: AtomicU64,
-    /// Whether no other is known, dead ones that left rows included.
-    alone: AtomicBool,
+    alone: Alone,
     /// When the next beat is due, and before which time no row of ours is, by the store's clock.
     beat_at: AtomicU64,
     due_from: AtomicU64,
@@ -100,7 +100,7 @@ impl RedisStore {
             edition: AtomicI64::new(-1),
             siblings: AtomicUsize::new(0),
             lead: AtomicU64::new(0),
-            alone: AtomicBool::new(false),
+            alone: Alone::default(),
             beat_at: AtomicU64::new(0),
             due_from: AtomicU64::new(0),
             news: tokio::sync::Mutex::new(news),
@@ -258,7 +258,7 @@ impl RedisStore {
 
     /// There may be others; the next beat tells.
     fn look_around(&self) {
-        self.alone.store(false, Ordering::Relaxed);
+        self.alone.doubt();
         self.beat_at.store(0, Ordering::Relaxed);
     }
 
@@ -343,6 +343,7 @@ impl RedisStore {
     }
 
     async fn overdue(&self, max: usize) -> Result<Vec<Row>, StoreError> {
+        let asked = self.alone.ask();
         let told = self
             .run(&self.scripts.due, |to| {
                 to.arg(max.min(10_000));
@@ -355,7 +356,7 @@ impl RedisStore {
         let now = wire::read_time(*now);
         self.siblings
             .store(usize::try_from(*live).unwrap_or(0), Ordering::Relaxed);
-        self.alone.store(*others == 0, Ordering::Relaxed);
+        self.alone.found(asked, *others == 0);
         self.beat_at.store(now.plus(BEAT).0, Ordering::Relaxed);
         self.due_from
             .store(wire::read_time(*first).0, Ordering::Release);
@@ -669,7 +670,7 @@ impl Store for RedisStore {
     }
 
     fn is_alone(&self) -> bool {
-        self.alone.load(Ordering::Relaxed)
+        self.alone.is()
     }
 
     fn siblings(&self) -> usize {

@@ -116,6 +116,8 @@ pub(super) enum Reply {
         /// No row of the caller is due before this.
         first: Timestamp,
         edition: i64,
+        /// Whether no other lives or has left rows.
+        alone: bool,
         /// Whether many more keys may have to be forgotten.
         more: bool,
     },
@@ -201,11 +203,11 @@ impl Op {
                 let rows = page.due(&found, max, me);
                 page.forget(&found.idle);
                 let alive = |seen: &Timestamp| seen.plus(SILENCE) > page.now;
-                let live = page.live.iter();
-                let others = live.filter(|(owner, seen)| **owner != **me && alive(seen));
+                let others = page.live.iter().filter(|(owner, _)| **owner != **me);
                 Reply::Due {
                     rows,
-                    siblings: others.count(),
+                    siblings: others.clone().filter(|(_, seen)| alive(seen)).count(),
+                    alone: others.count() == 0 && !found.strangers,
                     lanes: found.lanes,
                     first: found.first,
                     edition: page.edition,

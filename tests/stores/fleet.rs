@@ -203,6 +203,39 @@ async fn offer_many(store: &dyn Store, name: &str, queue: &str, count: usize) {
     store.set_all(offers.collect()).await.unwrap();
 }
 
+/// Who knows that it is alone asks nobody about jobs that it does not know.
+pub async fn one_that_is_alone_knows_it_until_another_comes(rig: &dyn Rig) {
+    let a = rig.open("a").await;
+    assert!(!a.is_alone(), "it has not looked");
+    heard(&*a, |wake| *wake == Wake::All).await;
+    a.due(9).await.unwrap();
+    assert!(a.is_alone());
+    let b = rig.open("b").await;
+    let told = async {
+        while a.is_alone() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let listening = heard(&*a, |_| false);
+    tokio::select! {
+        () = told => {}
+        () = listening => {}
+    }
+    // It is gone, and has left a row.
+    assert!(started(&take(&*b, claimed("1", 1, &[])).await));
+    drop(b);
+    advance(rig, 20 * SECOND);
+    a.due(9).await.unwrap();
+    assert!(!a.is_alone());
+    assert_eq!(a.siblings(), 0);
+    a.end("1", None).await.unwrap();
+    for _ in 0..2 {
+        advance(rig, 3 * SECOND);
+        a.due(9).await.unwrap();
+    }
+    assert!(a.is_alone());
+}
+
 pub async fn what_a_living_sidecar_has_offered_stays(rig: &dyn Rig) {
     let (a, b) = (rig.open("a").await, rig.open("b").await);
     offer_many(&*a, "a", "queue", 1).await;

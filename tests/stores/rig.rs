@@ -156,6 +156,7 @@ macro_rules! fleet {
                 a_freed_slot_is_heard_of,
                 a_held_job_is_reached_through_any_sidecar,
                 an_offered_job_goes_to_one_sibling,
+                one_that_is_alone_knows_it_until_another_comes,
                 what_a_living_sidecar_has_offered_stays,
                 offered_jobs_crowd_out_nothing_else,
                 jobs_of_a_lane_are_found_behind_those_of_another,

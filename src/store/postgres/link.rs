@@ -162,11 +162,13 @@ impl Link {
                 () = tokio::time::sleep(Duration::from_secs(5)) => {
                     let asked = tokio::time::timeout(self.timeout, client.simple_query(""));
                     if !matches!(asked.await, Ok(Ok(_))) {
-                        return;
+                        break;
                     }
                 }
             }
         }
+        // Nor will be what is said until there is another one.
+        let _received = news.send("all".to_owned());
     }
 
     pub(super) async fn connect(&self, news: Option<News>) -> Result<Client, StoreError> {

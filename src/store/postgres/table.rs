@@ -61,7 +61,8 @@ fn due() -> String {
         "WITH t AS (SELECT {NOW} AS now) SELECT {out} || {held},
          (SELECT min(until) FROM rows WHERE owner = $2 AND (is_out OR until > 0)),
          array(SELECT job {others_out} ORDER BY until, job LIMIT $3),
-         array(SELECT DISTINCT lane {lanes}), array({over}) FROM t"
+         array(SELECT DISTINCT lane {lanes}), array({over}),
+         EXISTS (SELECT 1 FROM rows WHERE owner <> $2) FROM t"
     )
 }
 
@@ -450,6 +451,7 @@ impl Session {
             others_out: found.try_get(2)?,
             lanes: found.try_get(3)?,
             over: found.try_get(4)?,
+            strangers: found.try_get(5)?,
             first: first.map_or(Timestamp::NEVER, |at| Timestamp(unsigned(at))),
             idle,
         })
@@ -536,6 +538,9 @@ impl Session {
         let live = "INSERT INTO live VALUES ($1, $2)
             ON CONFLICT (owner) DO UPDATE SET seen = excluded.seen";
         self.client.execute(live, &[&me, &number(now.0)]).await?;
+        let joined = vec![news(me, "joined")];
+        let say = &self.statements.say;
+        self.client.query(say, &[&self.namespace, &joined]).await?;
         Ok(self.head().await?.epoch)
     }
 

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::super::clock::ServerClock;
+use super::super::fleet::Alone;
 use super::super::{
     Answer, Change, Claimed, Clock, Ended, Gen, Number, Overrides, Place, Room, Row, Step, Store,
     StoreError, Usage, Verdict, Wake, Wish, record,
@@ -56,6 +57,7 @@ pub struct SqlStore {
     /// Which edition of the overrides that is; below zero: none was read yet.
     edition: AtomicI64,
     siblings: AtomicUsize,
+    alone: Alone,
     /// How long a hand-out takes, in microseconds.
     lead: AtomicU64,
     /// When the next beat is due, and before which time no row of ours is, by the store's clock.
@@ -67,7 +69,7 @@ pub struct SqlStore {
 
 impl SqlStore {
     /// `given`: the database goes by the clock too, in tests. `news` makes who works from where the news of
-    /// others go: lines as `freed`, `row`, `offered`, `over` and `all`.
+    /// others go: lines as `freed`, `row`, `offered`, `joined`, `over` and `all`.
     pub(in crate::store) fn new(
         clock: Clock,
         given: bool,
@@ -84,6 +86,7 @@ impl SqlStore {
             overrides: Overrides::default(),
             edition: AtomicI64::new(-1),
             siblings: AtomicUsize::new(0),
+            alone: Alone::default(),
             lead: AtomicU64::new(0),
             beat_at: AtomicU64::new(0),
             due_from: AtomicU64::new(0),
@@ -158,6 +161,12 @@ impl SqlStore {
         self.due_from.fetch_min(at.0, Ordering::AcqRel);
     }
 
+    /// There may be others; the next beat tells.
+    fn look_around(&self) {
+        self.alone.doubt();
+        self.beat_at.store(0, Ordering::Relaxed);
+    }
+
     async fn take_all(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
         let now = self.now();
         for ask in asks {
@@ -177,6 +186,7 @@ impl SqlStore {
     async fn overdue(&self, max: usize) -> Result<Vec<Row>, StoreError> {
         let max = max.min(10_000);
         let found = super::Due::default();
+        let asked = self.alone.ask();
         let told = self.ask(Op::Due { max, found }).await?;
         let Reply::Due {
             rows,
@@ -184,12 +194,14 @@ impl SqlStore {
             siblings,
             first,
             edition,
+            alone,
             more,
         } = told.reply
         else {
             return Err(strange());
         };
         self.siblings.store(siblings, Ordering::Relaxed);
+        self.alone.found(asked, alone);
         let beat_at = match self.forget(more).await {
             true => told.now,
             false => told.now.plus(BEAT),
@@ -266,13 +278,20 @@ impl SqlStore {
                     paused: paused == "1",
                 })
             }
+            "joined" => {
+                self.look_around();
+                None
+            }
             "over" => {
                 let epoch = self.epoch().clone()?;
                 // If this fails, the next beat tells that ours are old.
                 let _read = self.reload(epoch).await;
                 Some(Wake::All)
             }
-            _ => Some(Wake::All),
+            _ => {
+                self.look_around();
+                Some(Wake::All)
+            }
         }
     }
 
@@ -443,6 +462,10 @@ impl Store for SqlStore {
 
     fn is_shared(&self) -> bool {
         true
+    }
+
+    fn is_alone(&self) -> bool {
+        self.alone.is()
     }
 
     fn siblings(&self) -> usize {

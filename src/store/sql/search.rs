@@ -52,6 +52,8 @@ pub(in crate::store) struct Due {
     pub(in crate::store) over: Vec<String>,
     /// Where others have overdue held rows. These need no page: who asks for such a row is told what is true then.
     pub(in crate::store) lanes: Vec<String>,
+    /// Whether others have rows.
+    pub(in crate::store) strangers: bool,
     /// The first time at which one of ours is due; those that were offered are no reason to look.
     pub(in crate::store) first: Timestamp,
     /// Keys with nothing used.

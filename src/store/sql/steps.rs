@@ -192,6 +192,9 @@ impl Page {
     /// The rows that were found and are due; of others at most so many that `max` are out in all.
     pub(super) fn due(&mut self, found: &Due, max: usize, me: &str) -> Vec<Row> {
         self.beat = true;
+        if self.live.iter().all(|(owner, _)| owner != me) {
+            self.say(me, "joined".to_owned());
+        }
         let now = self.now;
         let mine = found.mine.iter().filter_map(|job| self.kept(job));
         let mine = mine.filter(|row| *row.owner == *me && row.until <= now);

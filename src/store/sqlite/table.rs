@@ -316,11 +316,16 @@ pub(super) fn due(
          WHERE rows.owner <> ?1 AND is_out = 0
          AND max(until, touched, coalesce(live.seen, 0)) < ?2 - lasts - {LONG_OVER} LIMIT 64"
     );
+    let mut strangers = connection.prepare_cached(
+        "SELECT EXISTS (SELECT 1 FROM rows WHERE owner < ?1)
+             OR EXISTS (SELECT 1 FROM rows WHERE owner > ?1)",
+    )?;
     Ok(Due {
         mine: all,
         others_out: names(connection, &others, params![me, time, max])?,
         over: names(connection, &over, params![me, time])?,
         lanes: names(connection, &lanes, params![me, time])?,
+        strangers: strangers.query_row([me], |row| row.get(0))?,
         first: Timestamp(unsigned(first)),
         idle: Vec::new(),
     })
@@ -435,6 +440,7 @@ pub(super) fn join(
         };
         begin(connection, namespace, opens)?;
         live(connection, me, now)?;
+        say(connection, me, "joined", now)?;
         Ok(head(connection, now)?.epoch)
     })
 }
