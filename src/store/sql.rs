@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use super::{
     Change, Claimed, Ended, Gen, Number, Place, Row, Step, StoreError, Verdict, fleet, record,
 };
-use crate::limit::{KeyState, Limited, Reserved, Space, Timestamp};
+use crate::limit::{KeyState, Limited, Reserved, Timestamp};
 
 pub(super) use flat::{Flat, Kept, lane, number, unsigned};
 pub(super) use front::Post;
@@ -67,6 +67,8 @@ pub(super) enum Op {
     Back(Arc<str>, Gen),
     End(Arc<str>, Option<Gen>),
     Set(Change),
+    /// Many at once, none of which [`is apart`](is_apart).
+    SetAll(Vec<Change>),
     Row(Arc<str>),
     States(Vec<String>),
     Number(String, Step),
@@ -137,16 +139,8 @@ impl Op {
             }
             Op::Claimed(claims) => claims.iter().for_each(|(job, _)| need.job(job)),
             Op::Back(job, _) | Op::End(job, _) | Op::Row(job) => need.job(job),
-            Op::Set(change) => match change {
-                Change::Until { job, .. }
-                | Change::Hidden { job, .. }
-                | Change::Own { job, .. } => need.job(job),
-                Change::Adopt { claimed, .. } => need.claimed(claimed),
-                Change::Shut { key, .. } | Change::Open { key, .. } | Change::Unused { key } => {
-                    need.name(record::name(Space::Job, key));
-                }
-                Change::Override { .. } | Change::Setting { .. } | Change::Clear => {}
-            },
+            Op::Set(change) => need.change(change),
+            Op::SetAll(changes) => changes.iter().for_each(|change| need.change(change)),
             Op::States(names) => names.iter().for_each(|name| need.name(name.clone())),
             Op::Number(name, _) => need.number(name),
             Op::Pause { queue, .. } => need.number(&fleet::paused(queue)),
@@ -163,14 +157,11 @@ impl Op {
 
     /// Whether it is no step on a page.
     fn is_apart(&self) -> bool {
-        matches!(
-            self,
-            Op::Count(_)
-                | Op::Others(_)
-                | Op::Overrides
-                | Op::Join { .. }
-                | Op::Set(Change::Override { .. } | Change::Setting { .. } | Change::Clear)
-        )
+        match self {
+            Op::Count(_) | Op::Others(_) | Op::Overrides | Op::Join { .. } => true,
+            Op::Set(change) => is_apart(change),
+            _ => false,
+        }
     }
 
     fn step(self, page: &mut Page, me: &Arc<str>) -> Result<Reply, StoreError> {
@@ -192,6 +183,10 @@ impl Op {
             Op::Back(job, claim) => Reply::Done(page.back(&job, claim)),
             Op::End(job, claim) => Reply::Ended(page.end(&job, claim, me)),
             Op::Set(change) => Reply::Done(page.set(&change, me)),
+            Op::SetAll(changes) => {
+                let done = changes.iter().filter(|change| page.set(change, me));
+                Reply::Done(done.count() > 0)
+            }
             Op::Row(job) => Reply::Row(page.row(&job, me)),
             Op::States(names) => {
                 let states = names.iter().map(|name| page.state_of(name));
@@ -231,6 +226,14 @@ impl Op {
             Op::Count(_) | Op::Others(_) | Op::Overrides | Op::Join { .. } => Reply::Done(false),
         })
     }
+}
+
+/// Whether it is of no row and no key.
+fn is_apart(change: &Change) -> bool {
+    matches!(
+        change,
+        Change::Override { .. } | Change::Setting { .. } | Change::Clear
+    )
 }
 
 /// Whether most of the keys that were looked at have nothing used: then it is so with the next ones too.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ojs_throttle::store::postgres::{Config, Target, given, open};
-use ojs_throttle::store::{Clock, Gen, Place, SqlStore, Store, StoreError, Verdict};
+use ojs_throttle::store::{Change, Clock, Gen, Place, SqlStore, Store, StoreError, Verdict};
 
 use crate::postgres::{config, shared};
 use crate::postgres_server::{Server, UNSYNCED, programs};
@@ -307,6 +307,50 @@ async fn tables_of_an_earlier_version_get_the_index_of_held_rows() {
     assert_eq!(second.held_by_others("queue").await.unwrap(), 1);
     assert!(sql(&server, used).contains("rows_held"));
     assert_eq!(second.held_by_others("queue").await.unwrap(), 1);
+}
+
+/// Held rows are renewed many at a time, and put back after a loss: each transaction is two round trips and a
+/// write to the disk.
+#[tokio::test]
+async fn many_rows_are_changed_in_few_transactions() {
+    let server = Server::start(UNSYNCED);
+    let store = on(&server, "many", "a", 10_000);
+    let free = [limited("k", Some(999), None, None)];
+    let jobs: Vec<_> = (0..512)
+        .map(|nth| claimed(&nth.to_string(), 1, &free))
+        .collect();
+    let asks: Vec<_> = jobs.iter().collect();
+    store.take(&asks, 256).await.unwrap();
+    let mut rows = Vec::new();
+    for job in &jobs {
+        rows.push(store.row(&job.job).await.unwrap().unwrap());
+    }
+    let until = store.now().plus(60 * SECOND);
+    let later = jobs.iter().map(|job| Change::Until {
+        job: job.job.clone(),
+        generation: job.generation,
+        until,
+        visibility: 90 * SECOND,
+    });
+    let count = || -> u64 { sql(&server, "SELECT txid_current()").parse().unwrap() };
+    let before = count();
+    store.set_all(later.collect()).await.unwrap();
+    let renewed = count() - before;
+    assert!(renewed < 8, "{renewed} transactions");
+    let moved = store.row("511").await.unwrap().unwrap();
+    assert_eq!(
+        (moved.until, moved.claimed.visibility),
+        (until, 90 * SECOND)
+    );
+    sql(&server, "TRUNCATE many.rows, many.keys");
+    let before = count();
+    store.announce(&rows).await.unwrap();
+    let announced = count() - before;
+    assert!(announced < 16, "{announced} transactions");
+    for place in [Place::Out, Place::Held] {
+        assert_eq!(store.count(place).await.unwrap(), 256);
+    }
+    assert_eq!(store.room(&free).await.unwrap().starts, 999 - 256);
 }
 
 /// A server has room for some thousands of locks at a time, for all its programs.

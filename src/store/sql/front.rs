@@ -17,11 +17,14 @@ use super::super::{
     StoreError, Usage, Verdict, Wake, Wish, record,
 };
 use super::flat::read_lane;
-use super::{Job, Op, Reply, Told};
+use super::{Job, Op, Reply, Told, is_apart};
 use crate::limit::{Key, KeyState, Limited, Limits, Reserved, Space, Timestamp, lead_of};
 
 /// How often a sidecar says that it lives, in microseconds.
 const BEAT: u64 = 2_000_000;
+
+/// So many rows are changed in one transaction: each is locked until it is written.
+const AT_ONCE: usize = 256;
 
 /// So often in a row keys that nobody uses are looked for, while most of those that were looked at are such.
 const ROUNDS: usize = 8;
@@ -236,13 +239,44 @@ impl SqlStore {
         more
     }
 
-    async fn change(&self, change: Change) -> Result<bool, StoreError> {
+    /// When the row is due that a change leaves.
+    fn leaves(&self, change: &Change) {
         if let Change::Until { until, .. }
         | Change::Adopt { until, .. }
-        | Change::Own { until, .. } = &change
+        | Change::Own { until, .. } = change
         {
             self.due_at(*until);
         }
+    }
+
+    async fn change_all(&self, changes: Vec<Change>) -> Result<(), StoreError> {
+        let (apart, changes): (Vec<_>, Vec<_>) = changes.into_iter().partition(is_apart);
+        for change in apart {
+            self.change(change).await?;
+        }
+        for some in changes.chunks(AT_ONCE) {
+            some.iter().for_each(|change| self.leaves(change));
+            self.ask(Op::SetAll(some.to_vec())).await?;
+        }
+        Ok(())
+    }
+
+    async fn put_back(&self, rows: &[Row]) -> Result<(), StoreError> {
+        let (held, out): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.place == Place::Held);
+        let out = out.into_iter().map(|row| Change::Adopt {
+            claimed: row.claimed.clone(),
+            until: row.until,
+        });
+        self.change_all(out.collect()).await?;
+        let held: Vec<&Claimed> = held.into_iter().map(|row| &row.claimed).collect();
+        for some in held.chunks(AT_ONCE) {
+            self.take_all(some, 0).await?;
+        }
+        Ok(())
+    }
+
+    async fn change(&self, change: Change) -> Result<bool, StoreError> {
+        self.leaves(&change);
         let Reply::Done(done) = self.ask(Op::Set(change.clone())).await?.reply else {
             return Err(strange());
         };
@@ -393,6 +427,10 @@ impl Store for SqlStore {
         Answer::later(self.change(change))
     }
 
+    fn set_all(&self, changes: Vec<Change>) -> Answer<'_, ()> {
+        Answer::later(self.change_all(changes))
+    }
+
     fn overrides(&self) -> &Overrides {
         &self.overrides
     }
@@ -501,18 +539,7 @@ impl Store for SqlStore {
             let knew = self.epoch().is_some();
             self.join(knew).await?;
             self.due_from.store(0, Ordering::Release);
-            for row in rows {
-                match row.place {
-                    Place::Out => {
-                        let (claimed, until) = (row.claimed.clone(), row.until);
-                        self.change(Change::Adopt { claimed, until }).await?;
-                    }
-                    Place::Held => {
-                        self.take_all(&[&row.claimed], 0).await?;
-                    }
-                }
-            }
-            Ok(())
+            self.put_back(rows).await
         })
     }
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::super::{Claimed, StoreError, record};
+use super::super::{Change, Claimed, StoreError, record};
 use super::page::{Head, Page};
-use crate::limit::Timestamp;
+use crate::limit::{Space, Timestamp};
 
 /// So many keys are looked at in one transaction for whether anything of them is used. Each that is not is
 /// locked until it is forgotten, and a server has room for some thousands of locks, for all its programs.
@@ -33,6 +33,19 @@ impl Need {
 
     pub(super) fn number(&mut self, name: &str) {
         self.numbers.insert(name.to_owned());
+    }
+
+    pub(super) fn change(&mut self, change: &Change) {
+        match change {
+            Change::Until { job, .. } | Change::Hidden { job, .. } | Change::Own { job, .. } => {
+                self.job(job);
+            }
+            Change::Adopt { claimed, .. } => self.claimed(claimed),
+            Change::Shut { key, .. } | Change::Open { key, .. } | Change::Unused { key } => {
+                self.name(record::name(Space::Job, key));
+            }
+            Change::Override { .. } | Change::Setting { .. } | Change::Clear => {}
+        }
     }
 
     pub(super) fn claimed(&mut self, claimed: &Claimed) {
