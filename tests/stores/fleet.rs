@@ -203,6 +203,37 @@ async fn offer_many(store: &dyn Store, name: &str, queue: &str, count: usize) {
     store.set_all(offers.collect()).await.unwrap();
 }
 
+/// Rows of one that is gone are told of while their claims may stand, and go when they are worth nothing.
+pub async fn what_the_dead_have_offered_is_forgotten(rig: &dyn Rig) {
+    let a = rig.open("a").await;
+    offer_many(&*a, "a", "queue", 1).await;
+    a.due(9).await.unwrap();
+    drop(a);
+    // One that has not heard of the offer.
+    let b = rig.open("b").await;
+    let of = |wake: &Wake| matches!(wake, Wake::Offered { .. });
+    advance(rig, 6 * SECOND);
+    b.due(9).await.unwrap();
+    heard(&*b, of).await;
+    advance(rig, 20 * SECOND);
+    b.due(9).await.unwrap();
+    assert!(b.row("a-000").await.unwrap().is_some());
+    advance(rig, 70 * SECOND);
+    b.due(9).await.unwrap();
+    assert!(b.row("a-000").await.unwrap().is_none());
+    for _ in 0..2 {
+        advance(rig, 3 * SECOND);
+        b.due(9).await.unwrap();
+    }
+    assert!(b.is_alone());
+    let told = async {
+        while !of(&b.wake().await) {}
+    };
+    // Whatever it was told is there already.
+    let told = tokio::time::timeout(Duration::from_millis(50), told).await;
+    assert!(told.is_err(), "nobody can take it");
+}
+
 /// Who knows that it is alone asks nobody about jobs that it does not know.
 pub async fn one_that_is_alone_knows_it_until_another_comes(rig: &dyn Rig) {
     let a = rig.open("a").await;

@@ -158,6 +158,7 @@ macro_rules! fleet {
                 an_offered_job_goes_to_one_sibling,
                 one_that_is_alone_knows_it_until_another_comes,
                 what_a_living_sidecar_has_offered_stays,
+                what_the_dead_have_offered_is_forgotten,
                 offered_jobs_crowd_out_nothing_else,
                 jobs_of_a_lane_are_found_behind_those_of_another,
                 jobs_that_others_hold_are_counted_by_queue,

@@ -590,6 +590,12 @@ local function sooner(a, b)
   return a.job < b.job
 end
 
+-- Whether the claim of a held job is sure to be its owner's still, who is gone: it was kept alive for 30 s at a
+-- time at most, which is seen to when a third of it is over, by a second at the latest.
+local function stands(r, seen)
+  return seen + min(r.lasts, 30000000) * 2 / 3 - 1000000 > now
+end
+
 -- What a caller is told of a row.
 local function tell(r)
   return { r.job, r.gen, r.place, r.till, r.owner, r.hidden and 1 or 0, r.lasts, r.start or -1, r.claim, r.limits }

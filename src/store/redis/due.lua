@@ -66,7 +66,11 @@ for i = 1, #known, 2 do
     local part = floor(now / BEAT) % parts
     for _, r in ipairs(overdue(other, 'h', '-inf', by, part * SOME, SOME)) do
       -- By then the backend has the job back.
-      if r.till > EARLY and r.till + r.lasts + 60000000 < now then drop_row(r) elseif not r.hidden then lanes[r.lane] = true end
+      if max(r.till, seen) + r.lasts + 60000000 < now then
+        drop_row(r)
+      elseif not r.hidden and (alive or stands(r, seen)) then
+        lanes[r.lane] = true
+      end
     end
     if not alive and redis.call('ZCARD', index(other, 'o')) == 0 and redis.call('ZCARD', index(other, 'h')) == 0 then
       redis.call('ZREM', P .. 'live', other)

@@ -53,10 +53,9 @@ elseif verb == 'offered' then
       for _, one in ipairs(found) do
         if #told > most then break end
         local r = row(one.job)
-        -- A held job is kept alive for 30 s at a time at most, which is seen to when a third of it is over, by a
-        -- second at the latest: so long the claim of who is gone is sure to stand.
-        local stands = alive or (r and seen + min(r.lasts, 30000000) * 2 / 3 - 1000000 > now)
-        if stands and r and r.lane == lane and not r.hidden and r.place == 'h' then told[#told + 1] = tell(r) end
+        if r and r.lane == lane and not r.hidden and r.place == 'h' and (alive or stands(r, seen)) then
+          told[#told + 1] = tell(r)
+        end
       end
     end
   end
