@@ -226,9 +226,7 @@ pub async fn what_the_dead_have_offered_is_forgotten(rig: &dyn Rig) {
         b.due(9).await.unwrap();
     }
     assert!(b.is_alone());
-    let told = async {
-        while !of(&b.wake().await) {}
-    };
+    let told = async { while !of(&b.wake().await) {} };
     // Whatever it was told is there already.
     let told = tokio::time::timeout(Duration::from_millis(50), told).await;
     assert!(told.is_err(), "nobody can take it");

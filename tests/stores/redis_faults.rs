@@ -148,6 +148,38 @@ async fn what_comes_too_late_is_refused_by_the_server() {
     assert!(!answered(async || a.back("late", Gen(1)).await).await);
 }
 
+/// Calls that are in flight when the server stalls end one after the other. The first one's end drops their
+/// connection, and those of the others leave alone the one that was made since.
+#[tokio::test]
+async fn one_stall_costs_one_connection() {
+    let server = Server::start();
+    let store = std::sync::Arc::new(open(&server, "a", 1_000));
+    answered(async || store.check().await).await;
+    let made = || -> u64 {
+        let stats = cli(&server, &["INFO", "stats"]);
+        let line = stats
+            .lines()
+            .find_map(|line| line.strip_prefix("total_connections_received:"));
+        line.unwrap().trim().parse().unwrap()
+    };
+    assert_eq!(cli(&server, &["CLIENT", "PAUSE", "60000", "WRITE"]), "OK");
+    let before = made();
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..30 {
+        let store = store.clone();
+        calls.spawn(async move { store.end("1", None).await.err() });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let ends = calls.join_all().await;
+    assert!(
+        ends.iter().all(|end| *end == Some(StoreError::Timeout)),
+        "{ends:?}"
+    );
+    // One of them is the question's own.
+    let made = made() - before - 1;
+    assert!(made <= 3, "{made} connections");
+}
+
 #[tokio::test]
 async fn all_that_is_kept_expires() {
     let server = Server::start();
