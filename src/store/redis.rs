@@ -229,7 +229,7 @@ impl RedisStore {
             let [name, text] = pair else { return None };
             record::kept(wire::text(name)?, wire::text(text)?)
         });
-        self.overrides.replace(pairs);
+        self.overrides.replace(pairs, self.now());
         self.edition.store(edition.unwrap_or(0), Ordering::Relaxed);
         Ok(())
     }

@@ -4,8 +4,9 @@ use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use ojs_throttle::limit::{Key, Space, Timestamp};
 use ojs_throttle::store::redis::{Config, RedisStore, Target};
-use ojs_throttle::store::{Change, Clock, Gen, Place, Store, StoreError, Verdict};
+use ojs_throttle::store::{Change, Clock, Gen, Override, Place, Store, StoreError, Verdict};
 
 use crate::redis::config;
 use crate::redis_failover::USER;
@@ -207,6 +208,58 @@ async fn all_that_is_kept_expires() {
         assert!(key.starts_with("{ojs-throttle}:"), "{key}");
         let lasts: i64 = cli(&server, &["PTTL", key]).parse().unwrap();
         assert!(lasts > 0, "{key} does not expire: {lasts}");
+    }
+}
+
+#[tokio::test]
+async fn limits_whose_time_is_over_are_kept_for_a_day() {
+    const DAY: u64 = 24 * 3_600 * SECOND;
+    let server = Server::start();
+    let (micros, clock) = clock();
+    let [store, late] =
+        ["a", "b"].map(|owner| RedisStore::given(config(&server, owner), clock.clone()));
+    let put = async |key: &str, ends: Option<u64>| {
+        let set = Override {
+            expires_at: ends.map(Timestamp),
+            ..Override::default()
+        };
+        let change = Change::Override {
+            space: Space::Job,
+            key: Key::new(key).unwrap(),
+            set: Some(set),
+        };
+        assert!(store.set(change).await.unwrap());
+    };
+    put("ends", Some(T + DAY)).await;
+    put("stays", Some(T + DAY)).await;
+    put("stays", None).await;
+    let kept = || cli(&server, &["HKEYS", "{ojs-throttle}:over"]);
+    micros.fetch_add(DAY + DAY / 2, Ordering::AcqRel);
+    store.due(9).await.unwrap();
+    assert_eq!(kept().lines().count(), 2, "for whoever looks");
+    late.check().await.unwrap();
+    assert_eq!(late.overrides().len(), 1, "it is over");
+    micros.fetch_add(DAY, Ordering::AcqRel);
+    store.due(9).await.unwrap();
+    assert_eq!(kept(), "j:stays");
+    assert_eq!(cli(&server, &["EXISTS", "{ojs-throttle}:ends"]), "0");
+}
+
+#[tokio::test]
+async fn a_row_and_its_slots_outlast_its_time() {
+    const DAYS: u64 = 24 * 3_600 * 1_000;
+    let server = Server::start();
+    let store = open(&server, "a", 5_000);
+    let two = [limited("k", Some(2), None, None)];
+    let mut long = claimed("long", 1, &two);
+    long.visibility = 10 * DAYS * 1_000;
+    assert!(started(&take(&store, long).await));
+    assert!(started(&take(&store, claimed("short", 1, &two)).await));
+    store.end("short", None).await.unwrap();
+    for key in ["r:long", "k:j:k"] {
+        let lasts = cli(&server, &["PTTL", &format!("{{ojs-throttle}}:{key}")]);
+        let lasts: u64 = lasts.parse().unwrap();
+        assert!(lasts > 16 * DAYS, "{key}: {lasts}");
     }
 }
 

@@ -73,6 +73,11 @@ local function key(name)
   return k
 end
 
+-- How long what is needed at that time is kept.
+local function week_after(till)
+  return WEEK + max(floor((till - now) / 1000), 0)
+end
+
 -- The last moment at which anything of a window counts.
 local function window_ends(w)
   if w.kind == 0 then
@@ -102,9 +107,10 @@ local function save(k)
     parts[n] = pack('<BI7B', w.kind, w.period, #w.name) .. w.name .. pack('<I2', #w.s) .. w.s
     ends = max(ends, window_ends(w))
   end
-  -- Kept as long as anything counts; slots end by deed, or when nobody is left to end them.
+  -- Kept as long as anything counts; slots end by deed, or when nobody is left to end them, a week after the
+  -- time of the last of their rows.
   local lasts = floor((ends - now) / 1000) + 1000
-  if k.active > 0 then lasts = max(lasts, WEEK) end
+  if k.active > 0 then lasts = max(lasts, week_after(k.till or 0), redis.call('PTTL', P .. 'k:' .. k.name)) end
   if lasts > 2 * WEEK * 60 then lasts = 2 * WEEK * 60 end
   if k.active == 0 and ends <= now then
     redis.call('DEL', P .. 'k:' .. k.name)
@@ -627,7 +633,7 @@ local function put_row(r)
   redis.call('HSET', name, 'gen', r.gen, 'place', r.place, 'till', r.till, 'owner', r.owner,
     'hidden', r.hidden and '1' or '0', 'lasts', r.lasts, 'lane', r.lane, 'claim', r.claim,
     'limits', r.limits, 'taken', r.taken or '', 'start', r.start or -1)
-  redis.call('PEXPIRE', name, WEEK)
+  redis.call('PEXPIRE', name, week_after(r.till))
   local set = index(r.owner, r.place)
   redis.call('ZADD', set, r.till, r.job)
   redis.call('PEXPIRE', set, WEEK)

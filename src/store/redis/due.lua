@@ -9,8 +9,14 @@ local SILENCE, PATIENCE, LEASE, BEAT = 5000000, 3000000, 2000000, 2000000
 local SOME = 256
 
 if redis.call('ZADD', P .. 'live', now, owner) == 1 then publish('joined') end
-for _, name in ipairs({ 'live', 'meta', 'over', 'h:' .. owner, 'o:' .. owner, 'q:' .. owner }) do
+for _, name in ipairs({ 'live', 'meta', 'over', 'ends', 'h:' .. owner, 'o:' .. owner, 'q:' .. owner }) do
   redis.call('PEXPIRE', P .. name, WEEK)
+end
+
+-- Limits set over HTTP are kept for a day after their end, for whoever looks at them.
+for _, name in ipairs(redis.call('ZRANGEBYSCORE', P .. 'ends', '-inf', now - 24 * 3600 * 1000000, 'LIMIT', 0, 100)) do
+  redis.call('HDEL', P .. 'over', name)
+  redis.call('ZREM', P .. 'ends', name)
 end
 
 -- The rows of an index that are due by a time; what is gone by itself goes from the index too.
@@ -72,6 +78,8 @@ for i = 1, #known, 2 do
         lanes[r.lane] = true
       end
     end
+    -- Its rows may be due later than in a week.
+    if not alive then redis.call('PEXPIRE', index(other, 'o'), WEEK) end
     if not alive and redis.call('ZCARD', index(other, 'o')) == 0 and redis.call('ZCARD', index(other, 'h')) == 0 then
       redis.call('ZREM', P .. 'live', other)
       redis.call('DEL', by_queue(other))

@@ -151,7 +151,7 @@ impl SqlStore {
     async fn reload(&self, epoch: Arc<str>) -> Result<(), StoreError> {
         match self.send(Op::Overrides, Some(epoch)).await?.reply {
             Reply::Overrides(edition, all) => {
-                self.overrides.replace(all.into_iter());
+                self.overrides.replace(all.into_iter(), self.now());
                 self.edition.store(edition, Ordering::Relaxed);
                 Ok(())
             }
