@@ -316,6 +316,16 @@ pub enum Change {
     Clear,
 }
 
+impl Change {
+    /// Whether it is of no row and no key, and of what each sidecar keeps a copy.
+    fn is_apart(&self) -> bool {
+        matches!(
+            self,
+            Change::Override { .. } | Change::Setting { .. } | Change::Clear
+        )
+    }
+}
+
 /// A key's state, for inspection (section 10.1). Numbers only; limits come from the config.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Usage {

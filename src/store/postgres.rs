@@ -252,7 +252,7 @@ impl Books for Server {
             .await
     }
 
-    async fn join(&mut self, knew: bool) -> Result<String, StoreError> {
+    async fn join(&mut self, knew: Option<&str>) -> Result<String, StoreError> {
         let me = self.owner.clone();
         self.with(async |session| session.join(&me, knew).await)
             .await

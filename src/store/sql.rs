@@ -67,7 +67,7 @@ pub(super) enum Op {
     Back(Arc<str>, Gen),
     End(Arc<str>, Option<Gen>),
     Set(Change),
-    /// Many at once, none of which [`is apart`](is_apart).
+    /// Many at once, none of which [is apart](Change::is_apart).
     SetAll(Vec<Change>),
     Row(Arc<str>),
     States(Vec<String>),
@@ -96,7 +96,7 @@ pub(super) enum Op {
     Overrides,
     /// The caller comes, or comes back, and may have known other data.
     Join {
-        knew: bool,
+        knew: Option<Arc<str>>,
     },
 }
 
@@ -159,7 +159,7 @@ impl Op {
     fn is_apart(&self) -> bool {
         match self {
             Op::Count(_) | Op::Others(_) | Op::Overrides | Op::Join { .. } => true,
-            Op::Set(change) => is_apart(change),
+            Op::Set(change) => change.is_apart(),
             _ => false,
         }
     }
@@ -228,14 +228,6 @@ impl Op {
     }
 }
 
-/// Whether it is of no row and no key.
-fn is_apart(change: &Change) -> bool {
-    matches!(
-        change,
-        Change::Override { .. } | Change::Setting { .. } | Change::Clear
-    )
-}
-
 /// Whether most of the keys that were looked at have nothing used: then it is so with the next ones too.
 fn are_many(idle: &[String]) -> bool {
     idle.len() > IDLE / 2
@@ -281,7 +273,7 @@ async fn serve_apart<B: Books>(books: &mut B, job: Job) {
                 let all = all.filter_map(|(name, text)| record::kept(name, text));
                 Reply::Overrides(head.edition, all.collect())
             }
-            Op::Join { knew } => Reply::Joined(books.join(knew).await?.into()),
+            Op::Join { knew } => Reply::Joined(books.join(knew.as_deref()).await?.into()),
             Op::Set(Change::Override { space, key, set }) => {
                 let ends = set.as_ref().and_then(|set| set.expires_at);
                 let text = set.as_ref().map(record::set);

@@ -127,8 +127,6 @@ struct File {
     /// Microseconds that another process on this host was ahead.
     ahead: u64,
     open: Option<Open>,
-    /// Whether it was open before.
-    opened: bool,
     /// The last news that were read; `None`: none yet.
     heard: Option<i64>,
     looked: Timestamp,
@@ -175,7 +173,6 @@ impl File {
             clock,
             ahead: 0,
             open: None,
-            opened: false,
             heard: None,
             looked: Timestamp(0),
             after: String::new(),
@@ -193,14 +190,9 @@ impl File {
         let open = match known.filter(|open| Some(open.inode) == there) {
             Some(open) => open,
             None => {
-                // It was another one before: all have to put back what they know.
-                let opens = match self.opened {
-                    true => self.now().plus(table::SETTLING),
-                    false => Timestamp(0),
-                };
-                let opened = schema::open(&self.path, &self.namespace, opens);
+                let opened = schema::open(&self.path, &self.namespace);
                 let connection = opened.map_err(|why| why.told(&self.path))?;
-                (self.heard, self.opened) = (None, true);
+                self.heard = None;
                 let inode = inode(&self.path).unwrap_or_default();
                 Open {
                     connection,
@@ -394,7 +386,7 @@ impl Books for File {
         self.with_head(|connection| table::put_override(connection, (name, text, ends), &me, now))
     }
 
-    async fn join(&mut self, knew: bool) -> Result<String, StoreError> {
+    async fn join(&mut self, knew: Option<&str>) -> Result<String, StoreError> {
         let me = self.owner.clone();
         let now = self.now();
         let ahead = self.with(|connection| table::latest(connection, &me))?;

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ojs_throttle::limit::{EARLY, Key, Limited, Limits, Space, Timestamp, WindowKind};
 use ojs_throttle::store::faulty::{Fault, Faulty};
 use ojs_throttle::store::guard::{Guard, OnStoreError};
 use ojs_throttle::store::reserved::ReservedStore;
-use ojs_throttle::store::{Change, Gen, Override, Place, Row, Step, Store, Verdict, Wake};
+use ojs_throttle::store::{
+    Change, Gen, Override, Place, Row, Step, Store, StoreError, Verdict, Wake,
+};
 
 use crate::rig::{Rig, SECOND, T, advance, claimed, limited, now, started, take};
 
@@ -527,6 +530,33 @@ pub async fn after_an_outage_others_have_time_to_come_back(rig: &dyn Rig) {
     advance(rig, 5 * SECOND);
     let found = guarded.offered(0, "queue", 9).await.unwrap();
     assert_eq!(found.len(), 2, "now it is dead");
+}
+
+/// The data are lost, and one that never knew them is the first to come: `wipe` loses them, and `fresh` was not
+/// asked yet.
+pub async fn lost_data_are_put_back_first(
+    knew: &dyn Store,
+    fresh: &dyn Store,
+    micros: &AtomicU64,
+    wipe: impl FnOnce(),
+) {
+    let one = [limited("k", Some(1), None, None)];
+    assert!(started(&take(knew, claimed("1", 1, &one)).await));
+    let row = knew.row("1").await.unwrap().unwrap();
+    wipe();
+    fresh.announce(&[]).await.unwrap();
+    let ended = knew.end("9", None).await;
+    assert_eq!(ended.err(), Some(StoreError::Wiped));
+    knew.announce(&[]).await.unwrap();
+    let ask = claimed("2", 1, &one);
+    let early = fresh.take(&[&ask], 1).await;
+    assert!(early.is_err(), "another one may have rows: {early:?}");
+    knew.announce(&[row]).await.unwrap();
+    micros.fetch_add(3_600_000, Ordering::AcqRel);
+    assert!(!started(&take(fresh, ask).await), "the slot is taken");
+    // Nor is it so again with each that comes.
+    knew.announce(&[]).await.unwrap();
+    assert!(started(&take(fresh, claimed("3", 1, &[])).await));
 }
 
 pub async fn limits_set_over_http_are_told_to_all(rig: &dyn Rig) {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use ojs_throttle::store::postgres::{Config, Target, given, open};
 use ojs_throttle::store::{Change, Clock, Gen, Place, SqlStore, Store, StoreError, Verdict};
 
+use crate::fleet::lost_data_are_put_back_first;
 use crate::postgres::{config, shared};
 use crate::postgres_server::{Server, UNSYNCED, programs};
 use crate::rig::{SECOND, T, answered, claimed, clock, limited, started, take};
@@ -143,6 +144,8 @@ async fn data_that_were_wiped_are_missed() {
         let ask = claimed("2", 1, &one);
         assert_eq!(b.take(&[&ask], 1).await, Err(StoreError::Wiped), "{wipe}");
         b.announce(&[]).await.unwrap();
+        // A is silent until its next beat is due.
+        micros.fetch_add(2_900_000, Ordering::AcqRel);
         let early = b.take(&[&ask], 1).await;
         assert!(early.is_err(), "{wipe}: others come back first: {early:?}");
         assert_eq!(
@@ -151,12 +154,22 @@ async fn data_that_were_wiped_are_missed() {
             "{wipe}"
         );
         a.announce(&[row]).await.unwrap();
-        micros.fetch_add(1_100_000, Ordering::AcqRel);
+        micros.fetch_add(700_000, Ordering::AcqRel);
         assert!(!started(&take(&b, ask.clone()).await), "{wipe}");
         assert!(a.end("1", None).await.unwrap().is_some());
         assert!(started(&take(&b, ask).await));
         sql(&server, "DROP SCHEMA wiped CASCADE");
     }
+}
+
+#[tokio::test]
+async fn one_that_never_knew_the_lost_data_waits_for_those_that_did() {
+    let server = shared();
+    let (micros, clock) = clock();
+    let [knew, fresh] =
+        ["a", "b"].map(|owner| given(config(&server, "anew", owner), clock.clone()));
+    let wipe = || drop(sql(&server, "DROP SCHEMA anew CASCADE"));
+    lost_data_are_put_back_first(&knew, &fresh, &micros, wipe).await;
 }
 
 #[tokio::test]

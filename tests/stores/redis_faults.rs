@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use ojs_throttle::limit::{Key, Space, Timestamp};
 use ojs_throttle::store::redis::{Config, RedisStore, Target};
-use ojs_throttle::store::{Change, Clock, Gen, Override, Place, Store, StoreError, Verdict};
+use ojs_throttle::store::{Change, Clock, Gen, Override, Place, Store, StoreError, Verdict, Wake};
 
+use crate::fleet::lost_data_are_put_back_first;
 use crate::redis::config;
 use crate::redis_failover::USER;
 use crate::rig::{SECOND, T, answered, claimed, clock, limited, started, take};
@@ -97,10 +98,13 @@ async fn a_server_that_was_killed_is_found_again_and_has_forgotten() {
     assert_eq!(a.take(&[&ask], 1).await, Err(StoreError::Wiped));
     // Who comes back first keeps the others from starting until all had time to come back.
     a.announce(&[row]).await.unwrap();
-    assert!(b.take(&[&ask], 1).await.is_err());
-    micros.fetch_add(1_100_000, Ordering::AcqRel);
     back(&b).await;
     b.announce(&[]).await.unwrap();
+    // One of them may be silent until its next beat is due.
+    micros.fetch_add(2_900_000, Ordering::AcqRel);
+    let early = b.take(&[&ask], 1).await;
+    assert!(early.is_err(), "{early:?}");
+    micros.fetch_add(700_000, Ordering::AcqRel);
     assert!(
         !started(&take(&b, ask.clone()).await),
         "the slot is taken still"
@@ -120,6 +124,41 @@ async fn data_that_were_wiped_are_missed() {
     assert_eq!(store.end("a", None).await.err(), Some(StoreError::Wiped));
     store.announce(&[]).await.unwrap();
     assert!(store.end("a", None).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn one_that_never_knew_the_lost_data_waits_for_those_that_did() {
+    let server = Server::start();
+    let (micros, clock) = clock();
+    let [knew, fresh] =
+        ["a", "b"].map(|owner| RedisStore::given(config(&server, owner), clock.clone()));
+    let wipe = || drop(cli(&server, &["FLUSHALL"]));
+    lost_data_are_put_back_first(&knew, &fresh, &micros, wipe).await;
+}
+
+/// Who is idle hears at once that data began anew, and puts its rows back.
+#[tokio::test]
+async fn that_data_begin_anew_is_heard_of() {
+    let server = Server::start();
+    let [a, b] = ["a", "b"].map(|owner| open(&server, owner, 5_000));
+    for store in [&a, &b] {
+        store.check().await.unwrap();
+        // What it is told at the beginning makes it look around.
+        assert_eq!(store.wake().await, Wake::All);
+        store.due(9).await.unwrap();
+    }
+    assert_eq!(cli(&server, &["FLUSHALL"]), "OK");
+    a.announce(&[]).await.unwrap();
+    let looks = async {
+        while b.due(9).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await
+        }
+    };
+    tokio::select! {
+        woken = b.wake() => panic!("{woken:?}"),
+        () = looks => {}
+        () = tokio::time::sleep(Duration::from_secs(1)) => panic!("its beat comes first"),
+    }
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Statement};
 
+use super::super::fleet::SETTLING;
 use super::super::sql::{
     Due, Flat, Head, IDLE, KEPT, LATE, LONG_OVER, Need, PATIENCE, Page, SILENCE, number, unsigned,
 };
@@ -15,8 +16,6 @@ use crate::limit::{KeyState, Timestamp};
 
 /// The oldest server that will do.
 const OLDEST: i32 = 120_000;
-/// So long all have to put back what they know before anything starts, in data that begin anew.
-const SETTLING: u64 = 1_000_000;
 /// Limits set over HTTP are kept this long after their end, for whoever looks at them.
 const DAY: u64 = 24 * 3600 * 1_000_000;
 /// More than this a notification cannot carry.
@@ -522,26 +521,30 @@ impl Session {
     }
 
     /// Is counted among the living, and says which data these are.
-    pub(super) async fn join(&self, me: &str, knew: bool) -> Result<String, Failed> {
+    pub(super) async fn join(&self, me: &str, knew: Option<&str>) -> Result<String, Failed> {
         let now = self.head().await?.now;
         let settled = number(now.plus(SETTLING).0);
         let fresh = format!("{:016x}", rand::random::<u64>());
-        let opens = if knew { settled } else { 0 };
-        let begin = "INSERT INTO meta VALUES (1, $1, $2, $3, $4, 0) ON CONFLICT DO NOTHING";
-        let with: [&(dyn ToSql + Sync); 4] = [&VERSION, &fresh, &self.timeline, &opens];
+        let begin = "INSERT INTO meta VALUES (1, $1, $2, $3, 0, 0) ON CONFLICT DO NOTHING";
+        let with: [&(dyn ToSql + Sync); 3] = [&VERSION, &fresh, &self.timeline];
         self.client.execute(begin, &with).await?;
         // A standby that took over may not have heard of everything.
         let history = "UPDATE meta SET timeline = $1, opens = $2 WHERE timeline <> $1";
         self.client
             .execute(history, &[&self.timeline, &settled])
             .await?;
+        let epoch = self.head().await?.epoch;
+        if knew.is_some_and(|knew| knew != epoch) {
+            let lost = "UPDATE meta SET opens = $1 WHERE opens = 0";
+            self.client.execute(lost, &[&settled]).await?;
+        }
         let live = "INSERT INTO live VALUES ($1, $2)
             ON CONFLICT (owner) DO UPDATE SET seen = excluded.seen";
         self.client.execute(live, &[&me, &number(now.0)]).await?;
         let joined = vec![news(me, "joined")];
         let say = &self.statements.say;
         self.client.query(say, &[&self.namespace, &joined]).await?;
-        Ok(self.head().await?.epoch)
+        Ok(epoch)
     }
 
     pub(super) async fn clear(&mut self) -> Result<bool, Failed> {

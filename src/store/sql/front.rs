@@ -11,17 +11,14 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::super::clock::ServerClock;
-use super::super::fleet::Alone;
+use super::super::fleet::{Alone, BEAT};
 use super::super::{
     Answer, Change, Claimed, Clock, Ended, Gen, Number, Overrides, Place, Room, Row, Step, Store,
     StoreError, Usage, Verdict, Wake, Wish, record,
 };
 use super::flat::read_lane;
-use super::{Job, Op, Reply, Told, is_apart};
+use super::{Job, Op, Reply, Told};
 use crate::limit::{Key, KeyState, Limited, Limits, Reserved, Space, Timestamp, lead_of};
-
-/// How often a sidecar says that it lives, in microseconds.
-const BEAT: u64 = 2_000_000;
 
 /// So many rows are changed in one transaction: each is locked until it is written.
 const AT_ONCE: usize = 256;
@@ -103,7 +100,7 @@ impl SqlStore {
     /// # Errors
     /// It is not reachable, too old, lacks rights, or has something else where our data would be.
     pub async fn check(&self) -> Result<(), StoreError> {
-        self.join(false).await.map(drop)
+        self.join(None).await.map(drop)
     }
 
     fn epoch(&self) -> MutexGuard<'_, Option<Arc<str>>> {
@@ -115,7 +112,7 @@ impl SqlStore {
         let known = self.epoch().clone();
         let epoch = match known {
             Some(epoch) => epoch,
-            None => self.join(false).await?,
+            None => self.join(None).await?,
         };
         self.send(op, Some(epoch)).await
     }
@@ -133,8 +130,8 @@ impl SqlStore {
         Ok(told)
     }
 
-    /// Learns the epoch of the store's data, or begins one.
-    async fn join(&self, knew: bool) -> Result<Arc<str>, StoreError> {
+    /// Learns the epoch of the store's data, or begins one; `knew` is the one before.
+    async fn join(&self, knew: Option<Arc<str>>) -> Result<Arc<str>, StoreError> {
         let _one_at_a_time = self.joining.lock().await;
         let told = self.send(Op::Join { knew }, None).await?;
         let Reply::Joined(epoch) = told.reply else {
@@ -250,7 +247,7 @@ impl SqlStore {
     }
 
     async fn change_all(&self, changes: Vec<Change>) -> Result<(), StoreError> {
-        let (apart, changes): (Vec<_>, Vec<_>) = changes.into_iter().partition(is_apart);
+        let (apart, changes): (Vec<_>, Vec<_>) = changes.into_iter().partition(Change::is_apart);
         for change in apart {
             self.change(change).await?;
         }
@@ -536,7 +533,7 @@ impl Store for SqlStore {
 
     fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
         Answer::later(async move {
-            let knew = self.epoch().is_some();
+            let knew = self.epoch().clone();
             self.join(knew).await?;
             self.due_from.store(0, Ordering::Release);
             self.put_back(rows).await

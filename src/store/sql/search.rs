@@ -124,8 +124,11 @@ pub(in crate::store) trait Books: Send {
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// Is counted among the living, and says which data these are. Where there are none an epoch begins;
-    /// if others were known (`knew`), nothing starts in it for a second.
-    fn join(&mut self, knew: bool) -> impl Future<Output = Result<String, StoreError>> + Send;
+    /// if the first that knew any knew others, nothing starts until all had time to put their rows back.
+    fn join(
+        &mut self,
+        knew: Option<&str>,
+    ) -> impl Future<Output = Result<String, StoreError>> + Send;
 
     /// Forgets everything but the epoch; says whether there was anything.
     fn clear(&mut self) -> impl Future<Output = Result<bool, StoreError>> + Send;

@@ -2,6 +2,7 @@
 
 use rusqlite::{Connection, Error, OptionalExtension as _, Params, Row, params};
 
+use super::super::fleet::SETTLING;
 use super::super::sql::{
     Due, Flat, Head, IDLE, KEPT, Kept, LATE, LONG_OVER, Need, PATIENCE, Page, SILENCE, number,
     unsigned,
@@ -13,9 +14,6 @@ use crate::limit::{KeyState, Timestamp};
 const NEWS_LAST: u64 = 60_000_000;
 /// Limits set over HTTP are kept this long after their end, for whoever looks at the file.
 const DAY: u64 = 24 * 3600 * 1_000_000;
-
-/// So long all have to put back what they know before anything starts, in data that begin anew.
-pub(super) const SETTLING: u64 = 1_000_000;
 
 /// Rows of others that are overdue at `?2`: the owner lives and is late, or is gone.
 fn others_of(which: &str) -> String {
@@ -413,14 +411,10 @@ pub(super) fn put_override(
 }
 
 /// An epoch begins, if there is none.
-pub(super) fn begin(
-    connection: &Connection,
-    namespace: &str,
-    opens: Timestamp,
-) -> Result<(), Error> {
-    let first = "INSERT OR IGNORE INTO meta VALUES (1, ?1, ?2, ?3, 0)";
+pub(super) fn begin(connection: &Connection, namespace: &str) -> Result<(), Error> {
+    let first = "INSERT OR IGNORE INTO meta VALUES (1, ?1, ?2, 0, 0)";
     let epoch = format!("{:016x}", rand::random::<u64>());
-    let parts = params![namespace, epoch, number(opens.0)];
+    let parts = params![namespace, epoch];
     connection.execute(first, parts).map(drop)
 }
 
@@ -429,19 +423,19 @@ pub(super) fn join(
     connection: &Connection,
     me: &str,
     namespace: &str,
-    knew: bool,
+    knew: Option<&str>,
     now: Timestamp,
 ) -> Result<String, Error> {
     immediately(connection, || {
-        let opens = if knew {
-            now.plus(SETTLING)
-        } else {
-            Timestamp(0)
-        };
-        begin(connection, namespace, opens)?;
+        begin(connection, namespace)?;
+        let epoch = head(connection, now)?.epoch;
+        if knew.is_some_and(|knew| knew != epoch) {
+            let lost = "UPDATE meta SET opens = ?1 WHERE opens = 0";
+            connection.execute(lost, [number(now.plus(SETTLING).0)])?;
+        }
         live(connection, me, now)?;
         say(connection, me, "joined", now)?;
-        Ok(head(connection, now)?.epoch)
+        Ok(epoch)
     })
 }
 
