@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ojs_throttle::store::postgres::{Config, Target, given, open};
-use ojs_throttle::store::{Change, Clock, Gen, Place, SqlStore, Store, StoreError, Verdict};
+use ojs_throttle::store::{Change, Clock, Gen, Place, SqlStore, Store, StoreError, Verdict, Wake};
 
 use crate::fleet::lost_data_are_put_back_first;
 use crate::postgres::{config, shared};
@@ -364,6 +364,27 @@ async fn many_rows_are_changed_in_few_transactions() {
         assert_eq!(store.count(place).await.unwrap(), 256);
     }
     assert_eq!(store.room(&free).await.unwrap().starts, 999 - 256);
+}
+
+/// Who cannot hear of others does not know that it is alone.
+#[tokio::test]
+async fn the_end_of_the_connection_that_listens_is_noticed_at_once() {
+    let server = shared();
+    let store = on(&server, "deaf", "a", 10_000);
+    store.check().await.unwrap();
+    assert_eq!(store.wake().await, Wake::All);
+    store.due(9).await.unwrap();
+    assert!(store.is_alone());
+    let asked = Instant::now();
+    let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+        WHERE query = 'LISTEN \"deaf\"'";
+    assert_eq!(sql(&server, end), "1");
+    assert_eq!(store.wake().await, Wake::All);
+    assert!(!store.is_alone());
+    assert!(
+        asked.elapsed() < Duration::from_secs(4),
+        "before it is asked for"
+    );
 }
 
 /// A server has room for some thousands of locks at a time, for all its programs.

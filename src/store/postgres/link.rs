@@ -162,13 +162,11 @@ impl Link {
                 () = tokio::time::sleep(Duration::from_secs(5)) => {
                     let asked = tokio::time::timeout(self.timeout, client.simple_query(""));
                     if !matches!(asked.await, Ok(Ok(_))) {
-                        break;
+                        return;
                     }
                 }
             }
         }
-        // Nor will be what is said until there is another one.
-        let _received = news.send("all".to_owned());
     }
 
     pub(super) async fn connect(&self, news: Option<News>) -> Result<Client, StoreError> {
@@ -236,6 +234,10 @@ where
         {
             let _received = news.to.send(text.to_owned());
         }
+    }
+    // What is said from now on is not heard until there is another one.
+    if let Some(news) = news {
+        let _received = news.to.send("all".to_owned());
     }
 }
 
