@@ -316,6 +316,16 @@ pub enum Change {
     Clear,
 }
 
+impl Change {
+    /// Whether it is of no row and no key, and of what each sidecar keeps a copy.
+    fn is_apart(&self) -> bool {
+        matches!(
+            self,
+            Change::Override { .. } | Change::Setting { .. } | Change::Clear
+        )
+    }
+}
+
 /// A key's state, for inspection (section 10.1). Numbers only; limits come from the config.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
@@ -438,9 +448,10 @@ pub trait Store: std::fmt::Debug + Send + Sync {
     /// ends any claim. Ending twice is ending once.
     fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Ended>>;
 
-    /// The rows whose `until` has passed, oldest first, at most `max`: ours, and those out with workers of
-    /// siblings that have not looked in time (no other sidecar is handed such a row for a while then).
-    /// Called once a second or so it also tells the others that we live.
+    /// The rows whose `until` has passed, oldest first, at most `max` that are held and `max` that are out:
+    /// ours, and those out with workers of siblings that have not looked in time (no other sidecar is handed
+    /// such a row for a while then). What was offered to siblings keeps nothing else from being named, and is
+    /// named every few seconds. Called once a second or so it also tells the others that we live.
     fn due(&self, max: usize) -> Answer<'_, Vec<Row>>;
 
     /// Changes a setting or a row; says whether there was anything to change.

@@ -3,8 +3,16 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::limit::{Key, Space, Timestamp};
+
+/// How often a sidecar says that it lives, in microseconds. Others take it for gone after 5 s.
+pub(super) const BEAT: u64 = 2_000_000;
+
+/// So long all have to put back what they know before anything starts, in data that begin anew: who is idle
+/// notices it with its next beat, and puts its rows back when it looks again. The sweep looks twice a second.
+pub(super) const SETTLING: u64 = BEAT + 1_500_000;
 
 /// What a sibling did that matters here.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,6 +41,48 @@ pub enum Wake {
     },
     /// Messages may have been missed: look at everything.
     All,
+}
+
+/// Whether a sidecar is the only one, dead ones that left rows included. It is so from a look at the store
+/// that found nobody until there are news of another, also where those came while the look was under way.
+#[derive(Debug)]
+pub(super) struct Alone {
+    /// How often others may have come.
+    news: AtomicU64,
+    /// How often that was so when the look began that found nobody.
+    found: AtomicU64,
+}
+
+impl Default for Alone {
+    fn default() -> Alone {
+        Alone {
+            news: AtomicU64::new(0),
+            found: AtomicU64::new(u64::MAX),
+        }
+    }
+}
+
+impl Alone {
+    /// Others may have come.
+    pub(super) fn doubt(&self) {
+        self.news.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A look begins; what it finds is told with this.
+    pub(super) fn ask(&self) -> u64 {
+        self.news.load(Ordering::Acquire)
+    }
+
+    /// What a look has found.
+    pub(super) fn found(&self, asked: u64, alone: bool) {
+        let found = if alone { asked } else { u64::MAX };
+        self.found.store(found, Ordering::Release);
+    }
+
+    /// Whether it is the only one, as far as is known.
+    pub(super) fn is(&self) -> bool {
+        self.found.load(Ordering::Acquire) == self.news.load(Ordering::Acquire)
+    }
 }
 
 /// A step on a number that all sidecars share, such as a queue's depth.
@@ -147,6 +197,20 @@ mod tests {
     use super::*;
 
     const T: Timestamp = Timestamp(1_000);
+
+    #[test]
+    fn news_that_come_while_a_look_is_under_way_are_newer_than_it() {
+        let alone = Alone::default();
+        assert!(!alone.is(), "nobody has looked");
+        alone.found(alone.ask(), true);
+        assert!(alone.is());
+        let asked = alone.ask();
+        alone.doubt();
+        alone.found(asked, true);
+        assert!(!alone.is());
+        alone.found(alone.ask(), false);
+        assert!(!alone.is());
+    }
 
     #[test]
     fn a_number_stays_at_or_below_its_most() {

@@ -221,14 +221,18 @@ impl Overrides {
         ended
     }
 
-    /// These and no others are set from now on.
-    pub(super) fn replace(&self, kept: impl Iterator<Item = Kept>) {
+    /// These and no others are set from now on. Those whose time is over by `now` are kept elsewhere for a while:
+    /// they do not come back, and stay only until [`Overrides::end_expired`] has said so.
+    pub(super) fn replace(&self, kept: impl Iterator<Item = Kept>, now: Timestamp) {
         let mut all = self.write();
         let before = std::mem::take(&mut *all);
         let mut first_end = Timestamp::NEVER;
         for one in kept.take(MAX + MAX_SETTINGS) {
             match one {
                 Kept::Limits(space, key, set) => {
+                    if !set.stands(now) && !before.of(space).contains_key(&key) {
+                        continue;
+                    }
                     first_end = first_end.min(set.expires_at.unwrap_or(Timestamp::NEVER));
                     all.of_mut(space).insert(key, Arc::new(set));
                 }
@@ -357,6 +361,18 @@ mod tests {
     }
 
     #[test]
+    fn one_whose_time_is_over_ends_once() {
+        let all = Overrides::default();
+        let kept = || [Kept::Limits(Space::Job, key("a"), slots(1, Some(100)))].into_iter();
+        all.replace(kept(), Timestamp(99));
+        all.replace(kept(), Timestamp(100));
+        let ended = all.end_expired(Timestamp(100));
+        assert_eq!(ended, [(Space::Job, key("a"))], "nobody has said so yet");
+        all.replace(kept(), Timestamp(100));
+        assert!(all.is_empty());
+    }
+
+    #[test]
     fn settings_have_editions() {
         let all = Overrides::default();
         let text = |text: &str| Some(Arc::from(text));
@@ -367,9 +383,13 @@ mod tests {
         let edition = all.settings_edition();
         assert!(!all.put_setting("bounds:b".into(), None));
         let same = |name: &str, text: &str| Kept::Setting(name.into(), text.into());
-        all.replace([same("tenant:a", "2"), same("bounds:a", "1")].into_iter());
+        let now = Timestamp(1);
+        all.replace(
+            [same("tenant:a", "2"), same("bounds:a", "1")].into_iter(),
+            now,
+        );
         assert_eq!(all.settings_edition(), edition, "nothing is new");
-        all.replace([same("tenant:a", "2")].into_iter());
+        all.replace([same("tenant:a", "2")].into_iter(), now);
         assert!(all.settings_edition() > edition && all.setting("bounds:a").is_none());
         assert!(all.is_empty(), "they are no limits");
     }

@@ -24,7 +24,6 @@ use super::sql::{Books, Due, Head, Job, MOST, Need, Page, Post, SqlStore, serve}
 use super::{Clock, StoreError};
 use crate::limit::Timestamp;
 use link::Link;
-use table::Walk;
 
 pub use inspect::inspect;
 pub use link::{BadUrl, Target};
@@ -105,7 +104,8 @@ struct Server {
     /// made: its statements are of tables that are no more.
     gone: Arc<AtomicU64>,
     made: u64,
-    walk: Walk,
+    /// Where the search for keys with nothing used is.
+    after: String,
 }
 
 impl Server {
@@ -118,7 +118,7 @@ impl Server {
             session: None,
             gone,
             made: 0,
-            walk: Walk::default(),
+            after: String::new(),
         }
     }
 
@@ -202,11 +202,20 @@ impl Books for Server {
 
     async fn find_due(&mut self, max: usize) -> Result<Due, StoreError> {
         let me = self.owner.clone();
-        let mut walk = std::mem::take(&mut self.walk);
+        let mut after = std::mem::take(&mut self.after);
         let found = self
-            .with(async |session| session.due(&me, max, &mut walk).await)
+            .with(async |session| session.due(&me, max, &mut after).await)
             .await;
-        self.walk = walk;
+        self.after = after;
+        found
+    }
+
+    async fn find_idle(&mut self) -> Result<Vec<String>, StoreError> {
+        let mut after = std::mem::take(&mut self.after);
+        let found = self
+            .with(async |session| session.idle(&mut after).await)
+            .await;
+        self.after = after;
         found
     }
 
@@ -243,7 +252,7 @@ impl Books for Server {
             .await
     }
 
-    async fn join(&mut self, knew: bool) -> Result<String, StoreError> {
+    async fn join(&mut self, knew: Option<&str>) -> Result<String, StoreError> {
         let me = self.owner.clone();
         self.with(async |session| session.join(&me, knew).await)
             .await

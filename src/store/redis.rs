@@ -11,7 +11,7 @@ mod script;
 mod target;
 mod wire;
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
 use super::clock::ServerClock;
+use super::fleet::{Alone, BEAT, SETTLING};
 use super::{
     Answer, Change, Claimed, Clock, Ended, Gen, Number, Overrides, Place, Room, Row, Step, Store,
     StoreError, Usage, Verdict, Wake, Wish, record,
@@ -30,9 +31,6 @@ use script::{Script, Scripts, with_text};
 
 pub use inspect::{Inspection, Kept};
 pub use target::{BadUrl, Target};
-
-/// How often a sidecar says that it lives, in microseconds. Others take it for gone after 5 s.
-const BEAT: u64 = 2_000_000;
 
 /// The most rows that are changed in one call: the server does nothing else meanwhile.
 const AT_ONCE: usize = 256;
@@ -65,8 +63,7 @@ pub struct RedisStore {
     siblings: AtomicUsize,
     /// How long a hand-out takes, in microseconds.
     lead: AtomicU64,
-    /// Whether no other is known, dead ones that left rows included.
-    alone: AtomicBool,
+    alone: Alone,
     /// When the next beat is due, and before which time no row of ours is, by the store's clock.
     beat_at: AtomicU64,
     due_from: AtomicU64,
@@ -100,7 +97,7 @@ impl RedisStore {
             edition: AtomicI64::new(-1),
             siblings: AtomicUsize::new(0),
             lead: AtomicU64::new(0),
-            alone: AtomicBool::new(false),
+            alone: Alone::default(),
             beat_at: AtomicU64::new(0),
             due_from: AtomicU64::new(0),
             news: tokio::sync::Mutex::new(news),
@@ -152,7 +149,7 @@ impl RedisStore {
         let known = self.epoch().clone();
         let epoch = match known {
             Some(epoch) => epoch,
-            None => self.join(false).await?,
+            None => self.join(None).await?,
         };
         let mut command = self.command(script, &epoch);
         write(&mut command);
@@ -203,11 +200,14 @@ impl RedisStore {
         }
     }
 
-    /// Learns the epoch of the store's data, or begins one.
-    async fn join(&self, knew: bool) -> Result<String, StoreError> {
+    /// Learns the epoch of the store's data, or begins one; `knew` is the one before.
+    async fn join(&self, knew: Option<String>) -> Result<String, StoreError> {
         let mut command = self.command(&self.scripts.join, "");
         let fresh = format!("{:016x}", rand::random::<u64>());
-        command.arg(fresh).arg(u8::from(knew));
+        command
+            .arg(fresh)
+            .arg(knew.unwrap_or_default())
+            .arg(SETTLING);
         let told = self.send(&self.scripts.join, &command).await?;
         let epoch = told.get(1).and_then(wire::text);
         let epoch = epoch.ok_or_else(|| self.strange(&told))?.to_owned();
@@ -229,7 +229,7 @@ impl RedisStore {
             let [name, text] = pair else { return None };
             record::kept(wire::text(name)?, wire::text(text)?)
         });
-        self.overrides.replace(pairs);
+        self.overrides.replace(pairs, self.now());
         self.edition.store(edition.unwrap_or(0), Ordering::Relaxed);
         Ok(())
     }
@@ -258,7 +258,7 @@ impl RedisStore {
 
     /// There may be others; the next beat tells.
     fn look_around(&self) {
-        self.alone.store(false, Ordering::Relaxed);
+        self.alone.doubt();
         self.beat_at.store(0, Ordering::Relaxed);
     }
 
@@ -323,12 +323,6 @@ impl RedisStore {
         verdicts.ok_or_else(|| self.strange(&told))
     }
 
-    /// A held row of ours is there again, if it is not there still.
-    async fn hold_again(&self, claimed: &Claimed) -> Result<(), StoreError> {
-        self.take_all(&[claimed], 0).await?;
-        Ok(())
-    }
-
     async fn reserve_turns(&self, wish: &Wish<'_>) -> Result<Reserved, StoreError> {
         let write = |to: &mut Cmd| {
             to.arg(wish.want.min(1 << 10)).arg(wire::time(wish.ahead));
@@ -343,6 +337,7 @@ impl RedisStore {
     }
 
     async fn overdue(&self, max: usize) -> Result<Vec<Row>, StoreError> {
+        let asked = self.alone.ask();
         let told = self
             .run(&self.scripts.due, |to| {
                 to.arg(max.min(10_000));
@@ -355,7 +350,7 @@ impl RedisStore {
         let now = wire::read_time(*now);
         self.siblings
             .store(usize::try_from(*live).unwrap_or(0), Ordering::Relaxed);
-        self.alone.store(*others == 0, Ordering::Relaxed);
+        self.alone.found(asked, *others == 0);
         self.beat_at.store(now.plus(BEAT).0, Ordering::Relaxed);
         self.due_from
             .store(wire::read_time(*first).0, Ordering::Release);
@@ -374,14 +369,19 @@ impl RedisStore {
         self.rows(told.get(6..).unwrap_or_default())
     }
 
+    /// When the row is due that a change leaves.
+    fn leaves(&self, change: &Change) {
+        if let Change::Until { until, .. }
+        | Change::Adopt { until, .. }
+        | Change::Own { until, .. } = change
+        {
+            self.due_at(*until);
+        }
+    }
+
     async fn change(&self, change: Change) -> Result<bool, StoreError> {
         let now = self.now();
-        match &change {
-            Change::Until { until, .. }
-            | Change::Adopt { until, .. }
-            | Change::Own { until, .. } => self.due_at(*until),
-            _ => {}
-        }
+        self.leaves(&change);
         let told = self
             .run(&self.scripts.set, |to| wire::write_change(to, &change, now))
             .await?;
@@ -399,24 +399,22 @@ impl RedisStore {
         Ok(done)
     }
 
-    async fn change_all(&self, changes: &[Change]) -> Result<(), StoreError> {
-        let now = self.now();
-        for change in changes {
-            if let Change::Until { until, .. } = change {
-                self.due_at(*until);
-            } else {
-                // What has effects here too is rare, and goes by itself.
-                self.change(change.clone()).await?;
-            }
+    async fn change_all(&self, changes: Vec<Change>) -> Result<(), StoreError> {
+        // What has effects here too is rare, and goes by itself.
+        let (apart, changes): (Vec<_>, Vec<_>) = changes.into_iter().partition(Change::is_apart);
+        for change in apart {
+            self.change(change).await?;
         }
-        let renewals = changes
-            .iter()
-            .filter(|change| matches!(change, Change::Until { .. }));
-        let write = |to: &mut Cmd| {
-            to.arg("all").arg(renewals.clone().count());
-            renewals.for_each(|change| wire::write_change(to, change, now));
-        };
-        self.run(&self.scripts.set, write).await?;
+        for some in changes.chunks(AT_ONCE) {
+            let now = self.now();
+            some.iter().for_each(|change| self.leaves(change));
+            let write = |to: &mut Cmd| {
+                to.arg("all").arg(some.len());
+                some.iter()
+                    .for_each(|change| wire::write_change(to, change, now));
+            };
+            self.run(&self.scripts.set, write).await?;
+        }
         Ok(())
     }
 
@@ -549,12 +547,7 @@ impl Store for RedisStore {
     }
 
     fn set_all(&self, changes: Vec<Change>) -> Answer<'_, ()> {
-        Answer::later(async move {
-            for some in changes.chunks(AT_ONCE) {
-                self.change_all(some).await?;
-            }
-            Ok(())
-        })
+        Answer::later(self.change_all(changes))
     }
 
     fn overrides(&self) -> &Overrides {
@@ -669,7 +662,7 @@ impl Store for RedisStore {
     }
 
     fn is_alone(&self) -> bool {
-        self.alone.load(Ordering::Relaxed)
+        self.alone.is()
     }
 
     fn siblings(&self) -> usize {
@@ -700,19 +693,19 @@ impl Store for RedisStore {
 
     fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
         Answer::later(async move {
-            let knew = self.epoch().is_some();
+            let knew = self.epoch().clone();
             self.join(knew).await?;
             self.due_from.store(0, Ordering::Release);
-            for row in rows {
-                match row.place {
-                    Place::Out => {
-                        let (claimed, until) = (row.claimed.clone(), row.until);
-                        self.change(Change::Adopt { claimed, until }).await?;
-                    }
-                    Place::Held => {
-                        self.hold_again(&row.claimed).await?;
-                    }
-                }
+            let (held, out): (Vec<_>, Vec<_>) =
+                rows.iter().partition(|row| row.place == Place::Held);
+            let out = out.into_iter().map(|row| Change::Adopt {
+                claimed: row.claimed.clone(),
+                until: row.until,
+            });
+            self.change_all(out.collect()).await?;
+            let held: Vec<&Claimed> = held.into_iter().map(|row| &row.claimed).collect();
+            for some in held.chunks(AT_ONCE) {
+                self.take_all(some, 0).await?;
             }
             Ok(())
         })

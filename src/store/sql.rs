@@ -21,14 +21,14 @@ use tokio::sync::oneshot;
 use super::{
     Change, Claimed, Ended, Gen, Number, Place, Row, Step, StoreError, Verdict, fleet, record,
 };
-use crate::limit::{KeyState, Limited, Reserved, Space, Timestamp};
+use crate::limit::{KeyState, Limited, Reserved, Timestamp};
 
 pub(super) use flat::{Flat, Kept, lane, number, unsigned};
 pub(super) use front::Post;
 pub use front::SqlStore;
 pub use inspection::Inspection;
-pub(super) use page::{Head, KEPT, LATE, PATIENCE, Page, SILENCE};
-pub(super) use search::{Books, Due, Need};
+pub(super) use page::{Head, KEPT, LATE, LONG_OVER, PATIENCE, Page, SILENCE};
+pub(super) use search::{Books, Due, IDLE, Need};
 
 /// So many operations share a transaction at most.
 pub(super) const MOST: usize = 64;
@@ -67,6 +67,8 @@ pub(super) enum Op {
     Back(Arc<str>, Gen),
     End(Arc<str>, Option<Gen>),
     Set(Change),
+    /// Many at once, none of which [is apart](Change::is_apart).
+    SetAll(Vec<Change>),
     Row(Arc<str>),
     States(Vec<String>),
     Number(String, Step),
@@ -77,6 +79,10 @@ pub(super) enum Op {
     Due {
         max: usize,
         found: Due,
+    },
+    /// Keys with nothing used are forgotten.
+    Forget {
+        found: Vec<String>,
     },
     Offered {
         scope: u64,
@@ -90,7 +96,7 @@ pub(super) enum Op {
     Overrides,
     /// The caller comes, or comes back, and may have known other data.
     Join {
-        knew: bool,
+        knew: Option<Arc<str>>,
     },
 }
 
@@ -112,6 +118,10 @@ pub(super) enum Reply {
         /// No row of the caller is due before this.
         first: Timestamp,
         edition: i64,
+        /// Whether no other lives or has left rows.
+        alone: bool,
+        /// Whether many more keys may have to be forgotten.
+        more: bool,
     },
     Count(usize),
     Overrides(i64, Vec<record::Kept>),
@@ -129,24 +139,17 @@ impl Op {
             }
             Op::Claimed(claims) => claims.iter().for_each(|(job, _)| need.job(job)),
             Op::Back(job, _) | Op::End(job, _) | Op::Row(job) => need.job(job),
-            Op::Set(change) => match change {
-                Change::Until { job, .. }
-                | Change::Hidden { job, .. }
-                | Change::Own { job, .. } => need.job(job),
-                Change::Adopt { claimed, .. } => need.claimed(claimed),
-                Change::Shut { key, .. } | Change::Open { key, .. } | Change::Unused { key } => {
-                    need.name(record::name(Space::Job, key));
-                }
-                Change::Override { .. } | Change::Setting { .. } | Change::Clear => {}
-            },
+            Op::Set(change) => need.change(change),
+            Op::SetAll(changes) => changes.iter().for_each(|change| need.change(change)),
             Op::States(names) => names.iter().for_each(|name| need.name(name.clone())),
             Op::Number(name, _) => need.number(name),
             Op::Pause { queue, .. } => need.number(&fleet::paused(queue)),
             Op::Due { found, .. } => {
-                let rows = [&found.mine, &found.others_out, &found.others_held];
+                let rows = [&found.mine, &found.others_out, &found.over];
                 rows.into_iter().flatten().for_each(|job| need.job(job));
                 found.idle.iter().for_each(|name| need.name(name.clone()));
             }
+            Op::Forget { found } => found.iter().for_each(|name| need.name(name.clone())),
             Op::Offered { found, .. } => found.iter().for_each(|job| need.job(job)),
             Op::Count(_) | Op::Others(_) | Op::Overrides | Op::Join { .. } => {}
         }
@@ -154,14 +157,11 @@ impl Op {
 
     /// Whether it is no step on a page.
     fn is_apart(&self) -> bool {
-        matches!(
-            self,
-            Op::Count(_)
-                | Op::Others(_)
-                | Op::Overrides
-                | Op::Join { .. }
-                | Op::Set(Change::Override { .. } | Change::Setting { .. } | Change::Clear)
-        )
+        match self {
+            Op::Count(_) | Op::Others(_) | Op::Overrides | Op::Join { .. } => true,
+            Op::Set(change) => change.is_apart(),
+            _ => false,
+        }
     }
 
     fn step(self, page: &mut Page, me: &Arc<str>) -> Result<Reply, StoreError> {
@@ -183,6 +183,10 @@ impl Op {
             Op::Back(job, claim) => Reply::Done(page.back(&job, claim)),
             Op::End(job, claim) => Reply::Ended(page.end(&job, claim, me)),
             Op::Set(change) => Reply::Done(page.set(&change, me)),
+            Op::SetAll(changes) => {
+                let done = changes.iter().filter(|change| page.set(change, me));
+                Reply::Done(done.count() > 0)
+            }
             Op::Row(job) => Reply::Row(page.row(&job, me)),
             Op::States(names) => {
                 let states = names.iter().map(|name| page.state_of(name));
@@ -191,17 +195,23 @@ impl Op {
             Op::Number(name, step) => Reply::Number(page.number(&name, step)),
             Op::Pause { queue, paused } => Reply::Number(page.pause(&queue, paused, me)),
             Op::Due { max, found } => {
-                let (rows, lanes) = page.due(&found, max, me);
+                let rows = page.due(&found, max, me);
+                page.forget(&found.idle);
                 let alive = |seen: &Timestamp| seen.plus(SILENCE) > page.now;
-                let live = page.live.iter();
-                let others = live.filter(|(owner, seen)| **owner != **me && alive(seen));
+                let others = page.live.iter().filter(|(owner, _)| **owner != **me);
                 Reply::Due {
                     rows,
-                    lanes,
-                    siblings: others.count(),
+                    siblings: others.clone().filter(|(_, seen)| alive(seen)).count(),
+                    alone: others.count() == 0 && !found.strangers,
+                    lanes: found.lanes,
                     first: found.first,
                     edition: page.edition,
+                    more: are_many(&found.idle),
                 }
+            }
+            Op::Forget { found } => {
+                page.forget(&found);
+                Reply::Done(are_many(&found))
             }
             Op::Offered {
                 scope,
@@ -216,6 +226,11 @@ impl Op {
             Op::Count(_) | Op::Others(_) | Op::Overrides | Op::Join { .. } => Reply::Done(false),
         })
     }
+}
+
+/// Whether most of the keys that were looked at have nothing used: then it is so with the next ones too.
+fn are_many(idle: &[String]) -> bool {
+    idle.len() > IDLE / 2
 }
 
 impl Job {
@@ -258,7 +273,7 @@ async fn serve_apart<B: Books>(books: &mut B, job: Job) {
                 let all = all.filter_map(|(name, text)| record::kept(name, text));
                 Reply::Overrides(head.edition, all.collect())
             }
-            Op::Join { knew } => Reply::Joined(books.join(knew).await?.into()),
+            Op::Join { knew } => Reply::Joined(books.join(knew.as_deref()).await?.into()),
             Op::Set(Change::Override { space, key, set }) => {
                 let ends = set.as_ref().and_then(|set| set.expires_at);
                 let text = set.as_ref().map(record::set);
@@ -315,6 +330,7 @@ async fn transact<B: Books>(
     for job in jobs.iter_mut() {
         match &mut job.op {
             Op::Due { max, found } => *found = books.find_due(*max).await?,
+            Op::Forget { found } => *found = books.find_idle().await?,
             Op::Offered {
                 scope,
                 queue,

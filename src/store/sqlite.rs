@@ -127,12 +127,11 @@ struct File {
     /// Microseconds that another process on this host was ahead.
     ahead: u64,
     open: Option<Open>,
-    /// Whether it was open before.
-    opened: bool,
     /// The last news that were read; `None`: none yet.
     heard: Option<i64>,
     looked: Timestamp,
-    walk: Walk,
+    /// Where the search for keys with nothing used is; empty: at the first.
+    after: String,
 }
 
 struct Open {
@@ -160,13 +159,6 @@ impl Open {
     }
 }
 
-/// Where the search for keys with nothing used is, and how far it goes at once.
-#[derive(Default)]
-struct Walk {
-    after: String,
-    count: usize,
-}
-
 fn inode(path: &Path) -> Option<(u64, u64)> {
     let about = std::fs::metadata(path).ok()?;
     Some((about.dev(), about.ino()))
@@ -181,10 +173,9 @@ impl File {
             clock,
             ahead: 0,
             open: None,
-            opened: false,
             heard: None,
             looked: Timestamp(0),
-            walk: Walk::default(),
+            after: String::new(),
         }
     }
 
@@ -199,14 +190,9 @@ impl File {
         let open = match known.filter(|open| Some(open.inode) == there) {
             Some(open) => open,
             None => {
-                // It was another one before: all have to put back what they know.
-                let opens = match self.opened {
-                    true => self.now().plus(table::SETTLING),
-                    false => Timestamp(0),
-                };
-                let opened = schema::open(&self.path, &self.namespace, opens);
+                let opened = schema::open(&self.path, &self.namespace);
                 let connection = opened.map_err(|why| why.told(&self.path))?;
-                (self.heard, self.opened) = (None, true);
+                self.heard = None;
                 let inode = inode(&self.path).unwrap_or_default();
                 Open {
                     connection,
@@ -359,17 +345,15 @@ impl Books for File {
         let (now, me) = (self.now(), self.owner.clone());
         let ahead = self.with(|connection| table::latest(connection, &me))?;
         self.ahead += unsigned(ahead).saturating_sub(now.0);
-        let mut walk = std::mem::take(&mut self.walk);
-        let found = self.with(|connection| {
-            let idle = table::idle(connection, &walk.after, walk.count.max(256), now)?;
-            walk.after = idle.last;
-            // As fast as new ones come.
-            walk.count = (idle.names.len() * 2).clamp(256, 10_000);
-            let mut due = table::due(connection, &me, now, max)?;
-            due.idle = idle.names;
-            Ok(due)
-        });
-        self.walk = walk;
+        let mut found = self.with(|connection| table::due(connection, &me, now, max))?;
+        found.idle = self.find_idle().await?;
+        Ok(found)
+    }
+
+    async fn find_idle(&mut self) -> Result<Vec<String>, StoreError> {
+        let (now, mut after) = (self.now(), std::mem::take(&mut self.after));
+        let found = self.with(|connection| table::idle(connection, &mut after, now));
+        self.after = after;
         found
     }
 
@@ -402,7 +386,7 @@ impl Books for File {
         self.with_head(|connection| table::put_override(connection, (name, text, ends), &me, now))
     }
 
-    async fn join(&mut self, knew: bool) -> Result<String, StoreError> {
+    async fn join(&mut self, knew: Option<&str>) -> Result<String, StoreError> {
         let me = self.owner.clone();
         let now = self.now();
         let ahead = self.with(|connection| table::latest(connection, &me))?;

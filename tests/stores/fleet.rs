@@ -2,13 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ojs_throttle::limit::{EARLY, Key, Limited, Limits, Space, Timestamp, WindowKind};
 use ojs_throttle::store::faulty::{Fault, Faulty};
 use ojs_throttle::store::guard::{Guard, OnStoreError};
 use ojs_throttle::store::reserved::ReservedStore;
-use ojs_throttle::store::{Change, Gen, Override, Place, Row, Step, Store, Verdict, Wake};
+use ojs_throttle::store::{
+    Change, Gen, Override, Place, Row, Step, Store, StoreError, Verdict, Wake,
+};
 
 use crate::rig::{Rig, SECOND, T, advance, claimed, limited, now, started, take};
 
@@ -178,6 +181,147 @@ pub async fn an_offered_job_goes_to_one_sibling(rig: &dyn Rig) {
     job.generation = Gen(2);
     assert!(started(&take(&*b, job).await));
     assert_eq!(a.count(Place::Held).await.unwrap(), 0);
+}
+
+/// Jobs of this queue that `store` holds and has offered.
+async fn offer_many(store: &dyn Store, name: &str, queue: &str, count: usize) {
+    let free = [limited("k", Some(9), None, None)];
+    let jobs: Vec<_> = (0..count)
+        .map(|nth| {
+            let mut job = claimed(&format!("{name}-{nth:03}"), 1, &free);
+            job.queue = queue.into();
+            job
+        })
+        .collect();
+    store
+        .take(&jobs.iter().collect::<Vec<_>>(), 0)
+        .await
+        .unwrap();
+    let offers = jobs.iter().map(|job| Change::Until {
+        job: job.job.clone(),
+        generation: job.generation,
+        until: Timestamp(0),
+        visibility: job.visibility,
+    });
+    store.set_all(offers.collect()).await.unwrap();
+}
+
+/// Rows of one that is gone are told of while their claims may stand, and go when they are worth nothing.
+pub async fn what_the_dead_have_offered_is_forgotten(rig: &dyn Rig) {
+    let a = rig.open("a").await;
+    offer_many(&*a, "a", "queue", 1).await;
+    a.due(9).await.unwrap();
+    drop(a);
+    // One that has not heard of the offer.
+    let b = rig.open("b").await;
+    let of = |wake: &Wake| matches!(wake, Wake::Offered { .. });
+    advance(rig, 6 * SECOND);
+    b.due(9).await.unwrap();
+    heard(&*b, of).await;
+    advance(rig, 20 * SECOND);
+    b.due(9).await.unwrap();
+    assert!(b.row("a-000").await.unwrap().is_some());
+    advance(rig, 70 * SECOND);
+    b.due(9).await.unwrap();
+    assert!(b.row("a-000").await.unwrap().is_none());
+    for _ in 0..2 {
+        advance(rig, 3 * SECOND);
+        b.due(9).await.unwrap();
+    }
+    assert!(b.is_alone());
+    let told = async { while !of(&b.wake().await) {} };
+    // Whatever it was told is there already.
+    let told = tokio::time::timeout(Duration::from_millis(50), told).await;
+    assert!(told.is_err(), "nobody can take it");
+}
+
+/// Who knows that it is alone asks nobody about jobs that it does not know.
+pub async fn one_that_is_alone_knows_it_until_another_comes(rig: &dyn Rig) {
+    let a = rig.open("a").await;
+    assert!(!a.is_alone(), "it has not looked");
+    heard(&*a, |wake| *wake == Wake::All).await;
+    a.due(9).await.unwrap();
+    assert!(a.is_alone());
+    let b = rig.open("b").await;
+    let told = async {
+        while a.is_alone() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let listening = heard(&*a, |_| false);
+    tokio::select! {
+        () = told => {}
+        () = listening => {}
+    }
+    // It is gone, and has left a row.
+    assert!(started(&take(&*b, claimed("1", 1, &[])).await));
+    drop(b);
+    advance(rig, 20 * SECOND);
+    a.due(9).await.unwrap();
+    assert!(!a.is_alone());
+    assert_eq!(a.siblings(), 0);
+    a.end("1", None).await.unwrap();
+    for _ in 0..2 {
+        advance(rig, 3 * SECOND);
+        a.due(9).await.unwrap();
+    }
+    assert!(a.is_alone());
+}
+
+pub async fn what_a_living_sidecar_has_offered_stays(rig: &dyn Rig) {
+    let (a, b) = (rig.open("a").await, rig.open("b").await);
+    offer_many(&*a, "a", "queue", 1).await;
+    for _ in 0..30 {
+        advance(rig, 4 * SECOND);
+        for store in [&a, &b] {
+            store.due(9).await.unwrap();
+        }
+    }
+    assert_eq!(b.held_by_others("queue").await.unwrap(), 1);
+    assert_eq!(b.offered(0, "queue", 9).await.unwrap().len(), 1);
+}
+
+/// What was offered stays so until somebody wants it. That keeps nobody from what is overdue.
+pub async fn offered_jobs_crowd_out_nothing_else(rig: &dyn Rig) {
+    let (a, b) = (rig.open("a").await, rig.open("b").await);
+    offer_many(&*a, "a", "queue", 300).await;
+    offer_many(&*b, "b", "queue", 300).await;
+    let free = [limited("k", Some(9), None, None)];
+    let mut out = claimed("out", 1, &free);
+    out.visibility = SECOND;
+    assert!(started(&take(&*a, out.clone()).await));
+    advance(rig, 2 * SECOND);
+    for store in [&a, &b] {
+        let found = store.due(256).await.unwrap();
+        let named = names(&found).contains(&"out");
+        assert_eq!(named, found.iter().any(|row| row.place == Place::Out));
+        assert_eq!(named, Arc::ptr_eq(store, &a));
+        // They are looked at with each beat, as a worker may ask for them here again.
+        assert_eq!(found.len() - usize::from(named), 256);
+    }
+    assert!(b.due(256).await.unwrap().is_empty(), "nothing is new");
+    advance(rig, 2 * SECOND + 1);
+    // By then the owner should have looked.
+    let found = b.due(256).await.unwrap();
+    assert!(names(&found).contains(&"out"));
+}
+
+pub async fn jobs_of_a_lane_are_found_behind_those_of_another(rig: &dyn Rig) {
+    let a = rig.open("a").await;
+    offer_many(&*a, "a", "queue", 300).await;
+    offer_many(&*a, "z", "other", 1).await;
+    // One that has not heard of the offers.
+    let b = rig.open("b").await;
+    let found = b.offered(0, "other", 9).await.unwrap();
+    assert_eq!(names(&found), ["z-000"]);
+    assert_eq!(b.offered(0, "queue", 16).await.unwrap().len(), 16);
+    for _ in 0..3 {
+        a.due(256).await.unwrap();
+        b.due(256).await.unwrap();
+        advance(rig, 2 * SECOND);
+    }
+    let of = |wake: &Wake| matches!(wake, Wake::Offered { queue, .. } if &**queue == "other");
+    heard(&*b, of).await;
 }
 
 /// How many jobs others hold, by queue, as one sees it.
@@ -386,6 +530,33 @@ pub async fn after_an_outage_others_have_time_to_come_back(rig: &dyn Rig) {
     advance(rig, 5 * SECOND);
     let found = guarded.offered(0, "queue", 9).await.unwrap();
     assert_eq!(found.len(), 2, "now it is dead");
+}
+
+/// The data are lost, and one that never knew them is the first to come: `wipe` loses them, and `fresh` was not
+/// asked yet.
+pub async fn lost_data_are_put_back_first(
+    knew: &dyn Store,
+    fresh: &dyn Store,
+    micros: &AtomicU64,
+    wipe: impl FnOnce(),
+) {
+    let one = [limited("k", Some(1), None, None)];
+    assert!(started(&take(knew, claimed("1", 1, &one)).await));
+    let row = knew.row("1").await.unwrap().unwrap();
+    wipe();
+    fresh.announce(&[]).await.unwrap();
+    let ended = knew.end("9", None).await;
+    assert_eq!(ended.err(), Some(StoreError::Wiped));
+    knew.announce(&[]).await.unwrap();
+    let ask = claimed("2", 1, &one);
+    let early = fresh.take(&[&ask], 1).await;
+    assert!(early.is_err(), "another one may have rows: {early:?}");
+    knew.announce(&[row]).await.unwrap();
+    micros.fetch_add(3_600_000, Ordering::AcqRel);
+    assert!(!started(&take(fresh, ask).await), "the slot is taken");
+    // Nor is it so again with each that comes.
+    knew.announce(&[]).await.unwrap();
+    assert!(started(&take(fresh, claimed("3", 1, &[])).await));
 }
 
 pub async fn limits_set_over_http_are_told_to_all(rig: &dyn Rig) {

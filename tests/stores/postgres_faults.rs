@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ojs_throttle::store::postgres::{Config, Target, given, open};
-use ojs_throttle::store::{Clock, Gen, Place, SqlStore, Store, StoreError, Verdict};
+use ojs_throttle::store::{Change, Clock, Gen, Place, SqlStore, Store, StoreError, Verdict, Wake};
 
+use crate::fleet::lost_data_are_put_back_first;
 use crate::postgres::{config, shared};
 use crate::postgres_server::{Server, UNSYNCED, programs};
 use crate::rig::{SECOND, T, answered, claimed, clock, limited, started, take};
@@ -143,6 +144,8 @@ async fn data_that_were_wiped_are_missed() {
         let ask = claimed("2", 1, &one);
         assert_eq!(b.take(&[&ask], 1).await, Err(StoreError::Wiped), "{wipe}");
         b.announce(&[]).await.unwrap();
+        // A is silent until its next beat is due.
+        micros.fetch_add(2_900_000, Ordering::AcqRel);
         let early = b.take(&[&ask], 1).await;
         assert!(early.is_err(), "{wipe}: others come back first: {early:?}");
         assert_eq!(
@@ -151,12 +154,22 @@ async fn data_that_were_wiped_are_missed() {
             "{wipe}"
         );
         a.announce(&[row]).await.unwrap();
-        micros.fetch_add(1_100_000, Ordering::AcqRel);
+        micros.fetch_add(700_000, Ordering::AcqRel);
         assert!(!started(&take(&b, ask.clone()).await), "{wipe}");
         assert!(a.end("1", None).await.unwrap().is_some());
         assert!(started(&take(&b, ask).await));
         sql(&server, "DROP SCHEMA wiped CASCADE");
     }
+}
+
+#[tokio::test]
+async fn one_that_never_knew_the_lost_data_waits_for_those_that_did() {
+    let server = shared();
+    let (micros, clock) = clock();
+    let [knew, fresh] =
+        ["a", "b"].map(|owner| given(config(&server, "anew", owner), clock.clone()));
+    let wipe = || drop(sql(&server, "DROP SCHEMA anew CASCADE"));
+    lost_data_are_put_back_first(&knew, &fresh, &micros, wipe).await;
 }
 
 #[tokio::test]
@@ -307,4 +320,87 @@ async fn tables_of_an_earlier_version_get_the_index_of_held_rows() {
     assert_eq!(second.held_by_others("queue").await.unwrap(), 1);
     assert!(sql(&server, used).contains("rows_held"));
     assert_eq!(second.held_by_others("queue").await.unwrap(), 1);
+}
+
+/// Held rows are renewed many at a time, and put back after a loss: each transaction is two round trips and a
+/// write to the disk.
+#[tokio::test]
+async fn many_rows_are_changed_in_few_transactions() {
+    let server = Server::start(UNSYNCED);
+    let store = on(&server, "many", "a", 10_000);
+    let free = [limited("k", Some(999), None, None)];
+    let jobs: Vec<_> = (0..512)
+        .map(|nth| claimed(&nth.to_string(), 1, &free))
+        .collect();
+    let asks: Vec<_> = jobs.iter().collect();
+    store.take(&asks, 256).await.unwrap();
+    let mut rows = Vec::new();
+    for job in &jobs {
+        rows.push(store.row(&job.job).await.unwrap().unwrap());
+    }
+    let until = store.now().plus(60 * SECOND);
+    let later = jobs.iter().map(|job| Change::Until {
+        job: job.job.clone(),
+        generation: job.generation,
+        until,
+        visibility: 90 * SECOND,
+    });
+    let count = || -> u64 { sql(&server, "SELECT txid_current()").parse().unwrap() };
+    let before = count();
+    store.set_all(later.collect()).await.unwrap();
+    let renewed = count() - before;
+    assert!(renewed < 8, "{renewed} transactions");
+    let moved = store.row("511").await.unwrap().unwrap();
+    assert_eq!(
+        (moved.until, moved.claimed.visibility),
+        (until, 90 * SECOND)
+    );
+    sql(&server, "TRUNCATE many.rows, many.keys");
+    let before = count();
+    store.announce(&rows).await.unwrap();
+    let announced = count() - before;
+    assert!(announced < 16, "{announced} transactions");
+    for place in [Place::Out, Place::Held] {
+        assert_eq!(store.count(place).await.unwrap(), 256);
+    }
+    assert_eq!(store.room(&free).await.unwrap().starts, 999 - 256);
+}
+
+/// Who cannot hear of others does not know that it is alone.
+#[tokio::test]
+async fn the_end_of_the_connection_that_listens_is_noticed_at_once() {
+    let server = shared();
+    let store = on(&server, "deaf", "a", 10_000);
+    store.check().await.unwrap();
+    assert_eq!(store.wake().await, Wake::All);
+    store.due(9).await.unwrap();
+    assert!(store.is_alone());
+    let asked = Instant::now();
+    let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+        WHERE query = 'LISTEN \"deaf\"'";
+    assert_eq!(sql(&server, end), "1");
+    assert_eq!(store.wake().await, Wake::All);
+    assert!(!store.is_alone());
+    assert!(
+        asked.elapsed() < Duration::from_secs(4),
+        "before it is asked for"
+    );
+}
+
+/// A server has room for some thousands of locks at a time, for all its programs.
+#[tokio::test]
+async fn many_keys_that_nobody_uses_are_forgotten_with_few_locks() {
+    let server = Server::start(&[UNSYNCED, &["-c", "max_connections=10"]].concat());
+    let (micros, clock) = clock();
+    let store = given(config(&server, "idle", "a"), clock);
+    let once = [limited("k", None, Some((1, SECOND)), None)];
+    assert!(started(&take(&store, claimed("1", 1, &once)).await));
+    store.end("1", None).await.unwrap();
+    let many = "INSERT INTO idle.keys SELECT name || n, state FROM idle.keys, generate_series(1, 20000) AS n";
+    sql(&server, many);
+    for _ in 0..12 {
+        micros.fetch_add(3 * SECOND, Ordering::AcqRel);
+        store.due(9).await.unwrap();
+    }
+    assert_eq!(sql(&server, "SELECT count(*) FROM idle.keys"), "0");
 }

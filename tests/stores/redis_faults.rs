@@ -4,9 +4,11 @@ use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use ojs_throttle::limit::{Key, Space, Timestamp};
 use ojs_throttle::store::redis::{Config, RedisStore, Target};
-use ojs_throttle::store::{Change, Clock, Gen, Place, Store, StoreError, Verdict};
+use ojs_throttle::store::{Change, Clock, Gen, Override, Place, Store, StoreError, Verdict, Wake};
 
+use crate::fleet::lost_data_are_put_back_first;
 use crate::redis::config;
 use crate::redis_failover::USER;
 use crate::rig::{SECOND, T, answered, claimed, clock, limited, started, take};
@@ -96,10 +98,13 @@ async fn a_server_that_was_killed_is_found_again_and_has_forgotten() {
     assert_eq!(a.take(&[&ask], 1).await, Err(StoreError::Wiped));
     // Who comes back first keeps the others from starting until all had time to come back.
     a.announce(&[row]).await.unwrap();
-    assert!(b.take(&[&ask], 1).await.is_err());
-    micros.fetch_add(1_100_000, Ordering::AcqRel);
     back(&b).await;
     b.announce(&[]).await.unwrap();
+    // One of them may be silent until its next beat is due.
+    micros.fetch_add(2_900_000, Ordering::AcqRel);
+    let early = b.take(&[&ask], 1).await;
+    assert!(early.is_err(), "{early:?}");
+    micros.fetch_add(700_000, Ordering::AcqRel);
     assert!(
         !started(&take(&b, ask.clone()).await),
         "the slot is taken still"
@@ -119,6 +124,41 @@ async fn data_that_were_wiped_are_missed() {
     assert_eq!(store.end("a", None).await.err(), Some(StoreError::Wiped));
     store.announce(&[]).await.unwrap();
     assert!(store.end("a", None).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn one_that_never_knew_the_lost_data_waits_for_those_that_did() {
+    let server = Server::start();
+    let (micros, clock) = clock();
+    let [knew, fresh] =
+        ["a", "b"].map(|owner| RedisStore::given(config(&server, owner), clock.clone()));
+    let wipe = || drop(cli(&server, &["FLUSHALL"]));
+    lost_data_are_put_back_first(&knew, &fresh, &micros, wipe).await;
+}
+
+/// Who is idle hears at once that data began anew, and puts its rows back.
+#[tokio::test]
+async fn that_data_begin_anew_is_heard_of() {
+    let server = Server::start();
+    let [a, b] = ["a", "b"].map(|owner| open(&server, owner, 5_000));
+    for store in [&a, &b] {
+        store.check().await.unwrap();
+        // What it is told at the beginning makes it look around.
+        assert_eq!(store.wake().await, Wake::All);
+        store.due(9).await.unwrap();
+    }
+    assert_eq!(cli(&server, &["FLUSHALL"]), "OK");
+    a.announce(&[]).await.unwrap();
+    let looks = async {
+        while b.due(9).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await
+        }
+    };
+    tokio::select! {
+        woken = b.wake() => panic!("{woken:?}"),
+        () = looks => {}
+        () = tokio::time::sleep(Duration::from_secs(1)) => panic!("its beat comes first"),
+    }
 }
 
 #[tokio::test]
@@ -148,6 +188,38 @@ async fn what_comes_too_late_is_refused_by_the_server() {
     assert!(!answered(async || a.back("late", Gen(1)).await).await);
 }
 
+/// Calls that are in flight when the server stalls end one after the other. The first one's end drops their
+/// connection, and those of the others leave alone the one that was made since.
+#[tokio::test]
+async fn one_stall_costs_one_connection() {
+    let server = Server::start();
+    let store = std::sync::Arc::new(open(&server, "a", 1_000));
+    answered(async || store.check().await).await;
+    let made = || -> u64 {
+        let stats = cli(&server, &["INFO", "stats"]);
+        let line = stats
+            .lines()
+            .find_map(|line| line.strip_prefix("total_connections_received:"));
+        line.unwrap().trim().parse().unwrap()
+    };
+    assert_eq!(cli(&server, &["CLIENT", "PAUSE", "60000", "WRITE"]), "OK");
+    let before = made();
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..30 {
+        let store = store.clone();
+        calls.spawn(async move { store.end("1", None).await.err() });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let ends = calls.join_all().await;
+    assert!(
+        ends.iter().all(|end| *end == Some(StoreError::Timeout)),
+        "{ends:?}"
+    );
+    // One of them is the question's own.
+    let made = made() - before - 1;
+    assert!(made <= 3, "{made} connections");
+}
+
 #[tokio::test]
 async fn all_that_is_kept_expires() {
     let server = Server::start();
@@ -175,6 +247,58 @@ async fn all_that_is_kept_expires() {
         assert!(key.starts_with("{ojs-throttle}:"), "{key}");
         let lasts: i64 = cli(&server, &["PTTL", key]).parse().unwrap();
         assert!(lasts > 0, "{key} does not expire: {lasts}");
+    }
+}
+
+#[tokio::test]
+async fn limits_whose_time_is_over_are_kept_for_a_day() {
+    const DAY: u64 = 24 * 3_600 * SECOND;
+    let server = Server::start();
+    let (micros, clock) = clock();
+    let [store, late] =
+        ["a", "b"].map(|owner| RedisStore::given(config(&server, owner), clock.clone()));
+    let put = async |key: &str, ends: Option<u64>| {
+        let set = Override {
+            expires_at: ends.map(Timestamp),
+            ..Override::default()
+        };
+        let change = Change::Override {
+            space: Space::Job,
+            key: Key::new(key).unwrap(),
+            set: Some(set),
+        };
+        assert!(store.set(change).await.unwrap());
+    };
+    put("ends", Some(T + DAY)).await;
+    put("stays", Some(T + DAY)).await;
+    put("stays", None).await;
+    let kept = || cli(&server, &["HKEYS", "{ojs-throttle}:over"]);
+    micros.fetch_add(DAY + DAY / 2, Ordering::AcqRel);
+    store.due(9).await.unwrap();
+    assert_eq!(kept().lines().count(), 2, "for whoever looks");
+    late.check().await.unwrap();
+    assert_eq!(late.overrides().len(), 1, "it is over");
+    micros.fetch_add(DAY, Ordering::AcqRel);
+    store.due(9).await.unwrap();
+    assert_eq!(kept(), "j:stays");
+    assert_eq!(cli(&server, &["EXISTS", "{ojs-throttle}:ends"]), "0");
+}
+
+#[tokio::test]
+async fn a_row_and_its_slots_outlast_its_time() {
+    const DAYS: u64 = 24 * 3_600 * 1_000;
+    let server = Server::start();
+    let store = open(&server, "a", 5_000);
+    let two = [limited("k", Some(2), None, None)];
+    let mut long = claimed("long", 1, &two);
+    long.visibility = 10 * DAYS * 1_000;
+    assert!(started(&take(&store, long).await));
+    assert!(started(&take(&store, claimed("short", 1, &two)).await));
+    store.end("short", None).await.unwrap();
+    for key in ["r:long", "k:j:k"] {
+        let lasts = cli(&server, &["PTTL", &format!("{{ojs-throttle}}:{key}")]);
+        let lasts: u64 = lasts.parse().unwrap();
+        assert!(lasts > 16 * DAYS, "{key}: {lasts}");
     }
 }
 

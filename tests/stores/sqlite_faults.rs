@@ -8,6 +8,7 @@ use ojs_throttle::store::sqlite::{Config, given, open};
 use ojs_throttle::store::{Clock, Gen, SqlStore, Store, StoreError};
 use rusqlite::Connection;
 
+use crate::fleet::lost_data_are_put_back_first;
 use crate::rig::{SECOND, T, answered, claimed, clock, limited, started, take};
 
 fn config(path: &Path, owner: &str, timeout: Duration) -> Config {
@@ -112,14 +113,33 @@ async fn a_file_that_was_replaced_is_missed() {
     let ask = claimed("2", 1, &one);
     assert_eq!(b.take(&[&ask], 1).await, Err(StoreError::Wiped));
     b.announce(&[]).await.unwrap();
+    // A is silent until its next beat is due.
+    micros.fetch_add(2_900_000, Ordering::AcqRel);
     let early = b.take(&[&ask], 1).await;
     assert!(early.is_err(), "others have to come back first: {early:?}");
     assert_eq!(a.end("9", None).await.err(), Some(StoreError::Wiped));
     a.announce(&[row]).await.unwrap();
-    micros.fetch_add(1_100_000, Ordering::AcqRel);
+    micros.fetch_add(700_000, Ordering::AcqRel);
     assert!(!started(&take(&b, ask.clone()).await), "the slot is taken");
     assert!(a.end("1", None).await.unwrap().is_some());
     assert!(started(&take(&b, ask).await));
+}
+
+#[tokio::test]
+async fn one_that_never_knew_the_lost_data_waits_for_those_that_did() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("limits.db");
+    let (micros, clock) = clock();
+    let [knew, fresh] = ["a", "b"].map(|owner| {
+        let config = config(&path, owner, Duration::from_secs(10));
+        given(config, clock.clone())
+    });
+    let wipe = || {
+        for end in ["", "-wal", "-shm"] {
+            std::fs::remove_file(dir.path().join(format!("limits.db{end}"))).ok();
+        }
+    };
+    lost_data_are_put_back_first(&knew, &fresh, &micros, wipe).await;
 }
 
 #[tokio::test]

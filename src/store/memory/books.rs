@@ -141,7 +141,7 @@ impl Books {
         Some(Ended { row: entry.row })
     }
 
-    /// The rows whose time has come, oldest first.
+    /// The rows whose time has come, oldest first, at most `max` in each place.
     pub(in crate::store) fn due(&mut self, max: usize, now: Timestamp) -> Vec<Row> {
         let now = self.forward(now);
         if self.due_from > now {
@@ -160,7 +160,16 @@ impl Books {
             .filter(|row| row.until <= now)
             .collect();
         due.sort_by(|a, b| (a.until, &a.claimed.job).cmp(&(b.until, &b.claimed.job)));
-        due.into_iter().take(max).cloned().collect()
+        let (mut held, mut out) = (0, 0);
+        due.retain(|row| {
+            let count = match row.place {
+                Place::Held => &mut held,
+                Place::Out => &mut out,
+            };
+            *count += 1;
+            *count <= max
+        });
+        due.into_iter().cloned().collect()
     }
 
     /// Changes a row or a key.

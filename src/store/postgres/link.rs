@@ -235,6 +235,10 @@ where
             let _received = news.to.send(text.to_owned());
         }
     }
+    // What is said from now on is not heard until there is another one.
+    if let Some(news) = news {
+        let _received = news.to.send("all".to_owned());
+    }
 }
 
 #[cfg(test)]

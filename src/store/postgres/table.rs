@@ -5,8 +5,9 @@ use std::time::Duration;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Statement};
 
+use super::super::fleet::SETTLING;
 use super::super::sql::{
-    Due, Flat, Head, KEPT, LATE, Need, PATIENCE, Page, SILENCE, number, unsigned,
+    Due, Flat, Head, IDLE, KEPT, LATE, LONG_OVER, Need, PATIENCE, Page, SILENCE, number, unsigned,
 };
 use super::super::{Clock, Number};
 use super::columns::{Columns, Numbers};
@@ -15,8 +16,6 @@ use crate::limit::{KeyState, Timestamp};
 
 /// The oldest server that will do.
 const OLDEST: i32 = 120_000;
-/// So long all have to put back what they know before anything starts, in data that begin anew.
-const SETTLING: u64 = 1_000_000;
 /// Limits set over HTTP are kept this long after their end, for whoever looks at them.
 const DAY: u64 = 24 * 3600 * 1_000_000;
 /// More than this a notification cannot carry.
@@ -24,13 +23,45 @@ const LONGEST_NEWS: usize = 7_900;
 
 const NOW: &str = "coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)";
 
-/// Rows of others that are overdue at `t.now`, in order: the owner lives and is late, or is gone.
-fn others(which: &str, most: &str) -> String {
+/// Rows of others that are overdue at `t.now`: the owner lives and is late, or is gone.
+fn others(which: &str) -> String {
     format!(
-        "SELECT job FROM rows LEFT JOIN live ON live.owner = rows.owner
+        "FROM rows LEFT JOIN live ON live.owner = rows.owner
          WHERE rows.owner <> $2 AND {which} AND until <=
-             CASE WHEN live.seen + {SILENCE} > t.now THEN t.now - {PATIENCE} ELSE t.now END
-         ORDER BY until, job LIMIT {most}"
+             CASE WHEN live.seen + {SILENCE} > t.now THEN t.now - {PATIENCE} ELSE t.now END"
+    )
+}
+
+/// Held rows that may be taken over: the claim is sure to be the owner's still, which lives, or was alive so
+/// lately.
+fn offered() -> String {
+    format!(
+        "NOT is_out AND NOT hidden
+         AND live.seen + greatest({SILENCE}, least(lasts, {KEPT}) * 2 / 3 - {LATE}) > t.now"
+    )
+}
+
+/// What to look after.
+fn due() -> String {
+    let mine = |which: &str, order: &str| {
+        format!(
+            "array(SELECT job FROM rows WHERE owner = $2 AND {which} AND until <= t.now
+             ORDER BY {order} until, job LIMIT $3)"
+        )
+    };
+    let (out, held) = (mine("is_out", ""), mine("NOT is_out", "until = 0,"));
+    let (others_out, lanes) = (others("is_out"), others(&offered()));
+    let over = format!(
+        "SELECT job FROM rows LEFT JOIN live ON live.owner = rows.owner
+         WHERE rows.owner <> $2 AND NOT is_out
+         AND greatest(until, touched, live.seen) < t.now - lasts - {LONG_OVER} LIMIT 64"
+    );
+    format!(
+        "WITH t AS (SELECT {NOW} AS now) SELECT {out} || {held},
+         (SELECT min(until) FROM rows WHERE owner = $2 AND (is_out OR until > 0)),
+         array(SELECT job {others_out} ORDER BY until, job LIMIT $3),
+         array(SELECT DISTINCT lane {lanes}), array({over}),
+         EXISTS (SELECT 1 FROM rows WHERE owner <> $2) FROM t"
     )
 }
 
@@ -81,8 +112,6 @@ const PUT_NUMBERS: &str = "INSERT INTO numbers
      ON CONFLICT (name) DO UPDATE SET value = excluded.value, version = excluded.version,
          put_at = excluded.put_at, ends = excluded.ends";
 
-const WALK: &str = "SELECT name, state FROM keys WHERE name > $1 ORDER BY name LIMIT $2";
-
 const SAY: &str = "SELECT pg_notify($1, text) FROM unnest($2::text[]) AS text";
 
 /// How a step failed.
@@ -98,13 +127,6 @@ impl From<Error> for Failed {
     fn from(error: Error) -> Failed {
         Failed::Postgres(error)
     }
-}
-
-/// Where the search for keys with nothing used is, and how far it goes at once.
-#[derive(Default)]
-pub(super) struct Walk {
-    after: String,
-    count: i64,
 }
 
 /// A connection with its statements.
@@ -145,28 +167,20 @@ impl Statements {
              array(SELECT seen FROM live ORDER BY owner)
              FROM (SELECT 1) AS one LEFT JOIN meta ON id = 1"
         );
-        let mine =
-            "SELECT job FROM rows WHERE owner = $2 AND until <= t.now ORDER BY until, job LIMIT $3";
-        let (out, held) = (others("is_out", "$3"), others("NOT is_out", "64"));
-        let due = format!(
-            "WITH t AS (SELECT {NOW} AS now) SELECT now, array({mine}),
-             (SELECT min(until) FROM rows WHERE owner = $2), array({out}), array({held}) FROM t"
-        );
-        // The claim is sure to be its owner's still: that lives, or was alive so lately.
-        let stands = format!(
-            "live.seen + greatest({SILENCE}, least(lasts, {KEPT}) * 2 / 3 - {LATE}) > t.now"
-        );
-        let which = format!("NOT is_out AND NOT hidden AND lane = $3 AND {stands}");
-        let offered = others(&which, "$4");
+        let offered = others(&format!("{} AND lane = $3", offered()));
         let offered = format!(
-            "WITH t AS (SELECT {NOW} AS now) SELECT each.job FROM t, LATERAL ({offered}) AS each"
+            "WITH t AS (SELECT {NOW} AS now) SELECT each.job FROM t, LATERAL (
+                 SELECT job {offered} ORDER BY until, job LIMIT $4) AS each"
         );
         // As the index has it.
         let held = format!(
-            "SELECT count(*) FROM rows, (SELECT {NOW} AS now) AS t
-             WHERE substr(lane, strpos(lane, ':') + 1) = $3 AND NOT is_out AND owner <> $2
-             AND greatest(until, touched) > t.now - lasts"
+            "SELECT count(*) FROM rows LEFT JOIN live ON live.owner = rows.owner,
+             (SELECT {NOW} AS now) AS t
+             WHERE substr(lane, strpos(lane, ':') + 1) = $3 AND NOT is_out AND rows.owner <> $2
+             AND greatest(until, touched, live.seen) > t.now - lasts"
         );
+        let walk =
+            format!("SELECT name, state, {NOW} FROM keys WHERE name > $2 ORDER BY name LIMIT $3");
         Ok(Statements {
             head: client.prepare(&head).await?,
             lock: client.prepare(LOCK).await?,
@@ -180,8 +194,8 @@ impl Statements {
             drop_keys: client.prepare(DROP_KEYS).await?,
             put_numbers: client.prepare(PUT_NUMBERS).await?,
             say: client.prepare(SAY).await?,
-            due: client.prepare(&due).await?,
-            walk: client.prepare(WALK).await?,
+            due: client.prepare(&due()).await?,
+            walk: client.prepare(&walk).await?,
             offered: client.prepare(&offered).await?,
             held: client.prepare(&held).await?,
         })
@@ -396,38 +410,47 @@ impl Session {
             .await
     }
 
-    pub(super) async fn due(&self, me: &str, max: usize, walk: &mut Walk) -> Result<Due, Failed> {
-        let given = self.given();
-        let max = i64::try_from(max).unwrap_or(i64::MAX);
-        let count = walk.count.max(256);
-        let (found, keys) = tokio::join! {
-            biased;
-            async { self.client.query_one(&self.statements.due, &[&given, &me, &max]).await },
-            async { self.client.query(&self.statements.walk, &[&walk.after, &count]).await },
-        };
-        let (found, keys) = (found?, keys?);
-        let now = Timestamp(unsigned(found.try_get(0)?));
-        let first: Option<i64> = found.try_get(2)?;
+    /// Of the next keys after this one, which is moved on, those with nothing used.
+    pub(super) async fn idle(&self, after: &mut String) -> Result<Vec<String>, Failed> {
+        let count = i64::try_from(IDLE).unwrap_or(i64::MAX);
+        let with: [&(dyn ToSql + Sync); 3] = [&self.given(), &*after, &count];
+        let keys = self.client.query(&self.statements.walk, &with).await?;
         let mut idle = Vec::new();
         for row in &keys {
+            let now = Timestamp(unsigned(row.try_get(2)?));
             let state = KeyState::unpack(row.try_get(1)?);
             if state.is_some_and(|(state, _)| state.idle(now)) {
                 idle.push(row.try_get(0)?);
             }
         }
-        let full = i64::try_from(keys.len()).is_ok_and(|found| found == count);
-        walk.after = match keys.last() {
-            Some(last) if full => last.try_get(0)?,
+        *after = match keys.last() {
+            Some(last) if keys.len() == IDLE => last.try_get(0)?,
             _ => String::new(),
         };
-        // As fast as new ones come.
-        walk.count = i64::try_from(idle.len() * 2)
-            .unwrap_or(0)
-            .clamp(256, 10_000);
+        Ok(idle)
+    }
+
+    pub(super) async fn due(
+        &self,
+        me: &str,
+        max: usize,
+        after: &mut String,
+    ) -> Result<Due, Failed> {
+        let given = self.given();
+        let max = i64::try_from(max).unwrap_or(i64::MAX);
+        let (found, idle) = tokio::join! {
+            biased;
+            async { self.client.query_one(&self.statements.due, &[&given, &me, &max]).await },
+            self.idle(after),
+        };
+        let (found, idle) = (found?, idle?);
+        let first: Option<i64> = found.try_get(1)?;
         Ok(Due {
-            mine: found.try_get(1)?,
-            others_out: found.try_get(3)?,
-            others_held: found.try_get(4)?,
+            mine: found.try_get(0)?,
+            others_out: found.try_get(2)?,
+            lanes: found.try_get(3)?,
+            over: found.try_get(4)?,
+            strangers: found.try_get(5)?,
             first: first.map_or(Timestamp::NEVER, |at| Timestamp(unsigned(at))),
             idle,
         })
@@ -498,23 +521,30 @@ impl Session {
     }
 
     /// Is counted among the living, and says which data these are.
-    pub(super) async fn join(&self, me: &str, knew: bool) -> Result<String, Failed> {
+    pub(super) async fn join(&self, me: &str, knew: Option<&str>) -> Result<String, Failed> {
         let now = self.head().await?.now;
         let settled = number(now.plus(SETTLING).0);
         let fresh = format!("{:016x}", rand::random::<u64>());
-        let opens = if knew { settled } else { 0 };
-        let begin = "INSERT INTO meta VALUES (1, $1, $2, $3, $4, 0) ON CONFLICT DO NOTHING";
-        let with: [&(dyn ToSql + Sync); 4] = [&VERSION, &fresh, &self.timeline, &opens];
+        let begin = "INSERT INTO meta VALUES (1, $1, $2, $3, 0, 0) ON CONFLICT DO NOTHING";
+        let with: [&(dyn ToSql + Sync); 3] = [&VERSION, &fresh, &self.timeline];
         self.client.execute(begin, &with).await?;
         // A standby that took over may not have heard of everything.
         let history = "UPDATE meta SET timeline = $1, opens = $2 WHERE timeline <> $1";
         self.client
             .execute(history, &[&self.timeline, &settled])
             .await?;
+        let epoch = self.head().await?.epoch;
+        if knew.is_some_and(|knew| knew != epoch) {
+            let lost = "UPDATE meta SET opens = $1 WHERE opens = 0";
+            self.client.execute(lost, &[&settled]).await?;
+        }
         let live = "INSERT INTO live VALUES ($1, $2)
             ON CONFLICT (owner) DO UPDATE SET seen = excluded.seen";
         self.client.execute(live, &[&me, &number(now.0)]).await?;
-        Ok(self.head().await?.epoch)
+        let joined = vec![news(me, "joined")];
+        let say = &self.statements.say;
+        self.client.query(say, &[&self.namespace, &joined]).await?;
+        Ok(epoch)
     }
 
     pub(super) async fn clear(&mut self) -> Result<bool, Failed> {

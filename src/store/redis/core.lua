@@ -73,6 +73,11 @@ local function key(name)
   return k
 end
 
+-- How long what is needed at that time is kept.
+local function week_after(till)
+  return WEEK + max(floor((till - now) / 1000), 0)
+end
+
 -- The last moment at which anything of a window counts.
 local function window_ends(w)
   if w.kind == 0 then
@@ -102,9 +107,10 @@ local function save(k)
     parts[n] = pack('<BI7B', w.kind, w.period, #w.name) .. w.name .. pack('<I2', #w.s) .. w.s
     ends = max(ends, window_ends(w))
   end
-  -- Kept as long as anything counts; slots end by deed, or when nobody is left to end them.
+  -- Kept as long as anything counts; slots end by deed, or when nobody is left to end them, a week after the
+  -- time of the last of their rows.
   local lasts = floor((ends - now) / 1000) + 1000
-  if k.active > 0 then lasts = max(lasts, WEEK) end
+  if k.active > 0 then lasts = max(lasts, week_after(k.till or 0), redis.call('PTTL', P .. 'k:' .. k.name)) end
   if lasts > 2 * WEEK * 60 then lasts = 2 * WEEK * 60 end
   if k.active == 0 and ends <= now then
     redis.call('DEL', P .. 'k:' .. k.name)
@@ -584,6 +590,18 @@ local function row(job)
   }
 end
 
+-- The order in which rows are due.
+local function sooner(a, b)
+  if a.till ~= b.till then return a.till < b.till end
+  return a.job < b.job
+end
+
+-- Whether the claim of a held job is sure to be its owner's still, who is gone: it was kept alive for 30 s at a
+-- time at most, which is seen to when a third of it is over, by a second at the latest.
+local function stands(r, seen)
+  return seen + min(r.lasts, 30000000) * 2 / 3 - 1000000 > now
+end
+
 -- What a caller is told of a row.
 local function tell(r)
   return { r.job, r.gen, r.place, r.till, r.owner, r.hidden and 1 or 0, r.lasts, r.start or -1, r.claim, r.limits }
@@ -598,14 +616,14 @@ local function by_queue(of)
   return P .. 'q:' .. of
 end
 
-local function queue_of(r)
-  return sub(r.lane, (string.find(r.lane, ':', 1, true) or 0) + 1)
+local function queue_of(lane)
+  return sub(lane, (string.find(lane, ':', 1, true) or 0) + 1)
 end
 
 -- The row leaves its place.
 local function leave_place(r)
   redis.call('ZREM', index(r.owner, r.place), r.job)
-  if r.place == 'h' then redis.call('ZREM', by_queue(r.owner), queue_of(r) .. '\n' .. r.job) end
+  if r.place == 'h' then redis.call('ZREM', by_queue(r.owner), queue_of(r.lane) .. '\n' .. r.job) end
 end
 
 -- A held row is worth nothing once the backend has its job back; one that is out is kept until somebody
@@ -615,13 +633,13 @@ local function put_row(r)
   redis.call('HSET', name, 'gen', r.gen, 'place', r.place, 'till', r.till, 'owner', r.owner,
     'hidden', r.hidden and '1' or '0', 'lasts', r.lasts, 'lane', r.lane, 'claim', r.claim,
     'limits', r.limits, 'taken', r.taken or '', 'start', r.start or -1)
-  redis.call('PEXPIRE', name, WEEK)
+  redis.call('PEXPIRE', name, week_after(r.till))
   local set = index(r.owner, r.place)
   redis.call('ZADD', set, r.till, r.job)
   redis.call('PEXPIRE', set, WEEK)
   if r.place == 'h' then
     local queues = by_queue(r.owner)
-    if redis.call('ZADD', queues, 0, queue_of(r) .. '\n' .. r.job) == 1 then redis.call('PEXPIRE', queues, WEEK) end
+    if redis.call('ZADD', queues, 0, queue_of(r.lane) .. '\n' .. r.job) == 1 then redis.call('PEXPIRE', queues, WEEK) end
   end
 end
 

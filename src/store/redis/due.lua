@@ -2,20 +2,28 @@
 -- looked in time.
 
 local most = num()
--- How long a sidecar may say nothing before it counts as gone, how late the owner of a row may be, and
--- how long whoever is handed the row of another has for it.
-local SILENCE, PATIENCE, LEASE = 5000000, 3000000, 2000000
+-- How long a sidecar may say nothing before it counts as gone, how late the owner of a row may be, how
+-- long whoever is handed the row of another has for it, and how often each calls.
+local SILENCE, PATIENCE, LEASE, BEAT = 5000000, 3000000, 2000000, 2000000
+-- So many held rows of another are looked at in one go.
+local SOME = 256
 
 if redis.call('ZADD', P .. 'live', now, owner) == 1 then publish('joined') end
-for _, name in ipairs({ 'live', 'meta', 'over', 'h:' .. owner, 'o:' .. owner, 'q:' .. owner }) do
+for _, name in ipairs({ 'live', 'meta', 'over', 'ends', 'h:' .. owner, 'o:' .. owner, 'q:' .. owner }) do
   redis.call('PEXPIRE', P .. name, WEEK)
 end
 
+-- Limits set over HTTP are kept for a day after their end, for whoever looks at them.
+for _, name in ipairs(redis.call('ZRANGEBYSCORE', P .. 'ends', '-inf', now - 24 * 3600 * 1000000, 'LIMIT', 0, 100)) do
+  redis.call('HDEL', P .. 'over', name)
+  redis.call('ZREM', P .. 'ends', name)
+end
+
 -- The rows of an index that are due by a time; what is gone by itself goes from the index too.
-local function overdue(of, place, by, count)
+local function overdue(of, place, after, by, from, count)
   local found = {}
   local set = index(of, place)
-  for _, job in ipairs(redis.call('ZRANGEBYSCORE', set, '-inf', by, 'LIMIT', 0, count)) do
+  for _, job in ipairs(redis.call('ZRANGEBYSCORE', set, after, by, 'LIMIT', from, count)) do
     local r = row(job)
     if r and r.owner == of and r.place == place then
       found[#found + 1] = r
@@ -27,15 +35,20 @@ local function overdue(of, place, by, count)
 end
 
 local rows, first = {}, NEVER
-for _, place in ipairs({ 'h', 'o' }) do
-  for _, r in ipairs(overdue(owner, place, now, most)) do rows[#rows + 1] = r end
-  local next = redis.call('ZRANGE', index(owner, place), 0, 0, 'WITHSCORES')
+local function mine(place, after, by, count)
+  local found = overdue(owner, place, after, by, 0, count)
+  for _, r in ipairs(found) do rows[#rows + 1] = r end
+  return count - #found
+end
+-- Each place has a limit of its own. What was offered stays so until somebody wants it: it comes last, and is
+-- no reason to look again.
+local room = mine('o', '-inf', now, most)
+mine('h', '-inf', 0, mine('h', '(0', now, most))
+for place, after in pairs({ o = '-inf', h = '(0' }) do
+  local next = redis.call('ZRANGEBYSCORE', index(owner, place), after, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   if next[2] then first = min(first, tonumber(next[2])) end
 end
-table.sort(rows, function(a, b)
-  if a.till ~= b.till then return a.till < b.till end
-  return a.job < b.job
-end)
+table.sort(rows, sooner)
 
 local live, lanes = 0, {}
 local known = redis.call('ZRANGE', P .. 'live', 0, 999, 'WITHSCORES')
@@ -46,17 +59,27 @@ for i = 1, #known, 2 do
     if alive then live = live + 1 end
     local by = now
     if alive then by = now - PATIENCE end
-    for _, r in ipairs(overdue(other, 'o', by, max(most - #rows, 0))) do
+    for _, r in ipairs(overdue(other, 'o', '-inf', by, 0, room)) do
       local told = tell(r)
       r.till = now + LEASE
       put_row(r)
       r.told = told
       rows[#rows + 1] = r
+      room = room - 1
     end
-    for _, r in ipairs(overdue(other, 'h', by, 64)) do
+    -- Another part of them each time, so that no lane stays behind those of others.
+    local parts = max(math.ceil(redis.call('ZCOUNT', index(other, 'h'), '-inf', by) / SOME), 1)
+    local part = floor(now / BEAT) % parts
+    for _, r in ipairs(overdue(other, 'h', '-inf', by, part * SOME, SOME)) do
       -- By then the backend has the job back.
-      if r.till > EARLY and r.till + r.lasts + 60000000 < now then drop_row(r) elseif not r.hidden then lanes[r.lane] = true end
+      if max(r.till, seen) + r.lasts + 60000000 < now then
+        drop_row(r)
+      elseif not r.hidden and (alive or stands(r, seen)) then
+        lanes[r.lane] = true
+      end
     end
+    -- Its rows may be due later than in a week.
+    if not alive then redis.call('PEXPIRE', index(other, 'o'), WEEK) end
     if not alive and redis.call('ZCARD', index(other, 'o')) == 0 and redis.call('ZCARD', index(other, 'h')) == 0 then
       redis.call('ZREM', P .. 'live', other)
       redis.call('DEL', by_queue(other))
@@ -67,8 +90,5 @@ end
 local others = redis.call('ZCARD', P .. 'live') - 1
 local told = { now, live, others, first, tonumber(redis.call('HGET', P .. 'meta', 'over') or '0'), {} }
 for lane in pairs(lanes) do table.insert(told[6], lane) end
-for i, r in ipairs(rows) do
-  if i > most then break end
-  told[6 + i] = r.told or tell(r)
-end
+for i, r in ipairs(rows) do told[6 + i] = r.told or tell(r) end
 return told

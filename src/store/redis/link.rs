@@ -105,8 +105,10 @@ impl Link {
 
     /// One command and its answer, within the timeout.
     pub(super) async fn send(&self, command: &Cmd) -> Result<Value, Failed> {
+        let mut used = None;
         let answer = tokio::time::timeout(self.timeout, async {
             let (mut connection, number) = self.connection().await.map_err(Failed::Store)?;
+            used = Some(number);
             let sent = connection
                 .send(command)
                 .await
@@ -117,9 +119,19 @@ impl Link {
             Ok(answer) => answer,
             Err(_) => {
                 // What does not answer may be a connection that leads nowhere any more.
-                self.state().made = None;
+                if let Some(number) = used {
+                    self.drop_made(number);
+                }
                 Err(Failed::Store(StoreError::Timeout))
             }
+        }
+    }
+
+    /// That connection is not used again; another one may be there by now.
+    fn drop_made(&self, number: u64) {
+        let mut state = self.state();
+        if state.number == number {
+            state.made = None;
         }
     }
 
@@ -127,10 +139,7 @@ impl Link {
         let code = error.code().unwrap_or_default();
         let gone = ["READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN"].contains(&code);
         if gone || code.is_empty() {
-            let mut state = self.state();
-            if state.number == number {
-                state.made = None;
-            }
+            self.drop_made(number);
         }
         if error.is_timeout() {
             Failed::Store(StoreError::Timeout)

@@ -35,6 +35,7 @@ elseif verb == 'others' then
   told[2] = held
 elseif verb == 'offered' then
   local lane, most = arg(), num()
+  local queue = queue_of(lane)
   local known = redis.call('ZRANGE', P .. 'live', 0, 999, 'WITHSCORES')
   for i = 1, #known, 2 do
     local other, seen, by = known[i], tonumber(known[i + 1]), now
@@ -42,12 +43,17 @@ elseif verb == 'offered' then
     local alive = seen + 5000000 > now
     if alive then by = now - 3000000 end
     if other ~= owner then
-      for _, job in ipairs(redis.call('ZRANGEBYSCORE', index(other, 'h'), '-inf', by, 'LIMIT', 0, 256)) do
-        local r = row(job)
-        -- A held job is kept alive for 30 s at a time at most, which is seen to when a third of it is over, by a
-        -- second at the latest: so long the claim of who is gone is sure to stand.
-        local stands = alive or (r and seen + min(r.lasts, 30000000) * 2 / 3 - 1000000 > now)
-        if stands and r and r.lane == lane and not r.hidden and r.place == 'h' and #told <= most then
+      local found = {}
+      for _, name in ipairs(redis.call('ZRANGEBYLEX', by_queue(other), '[' .. queue .. '\n', '(' .. queue .. '\11')) do
+        local job = sub(name, #queue + 2)
+        local till = tonumber(redis.call('ZSCORE', index(other, 'h'), job) or NEVER)
+        if till <= by then found[#found + 1] = { job = job, till = till } end
+      end
+      table.sort(found, sooner)
+      for _, one in ipairs(found) do
+        if #told > most then break end
+        local r = row(one.job)
+        if r and r.lane == lane and not r.hidden and r.place == 'h' and (alive or stands(r, seen)) then
           told[#told + 1] = tell(r)
         end
       end

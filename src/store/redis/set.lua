@@ -8,7 +8,10 @@ local function till()
   if not r or r.gen ~= gen then return false end
   r.till, r.lasts = at, lasts
   put_row(r)
-  for _, undo in ipairs(taken_of(r)) do redis.call('PEXPIRE', P .. 'k:' .. undo[1], WEEK) end
+  for _, undo in ipairs(taken_of(r)) do
+    local name = P .. 'k:' .. undo[1]
+    redis.call('PEXPIRE', name, max(week_after(at), redis.call('PTTL', name)))
+  end
   if at == 0 and r.place == 'h' then publish('offered\n' .. r.lane) end
   return true
 end
@@ -42,6 +45,7 @@ local function adopt()
   if r then end_row(r) end
   local taken = each_key(limits, function(k)
     k.active = k.active + 1
+    k.till = max(k.till or 0, at)
     return { k.name, 0 }
   end)
   put_row({ job = job, gen = gen, place = 'o', till = at, owner = owner, hidden = false, lasts = lasts,
@@ -60,17 +64,20 @@ local function own()
   return true
 end
 
--- Limits set over HTTP; without a text they are taken away.
+-- Limits set over HTTP, and when they end; without a text they are taken away.
 local function override()
-  local name, text = arg(), arg()
+  local name, text, ends = arg(), arg(), num()
   local done
+  redis.call('ZREM', P .. 'ends', name)
   if text == '' then
     done = redis.call('HDEL', P .. 'over', name) == 1
   else
     redis.call('HSET', P .. 'over', name, text)
+    if ends >= 0 then redis.call('ZADD', P .. 'ends', ends, name) end
     done = true
   end
   redis.call('PEXPIRE', P .. 'over', WEEK)
+  redis.call('PEXPIRE', P .. 'ends', WEEK)
   if done then
     redis.call('HINCRBY', P .. 'meta', 'over', 1)
     publish('over')

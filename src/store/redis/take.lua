@@ -40,6 +40,10 @@ local function start(r, limits, blob, lasts)
   local no, at = refused(limits)
   if no then return no, false end
   r.taken = cmsgpack.pack(each_key(limits, function(k, same) return take(k, same, at) end))
+  for _, l in ipairs(limits) do
+    local k = key(l.key)
+    k.till = max(k.till or 0, at + lasts)
+  end
   r.limits, r.lasts, r.till, r.start = blob, lasts, at + lasts, at
   return { 1, at }, true
 end

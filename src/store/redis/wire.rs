@@ -277,14 +277,14 @@ pub(super) fn write_change(to: &mut Cmd, change: &Change, now: Timestamp) {
             write_limits(to, &claimed.limited, now);
             to
         }
-        Change::Override { space, key, set } => to
-            .arg("override")
-            .arg(record::name(*space, key))
-            .arg(set.as_ref().map_or(String::new(), record::set)),
-        Change::Setting { name, text } => to
-            .arg("override")
-            .arg(record::setting(name))
-            .arg(text.as_deref().unwrap_or_default()),
+        Change::Override { space, key, set } => {
+            let ends = set.as_ref().and_then(|set| set.expires_at);
+            let text = set.as_ref().map(record::set);
+            write_set(to, &record::name(*space, key), text.as_deref(), ends)
+        }
+        Change::Setting { name, text } => {
+            write_set(to, &record::setting(name), text.as_deref(), None)
+        }
         Change::Own {
             job,
             generation,
@@ -298,4 +298,18 @@ pub(super) fn write_change(to: &mut Cmd, change: &Change, now: Timestamp) {
             .arg(time(until.0)),
         Change::Clear => to.arg("clear"),
     };
+}
+
+/// What was set over HTTP, and when it ends; without a text it is taken away.
+fn write_set<'a>(
+    to: &'a mut Cmd,
+    name: &str,
+    text: Option<&str>,
+    ends: Option<Timestamp>,
+) -> &'a mut Cmd {
+    to.arg("override").arg(name).arg(text.unwrap_or_default());
+    match ends {
+        Some(at) => to.arg(time(at.0)),
+        None => to.arg(-1),
+    }
 }

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::super::clock::ServerClock;
+use super::super::fleet::{Alone, BEAT};
 use super::super::{
     Answer, Change, Claimed, Clock, Ended, Gen, Number, Overrides, Place, Room, Row, Step, Store,
     StoreError, Usage, Verdict, Wake, Wish, record,
@@ -19,8 +20,11 @@ use super::flat::read_lane;
 use super::{Job, Op, Reply, Told};
 use crate::limit::{Key, KeyState, Limited, Limits, Reserved, Space, Timestamp, lead_of};
 
-/// How often a sidecar says that it lives, in microseconds.
-const BEAT: u64 = 2_000_000;
+/// So many rows are changed in one transaction: each is locked until it is written.
+const AT_ONCE: usize = 256;
+
+/// So often in a row keys that nobody uses are looked for, while most of those that were looked at are such.
+const ROUNDS: usize = 8;
 
 /// Where operations go.
 pub(in crate::store) enum Post {
@@ -53,6 +57,7 @@ pub struct SqlStore {
     /// Which edition of the overrides that is; below zero: none was read yet.
     edition: AtomicI64,
     siblings: AtomicUsize,
+    alone: Alone,
     /// How long a hand-out takes, in microseconds.
     lead: AtomicU64,
     /// When the next beat is due, and before which time no row of ours is, by the store's clock.
@@ -64,7 +69,7 @@ pub struct SqlStore {
 
 impl SqlStore {
     /// `given`: the database goes by the clock too, in tests. `news` makes who works from where the news of
-    /// others go: lines as `freed`, `row`, `offered`, `over` and `all`.
+    /// others go: lines as `freed`, `row`, `offered`, `joined`, `over` and `all`.
     pub(in crate::store) fn new(
         clock: Clock,
         given: bool,
@@ -81,6 +86,7 @@ impl SqlStore {
             overrides: Overrides::default(),
             edition: AtomicI64::new(-1),
             siblings: AtomicUsize::new(0),
+            alone: Alone::default(),
             lead: AtomicU64::new(0),
             beat_at: AtomicU64::new(0),
             due_from: AtomicU64::new(0),
@@ -94,7 +100,7 @@ impl SqlStore {
     /// # Errors
     /// It is not reachable, too old, lacks rights, or has something else where our data would be.
     pub async fn check(&self) -> Result<(), StoreError> {
-        self.join(false).await.map(drop)
+        self.join(None).await.map(drop)
     }
 
     fn epoch(&self) -> MutexGuard<'_, Option<Arc<str>>> {
@@ -106,7 +112,7 @@ impl SqlStore {
         let known = self.epoch().clone();
         let epoch = match known {
             Some(epoch) => epoch,
-            None => self.join(false).await?,
+            None => self.join(None).await?,
         };
         self.send(op, Some(epoch)).await
     }
@@ -124,8 +130,8 @@ impl SqlStore {
         Ok(told)
     }
 
-    /// Learns the epoch of the store's data, or begins one.
-    async fn join(&self, knew: bool) -> Result<Arc<str>, StoreError> {
+    /// Learns the epoch of the store's data, or begins one; `knew` is the one before.
+    async fn join(&self, knew: Option<Arc<str>>) -> Result<Arc<str>, StoreError> {
         let _one_at_a_time = self.joining.lock().await;
         let told = self.send(Op::Join { knew }, None).await?;
         let Reply::Joined(epoch) = told.reply else {
@@ -142,7 +148,7 @@ impl SqlStore {
     async fn reload(&self, epoch: Arc<str>) -> Result<(), StoreError> {
         match self.send(Op::Overrides, Some(epoch)).await?.reply {
             Reply::Overrides(edition, all) => {
-                self.overrides.replace(all.into_iter());
+                self.overrides.replace(all.into_iter(), self.now());
                 self.edition.store(edition, Ordering::Relaxed);
                 Ok(())
             }
@@ -153,6 +159,12 @@ impl SqlStore {
     /// A row of ours is due then.
     fn due_at(&self, at: Timestamp) {
         self.due_from.fetch_min(at.0, Ordering::AcqRel);
+    }
+
+    /// There may be others; the next beat tells.
+    fn look_around(&self) {
+        self.alone.doubt();
+        self.beat_at.store(0, Ordering::Relaxed);
     }
 
     async fn take_all(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
@@ -174,6 +186,7 @@ impl SqlStore {
     async fn overdue(&self, max: usize) -> Result<Vec<Row>, StoreError> {
         let max = max.min(10_000);
         let found = super::Due::default();
+        let asked = self.alone.ask();
         let told = self.ask(Op::Due { max, found }).await?;
         let Reply::Due {
             rows,
@@ -181,12 +194,19 @@ impl SqlStore {
             siblings,
             first,
             edition,
+            alone,
+            more,
         } = told.reply
         else {
             return Err(strange());
         };
         self.siblings.store(siblings, Ordering::Relaxed);
-        self.beat_at.store(told.now.plus(BEAT).0, Ordering::Relaxed);
+        self.alone.found(asked, alone);
+        let beat_at = match self.forget(more).await {
+            true => told.now,
+            false => told.now.plus(BEAT),
+        };
+        self.beat_at.store(beat_at.0, Ordering::Relaxed);
         self.due_from.store(first.0, Ordering::Release);
         let epoch = self.epoch().clone();
         if edition != self.edition.load(Ordering::Relaxed)
@@ -201,13 +221,59 @@ impl SqlStore {
         Ok(rows)
     }
 
-    async fn change(&self, change: Change) -> Result<bool, StoreError> {
+    /// Forgets keys that nobody uses as fast as new ones come, some in each transaction. Says whether there
+    /// are more still.
+    async fn forget(&self, mut more: bool) -> bool {
+        for _ in 0..ROUNDS {
+            if !more {
+                break;
+            }
+            let found = Vec::new();
+            let told = self.ask(Op::Forget { found }).await;
+            // If this fails, there is another time.
+            more = told.is_ok_and(|told| matches!(told.reply, Reply::Done(true)));
+        }
+        more
+    }
+
+    /// When the row is due that a change leaves.
+    fn leaves(&self, change: &Change) {
         if let Change::Until { until, .. }
         | Change::Adopt { until, .. }
-        | Change::Own { until, .. } = &change
+        | Change::Own { until, .. } = change
         {
             self.due_at(*until);
         }
+    }
+
+    async fn change_all(&self, changes: Vec<Change>) -> Result<(), StoreError> {
+        let (apart, changes): (Vec<_>, Vec<_>) = changes.into_iter().partition(Change::is_apart);
+        for change in apart {
+            self.change(change).await?;
+        }
+        for some in changes.chunks(AT_ONCE) {
+            some.iter().for_each(|change| self.leaves(change));
+            self.ask(Op::SetAll(some.to_vec())).await?;
+        }
+        Ok(())
+    }
+
+    async fn put_back(&self, rows: &[Row]) -> Result<(), StoreError> {
+        let (held, out): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.place == Place::Held);
+        let out = out.into_iter().map(|row| Change::Adopt {
+            claimed: row.claimed.clone(),
+            until: row.until,
+        });
+        self.change_all(out.collect()).await?;
+        let held: Vec<&Claimed> = held.into_iter().map(|row| &row.claimed).collect();
+        for some in held.chunks(AT_ONCE) {
+            self.take_all(some, 0).await?;
+        }
+        Ok(())
+    }
+
+    async fn change(&self, change: Change) -> Result<bool, StoreError> {
+        self.leaves(&change);
         let Reply::Done(done) = self.ask(Op::Set(change.clone())).await?.reply else {
             return Err(strange());
         };
@@ -243,13 +309,20 @@ impl SqlStore {
                     paused: paused == "1",
                 })
             }
+            "joined" => {
+                self.look_around();
+                None
+            }
             "over" => {
                 let epoch = self.epoch().clone()?;
                 // If this fails, the next beat tells that ours are old.
                 let _read = self.reload(epoch).await;
                 Some(Wake::All)
             }
-            _ => Some(Wake::All),
+            _ => {
+                self.look_around();
+                Some(Wake::All)
+            }
         }
     }
 
@@ -351,6 +424,10 @@ impl Store for SqlStore {
         Answer::later(self.change(change))
     }
 
+    fn set_all(&self, changes: Vec<Change>) -> Answer<'_, ()> {
+        Answer::later(self.change_all(changes))
+    }
+
     fn overrides(&self) -> &Overrides {
         &self.overrides
     }
@@ -422,6 +499,10 @@ impl Store for SqlStore {
         true
     }
 
+    fn is_alone(&self) -> bool {
+        self.alone.is()
+    }
+
     fn siblings(&self) -> usize {
         self.siblings.load(Ordering::Relaxed)
     }
@@ -452,21 +533,10 @@ impl Store for SqlStore {
 
     fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
         Answer::later(async move {
-            let knew = self.epoch().is_some();
+            let knew = self.epoch().clone();
             self.join(knew).await?;
             self.due_from.store(0, Ordering::Release);
-            for row in rows {
-                match row.place {
-                    Place::Out => {
-                        let (claimed, until) = (row.claimed.clone(), row.until);
-                        self.change(Change::Adopt { claimed, until }).await?;
-                    }
-                    Place::Held => {
-                        self.take_all(&[&row.claimed], 0).await?;
-                    }
-                }
-            }
-            Ok(())
+            self.put_back(rows).await
         })
     }
 

@@ -17,6 +17,8 @@ pub(in crate::store) const PATIENCE: u64 = 3_000_000;
 /// third of it is over, by a second at the latest.
 pub(in crate::store) const KEPT: u64 = 30_000_000;
 pub(in crate::store) const LATE: u64 = 1_000_000;
+/// So long after a held job's claim must be over nobody makes anything of its row any more.
+pub(in crate::store) const LONG_OVER: u64 = 60_000_000;
 
 /// A part of the database, in the middle of a transaction.
 #[derive(Debug, Default)]

@@ -3,9 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::super::{Claimed, StoreError, record};
+use super::super::{Change, Claimed, StoreError, record};
 use super::page::{Head, Page};
-use crate::limit::Timestamp;
+use crate::limit::{Space, Timestamp};
+
+/// So many keys are looked at in one transaction for whether anything of them is used. Each that is not is
+/// locked until it is forgotten, and a server has room for some thousands of locks, for all its programs.
+pub(in crate::store) const IDLE: usize = 500;
 
 /// What a transaction is about. Sorted: all lock in this order.
 #[derive(Default, Debug)]
@@ -31,6 +35,19 @@ impl Need {
         self.numbers.insert(name.to_owned());
     }
 
+    pub(super) fn change(&mut self, change: &Change) {
+        match change {
+            Change::Until { job, .. } | Change::Hidden { job, .. } | Change::Own { job, .. } => {
+                self.job(job);
+            }
+            Change::Adopt { claimed, .. } => self.claimed(claimed),
+            Change::Shut { key, .. } | Change::Open { key, .. } | Change::Unused { key } => {
+                self.name(record::name(Space::Job, key));
+            }
+            Change::Override { .. } | Change::Setting { .. } | Change::Clear => {}
+        }
+    }
+
     pub(super) fn claimed(&mut self, claimed: &Claimed) {
         self.job(&claimed.job);
         let limited = claimed.limited.iter();
@@ -44,8 +61,13 @@ impl Need {
 pub(in crate::store) struct Due {
     pub(in crate::store) mine: Vec<String>,
     pub(in crate::store) others_out: Vec<String>,
-    pub(in crate::store) others_held: Vec<String>,
-    /// The first time at which one of ours is due.
+    /// Held rows of others of which nobody is left to make anything.
+    pub(in crate::store) over: Vec<String>,
+    /// Where others have overdue held rows. These need no page: who asks for such a row is told what is true then.
+    pub(in crate::store) lanes: Vec<String>,
+    /// Whether others have rows.
+    pub(in crate::store) strangers: bool,
+    /// The first time at which one of ours is due; those that were offered are no reason to look.
     pub(in crate::store) first: Timestamp,
     /// Keys with nothing used.
     pub(in crate::store) idle: Vec<String>,
@@ -68,8 +90,12 @@ pub(in crate::store) trait Books: Send {
     /// Ends a transaction that failed, if one is open.
     fn abandon(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// What to look after, at most `max` of each kind.
+    /// What to look after: at most `max` rows that are out, at most `max` that are held (those that were
+    /// offered come last), and as many that others have out.
     fn find_due(&mut self, max: usize) -> impl Future<Output = Result<Due, StoreError>> + Send;
+
+    /// Of the next [`IDLE`] keys those with nothing used.
+    fn find_idle(&mut self) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send;
 
     /// Overdue held rows of others in a lane.
     fn find_offered(
@@ -98,8 +124,11 @@ pub(in crate::store) trait Books: Send {
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// Is counted among the living, and says which data these are. Where there are none an epoch begins;
-    /// if others were known (`knew`), nothing starts in it for a second.
-    fn join(&mut self, knew: bool) -> impl Future<Output = Result<String, StoreError>> + Send;
+    /// if the first that knew any knew others, nothing starts until all had time to put their rows back.
+    fn join(
+        &mut self,
+        knew: Option<&str>,
+    ) -> impl Future<Output = Result<String, StoreError>> + Send;
 
     /// Forgets everything but the epoch; says whether there was anything.
     fn clear(&mut self) -> impl Future<Output = Result<bool, StoreError>> + Send;

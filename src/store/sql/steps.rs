@@ -8,7 +8,7 @@ use super::super::{
     Change, Claimed, Ended, Gen, Number, Place, Row, Step, StoreError, Verdict, fleet, record,
 };
 use super::flat::{Kept, lane};
-use super::page::Page;
+use super::page::{LONG_OVER, Page};
 use super::search::Due;
 use crate::limit::{
     Key, KeyState, Limited, OnLimit, Refusal, Reserved, Shut, Space, Timestamp, lead_of,
@@ -16,8 +16,6 @@ use crate::limit::{
 
 /// How long whoever is handed the row of another has for it.
 const LEASE: u64 = 2_000_000;
-/// So long after a held row's time the backend has its job back.
-const LONG_OVER: u64 = 60_000_000;
 
 impl Page {
     pub(super) fn take(
@@ -191,22 +189,26 @@ impl Page {
         self.number(&fleet::paused(queue), put)
     }
 
-    /// The rows that were found and are due, at most `max`, and the lanes of held ones that are.
-    pub(super) fn due(&mut self, found: &Due, max: usize, me: &str) -> (Vec<Row>, Vec<String>) {
+    /// The rows that were found and are due; of others at most so many that `max` are out in all.
+    pub(super) fn due(&mut self, found: &Due, max: usize, me: &str) -> Vec<Row> {
         self.beat = true;
+        if self.live.iter().all(|(owner, _)| owner != me) {
+            self.say(me, "joined".to_owned());
+        }
         let now = self.now;
         let mine = found.mine.iter().filter_map(|job| self.kept(job));
         let mine = mine.filter(|row| *row.owner == *me && row.until <= now);
         let mut rows: Vec<Row> = mine.map(|row| told(row, me)).collect();
         rows.sort_by(|a, b| (a.until, &a.claimed.job).cmp(&(b.until, &b.claimed.job)));
-        rows.truncate(max);
+        let out = rows.iter().filter(|row| row.place == Place::Out).count();
+        let most = rows.len() + max.saturating_sub(out);
         for job in &found.others_out {
             let overdue = self.kept(job).is_some_and(|row| {
                 row.place == Place::Out
                     && *row.owner != *me
                     && row.until <= self.overdue(&row.owner)
             });
-            if !overdue || rows.len() >= max {
+            if !overdue || rows.len() >= most {
                 continue;
             }
             if let Some(row) = self.kept_mut(job) {
@@ -214,28 +216,31 @@ impl Page {
                 row.until = now.plus(LEASE);
             }
         }
-        let mut lanes = Vec::new();
-        for job in &found.others_held {
-            let Some(row) = self.kept(job) else { continue };
-            let offered = row.place == Place::Held
-                && *row.owner != *me
-                && row.until <= self.overdue(&row.owner);
-            let over = row.until.max(row.touched).plus(row.claimed.visibility);
-            if offered && over.plus(LONG_OVER) < now {
+        for job in &found.over {
+            if self.kept(job).is_some_and(|row| self.is_over(row, me)) {
                 self.end_row(job);
-            } else if offered && !row.hidden {
-                lanes.push(lane(row.claimed.scope, &row.claimed.queue));
             }
         }
-        lanes.sort_unstable();
-        lanes.dedup();
-        // They are taken away when they are written: nothing of them is used any more.
-        for name in &found.idle {
+        rows
+    }
+
+    /// Keys of which nothing is used any more: they are taken away when they are written.
+    pub(super) fn forget(&mut self, idle: &[String]) {
+        for name in idle {
             if let Some(entry) = self.keys.get_mut(name) {
-                entry.changed |= entry.value.idle(now);
+                entry.changed |= entry.value.idle(self.now);
             }
         }
-        (rows, lanes)
+    }
+
+    /// Whether a held row of another is so old that the backend has its job back: neither was it moved nor
+    /// its owner heard of for as long as its claim lasts, and longer.
+    fn is_over(&self, row: &Kept, me: &str) -> bool {
+        let seen = self.live.iter().find(|(owner, _)| **owner == *row.owner);
+        let seen = seen.map_or(Timestamp(0), |(_, seen)| *seen);
+        let last = row.until.max(row.touched).max(seen);
+        let over = last.plus(row.claimed.visibility).plus(LONG_OVER);
+        row.place == Place::Held && *row.owner != *me && over < self.now
     }
 
     /// Of these rows the held ones of others that may be taken over.

@@ -6,7 +6,6 @@ use std::time::Duration;
 use rusqlite::{Connection, Error, OpenFlags, TransactionBehavior};
 
 use super::super::StoreError;
-use crate::limit::Timestamp;
 
 /// What says that a file is of this program: "ojst".
 const APPLICATION: i64 = 0x6f6a_7374;
@@ -68,8 +67,8 @@ impl From<Error> for Refused {
     }
 }
 
-/// Opens the file, and makes it or its tables if there are none; nothing starts in those before `opens`.
-pub(super) fn open(path: &Path, namespace: &str, opens: Timestamp) -> Result<Connection, Refused> {
+/// Opens the file, and makes it or its tables if there are none.
+pub(super) fn open(path: &Path, namespace: &str) -> Result<Connection, Refused> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -88,7 +87,7 @@ pub(super) fn open(path: &Path, namespace: &str, opens: Timestamp) -> Result<Con
         transaction.execute_batch(TABLES)?;
         transaction.pragma_update(None, "application_id", APPLICATION)?;
         transaction.pragma_update(None, "user_version", VERSION)?;
-        super::table::begin(&transaction, namespace, opens)?;
+        super::table::begin(&transaction, namespace)?;
     }
     transaction.execute_batch(BY_QUEUE)?;
     transaction.commit()?;

@@ -1,9 +1,11 @@
 //! The statements.
 
-use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
+use rusqlite::{Connection, Error, OptionalExtension as _, Params, Row, params};
 
+use super::super::fleet::SETTLING;
 use super::super::sql::{
-    Due, Flat, Head, KEPT, Kept, LATE, Need, PATIENCE, Page, SILENCE, number, unsigned,
+    Due, Flat, Head, IDLE, KEPT, Kept, LATE, LONG_OVER, Need, PATIENCE, Page, SILENCE, number,
+    unsigned,
 };
 use super::super::{NUMBER_LASTS, Number};
 use crate::limit::{KeyState, Timestamp};
@@ -13,13 +15,23 @@ const NEWS_LAST: u64 = 60_000_000;
 /// Limits set over HTTP are kept this long after their end, for whoever looks at the file.
 const DAY: u64 = 24 * 3600 * 1_000_000;
 
-/// So long all have to put back what they know before anything starts, in data that begin anew.
-pub(super) const SETTLING: u64 = 1_000_000;
+/// Rows of others that are overdue at `?2`: the owner lives and is late, or is gone.
+fn others_of(which: &str) -> String {
+    format!(
+        "FROM rows LEFT JOIN live ON live.owner = rows.owner
+         WHERE rows.owner <> ?1 AND {which} AND until <=
+             CASE WHEN live.seen + {SILENCE} > ?2 THEN ?2 - {PATIENCE} ELSE ?2 END"
+    )
+}
 
-const OTHERS: &str = "
-    FROM rows LEFT JOIN live ON live.owner = rows.owner
-    WHERE rows.owner <> ?1 AND is_out = ?2
-    AND until <= CASE WHEN live.seen + ?4 > ?3 THEN ?3 - ?5 ELSE ?3 END";
+/// Of these the held ones that may be taken over: the claim is sure to be the owner's still, which lives, or
+/// was alive so lately.
+fn offered_of() -> String {
+    others_of(&format!(
+        "is_out = 0 AND NOT hidden
+         AND live.seen + max({SILENCE}, min(lasts, {KEPT}) * 2 / 3 - {LATE}) > ?2"
+    ))
+}
 
 /// Changes when another connection has written.
 pub(super) fn version(connection: &Connection) -> Result<i64, Error> {
@@ -248,37 +260,28 @@ pub(super) fn latest(connection: &Connection, me: &str) -> Result<i64, Error> {
     statement.query_row([me], |row| row.get(0))
 }
 
-/// What a look at some keys found.
-pub(super) struct Idle {
-    pub(super) names: Vec<String>,
-    /// Where the next look begins; empty: at the first.
-    pub(super) last: String,
-}
-
-/// Of the next keys those with nothing used.
+/// Of the next keys after this one, which is moved on, those with nothing used.
 pub(super) fn idle(
     connection: &Connection,
-    after: &str,
-    count: usize,
+    after: &mut String,
     now: Timestamp,
-) -> Result<Idle, Error> {
+) -> Result<Vec<String>, Error> {
     let mut statement = connection
         .prepare_cached("SELECT name, state FROM keys WHERE name > ?1 ORDER BY name LIMIT ?2")?;
-    let limit = i64::try_from(count).unwrap_or(i64::MAX);
-    let mut found = statement.query(params![after, limit])?;
-    let (mut names, mut last, mut seen) = (Vec::new(), String::new(), 0);
+    let mut found = statement.query(params![*after, limit(IDLE)])?;
+    let (mut names, mut seen) = (Vec::new(), 0);
     while let Some(row) = found.next()? {
         seen += 1;
-        last = row.get(0)?;
+        *after = row.get(0)?;
         let state: Vec<u8> = row.get(1)?;
         if KeyState::unpack(&state).is_some_and(|(state, _)| state.idle(now)) {
-            names.push(last.clone());
+            names.push(after.clone());
         }
     }
-    if seen < count {
-        last = String::new();
+    if seen < IDLE {
+        after.clear();
     }
-    Ok(Idle { names, last })
+    Ok(names)
 }
 
 pub(super) fn due(
@@ -287,30 +290,40 @@ pub(super) fn due(
     now: Timestamp,
     max: usize,
 ) -> Result<Due, Error> {
-    let time = number(now.0);
-    let max = i64::try_from(max).unwrap_or(i64::MAX);
-    let mut mine = connection.prepare_cached(
-        "SELECT job FROM rows WHERE owner = ?1 AND is_out IN (0, 1) AND until <= ?2
-         ORDER BY until, job LIMIT ?3",
-    )?;
-    let mine = mine.query_map(params![me, time, max], |row| row.get(0))?;
-    let mine = mine.collect::<Result<_, _>>()?;
+    let (time, max) = (number(now.0), limit(max));
+    let mine = |which: &str, order: &str| {
+        let text = format!(
+            "SELECT job FROM rows WHERE owner = ?1 AND {which} AND until <= ?2
+             ORDER BY {order} until, job LIMIT ?3"
+        );
+        names(connection, &text, params![me, time, max])
+    };
+    let mut all = mine("is_out = 1", "")?;
+    all.extend(mine("is_out = 0", "until = 0,")?);
     let mut first = connection.prepare_cached(
-        "SELECT min((SELECT coalesce(min(until), ?2) FROM rows WHERE owner = ?1 AND is_out = 0),
+        "SELECT min((SELECT coalesce(min(until), ?2) FROM rows
+                     WHERE owner = ?1 AND is_out = 0 AND until > 0),
                     (SELECT coalesce(min(until), ?2) FROM rows WHERE owner = ?1 AND is_out = 1))",
     )?;
     let first: i64 = first.query_row(params![me, i64::MAX], |row| row.get(0))?;
-    let others = ["SELECT job", OTHERS, "ORDER BY until, job LIMIT ?6"].join(" ");
-    let mut others = connection.prepare_cached(&others)?;
-    let mut others = |out: bool, max: i64| {
-        let parts = params![me, out, time, number(SILENCE), number(PATIENCE), max];
-        let found = others.query_map(parts, |row| row.get(0))?;
-        found.collect::<Result<Vec<String>, Error>>()
-    };
+    let (others, offered) = (others_of("is_out = 1"), offered_of());
+    let others = format!("SELECT job {others} ORDER BY until, job LIMIT ?3");
+    let lanes = format!("SELECT DISTINCT lane {offered}");
+    let over = format!(
+        "SELECT job FROM rows LEFT JOIN live ON live.owner = rows.owner
+         WHERE rows.owner <> ?1 AND is_out = 0
+         AND max(until, touched, coalesce(live.seen, 0)) < ?2 - lasts - {LONG_OVER} LIMIT 64"
+    );
+    let mut strangers = connection.prepare_cached(
+        "SELECT EXISTS (SELECT 1 FROM rows WHERE owner < ?1)
+             OR EXISTS (SELECT 1 FROM rows WHERE owner > ?1)",
+    )?;
     Ok(Due {
-        mine,
-        others_out: others(true, max)?,
-        others_held: others(false, 64)?,
+        mine: all,
+        others_out: names(connection, &others, params![me, time, max])?,
+        over: names(connection, &over, params![me, time])?,
+        lanes: names(connection, &lanes, params![me, time])?,
+        strangers: strangers.query_row([me], |row| row.get(0))?,
         first: Timestamp(unsigned(first)),
         idle: Vec::new(),
     })
@@ -323,32 +336,23 @@ pub(super) fn offered(
     now: Timestamp,
     max: usize,
 ) -> Result<Vec<String>, Error> {
-    let text = [
-        "SELECT job",
-        OTHERS,
-        "AND lane = ?7 AND NOT hidden",
-        // The claim is sure to be its owner's still: that lives, or was alive so lately.
-        "AND live.seen + max(?4, min(lasts, ?8) * 2 / 3 - ?9) > ?3",
-        "ORDER BY until, job LIMIT ?6",
-    ]
-    .join(" ");
-    let mut statement = connection.prepare_cached(&text)?;
-    let max = i64::try_from(max).unwrap_or(i64::MAX);
-    let (now, silence, patience) = (number(now.0), number(SILENCE), number(PATIENCE));
-    let found = statement.query_map(
-        params![
-            me,
-            false,
-            now,
-            silence,
-            patience,
-            max,
-            lane,
-            number(KEPT),
-            number(LATE)
-        ],
-        |row| row.get(0),
-    )?;
+    let offered = offered_of();
+    let text = format!("SELECT job {offered} AND lane = ?3 ORDER BY until, job LIMIT ?4");
+    names(
+        connection,
+        &text,
+        params![me, number(now.0), lane, limit(max)],
+    )
+}
+
+fn limit(max: usize) -> i64 {
+    i64::try_from(max).unwrap_or(i64::MAX)
+}
+
+/// The only column of what is found.
+fn names(connection: &Connection, text: &str, with: impl Params) -> Result<Vec<String>, Error> {
+    let mut statement = connection.prepare_cached(text)?;
+    let found = statement.query_map(with, |row| row.get(0))?;
     found.collect()
 }
 
@@ -368,9 +372,9 @@ pub(super) fn others(
     now: Timestamp,
 ) -> Result<usize, Error> {
     // As the index has it.
-    let text = "SELECT count(*) FROM rows
-        WHERE substr(lane, instr(lane, ':') + 1) = ?1 AND is_out = 0 AND owner <> ?2
-        AND max(until, touched) > ?3 - lasts";
+    let text = "SELECT count(*) FROM rows LEFT JOIN live ON live.owner = rows.owner
+        WHERE substr(lane, instr(lane, ':') + 1) = ?1 AND is_out = 0 AND rows.owner <> ?2
+        AND max(until, touched, coalesce(live.seen, 0)) > ?3 - lasts";
     let mut statement = connection.prepare_cached(text)?;
     let count: i64 = statement.query_row(params![queue, me, number(now.0)], |row| row.get(0))?;
     Ok(usize::try_from(count).unwrap_or(0))
@@ -407,14 +411,10 @@ pub(super) fn put_override(
 }
 
 /// An epoch begins, if there is none.
-pub(super) fn begin(
-    connection: &Connection,
-    namespace: &str,
-    opens: Timestamp,
-) -> Result<(), Error> {
-    let first = "INSERT OR IGNORE INTO meta VALUES (1, ?1, ?2, ?3, 0)";
+pub(super) fn begin(connection: &Connection, namespace: &str) -> Result<(), Error> {
+    let first = "INSERT OR IGNORE INTO meta VALUES (1, ?1, ?2, 0, 0)";
     let epoch = format!("{:016x}", rand::random::<u64>());
-    let parts = params![namespace, epoch, number(opens.0)];
+    let parts = params![namespace, epoch];
     connection.execute(first, parts).map(drop)
 }
 
@@ -423,18 +423,19 @@ pub(super) fn join(
     connection: &Connection,
     me: &str,
     namespace: &str,
-    knew: bool,
+    knew: Option<&str>,
     now: Timestamp,
 ) -> Result<String, Error> {
     immediately(connection, || {
-        let opens = if knew {
-            now.plus(SETTLING)
-        } else {
-            Timestamp(0)
-        };
-        begin(connection, namespace, opens)?;
+        begin(connection, namespace)?;
+        let epoch = head(connection, now)?.epoch;
+        if knew.is_some_and(|knew| knew != epoch) {
+            let lost = "UPDATE meta SET opens = ?1 WHERE opens = 0";
+            connection.execute(lost, [number(now.plus(SETTLING).0)])?;
+        }
         live(connection, me, now)?;
-        Ok(head(connection, now)?.epoch)
+        say(connection, me, "joined", now)?;
+        Ok(epoch)
     })
 }
 
