@@ -376,6 +376,9 @@ pub enum StoreError {
     /// It took too long; the operation may still have been done.
     #[error("the store did not answer in time")]
     Timeout,
+    /// Its data began anew, and all have to put back what they know before anything starts. Nothing was done.
+    #[error("the store's data began anew: others have to put back what they know first")]
+    Settling,
     /// It lost what it knew, or was away for so long that it may have: nothing starts before
     /// [`Store::announce`].
     #[error("the store was emptied or replaced")]

@@ -159,7 +159,7 @@ fn lost(error: &StoreError, report: &mut Report) {
             StoreError::Timeout => {
                 "it is too slow or does not answer: look at its load and the way there, or raise store.timeout"
             }
-            StoreError::Unavailable(_) | StoreError::Wiped => {
+            StoreError::Unavailable(_) | StoreError::Wiped | StoreError::Settling => {
                 "is it running, and is store.url right? Meanwhile sidecars do as store.on_store_error says"
             }
         },

@@ -259,6 +259,10 @@ impl Store for Faulty {
         self.inner.is_shared()
     }
 
+    fn is_alone(&self) -> bool {
+        self.siblings.load(Ordering::Relaxed) == 0 && self.inner.is_alone()
+    }
+
     fn siblings(&self) -> usize {
         self.inner.siblings() + self.siblings.load(Ordering::Relaxed)
     }

@@ -148,7 +148,7 @@ impl Guard {
     fn note<T>(&self, answer: &Result<T, StoreError>, failed: u64) -> Option<Arc<Lost>> {
         let mut state = self.state();
         let error = match answer {
-            Ok(_) => {
+            Ok(_) | Err(StoreError::Settling) => {
                 state.failures = 0;
                 state.known = true;
                 return None;
@@ -286,7 +286,7 @@ impl Guard {
         self.state().told_of(newest);
         let there = async {
             let answer = self.take_there(asks, want).await;
-            if answer.is_err() {
+            if answer.is_err() && answer != Err(StoreError::Settling) {
                 let mut state = self.state();
                 for ask in asks {
                     state.doubt.insert(ask.job.clone(), ask.generation);
@@ -663,6 +663,10 @@ impl Store for Guard {
 
     fn is_shared(&self) -> bool {
         true
+    }
+
+    fn is_alone(&self) -> bool {
+        !self.is_lost() && self.inner.is_alone()
     }
 
     fn siblings(&self) -> usize {

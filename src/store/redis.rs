@@ -182,6 +182,7 @@ impl RedisStore {
         };
         match code.as_str() {
             "WIPED" => StoreError::Wiped,
+            "SETTLING" => StoreError::Settling,
             "LATE" => StoreError::Timeout,
             "NOPERM" | "NOAUTH" | "WRONGPASS" => {
                 StoreError::Unusable(format!("{whole}; {}", self.link.needs()))

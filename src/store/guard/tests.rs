@@ -470,3 +470,22 @@ async fn a_share_is_used_once_however_often_the_store_is_lost() {
     }
     assert_eq!(started, [true, true, false, false, false, false]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_waits_for_others_is_not_lost() {
+    let rig = rig(OnStoreError::Open);
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    let settling = Fault {
+        before: Some(StoreError::Settling),
+        ..Fault::NONE
+    };
+    rig.faulty.standing(Some(settling));
+    for _ in 0..5 {
+        assert_eq!(starts(&rig.guard, "b").await, Err(StoreError::Settling));
+    }
+    assert!(!rig.guard.is_lost());
+    let before = rig.faulty.calls();
+    rig.faulty.standing(None);
+    assert!(starts(&rig.guard, "b").await.unwrap());
+    assert_eq!(rig.faulty.calls() - before, 1, "nothing was in doubt");
+}

@@ -101,9 +101,8 @@ impl Page {
 
     /// Whether starts may be asked for: where data began anew, all have to put back what they know first.
     pub(super) fn is_settled(&self, want: usize) -> Result<(), StoreError> {
-        let why = "others have to announce themselves first";
         match want > 0 && self.now < self.opens {
-            true => Err(StoreError::Unavailable(why.to_owned())),
+            true => Err(StoreError::Settling),
             false => Ok(()),
         }
     }
