@@ -277,7 +277,7 @@ impl Pressure {
             return Answer::Look(looking.collect());
         }
         if let Some(full) = full {
-            return told_full(queues, full, now);
+            return self.refuse(queues, full, now);
         }
         if !leases.is_empty() {
             return Answer::Look(self.lease(state, leases));
@@ -292,6 +292,17 @@ impl Pressure {
             sent: false,
             look: soon,
         })
+    }
+
+    /// The answer to an enqueue that does not fit.
+    fn refuse(&self, queues: &mut Queues, mut full: Box<Full>, now: Now) -> Answer {
+        if let Some(queue) = queues.get_mut(&full.queue) {
+            if let Some((away, _)) = &queue.away {
+                return Answer::Away(away.clone());
+            }
+            full.say = queue.refuses(full.met, (self.held)(&full.queue), now.at);
+        }
+        Answer::Full(full)
     }
 
     /// Stands in line until the places are free. `None`: too many stand there.
@@ -531,17 +542,6 @@ impl Looking {
             queue: name,
         })
     }
-}
-
-/// The answer to an enqueue that does not fit.
-fn told_full(queues: &mut Queues, mut full: Box<Full>, now: Now) -> Answer {
-    if let Some(queue) = queues.get_mut(&full.queue) {
-        if let Some((away, _)) = &queue.away {
-            return Answer::Away(away.clone());
-        }
-        full.say = queue.is_news(now.at);
-    }
-    Answer::Full(full)
 }
 
 /// The state of a wanted queue.

@@ -83,7 +83,8 @@ pub struct Given {
     pub strategy: Option<Strategy>,
     /// The fraction of a bound from which warnings are given, 0 to 1.
     pub warning_threshold: Option<f64>,
-    /// The fraction of a bound below which a queue that was full accepts again, 0 to 1; 1 is at once.
+    /// The fraction of a bound below which a queue that was full accepts again, 0 to 1; 1 is at once, 0 when
+    /// it is empty.
     pub resume_threshold: Option<f64>,
     /// The longest that a producer may wait.
     pub block_timeout_max: Option<Duration>,
@@ -134,12 +135,18 @@ impl Given {
 
     /// The bounds that this makes; `None`: it bounds nothing.
     pub fn bounds(&self) -> Option<Bounds> {
+        let strategy = self.strategy.unwrap_or_default();
+        let resume = self.resume_threshold.unwrap_or(1.0);
         let bounds = Bounds {
             max_depth: self.max_depth.filter(|most| *most > 0),
             max_bytes: self.max_bytes.filter(|most| *most > 0),
-            strategy: self.strategy.unwrap_or_default(),
+            strategy,
             warning_threshold: self.warning_threshold.unwrap_or(WARNING),
-            resume_threshold: self.resume_threshold.unwrap_or(1.0),
+            // What makes room for itself is never shut.
+            resume_threshold: match strategy {
+                Strategy::DropOldest => 1.0,
+                Strategy::Reject | Strategy::Block => resume,
+            },
             block_timeout_max: self.block_timeout_max.unwrap_or(BLOCK_TIMEOUT_MAX),
             enqueue_rate: self.enqueue_rate,
             max_age: self.max_age,
@@ -170,7 +177,7 @@ pub struct Bounds {
     pub strategy: Strategy,
     /// The fraction from which warnings are given.
     pub warning_threshold: f64,
-    /// The fraction below which a queue that was full accepts again.
+    /// The fraction below which a queue that was full accepts again; 1 where it drops.
     pub resume_threshold: f64,
     /// The longest that a producer may wait.
     pub block_timeout_max: Duration,

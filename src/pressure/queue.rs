@@ -13,7 +13,7 @@ use super::Away;
 use super::ages::Ages;
 use super::bounds::{Bounds, PushRate, Strategy};
 use super::drain::Drain;
-use super::edge::Edges;
+use super::edge::{Edges, Shut};
 use super::estimate::{Estimate, Held, NEAR, Want as Look};
 use super::hidden::Hidden;
 use super::keys::Keys;
@@ -54,6 +54,10 @@ pub(super) struct Queue {
     pub(super) ages: Ages,
     pub(super) recount: Recount,
     edges: Edges,
+    /// By its depth.
+    shut: Shut,
+    /// By its bytes.
+    shut_by_bytes: Shut,
     pub(super) hidden: Hidden,
     /// Jobs that are about to be dropped for others.
     dropping: u64,
@@ -90,6 +94,8 @@ impl Queue {
             ages: Ages::default(),
             recount: Recount::default(),
             edges: Edges::default(),
+            shut: Shut::default(),
+            shut_by_bytes: Shut::default(),
             hidden: Hidden::default(),
             dropping: 0,
             undroppable: None,
@@ -199,22 +205,15 @@ impl Queue {
     /// The first bound that the enqueue would go beyond.
     fn too_much(&mut self, want: &Want, held: Held, now: Now) -> Option<Full> {
         let bounds = &want.bounds;
-        let depth = self.depth(held);
+        let (depth, resume) = (self.depth(held), bounds.resume_threshold);
         if let Some(bound) = bounds.max_depth
-            && (depth + want.jobs > bound
-                || self
-                    .edges
-                    .still_refuses(depth, bound, bounds.resume_threshold))
+            && (depth + want.jobs > bound || self.shut.still(depth, bound, resume))
         {
             return Some(self.full(want, Met::Depth, held, now));
         }
         if let Some(bound) = bounds.max_bytes {
             let bytes = self.bytes(held);
-            if bytes + want.bytes() > bound
-                || self
-                    .edges
-                    .still_refuses(bytes, bound, bounds.resume_threshold)
-            {
+            if bytes + want.bytes() > bound || self.shut_by_bytes.still(bytes, bound, resume) {
                 return Some(self.full(want, Met::Bytes, held, now));
             }
         }
@@ -318,9 +317,7 @@ impl Queue {
             Some(bound) if want.jobs > bound => return None,
             Some(bound) => {
                 let resumes = (bound as f64 * want.bounds.resume_threshold) as u64;
-                let refuses = self
-                    .edges
-                    .still_refuses(depth, bound, want.bounds.resume_threshold);
+                let refuses = self.shut.still(depth, bound, want.bounds.resume_threshold);
                 let until = if refuses { resumes } else { bound };
                 (depth + want.jobs).saturating_sub(until)
             }
@@ -331,8 +328,7 @@ impl Queue {
             Some(bound) => {
                 let bytes = self.bytes(held);
                 let over = (bytes + want.bytes()).saturating_sub(bound);
-                let average = (bytes / depth.max(1)).max(1);
-                over.div_ceil(average)
+                over.div_ceil(average(bytes, depth))
             }
             None => 0,
         };
@@ -443,10 +439,29 @@ impl Queue {
         (now.saturating_duration_since(*at) < NEAR).then_some(away)
     }
 
-    /// Whether a refusal at `now` is worth saying.
-    pub(super) fn is_news(&mut self, now: Instant) -> bool {
+    /// An enqueue was refused at `now`, by this bound; whether that is worth saying. Where the queue itself is
+    /// full, it may be shut for a while.
+    pub(super) fn refuses(&mut self, met: Met, held: Held, now: Instant) -> bool {
+        let bounds = Arc::clone(&self.bounds);
+        let depth = self.depth(held);
+        match met {
+            Met::Depth if bounds.max_depth.is_some_and(|bound| depth >= bound) => self.shut.shut(),
+            Met::Bytes => {
+                let bytes = self.bytes(held);
+                let one_more = bytes + average(bytes, depth);
+                if bounds.max_bytes.is_some_and(|bound| one_more > bound) {
+                    self.shut_by_bytes.shut();
+                }
+            }
+            _ => {}
+        }
         self.edges.refused(now)
     }
+}
+
+/// How long the jobs of a queue are on average.
+fn average(bytes: u64, depth: u64) -> u64 {
+    (bytes / depth.max(1)).max(1)
 }
 
 fn never(full: &Option<Full>) -> bool {

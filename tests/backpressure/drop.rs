@@ -92,6 +92,23 @@ async fn a_batch_makes_its_room_or_is_refused() {
     pair.stop().await;
 }
 
+/// A queue that drops is never shut: a batch that can never fit costs nobody a job.
+#[tokio::test(start_paused = true)]
+async fn no_more_is_dropped_than_is_over_the_bound() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let bounds = json!({"max_depth": 100, "strategy": "drop_oldest", "resume_threshold": 0.5});
+    client.bound("q", bounds).await;
+    client.fill("q", 60).await;
+    full(&client.offer_all(&vec!["q"; 101]).await, "q", 100);
+    for waits in 61..=100 {
+        assert_eq!(client.offer("q").await.status, 201);
+        assert_eq!(waiting(&pair.behind.backend, "q").await, waits);
+    }
+    client.fill("q", 1).await;
+    assert_eq!(waiting(&pair.behind.backend, "q").await, 100);
+    pair.stop().await;
+}
+
 /// What cannot be dropped because the queue is paused is not replaced.
 #[tokio::test(start_paused = true)]
 async fn a_paused_queue_gives_nothing_up() {
