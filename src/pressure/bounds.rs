@@ -152,7 +152,7 @@ impl Given {
             max_age: self.max_age,
             max_wait: self.max_wait,
             per_key: self.per_key.clone().filter(|keys| keys.max_depth > 0),
-            tenants: None,
+            tenants: false,
             drops_by: self.drops_by(),
         };
         let none = bounds.max_depth.is_none()
@@ -189,8 +189,8 @@ pub struct Bounds {
     pub max_wait: Option<Duration>,
     /// Bounds for each key.
     pub per_key: Option<PerKey>,
-    /// What says whose a job is, where tenants are bounded.
-    pub tenants: Option<Template>,
+    /// Whether tenants are bounded, so that it matters whose its jobs are.
+    pub tenants: bool,
     /// What says whose a job is, where jobs are dropped: the one with the most loses one.
     pub drops_by: Option<Template>,
 }
@@ -207,7 +207,7 @@ impl Bounds {
 
     /// Whether it matters which jobs wait, not only how many.
     pub fn tells_apart(&self) -> bool {
-        self.per_key.is_some() || self.tenants.is_some() || self.drops_by.is_some()
+        self.per_key.is_some() || self.tenants || self.drops_by.is_some()
     }
 }
 
@@ -273,14 +273,11 @@ impl Table {
         tenants: HashMap<Arc<str>, u64>,
     ) -> Table {
         let tenants = Tenants::new(file.tenants.clone(), tenants);
-        let by = tenants.by();
-        let bounds_of = |given: &Given| match (given.bounds(), &by) {
-            (Some(bounds), by) => Some(Arc::new(Bounds {
-                tenants: by.clone(),
-                ..bounds
-            })),
-            (None, Some(by)) => Some(Arc::new(only_tenants(by.clone()))),
-            (None, None) => None,
+        let bounded = tenants.any();
+        let bounds_of = |given: &Given| match (given.bounds(), bounded) {
+            (Some(bounds), tenants) => Some(Arc::new(Bounds { tenants, ..bounds })),
+            (None, true) => Some(Arc::new(ONLY_TENANTS)),
+            (None, false) => None,
         };
         let mut exact: hashbrown::HashMap<Arc<str>, Option<Arc<Bounds>>> = Default::default();
         let mut globs = Vec::new();
@@ -355,22 +352,20 @@ impl Table {
 }
 
 /// What bounds a queue of which nothing is said but whose its jobs are.
-fn only_tenants(by: Template) -> Bounds {
-    Bounds {
-        max_depth: None,
-        max_bytes: None,
-        strategy: Strategy::Reject,
-        warning_threshold: WARNING,
-        resume_threshold: 1.0,
-        block_timeout_max: BLOCK_TIMEOUT_MAX,
-        enqueue_rate: None,
-        max_age: None,
-        max_wait: None,
-        per_key: None,
-        tenants: Some(by),
-        drops_by: None,
-    }
-}
+const ONLY_TENANTS: Bounds = Bounds {
+    max_depth: None,
+    max_bytes: None,
+    strategy: Strategy::Reject,
+    warning_threshold: WARNING,
+    resume_threshold: 1.0,
+    block_timeout_max: BLOCK_TIMEOUT_MAX,
+    enqueue_rate: None,
+    max_age: None,
+    max_wait: None,
+    per_key: None,
+    tenants: true,
+    drops_by: None,
+};
 
 /// What was set over HTTP, and where that says nothing, the file's.
 fn laid_over(file: &FileBounds, queue: &str, given: &Given) -> Given {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::want::Want;
 use super::{Queues, bounds::Table};
-use crate::policy::{Pattern, Template};
+use crate::policy::Pattern;
 
 /// The tenant of jobs that name none (multi-tenancy text, 15.3).
 pub const DEFAULT_TENANT: &str = "_default";
@@ -28,12 +28,10 @@ impl Tenants {
         &self.set
     }
 
-    /// How jobs are told apart; `None`: no tenant is bounded.
-    pub(super) fn by(&self) -> Option<Template> {
+    /// Whether any tenant is bounded.
+    pub(super) fn any(&self) -> bool {
         let numbers = self.file.iter().map(|(_, most)| most);
-        let bounded = numbers.chain(self.set.values()).any(|most| *most > 0);
-        // It is a template.
-        Template::new("{tenant}").ok().filter(|_| bounded)
+        numbers.chain(self.set.values()).any(|most| *most > 0)
     }
 
     /// What is said of a tenant; 0 is any number.
@@ -89,8 +87,8 @@ mod tests {
         let tenants = Tenants::new(file, HashMap::from([("set".into(), 7)]));
         let given = ["acme", "free-x", "other", "set"].map(|name| tenants.given(name));
         assert_eq!(given, [Some(50), Some(5), Some(5), Some(7)]);
-        assert!(tenants.by().is_some() && Tenants::default().by().is_none());
+        assert!(tenants.any() && !Tenants::default().any());
         let unbounded = Tenants::new(vec![entry("*", 0)], HashMap::new());
-        assert!(unbounded.by().is_none() && unbounded.given("a") == Some(0));
+        assert!(!unbounded.any() && unbounded.given("a") == Some(0));
     }
 }

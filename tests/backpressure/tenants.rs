@@ -176,3 +176,18 @@ async fn the_backend_hears_of_it_first() {
     assert_eq!(client.get(path).await.status, 422);
     sidecar.stop().await;
 }
+
+/// An id is bounded as it stands in the job, whatever keys would make of it.
+#[tokio::test(start_paused = true)]
+async fn ids_are_not_escaped() {
+    let file = "[[tenant]]\nid = [\"fedex_eu\", \"_own\"]\nlimits = { max_queue_depth = 1 }\n";
+    let (pair, client) = simulated(Lax::spec(), file).await;
+    let path = "/ojs/v1/admin/tenants/org:acme/limits";
+    let reply = client.put(path, json!({"max_queue_depth": 1})).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    for id in ["org:acme", "fedex_eu", "_own"] {
+        assert_eq!(offer(&client, "q", Some(id)).await.status, 201);
+        refused(&offer(&client, "q", Some(id)).await, id, 1);
+    }
+    pair.stop().await;
+}

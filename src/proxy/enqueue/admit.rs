@@ -15,7 +15,8 @@ use super::Sends;
 use super::full::depth_headers;
 use super::sent::SentJob;
 use crate::json::{Json, JsonError};
-use crate::limit::Limits;
+use crate::limit::{Key, Limits};
+use crate::policy::template::key_of;
 use crate::policy::{JobView, Rendered};
 use crate::pressure::{Answer, Away, DEFAULT_TENANT, Full, Met, Outcome, Places, Strategy, Want};
 use crate::proxy::respond::Fault;
@@ -315,14 +316,7 @@ fn tell_apart(job: Json<'_>, want: &mut Want, tenant: Option<&str>) {
         let (Rendered::Whole(key) | Rendered::Missing(_, key)) = keys.by.render(&view);
         Arc::from(key.as_str())
     });
-    let owner = want
-        .bounds
-        .tenants
-        .as_ref()
-        .map(|by| match by.render(&view) {
-            Rendered::Whole(key) => Arc::from(key.as_str()),
-            Rendered::Missing(..) => Arc::from(DEFAULT_TENANT),
-        });
+    let owner = want.bounds.tenants.then(|| owner_of(&view));
     let droppable = want.bounds.drops_by.as_ref().map(|by| {
         let (Rendered::Whole(owner) | Rendered::Missing(_, owner)) = by.render(&view);
         let options = job.get("options").and_then(|o| o.get("priority"));
@@ -332,6 +326,16 @@ fn tell_apart(job: Json<'_>, want: &mut Want, tenant: Option<&str>) {
     want.keys.extend(key);
     want.tenants.extend(owner);
     want.droppable.extend(droppable);
+}
+
+/// Whose a job is, as its bound names it.
+fn owner_of(job: &JobView<'_>) -> Arc<str> {
+    match job.tenant_id() {
+        Some(id) if id.len() <= Key::MAX => Arc::from(&*id),
+        // Nobody names one so long: it is known by its beginning and a hash.
+        Some(id) => Arc::from(key_of("", &id).as_str()),
+        None => Arc::from(DEFAULT_TENANT),
+    }
 }
 
 /// The longest that an enqueue may wait by what its queues say.
