@@ -23,6 +23,7 @@ mod places;
 mod queue;
 mod recount;
 pub mod share;
+mod since;
 mod sizes;
 mod tenants;
 mod want;

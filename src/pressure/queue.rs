@@ -19,6 +19,7 @@ use super::hidden::Hidden;
 use super::keys::Keys;
 use super::recount::Recount;
 use super::share::Lease;
+use super::since::Since;
 use super::sizes::Sizes;
 use super::tenants::FullTenant;
 use super::want::{Full, Level, Met, Now, Want};
@@ -47,6 +48,7 @@ pub(super) struct Queue {
     drain: Drain,
     sizes: Sizes,
     bytes_in_flight: u64,
+    since: Since,
     window: Option<Window>,
     keys: Keys,
     /// The same by tenant.
@@ -58,12 +60,12 @@ pub(super) struct Queue {
     shut: Shut,
     /// By its bytes.
     shut_by_bytes: Shut,
-    pub(super) hidden: Hidden,
+    hidden: Hidden,
     /// Jobs that are about to be dropped for others.
     dropping: u64,
     /// When a job could not be dropped, the last time.
     undroppable: Option<Instant>,
-    /// Of what waits, how much nobody could drop: it waits for a time.
+    /// Of what waits, how much no FETCH would get: it waits for a time.
     later: u64,
     /// Told when a look ends.
     pub(super) done: Arc<Notify>,
@@ -88,6 +90,7 @@ impl Queue {
             drain: Drain::default(),
             sizes: Sizes::default(),
             bytes_in_flight: 0,
+            since: Since::default(),
             window: None,
             keys: Keys::default(),
             tenants: Keys::default(),
@@ -390,10 +393,10 @@ impl Queue {
         waiting.saturating_sub(self.later + self.dropping)
     }
 
-    /// How long the oldest that is known has waited.
+    /// How long the oldest available job that is known has waited.
     fn age(&mut self, held: Held, now: Now) -> Duration {
-        self.sizes.of(self.estimate.waiting(held));
-        let oldest = self.sizes.oldest();
+        let available = self.estimate.waiting(held).saturating_sub(self.later);
+        let oldest = self.since.oldest(available);
         oldest.map_or(Duration::ZERO, |at| now.at.saturating_duration_since(at))
     }
 
@@ -404,8 +407,8 @@ impl Queue {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
-        let waiting = self.depth(held) as f64;
-        let seconds = pace.map_or(0.0, |pace| waiting / pace.max(1e-9));
+        let before = self.depth(held).saturating_sub(self.later) as f64;
+        let seconds = pace.map_or(0.0, |pace| before / pace.max(1e-9));
         Duration::from_secs_f64(seconds.clamp(0.0, 1e9))
     }
 

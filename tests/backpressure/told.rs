@@ -140,6 +140,33 @@ async fn old_jobs_keep_new_ones_out() {
     pair.stop().await;
 }
 
+fn delayed(time: &str) -> serde_json::Value {
+    json!({"type": "t", "args": [], "options": {"queue": "q", "delay_until": format!("+{time}")}})
+}
+
+/// What waits for a time is not old: it is available from then on.
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_a_time_keeps_nobody_out() {
+    let config = "[[queue]]\nname = \"q\"\nmax_age = \"10s\"\n";
+    for lax in [Lax::spec, Lax::redis, Lax::amqp] {
+        let (pair, client) = simulated(lax(), config).await;
+        let name = lax().name;
+        client.enqueue(delayed("PT86400S")).await;
+        sleep(Duration::from_secs(12)).await;
+        assert_eq!(client.offer("q").await.status, 201, "{name}");
+        // One that is old is found among them.
+        sleep(Duration::from_secs(8)).await;
+        client.enqueue(delayed("PT86400S")).await;
+        client.enqueue(delayed("PT86400S")).await;
+        sleep(Duration::from_secs(3)).await;
+        assert_eq!(client.offer("q").await.status, 429, "{name}");
+        assert_eq!(client.fetch("q", 1).await.len(), 1);
+        sleep(Duration::from_millis(120)).await;
+        assert_eq!(client.offer("q").await.status, 201, "{name}");
+        pair.stop().await;
+    }
+}
+
 /// `max_wait`: refused when a new job could not start in time under the queue's own limits.
 #[tokio::test(start_paused = true)]
 async fn jobs_that_would_wait_too_long_are_refused() {
@@ -156,5 +183,19 @@ async fn jobs_that_would_wait_too_long_are_refused() {
         sleep(Duration::from_millis(100)).await;
     }
     client.fill("q", 1).await;
+    pair.stop().await;
+}
+
+/// A job waits behind those that are available, not behind those of next week.
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_behind_what_waits_for_a_time() {
+    let config =
+        "[[queue]]\nname = \"q\"\nmax_wait = \"5s\"\nthrottle = { limit = 2, period = \"1s\" }\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    for _ in 0..20 {
+        client.enqueue(delayed("PT86400S")).await;
+    }
+    client.fill("q", 11).await;
+    assert_eq!(client.offer("q").await.status, 429);
     pair.stop().await;
 }
