@@ -51,7 +51,7 @@ pub use tenants::DEFAULT_TENANT;
 pub use want::{Full, Level, Met, Now, Want};
 
 use bounds::Table;
-use line::Line;
+use line::{Ahead, Line};
 use queue::{Asked, Queue};
 
 /// More queues than this have no state: those that were not used for longest are forgotten.
@@ -225,7 +225,8 @@ impl Pressure {
     pub fn ask(self: &Arc<Self>, wants: &mut Vec<Want>, now: Now) -> Answer {
         let mut state = self.state();
         state.forget_idle(now.at);
-        self.ask_in(&mut state, wants, now, false)
+        let ahead = state.line.ahead();
+        self.ask_in(&mut state, wants, now, (&ahead, false))
     }
 
     fn ask_in(
@@ -233,23 +234,25 @@ impl Pressure {
         state: &mut State,
         wants: &mut Vec<Want>,
         now: Now,
-        in_line: bool,
+        (ahead, in_line): (&Ahead, bool),
     ) -> Answer {
-        let State { queues, line, .. } = state;
+        let queues = &mut state.queues;
         let (mut looks, mut full) = (Vec::new(), None::<Box<Full>>);
         let mut leases = Vec::new();
         let mut soon = Vec::new();
-        let tenant = match wants.iter().any(|want| !want.tenants.is_empty()) {
-            true => tenants::full(&self.table.load(), queues, wants),
-            false => None,
-        };
+        let tenant = tenants::full(&self.table.load(), queues, wants, ahead);
         for want in wants.iter_mut() {
             let queue = of(queues, want, now.at);
-            let behind = !in_line && line.is_for(&want.queue);
             let tenant = tenant
                 .as_ref()
                 .filter(|full| want.tenants.contains(&full.tenant));
-            match queue.ask(want, (self.held)(&want.queue), behind, tenant, now) {
+            match queue.ask(
+                want,
+                (self.held)(&want.queue),
+                ahead.of(&want.queue),
+                tenant,
+                now,
+            ) {
                 Asked::Fits { drop, look } => {
                     want.drop = drop;
                     if look && !queue.estimate.is_looking() {
@@ -312,17 +315,18 @@ impl Pressure {
     }
 
     /// Gives places to those who stand in line, in its order: nobody passes one who waits for the same
-    /// queue.
+    /// queue, unless that has room for both.
     fn serve(self: &Arc<Self>, state: &mut State, now: Now) {
         if state.line.len() == 0 {
             return;
         }
-        let mut shut: HashSet<Arc<str>> = HashSet::new();
+        // Queues that have no room even for one who stays, and what all of those want.
+        let (mut shut, mut ahead) = (HashSet::<Arc<str>>::new(), Ahead::default());
         let mut line = std::mem::take(&mut state.line);
         line.retain(|waiter| {
             let names = || waiter.wants.iter().map(|want| Arc::clone(&want.queue));
             if names().any(|name| shut.contains(&name)) {
-                shut.extend(names());
+                ahead.add(&waiter.wants);
                 return true;
             }
             // What bounds it may have changed since it came.
@@ -333,7 +337,7 @@ impl Pressure {
                     ..want.clone()
                 })
             });
-            match self.ask_in(state, &mut wants.collect(), now, true) {
+            match self.ask_in(state, &mut wants.collect(), now, (&ahead, true)) {
                 Answer::Go(places) => {
                     if let Err(mut places) = waiter.give(places) {
                         // Its producer hung up just now.
@@ -342,7 +346,15 @@ impl Pressure {
                     }
                     false
                 }
-                Answer::Look(_) | Answer::Full(_) | Answer::Away(_) => {
+                Answer::Full(full) => {
+                    if matches!(full.met, Met::Depth | Met::Bytes) {
+                        shut.insert(full.queue);
+                    }
+                    ahead.add(&waiter.wants);
+                    true
+                }
+                // Which of them has room is not known.
+                Answer::Look(_) | Answer::Away(_) => {
                     shut.extend(names());
                     true
                 }

@@ -17,6 +17,7 @@ use super::edge::{Edges, Shut};
 use super::estimate::{Estimate, Held, NEAR, Want as Look};
 use super::hidden::Hidden;
 use super::keys::Keys;
+use super::line::Before;
 use super::recount::Recount;
 use super::share::Lease;
 use super::since::Since;
@@ -113,13 +114,13 @@ impl Queue {
         }
     }
 
-    /// Whether `want` fits now. `behind`: others wait for room of this queue already. `tenant`: one of its
+    /// Whether `want` fits now, beside what those want who wait already (`before`). `tenant`: one of its
     /// jobs' tenants has as many waiting as it may.
     pub(super) fn ask(
         &mut self,
         want: &Want,
         held: Held,
-        behind: bool,
+        before: Option<&Before>,
         tenant: Option<&FullTenant>,
         now: Now,
     ) -> Asked {
@@ -133,17 +134,19 @@ impl Queue {
             };
         }
         let mut tight = self.tightest(want, held);
-        let mut full = self.too_much(want, held, now);
         let may_drop = want.bounds.strategy == Strategy::DropOldest;
+        // Nobody waits for what makes room for itself.
+        let before = before.filter(|_| !may_drop);
+        let mut full = self.too_much(want, before, held, now);
         let mut drop = 0;
         let drops = may_drop
             && (full.as_ref())
                 .is_some_and(|full| full.ever && matches!(full.met, Met::Depth | Met::Bytes));
         if let Some(tenant) = tenant.filter(|_| drops || full.is_none()) {
             full = Some(self.full_of(want, tenant, now));
-        } else if drops && self.full_key(want).is_some() {
+        } else if drops && self.full_key(want, None).is_some() {
             // Others that leave make no room for a key that has its share.
-            full = Some(self.full(want, Met::Key, held, now));
+            full = Some(self.full(want, Met::Key, before, held, now));
         } else if drops
             && let Some(places) = self.places(want, held)
             && places <= self.droppable(held)
@@ -159,9 +162,6 @@ impl Queue {
         let look = self.estimate.wants(room, tight.1, self.stuck, now.at);
         if self.estimate.is_closed() || look == Look::First && !never(&full) {
             return Asked::Look;
-        }
-        if full.is_none() && behind {
-            full = Some(self.full(want, Met::Depth, held, now));
         }
         let full = full.or_else(|| self.over_rate(want, now));
         if let Some(full) = full {
@@ -206,42 +206,52 @@ impl Queue {
     }
 
     /// The first bound that the enqueue would go beyond.
-    fn too_much(&mut self, want: &Want, held: Held, now: Now) -> Option<Full> {
+    fn too_much(
+        &mut self,
+        want: &Want,
+        before: Option<&Before>,
+        held: Held,
+        now: Now,
+    ) -> Option<Full> {
         let bounds = &want.bounds;
+        let (jobs, bytes_before) = before.map_or((0, 0), |before| (before.jobs, before.bytes));
         let (depth, resume) = (self.depth(held), bounds.resume_threshold);
         if let Some(bound) = bounds.max_depth
-            && (depth + want.jobs > bound || self.shut.still(depth, bound, resume))
+            && (depth + jobs + want.jobs > bound || self.shut.still(depth, bound, resume))
         {
-            return Some(self.full(want, Met::Depth, held, now));
+            return Some(self.full(want, Met::Depth, before, held, now));
         }
         if let Some(bound) = bounds.max_bytes {
             let bytes = self.bytes(held);
-            if bytes + want.bytes() > bound || self.shut_by_bytes.still(bytes, bound, resume) {
-                return Some(self.full(want, Met::Bytes, held, now));
+            if bytes + bytes_before + want.bytes() > bound
+                || self.shut_by_bytes.still(bytes, bound, resume)
+            {
+                return Some(self.full(want, Met::Bytes, before, held, now));
             }
         }
-        if self.full_key(want).is_some() {
-            return Some(self.full(want, Met::Key, held, now));
+        if self.full_key(want, before).is_some() {
+            return Some(self.full(want, Met::Key, before, held, now));
         }
         if bounds
             .max_age
             .is_some_and(|most| self.age(held, now) > most)
         {
-            return Some(self.full(want, Met::Age, held, now));
+            return Some(self.full(want, Met::Age, before, held, now));
         }
         let wait = self.predicted(want, held, now);
         if bounds.max_wait.is_some_and(|most| wait > most) {
-            return Some(self.full(want, Met::Wait, held, now));
+            return Some(self.full(want, Met::Wait, before, held, now));
         }
         None
     }
 
     /// The first key of which too many would wait, and how many.
-    fn full_key(&self, want: &Want) -> Option<(Arc<str>, u64)> {
+    fn full_key(&self, want: &Want, before: Option<&Before>) -> Option<(Arc<str>, u64)> {
         let most = want.bounds.per_key.as_ref()?.max_depth;
         let mut wanted: HashMap<&Arc<str>, u64> = HashMap::new();
         want.keys.iter().find_map(|key| {
-            let wanted = wanted.entry(key).or_default();
+            let ahead = || before.map_or(0, |before| before.of_key(key));
+            let wanted = wanted.entry(key).or_insert_with(ahead);
             *wanted += 1;
             let waiting = self.keys.count(key);
             (waiting + *wanted > most).then(|| (Arc::clone(key), waiting))
@@ -263,7 +273,14 @@ impl Queue {
         }
     }
 
-    fn full(&mut self, want: &Want, met: Met, held: Held, now: Now) -> Full {
+    fn full(
+        &mut self,
+        want: &Want,
+        met: Met,
+        before: Option<&Before>,
+        held: Held,
+        now: Now,
+    ) -> Full {
         let bounds = &want.bounds;
         let depth = self.depth(held);
         let seconds = |time: Option<Duration>| time.map_or(0, |time| time.as_secs());
@@ -274,7 +291,7 @@ impl Queue {
                     .per_key
                     .as_ref()
                     .map_or(u64::MAX, |keys| keys.max_depth);
-                let (full, waiting) = self.full_key(want).unzip();
+                let (full, waiting) = self.full_key(want, before).unzip();
                 let alike = want
                     .keys
                     .iter()

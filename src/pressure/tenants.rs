@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::line::Ahead;
 use super::want::Want;
 use super::{Queues, bounds::Table};
 use crate::policy::Pattern;
@@ -57,8 +58,13 @@ pub(super) struct FullTenant {
     pub(super) ever: bool,
 }
 
-/// The first tenant of which an enqueue would let too many wait.
-pub(super) fn full(table: &Table, queues: &Queues, wants: &[Want]) -> Option<FullTenant> {
+/// The first tenant of which an enqueue would let too many wait, with those who wait `ahead` of it.
+pub(super) fn full(
+    table: &Table,
+    queues: &Queues,
+    wants: &[Want],
+    ahead: &Ahead,
+) -> Option<FullTenant> {
     let mut wanted: HashMap<&Arc<str>, u64> = HashMap::new();
     for tenant in wants.iter().flat_map(|want| &want.tenants) {
         *wanted.entry(tenant).or_default() += 1;
@@ -67,7 +73,7 @@ pub(super) fn full(table: &Table, queues: &Queues, wants: &[Want]) -> Option<Ful
         let most = table.tenants().given(tenant).filter(|most| *most > 0)?;
         let waiting = queues.values().map(|queue| queue.tenants.count(tenant));
         let waiting = waiting.sum::<u64>();
-        (waiting + wanted > most).then(|| FullTenant {
+        (waiting + ahead.of_tenant(tenant) + wanted > most).then(|| FullTenant {
             tenant: Arc::clone(tenant),
             waiting,
             most,
