@@ -301,7 +301,12 @@ impl Pressure {
     /// The answer to an enqueue that does not fit.
     fn refuse(&self, queues: &mut Queues, mut full: Box<Full>, now: Now) -> Answer {
         if let Some(queue) = queues.get_mut(&full.queue) {
-            if let Some((away, _)) = &queue.away {
+            // There may be room that nobody knows of; where no numbers are told, there is none.
+            let may_fit = full.ever && matches!(full.met, Met::Depth | Met::Bytes);
+            if may_fit
+                && queue.estimate.is_told()
+                && let Some(away) = queue.away_at(now.at)
+            {
                 return Answer::Away(away.clone());
             }
             full.say = queue.refuses(full.met, (self.held)(&full.queue), now.at);
