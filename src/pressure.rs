@@ -453,11 +453,18 @@ impl Pressure {
         }
     }
 
-    /// The job of a queue to drop, once; `None`: what the backend would give next.
-    pub fn oldest(&self, name: &str) -> Option<Box<str>> {
+    /// Whether a job that was to be dropped must go still; if not, it goes no more.
+    pub fn must_drop(&self, name: &str) -> bool {
+        let mut state = self.state();
+        let queue = state.queues.get_mut(name);
+        queue.is_some_and(|queue| queue.must_drop((self.held)(name)))
+    }
+
+    /// The job of a queue to drop, once, but none of `stay`; `None`: what the backend would give next.
+    pub fn oldest(&self, name: &str, stay: &HashSet<Box<str>>) -> Option<Box<str>> {
         let mut state = self.state();
         let ages = &mut state.queues.get_mut(name)?.ages;
-        let id = ages.oldest()?;
+        let id = ages.oldest(stay)?;
         ages.left(&id);
         Some(id)
     }

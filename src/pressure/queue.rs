@@ -402,6 +402,21 @@ impl Queue {
         self.sizes.of(waiting) + self.bytes_in_flight
     }
 
+    /// Whether the queue would be over its bound without this one of the jobs that are about to be dropped. If
+    /// not, others have left meanwhile, and it stays.
+    pub(super) fn must_drop(&mut self, held: Held) -> bool {
+        let others = self.dropping.saturating_sub(1);
+        let depth = self.estimate.depth(held).saturating_sub(others);
+        let waiting = self.estimate.waiting(held).saturating_sub(others);
+        let bytes = self.sizes.of(waiting) + self.bytes_in_flight;
+        let over = |used: u64, bound: Option<u64>| bound.is_some_and(|bound| used > bound);
+        let must = over(depth, self.bounds.max_depth) || over(bytes, self.bounds.max_bytes);
+        if !must {
+            self.dropping = others;
+        }
+        must
+    }
+
     /// How many jobs are surely available.
     fn droppable(&self, held: Held) -> u64 {
         // Only who holds a job can drop it.

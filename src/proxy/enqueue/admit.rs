@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Sends;
 use super::full::depth_headers;
+use super::overflow::Overflow;
 use super::sent::SentJob;
 use crate::json::{Json, JsonError};
 use crate::limit::{Key, Limits};
@@ -102,10 +103,9 @@ impl Proxy {
         scope: u64,
     ) {
         let looks = std::mem::take(&mut places.look);
-        let to_drop = self.sidecar.settle_places(places, answer);
-        if !to_drop.is_empty() {
+        if let Some(overflow) = self.sidecar.settle_places(places, answer) {
             // It is rare, and every enqueue would have to have room for it.
-            Box::pin(self.drop_oldest(to_drop, scope)).await;
+            Box::pin(self.drop_oldest(overflow, scope)).await;
         }
         for queue in looks {
             if self.sidecar.pressure.begin_look(&queue, false) {
@@ -228,13 +228,13 @@ impl Sidecar {
         all.filter_map(slowest).min_by(f64::total_cmp)
     }
 
-    /// What became of an enqueue that had places; the reply tells how near its bounds are. Says how many
-    /// jobs are to go for it, by queue.
+    /// What became of an enqueue that had places; the reply tells how near its bounds are. Says which jobs are
+    /// to go for it, if any.
     fn settle_places(
         &self,
         places: Places,
         answer: &mut Result<Reply, UpstreamError>,
-    ) -> Vec<(Arc<str>, u64)> {
+    ) -> Option<Overflow> {
         let stored = match &answer {
             Ok(reply) => match reply.status {
                 StatusCode::CREATED | StatusCode::ACCEPTED | StatusCode::MULTI_STATUS => true,
@@ -258,14 +258,18 @@ impl Sidecar {
             false => Outcome::Refused,
         };
         let levels = places.settle(outcome, &ids);
+        let overflow = (!to_drop.is_empty()).then(|| Overflow {
+            queues: to_drop,
+            stored: ids.into_iter().map(|(_, id)| id).collect(),
+        });
         for (queue, level) in &levels {
             self.tell_edge(queue, level);
         }
         let Ok(reply) = answer else {
-            return to_drop;
+            return overflow;
         };
         if reply.status != StatusCode::CREATED {
-            return to_drop;
+            return overflow;
         }
         self.note_scheduled(reply);
         if let [(queue, _)] = &*levels {
@@ -281,7 +285,7 @@ impl Sidecar {
                 reply.headers.insert(PRESSURE_HEADER, value);
             }
         }
-        to_drop
+        overflow
     }
 }
 
