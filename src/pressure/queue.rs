@@ -457,6 +457,7 @@ impl Queue {
             most.and_then(|(used, bound)| self.edges.at(used, bound, bounds.warning_threshold));
         Level {
             depth,
+            max_depth: bounds.max_depth,
             most,
             above: self.edges.is_above(),
             edge,

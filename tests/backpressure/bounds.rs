@@ -143,7 +143,10 @@ async fn bytes_are_bounded_too() {
         (&json!(3 * size), &json!(3 * size))
     );
     assert_eq!(error["unit"], "bytes");
-    assert_eq!(number(&reply, "x-ojs-queue-depth"), 3.0 * size as f64);
+    for (name, value) in [("depth", 3.0), ("bound", 100.0), ("max-depth", 100.0)] {
+        let header = format!("x-ojs-queue-{name}");
+        assert_eq!(number(&reply, &header), value, "a number of jobs");
+    }
     assert_eq!(client.fetch("q", 1).await.len(), 1);
     assert_eq!(client.offer("q").await.status, 201);
     assert_eq!(client.offer("q").await.status, 429);

@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use crate::listen::{Heard, Listener};
-use crate::rig::{full, measured, simulated};
+use crate::rig::{full, measured, number, simulated};
 
 const STREAM: &str = "/ojs/v1/events/stream?types=backpressure.*";
 
@@ -134,6 +134,9 @@ async fn old_jobs_keep_new_ones_out() {
         (&error["bound"], &error["depth"], &error["unit"]),
         (&json!(10), &json!(12), &json!("seconds"))
     );
+    assert_eq!(number(&reply, "x-ojs-queue-depth"), 2.0, "jobs");
+    assert_eq!(number(&reply, "x-ojs-queue-bound"), 10.0, "it has no other");
+    assert!(reply.headers.get("x-ojs-queue-max-depth").is_none());
     client.fetch("q", 1).await;
     sleep(Duration::from_millis(120)).await;
     client.fill("q", 1).await;

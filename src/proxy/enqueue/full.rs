@@ -65,7 +65,12 @@ impl Sidecar {
         if full.met == Met::Rate {
             more.headers = self.rate_headers(full);
         } else {
-            more.headers = depth_headers(used, bound);
+            let (depth, max_depth) = match full.met {
+                Met::Depth => (used, Some(bound)),
+                _ => (self.tell_level(&full.queue))
+                    .map_or((0, None), |level| (level.depth, level.max_depth)),
+            };
+            more.headers = depth_headers(depth, max_depth, bound);
             more.members = fault.details.clone();
         }
         fault.more = Some(Box::new(more));
@@ -174,11 +179,19 @@ fn message(full: &Full) -> String {
     }
 }
 
-/// The headers that say how full a queue is.
-pub(super) fn depth_headers(used: u64, bound: u64) -> Vec<(HeaderName, HeaderValue)> {
-    vec![
-        (DEPTH_HEADER, HeaderValue::from(used)),
-        (BOUND_HEADER, HeaderValue::from(bound)),
-        (MAX_DEPTH_HEADER, HeaderValue::from(bound)),
-    ]
+/// The headers that say how full a queue is: its depth, which is a number of jobs whatever `bound` it is
+/// near, and the bound of that. Where it has none, the one that it is near.
+pub(super) fn depth_headers(
+    depth: u64,
+    max_depth: Option<u64>,
+    bound: u64,
+) -> Vec<(HeaderName, HeaderValue)> {
+    let named = [
+        (DEPTH_HEADER, Some(depth)),
+        (BOUND_HEADER, Some(max_depth.unwrap_or(bound))),
+        (MAX_DEPTH_HEADER, max_depth),
+    ];
+    let said = named.into_iter();
+    said.filter_map(|(name, value)| Some((name, HeaderValue::from(value?))))
+        .collect()
 }
