@@ -54,7 +54,8 @@ use bounds::Table;
 use line::{Ahead, Line};
 use queue::{Asked, Queue};
 
-/// More queues than this have no state: those that were not used for longest are forgotten.
+/// When more queues than this have state, those that were not used for longest are forgotten; one enqueue may
+/// bring some more.
 const MOST: usize = 10_000;
 
 /// More queues without bounds than this are not warned of one by one.

@@ -349,3 +349,52 @@ async fn each_bound_resumes_by_itself() {
     client.fill("e", 3).await;
     pair.stop().await;
 }
+
+/// One batch makes neither calls nor state without end: so many queues in it, and so many looks at once.
+#[tokio::test(start_paused = true)]
+async fn a_batch_has_so_many_bounded_queues() {
+    let config = "[[queue]]\nname = \"a*\"\nmax_depth = 5\n";
+    let answers = |method: &http::Method, path: &str| match (method.as_str(), path) {
+        ("POST", _) => (201, r#"{"jobs":[]}"#.to_owned()),
+        _ => (200, r#"{"counts":{"available":0}}"#.to_owned()),
+    };
+    let (backend, sidecar, client) = told(config, Duration::from_secs(1), answers).await;
+    let names = |prefix: &str, most: usize| -> Vec<String> {
+        (0..most).map(|nth| format!("{prefix}{nth}")).collect()
+    };
+    let (many, hundred, free) = (names("a", 1_000), names("a", 100), names("free", 1_000));
+    let refs = |names: &[&Vec<String>]| -> Vec<Value> {
+        names
+            .iter()
+            .flat_map(|names| names.iter())
+            .map(|name| job(name))
+            .collect()
+    };
+    let offer = async |jobs: Vec<Value>| {
+        let body = json!({"jobs": jobs}).to_string();
+        client.post("/ojs/v1/jobs/batch", body).await
+    };
+    let reply = offer(refs(&[&many])).await;
+    let error = reply.json()["error"].clone();
+    assert_eq!(
+        (reply.status, &error["code"]),
+        (400, &json!("invalid_request"))
+    );
+    assert_eq!(error["details"]["field"], "jobs");
+    assert!(
+        error["message"]
+            .as_str()
+            .unwrap()
+            .contains("at most 100 queues")
+    );
+    assert_eq!(backend.asked(http::Method::GET, "/queues/"), 0);
+    let half = async {
+        sleep(Duration::from_millis(500)).await;
+        backend.asked(http::Method::GET, "/queues/")
+    };
+    // Twice as many jobs as queues, and those without bounds do not count.
+    let fits = offer(refs(&[&hundred, &hundred, &free]));
+    let (reply, looks) = tokio::join!(fits, half);
+    assert_eq!((reply.status, looks), (201, 16));
+    sidecar.stop().await;
+}

@@ -27,6 +27,9 @@ use crate::upstream::{Reply, UpstreamError};
 const PRESSURE_HEADER: HeaderName = HeaderName::from_static("x-ojs-queue-pressure");
 const BLOCK_TIMEOUT: HeaderName = HeaderName::from_static("ojs-block-timeout");
 
+/// The most bounded queues in one batch: each may cost the backend two questions, and room here.
+const MOST_QUEUES: usize = 100;
+
 /// How soon those who wait for room see again whether the backend may be asked, at the least.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -181,9 +184,17 @@ impl Sidecar {
                     tell_apart(job, want, tenant);
                 }
                 None => {
-                    if let Some(want) = self.want(queue.as_deref(), job, tenant) {
-                        wants.insert(Arc::clone(&want.queue), want);
+                    let Some(want) = self.want(queue.as_deref(), job, tenant) else {
+                        continue;
+                    };
+                    if wants.len() == MOST_QUEUES {
+                        let most = format!(
+                            "must go into at most {MOST_QUEUES} queues with bounds; send the others in \
+                             another batch"
+                        );
+                        return Err(Fault::field("jobs", &most));
                     }
+                    wants.insert(Arc::clone(&want.queue), want);
                 }
             }
         }
