@@ -398,3 +398,32 @@ async fn a_batch_has_so_many_bounded_queues() {
     assert_eq!((reply.status, looks), (201, 16));
     sidecar.stop().await;
 }
+
+/// Names come from requests, and are remembered: they have an end.
+#[tokio::test(start_paused = true)]
+async fn names_have_an_end() {
+    let answers = |method: &http::Method, _: &str| match *method {
+        http::Method::POST => (201, r#"{"job":{"id":"x"}}"#.to_owned()),
+        _ => (404, "404 page not found".to_owned()),
+    };
+    let (backend, sidecar, client) = told(FILE, Duration::ZERO, answers).await;
+    let long = "n".repeat(1 << 20);
+    let refused = async |reply: crate::client::Reply, field: &str| {
+        let error = &reply.json()["error"];
+        assert_eq!(
+            (reply.status, &error["code"]),
+            (400, &json!("invalid_request"))
+        );
+        assert_eq!(error["details"]["field"], field);
+    };
+    refused(client.offer(&long).await, "options.queue").await;
+    refused(
+        client.offer_all(&["q", &long]).await,
+        "jobs[1].options.queue",
+    )
+    .await;
+    refused(client.offer(&long[..256]).await, "options.queue").await;
+    assert_eq!(client.offer(&long[..255]).await.status, 201);
+    assert_eq!(backend.asked(http::Method::POST, "/jobs"), 1);
+    sidecar.stop().await;
+}

@@ -57,6 +57,24 @@ async fn edges_are_told_once() {
     pair.stop().await;
 }
 
+/// Of a long type its beginning is told.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_tells_the_beginning_of_a_type() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    client.bound("q", json!({"max_depth": 1})).await;
+    client.fill("q", 1).await;
+    let path = "/ojs/v1/events/stream?types=backpressure.rejected";
+    let mut stream = Listener::open(&client, path, &[]).await;
+    let kind = format!("t{}", "\u{e9}".repeat(1_000));
+    let job = json!({"type": kind, "args": [], "options": {"queue": "q"}});
+    let reply = client.post("/ojs/v1/jobs", job.to_string()).await;
+    assert_eq!(reply.status, 429);
+    let heard = stream.next().await;
+    let told = heard.data["data"]["job_type"].as_str().unwrap();
+    assert!(kind.starts_with(told) && told.len() == 127, "{told}");
+    pair.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_dropped_job_is_told() {
     let (pair, client) = simulated(Lax::spec(), "").await;

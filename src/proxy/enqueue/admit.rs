@@ -30,6 +30,9 @@ const BLOCK_TIMEOUT: HeaderName = HeaderName::from_static("ojs-block-timeout");
 /// The most bounded queues in one batch: each may cost the backend two questions, and room here.
 const MOST_QUEUES: usize = 100;
 
+/// The longest name of a queue where bounds are in force, in bytes: it is remembered and logged.
+const LONGEST_NAME: usize = 255;
+
 /// How soon those who wait for room see again whether the backend may be asked, at the least.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -165,7 +168,9 @@ impl Sidecar {
         let tenant = crate::proxy::job::tenant(&parts.headers);
         let tenant = tenant.filter(|_| self.live().settings.trust_tenant_header);
         if let Some(job) = job {
-            let want = self.want(filed(job.queue).as_deref(), job.whole, tenant);
+            let queue = filed(job.queue);
+            check_name(queue.as_deref(), || "options.queue".to_owned())?;
+            let want = self.want(queue.as_deref(), job.whole, tenant);
             return Ok(want.into_iter().collect());
         }
         let whole = match Json::parse(body, DEPTH) {
@@ -175,8 +180,9 @@ impl Sidecar {
         };
         let jobs = whole.get("jobs").into_iter().flat_map(|jobs| jobs.items());
         let mut wants: BTreeMap<Arc<str>, Want> = BTreeMap::new();
-        for job in jobs {
+        for (nth, job) in jobs.enumerate() {
             let queue = queue_of(job);
+            check_name(queue.as_deref(), || format!("jobs[{nth}].options.queue"))?;
             match wants.get_mut(queue.as_deref().unwrap_or("default")) {
                 Some(want) => {
                     want.jobs += 1;
@@ -310,6 +316,15 @@ pub(super) fn queue_of(job: Json<'_>) -> Option<Cow<'_, str>> {
 /// The queue by this `options.queue`; `None`: the default one.
 pub(super) fn filed(queue: Option<Json<'_>>) -> Option<Cow<'_, str>> {
     queue?.text().filter(|queue| !queue.is_empty())
+}
+
+/// Refuses a name that is too long to be remembered.
+fn check_name(queue: Option<&str>, field: impl FnOnce() -> String) -> Result<(), Fault> {
+    if queue.is_none_or(|queue| queue.len() <= LONGEST_NAME) {
+        return Ok(());
+    }
+    let most = format!("must be at most {LONGEST_NAME} bytes long");
+    Err(Fault::field(&field(), &most))
 }
 
 /// Notes the key and the tenant of a job, where its queue tells jobs apart.

@@ -24,6 +24,9 @@ const UNKNOWN: Duration = Duration::from_secs(5);
 /// The longest `Retry-After`: what could never fit is not worth less.
 const LATEST: Duration = Duration::from_secs(30);
 
+/// The most of a job's type that an event tells, in bytes.
+const LONGEST_TYPE: usize = 128;
+
 impl Sidecar {
     /// The answer to an enqueue that does not fit.
     pub(super) fn full(&self, full: &Full, body: &[u8], sends: Sends) -> Fault {
@@ -134,7 +137,7 @@ impl Sidecar {
                 .find(|job| queue_of(*job).as_deref().unwrap_or("default") == &*full.queue),
         });
         let kind = job.and_then(|job| job.get("type")?.text());
-        let kind = kind.as_deref().unwrap_or_default();
+        let kind = beginning(kind.as_deref().unwrap_or_default());
         let data = [
             ("queue", Value::Text(&full.queue)),
             ("depth", Value::Number(full.depth)),
@@ -143,6 +146,12 @@ impl Sidecar {
         ];
         self.tell_pressure("backpressure.rejected", &full.queue, None, &data);
     }
+}
+
+/// As much of a job's type as is told.
+fn beginning(kind: &str) -> &str {
+    let mut ends = (0..=LONGEST_TYPE.min(kind.len())).rev();
+    ends.find_map(|end| kind.get(..end)).unwrap_or_default()
 }
 
 /// Why an enqueue does not fit, for people: some SDKs show nothing else.
