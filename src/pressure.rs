@@ -50,7 +50,7 @@ pub use share::{CLAIM, Lease, Leased, Others, Shared};
 pub use tenants::DEFAULT_TENANT;
 pub use want::{Full, Level, Met, Now, Want};
 
-use bounds::Table;
+use bounds::{Table, UNBOUNDED};
 use line::{Ahead, Line};
 use queue::{Asked, Queue};
 
@@ -195,6 +195,7 @@ impl Pressure {
         let mut state = self.state();
         self.table
             .store(Arc::new(self.table.load().with_file(file)));
+        self.bound_again(&mut state);
         self.serve(&mut state, now);
     }
 
@@ -208,7 +209,17 @@ impl Pressure {
         let mut state = self.state();
         let table = self.table.load().with_set(queues, tenants);
         self.table.store(Arc::new(table));
+        self.bound_again(&mut state);
         self.serve(&mut state, now);
+    }
+
+    /// Queues have other bounds from now on, or none, whether anybody enqueues or not.
+    fn bound_again(&self, state: &mut State) {
+        let table = self.table.load();
+        let none = Arc::new(UNBOUNDED);
+        for (name, queue) in &mut state.queues {
+            queue.bound_again(table.of(name).unwrap_or(&none));
+        }
     }
 
     /// How many jobs of a tenant may wait, over all queues; 0 is any number, `None`: nothing is said.

@@ -367,6 +367,12 @@ const ONLY_TENANTS: Bounds = Bounds {
     drops_by: None,
 };
 
+/// What bounds a queue that had bounds and has none any more.
+pub(super) const UNBOUNDED: Bounds = Bounds {
+    tenants: false,
+    ..ONLY_TENANTS
+};
+
 /// What was set over HTTP, and where that says nothing, the file's.
 fn laid_over(file: &FileBounds, queue: &str, given: &Given) -> Given {
     match file.of(queue) {

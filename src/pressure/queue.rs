@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::Away;
 use super::ages::Ages;
-use super::bounds::{Bounds, PushRate, Strategy};
+use super::bounds::{Bounds, PushRate, Strategy, UNBOUNDED};
 use super::drain::Drain;
 use super::edge::{Edges, Shut};
 use super::estimate::{Estimate, Held, NEAR, Want as Look};
@@ -453,14 +453,27 @@ impl Queue {
         let of_bytes = bounds.max_bytes.map(|bound| (bytes, bound));
         let both = of_depth.into_iter().chain(of_bytes);
         let most = both.max_by(|a, b| share(a.0, a.1).total_cmp(&share(b.0, b.1)));
-        let edge =
-            most.and_then(|(used, bound)| self.edges.at(used, bound, bounds.warning_threshold));
+        // Where there is no bound, nothing is near it.
+        let (used, bound) = most.unwrap_or((0, 1));
+        let edge = self.edges.at(used, bound, bounds.warning_threshold);
         Level {
             depth,
             max_depth: bounds.max_depth,
             most,
             above: self.edges.is_above(),
             edge,
+        }
+    }
+
+    /// It has these bounds from now on.
+    pub(super) fn bound_again(&mut self, bounds: &Arc<Bounds>) {
+        if *self.bounds != **bounds {
+            (self.shut, self.shut_by_bytes) = Default::default();
+        }
+        self.bounds = Arc::clone(bounds);
+        if **bounds == UNBOUNDED {
+            // What comes from now on is not seen.
+            self.estimate.doubt_all();
         }
     }
 

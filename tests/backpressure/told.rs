@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use crate::listen::{Heard, Listener};
-use crate::rig::{full, measured, number, simulated};
+use crate::rig::{config, full, measured, number, simulated};
 
 const STREAM: &str = "/ojs/v1/events/stream?types=backpressure.*";
 
@@ -134,6 +134,33 @@ async fn pressure_is_measured() {
     );
     let dropped = "ojs_backpressure_dropped_total{queue=\"d\"} 2";
     assert!(page.contains(dropped), "{page}");
+}
+
+/// Other bounds count at once, although nobody enqueues.
+#[tokio::test(start_paused = true)]
+async fn pressure_is_that_of_the_bounds_of_now() {
+    let (client, admin) = measured("").await;
+    client.bound("q", json!({"max_depth": 4})).await;
+    client.fill("q", 4).await;
+    let measured = async |pressure: &str, near: u64| {
+        let page = admin.get("/metrics").await.text();
+        let line = format!("ojs_backpressure_pressure{{queue=\"q\"}} {pressure}\n");
+        assert!(page.contains(&line), "{pressure}: {page}");
+        let health = client.get("/ojs/v1/health").await.json();
+        assert_eq!(health["throttle"]["near_bound"], near, "{health}");
+    };
+    measured("1", 1).await;
+    client.bound("q", json!({"max_depth": 100})).await;
+    measured("0.04", 0).await;
+    client.bound("q", json!({"max_depth": 4})).await;
+    measured("1", 1).await;
+    let none = json!({"backpressure": null});
+    assert_eq!(client.put(&config("q"), none).await.status, 200);
+    measured("0", 0).await;
+    // What came meanwhile is looked at when it is bounded again.
+    client.fill("q", 6).await;
+    client.bound("q", json!({"max_depth": 10})).await;
+    full(&client.offer("q").await, "q", 10);
 }
 
 /// `max_age`: refused while the oldest waits too long.
