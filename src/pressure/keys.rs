@@ -25,6 +25,16 @@ impl Keys {
         self.counts.get(key).copied().unwrap_or(0)
     }
 
+    /// How many keys have any.
+    pub(super) fn len(&self) -> usize {
+        self.counts.len()
+    }
+
+    /// The same of each key that has any.
+    pub(super) fn each(&self) -> impl Iterator<Item = (&Arc<str>, u64)> {
+        self.counts.iter().map(|(key, count)| (key, *count))
+    }
+
     /// A job of the key is on its way.
     pub(super) fn reserve(&mut self, key: &Arc<str>) {
         *self.counts.entry(Arc::clone(key)).or_default() += 1;

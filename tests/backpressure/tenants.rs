@@ -191,3 +191,25 @@ async fn ids_are_not_escaped() {
     }
     pair.stop().await;
 }
+
+/// A batch of many tenants, into queues with few and with many.
+#[tokio::test(start_paused = true)]
+async fn each_tenant_of_a_batch_is_bounded() {
+    let file = "[[tenant]]\nid = \"*\"\nlimits = { max_queue_depth = 2 }\n";
+    let (pair, client) = simulated(Lax::spec(), file).await;
+    let batch = async |tenants: &[&str], queue: &str| {
+        let job = |tenant: &&str| json!({"type": "t", "args": [], "meta": {"tenant_id": tenant}, "options": {"queue": queue}});
+        let jobs: Vec<Value> = tenants.iter().map(job).collect();
+        let body = json!({"jobs": jobs}).to_string();
+        client.post("/ojs/v1/jobs/batch", body).await
+    };
+    assert_eq!(batch(&["a", "b", "c", "d"], "many").await.status, 201);
+    assert_eq!(batch(&["b"], "few").await.status, 201);
+    for queue in ["many", "few", "other"] {
+        refused(&batch(&["a", "b", "c"], queue).await, "b", 2);
+        refused(&batch(&["b"], queue).await, "b", 2);
+    }
+    assert_eq!(batch(&["a", "c", "d", "e"], "few").await.status, 201);
+    refused(&batch(&["d"], "many").await, "d", 2);
+    pair.stop().await;
+}
