@@ -43,6 +43,17 @@ pub struct JobView<'a> {
     pub tenant: Option<&'a str>,
 }
 
+impl<'a> JobView<'a> {
+    /// Whose the job is, as it says: the trusted header, else `meta.tenant_id`.
+    pub fn tenant_id(&self) -> Option<Cow<'a, str>> {
+        let header = self.tenant.filter(|text| !text.is_empty());
+        header.map(Cow::Borrowed).or_else(|| {
+            let named = template::find(self.meta?, "tenant_id")?;
+            template::scalar(named)
+        })
+    }
+}
+
 /// All that limits one job, ready to be asked. Equal values behave alike: a refusal of one is a
 /// refusal of the other.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]

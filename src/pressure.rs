@@ -23,6 +23,7 @@ mod places;
 mod queue;
 mod recount;
 pub mod share;
+mod since;
 mod sizes;
 mod tenants;
 mod want;
@@ -49,11 +50,12 @@ pub use share::{CLAIM, Lease, Leased, Others, Shared};
 pub use tenants::DEFAULT_TENANT;
 pub use want::{Full, Level, Met, Now, Want};
 
-use bounds::Table;
-use line::Line;
+use bounds::{Table, UNBOUNDED};
+use line::{Ahead, Line};
 use queue::{Asked, Queue};
 
-/// More queues than this have no state: those that were not used for longest are forgotten.
+/// When more queues than this have state, those that were not used for longest are forgotten; one enqueue may
+/// bring some more.
 const MOST: usize = 10_000;
 
 /// More queues without bounds than this are not warned of one by one.
@@ -193,6 +195,7 @@ impl Pressure {
         let mut state = self.state();
         self.table
             .store(Arc::new(self.table.load().with_file(file)));
+        self.bound_again(&mut state);
         self.serve(&mut state, now);
     }
 
@@ -206,7 +209,17 @@ impl Pressure {
         let mut state = self.state();
         let table = self.table.load().with_set(queues, tenants);
         self.table.store(Arc::new(table));
+        self.bound_again(&mut state);
         self.serve(&mut state, now);
+    }
+
+    /// Queues have other bounds from now on, or none, whether anybody enqueues or not.
+    fn bound_again(&self, state: &mut State) {
+        let table = self.table.load();
+        let none = Arc::new(UNBOUNDED);
+        for (name, queue) in &mut state.queues {
+            queue.bound_again(table.of(name).unwrap_or(&none));
+        }
     }
 
     /// How many jobs of a tenant may wait, over all queues; 0 is any number, `None`: nothing is said.
@@ -224,7 +237,8 @@ impl Pressure {
     pub fn ask(self: &Arc<Self>, wants: &mut Vec<Want>, now: Now) -> Answer {
         let mut state = self.state();
         state.forget_idle(now.at);
-        self.ask_in(&mut state, wants, now, false)
+        let ahead = state.line.ahead();
+        self.ask_in(&mut state, wants, now, (&ahead, false))
     }
 
     fn ask_in(
@@ -232,23 +246,25 @@ impl Pressure {
         state: &mut State,
         wants: &mut Vec<Want>,
         now: Now,
-        in_line: bool,
+        (ahead, in_line): (&Ahead, bool),
     ) -> Answer {
-        let State { queues, line, .. } = state;
+        let queues = &mut state.queues;
         let (mut looks, mut full) = (Vec::new(), None::<Box<Full>>);
         let mut leases = Vec::new();
         let mut soon = Vec::new();
-        let tenant = match wants.iter().any(|want| !want.tenants.is_empty()) {
-            true => tenants::full(&self.table.load(), queues, wants),
-            false => None,
-        };
+        let tenant = tenants::full(&self.table.load(), queues, wants, ahead);
         for want in wants.iter_mut() {
             let queue = of(queues, want, now.at);
-            let behind = !in_line && line.is_for(&want.queue);
             let tenant = tenant
                 .as_ref()
                 .filter(|full| want.tenants.contains(&full.tenant));
-            match queue.ask(want, (self.held)(&want.queue), behind, tenant, now) {
+            match queue.ask(
+                want,
+                (self.held)(&want.queue),
+                ahead.of(&want.queue),
+                tenant,
+                now,
+            ) {
                 Asked::Fits { drop, look } => {
                     want.drop = drop;
                     if look && !queue.estimate.is_looking() {
@@ -277,7 +293,7 @@ impl Pressure {
             return Answer::Look(looking.collect());
         }
         if let Some(full) = full {
-            return told_full(queues, full, now);
+            return self.refuse(queues, full, now);
         }
         if !leases.is_empty() {
             return Answer::Look(self.lease(state, leases));
@@ -294,23 +310,40 @@ impl Pressure {
         })
     }
 
+    /// The answer to an enqueue that does not fit.
+    fn refuse(&self, queues: &mut Queues, mut full: Box<Full>, now: Now) -> Answer {
+        if let Some(queue) = queues.get_mut(&full.queue) {
+            // There may be room that nobody knows of; where no numbers are told, there is none.
+            let may_fit = full.ever && matches!(full.met, Met::Depth | Met::Bytes);
+            if may_fit
+                && queue.estimate.is_told()
+                && let Some(away) = queue.away_at(now.at)
+            {
+                return Answer::Away(away.clone());
+            }
+            full.say = queue.refuses(full.met, (self.held)(&full.queue), now.at);
+        }
+        Answer::Full(full)
+    }
+
     /// Stands in line until the places are free. `None`: too many stand there.
     pub fn stand(self: &Arc<Self>, wants: Vec<Want>, most: usize) -> Option<Turn> {
         self.state().line.stand(Arc::clone(self), wants, most)
     }
 
     /// Gives places to those who stand in line, in its order: nobody passes one who waits for the same
-    /// queue.
+    /// queue, unless that has room for both.
     fn serve(self: &Arc<Self>, state: &mut State, now: Now) {
         if state.line.len() == 0 {
             return;
         }
-        let mut shut: HashSet<Arc<str>> = HashSet::new();
+        // Queues that have no room even for one who stays, and what all of those want.
+        let (mut shut, mut ahead) = (HashSet::<Arc<str>>::new(), Ahead::default());
         let mut line = std::mem::take(&mut state.line);
         line.retain(|waiter| {
             let names = || waiter.wants.iter().map(|want| Arc::clone(&want.queue));
             if names().any(|name| shut.contains(&name)) {
-                shut.extend(names());
+                ahead.add(&waiter.wants);
                 return true;
             }
             // What bounds it may have changed since it came.
@@ -321,7 +354,7 @@ impl Pressure {
                     ..want.clone()
                 })
             });
-            match self.ask_in(state, &mut wants.collect(), now, true) {
+            match self.ask_in(state, &mut wants.collect(), now, (&ahead, true)) {
                 Answer::Go(places) => {
                     if let Err(mut places) = waiter.give(places) {
                         // Its producer hung up just now.
@@ -330,7 +363,15 @@ impl Pressure {
                     }
                     false
                 }
-                Answer::Look(_) | Answer::Full(_) | Answer::Away(_) => {
+                Answer::Full(full) => {
+                    if matches!(full.met, Met::Depth | Met::Bytes) {
+                        shut.insert(full.queue);
+                    }
+                    ahead.add(&waiter.wants);
+                    true
+                }
+                // Which of them has room is not known.
+                Answer::Look(_) | Answer::Away(_) => {
                     shut.extend(names());
                     true
                 }
@@ -424,11 +465,18 @@ impl Pressure {
         }
     }
 
-    /// The job of a queue to drop, once; `None`: what the backend would give next.
-    pub fn oldest(&self, name: &str) -> Option<Box<str>> {
+    /// Whether a job that was to be dropped must go still; if not, it goes no more.
+    pub fn must_drop(&self, name: &str) -> bool {
+        let mut state = self.state();
+        let queue = state.queues.get_mut(name);
+        queue.is_some_and(|queue| queue.must_drop((self.held)(name)))
+    }
+
+    /// The job of a queue to drop, once, but none of `stay`; `None`: what the backend would give next.
+    pub fn oldest(&self, name: &str, stay: &HashSet<Box<str>>) -> Option<Box<str>> {
         let mut state = self.state();
         let ages = &mut state.queues.get_mut(name)?.ages;
-        let id = ages.oldest()?;
+        let id = ages.oldest(stay)?;
         ages.left(&id);
         Some(id)
     }
@@ -531,17 +579,6 @@ impl Looking {
             queue: name,
         })
     }
-}
-
-/// The answer to an enqueue that does not fit.
-fn told_full(queues: &mut Queues, mut full: Box<Full>, now: Now) -> Answer {
-    if let Some(queue) = queues.get_mut(&full.queue) {
-        if let Some((away, _)) = &queue.away {
-            return Answer::Away(away.clone());
-        }
-        full.say = queue.is_news(now.at);
-    }
-    Answer::Full(full)
 }
 
 /// The state of a wanted queue.

@@ -23,7 +23,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -170,6 +170,8 @@ pub struct Sidecar {
     hold: Arc<Hold>,
     pressure: Arc<Pressure>,
     stats: depth::told::Stats,
+    /// Looks at queues that may be on their way.
+    looks: Semaphore,
     refusals: AtomicU64,
     metrics: Metrics,
     events: Events,
@@ -240,6 +242,7 @@ impl Sidecar {
             hold,
             pressure,
             stats: depth::told::Stats::default(),
+            looks: Semaphore::new(depth::AT_ONCE),
             refusals: AtomicU64::new(0),
             events: Events::new(name, metrics.clone()),
             metrics,

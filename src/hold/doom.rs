@@ -30,8 +30,8 @@ impl Hold {
     }
 
     /// The waiting job of a queue that was claimed first, over all scopes, is to be ended instead of
-    /// started, by the caller: it never goes out.
-    pub fn doom_oldest(&self, queue_name: &str) -> Option<Held> {
+    /// started, by the caller: it never goes out. Not one that `stays`.
+    pub fn doom_oldest(&self, queue_name: &str, stays: impl Fn(&str) -> bool) -> Option<Held> {
         let mut state = self.state();
         let State { queues, jobs, .. } = &mut *state;
         let of_queue = queues.iter_mut();
@@ -42,6 +42,7 @@ impl Hold {
                 .values()
                 .flatten()
                 .flat_map(|group| &group.jobs);
+            let waiting = waiting.filter(|held| !stays(&held.claimed.job));
             let first = waiting.min_by_key(|held| held.claimed.claimed_at)?;
             let (at, job) = (first.claimed.claimed_at, first.claimed.job.clone());
             Some((at, job, queue))

@@ -208,7 +208,7 @@ impl Attribute {
         match self {
             Attribute::Queue => given(job.queue),
             Attribute::Type => given(job.kind),
-            Attribute::Tenant => job.tenant.and_then(given).or_else(|| meta("tenant_id")),
+            Attribute::Tenant => job.tenant_id(),
             Attribute::Meta(path) => meta(path),
         }
     }

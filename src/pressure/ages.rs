@@ -2,6 +2,7 @@
 //! enqueued here, until they are seen to leave. No backend gives up a job by its age, so this matters where
 //! its next job may not be the oldest: with several priorities, or several tenants.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -69,15 +70,19 @@ impl Ages {
     }
 
     /// The job to drop where the backend's next one need not be it: the oldest of the owner with the most
-    /// jobs. `None`: the backend's next job is the oldest, as far as is known.
-    pub(super) fn oldest(&self) -> Option<Box<str>> {
+    /// jobs, but none of `stay`. `None`: the backend's next job is the oldest, as far as is known.
+    pub(super) fn oldest(&self, stay: &HashSet<Box<str>>) -> Option<Box<str>> {
         if self.owners.len() < 2 && self.priorities.len() < 2 {
             return None;
         }
-        let first = |of_owner: &BTreeSet<u64>| of_owner.first().copied().unwrap_or(u64::MAX);
-        let all = self.owners.values();
-        let heaviest = all.max_by_key(|of| (of.len(), std::cmp::Reverse(first(of))))?;
-        let (id, _) = self.all.get(&first(heaviest))?;
+        let of_each = self.owners.values().filter_map(|of_owner| {
+            let mut jobs = of_owner
+                .iter()
+                .filter_map(|nth| Some((nth, self.all.get(nth)?)));
+            let (nth, (id, _)) = jobs.find(|(_, (id, _))| !stay.contains(id))?;
+            Some((of_owner.len(), Reverse(nth), id))
+        });
+        let (.., id) = of_each.max_by_key(|(jobs, nth, _)| (*jobs, *nth))?;
         Some(id.clone())
     }
 }
@@ -96,26 +101,37 @@ mod tests {
     fn the_heaviest_loses_its_oldest() {
         let mut ages = Ages::default();
         stored(&mut ages, &[("a", 0, "1"), ("b", 0, "2"), ("b", 0, "3")]);
-        assert_eq!(ages.oldest().as_deref(), Some("2"));
+        assert_eq!(ages.oldest(&HashSet::new()).as_deref(), Some("2"));
         ages.left("2");
-        assert_eq!(ages.oldest().as_deref(), Some("1"), "the older of equals");
+        assert_eq!(
+            ages.oldest(&HashSet::new()).as_deref(),
+            Some("1"),
+            "the older of equals"
+        );
+        let stay = |ids: &[&str]| ids.iter().map(|id| Box::from(*id)).collect();
+        assert_eq!(ages.oldest(&stay(&["1"])).as_deref(), Some("3"));
+        assert_eq!(ages.oldest(&stay(&["1", "3"])), None);
         ages.at_most(1);
-        assert_eq!(ages.oldest(), None, "one owner and one priority");
+        assert_eq!(
+            ages.oldest(&HashSet::new()),
+            None,
+            "one owner and one priority"
+        );
         stored(&mut ages, &[("b", 0, "3"), ("b", 0, "4")]);
-        assert_eq!(ages.oldest(), None);
+        assert_eq!(ages.oldest(&HashSet::new()), None);
     }
 
     #[test]
     fn with_priorities_the_oldest_is_another_than_the_next() {
         let mut ages = Ages::default();
         stored(&mut ages, &[("", 0, "1"), ("", 5, "2")]);
-        assert_eq!(ages.oldest().as_deref(), Some("1"));
+        assert_eq!(ages.oldest(&HashSet::new()).as_deref(), Some("1"));
         ages.left("1");
         ages.left("1");
-        assert_eq!(ages.oldest().as_deref(), Some("2"));
+        assert_eq!(ages.oldest(&HashSet::new()).as_deref(), Some("2"));
         ages.at_most(0);
         stored(&mut ages, &[("", 5, "3")]);
-        assert_eq!(ages.oldest(), None);
+        assert_eq!(ages.oldest(&HashSet::new()), None);
         assert_eq!(
             (ages.jobs.len(), ages.all.len(), ages.owners.len()),
             (1, 1, 1)

@@ -83,7 +83,8 @@ pub struct Given {
     pub strategy: Option<Strategy>,
     /// The fraction of a bound from which warnings are given, 0 to 1.
     pub warning_threshold: Option<f64>,
-    /// The fraction of a bound below which a queue that was full accepts again, 0 to 1; 1 is at once.
+    /// The fraction of a bound below which a queue that was full accepts again, 0 to 1; 1 is at once, 0 when
+    /// it is empty.
     pub resume_threshold: Option<f64>,
     /// The longest that a producer may wait.
     pub block_timeout_max: Option<Duration>,
@@ -134,18 +135,24 @@ impl Given {
 
     /// The bounds that this makes; `None`: it bounds nothing.
     pub fn bounds(&self) -> Option<Bounds> {
+        let strategy = self.strategy.unwrap_or_default();
+        let resume = self.resume_threshold.unwrap_or(1.0);
         let bounds = Bounds {
             max_depth: self.max_depth.filter(|most| *most > 0),
             max_bytes: self.max_bytes.filter(|most| *most > 0),
-            strategy: self.strategy.unwrap_or_default(),
+            strategy,
             warning_threshold: self.warning_threshold.unwrap_or(WARNING),
-            resume_threshold: self.resume_threshold.unwrap_or(1.0),
+            // What makes room for itself is never shut.
+            resume_threshold: match strategy {
+                Strategy::DropOldest => 1.0,
+                Strategy::Reject | Strategy::Block => resume,
+            },
             block_timeout_max: self.block_timeout_max.unwrap_or(BLOCK_TIMEOUT_MAX),
             enqueue_rate: self.enqueue_rate,
             max_age: self.max_age,
             max_wait: self.max_wait,
             per_key: self.per_key.clone().filter(|keys| keys.max_depth > 0),
-            tenants: None,
+            tenants: false,
             drops_by: self.drops_by(),
         };
         let none = bounds.max_depth.is_none()
@@ -170,7 +177,7 @@ pub struct Bounds {
     pub strategy: Strategy,
     /// The fraction from which warnings are given.
     pub warning_threshold: f64,
-    /// The fraction below which a queue that was full accepts again.
+    /// The fraction below which a queue that was full accepts again; 1 where it drops.
     pub resume_threshold: f64,
     /// The longest that a producer may wait.
     pub block_timeout_max: Duration,
@@ -182,8 +189,8 @@ pub struct Bounds {
     pub max_wait: Option<Duration>,
     /// Bounds for each key.
     pub per_key: Option<PerKey>,
-    /// What says whose a job is, where tenants are bounded.
-    pub tenants: Option<Template>,
+    /// Whether tenants are bounded, so that it matters whose its jobs are.
+    pub tenants: bool,
     /// What says whose a job is, where jobs are dropped: the one with the most loses one.
     pub drops_by: Option<Template>,
 }
@@ -200,7 +207,7 @@ impl Bounds {
 
     /// Whether it matters which jobs wait, not only how many.
     pub fn tells_apart(&self) -> bool {
-        self.per_key.is_some() || self.tenants.is_some() || self.drops_by.is_some()
+        self.per_key.is_some() || self.tenants || self.drops_by.is_some()
     }
 }
 
@@ -266,14 +273,11 @@ impl Table {
         tenants: HashMap<Arc<str>, u64>,
     ) -> Table {
         let tenants = Tenants::new(file.tenants.clone(), tenants);
-        let by = tenants.by();
-        let bounds_of = |given: &Given| match (given.bounds(), &by) {
-            (Some(bounds), by) => Some(Arc::new(Bounds {
-                tenants: by.clone(),
-                ..bounds
-            })),
-            (None, Some(by)) => Some(Arc::new(only_tenants(by.clone()))),
-            (None, None) => None,
+        let bounded = tenants.any();
+        let bounds_of = |given: &Given| match (given.bounds(), bounded) {
+            (Some(bounds), tenants) => Some(Arc::new(Bounds { tenants, ..bounds })),
+            (None, true) => Some(Arc::new(ONLY_TENANTS)),
+            (None, false) => None,
         };
         let mut exact: hashbrown::HashMap<Arc<str>, Option<Arc<Bounds>>> = Default::default();
         let mut globs = Vec::new();
@@ -348,22 +352,26 @@ impl Table {
 }
 
 /// What bounds a queue of which nothing is said but whose its jobs are.
-fn only_tenants(by: Template) -> Bounds {
-    Bounds {
-        max_depth: None,
-        max_bytes: None,
-        strategy: Strategy::Reject,
-        warning_threshold: WARNING,
-        resume_threshold: 1.0,
-        block_timeout_max: BLOCK_TIMEOUT_MAX,
-        enqueue_rate: None,
-        max_age: None,
-        max_wait: None,
-        per_key: None,
-        tenants: Some(by),
-        drops_by: None,
-    }
-}
+const ONLY_TENANTS: Bounds = Bounds {
+    max_depth: None,
+    max_bytes: None,
+    strategy: Strategy::Reject,
+    warning_threshold: WARNING,
+    resume_threshold: 1.0,
+    block_timeout_max: BLOCK_TIMEOUT_MAX,
+    enqueue_rate: None,
+    max_age: None,
+    max_wait: None,
+    per_key: None,
+    tenants: true,
+    drops_by: None,
+};
+
+/// What bounds a queue that had bounds and has none any more.
+pub(super) const UNBOUNDED: Bounds = Bounds {
+    tenants: false,
+    ..ONLY_TENANTS
+};
 
 /// What was set over HTTP, and where that says nothing, the file's.
 fn laid_over(file: &FileBounds, queue: &str, given: &Given) -> Given {

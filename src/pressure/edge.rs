@@ -21,7 +21,6 @@ pub enum Edge {
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Edges {
     above: bool,
-    refusing: bool,
     refused: bool,
     said: Option<Instant>,
 }
@@ -43,16 +42,8 @@ impl Edges {
         self.above
     }
 
-    /// Whether a queue that was full still refuses, with `depth` of `bound` and `resume` the fraction
-    /// below which it accepts again.
-    pub fn still_refuses(&mut self, depth: u64, bound: u64, resume: f64) -> bool {
-        self.refusing &= resume < 1.0 && depth as f64 >= bound as f64 * resume;
-        self.refusing
-    }
-
     /// An enqueue was refused at `now`; whether that is worth saying: the first since one was accepted.
     pub fn refused(&mut self, now: Instant) -> bool {
-        self.refusing = true;
         let first = !std::mem::replace(&mut self.refused, true);
         let quiet = self
             .said
@@ -67,6 +58,25 @@ impl Edges {
     /// An enqueue was accepted.
     pub fn accepted(&mut self) {
         self.refused = false;
+    }
+}
+
+/// Whether a queue that was full by one of its bounds has not come below its resume threshold since.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Shut(bool);
+
+impl Shut {
+    /// It is full: not one more job fits.
+    pub(super) fn shut(&mut self) {
+        self.0 = true;
+    }
+
+    /// Whether it still refuses, with `used` of `bound` and `resume` the fraction below which it accepts
+    /// again: 1 is at once, 0 when it is empty.
+    pub(super) fn still(&mut self, used: u64, bound: u64, resume: f64) -> bool {
+        let below = used == 0 || (used as f64) < bound as f64 * resume;
+        self.0 &= resume < 1.0 && !below;
+        self.0
     }
 }
 
@@ -104,13 +114,16 @@ mod tests {
 
     #[test]
     fn it_resumes_below_its_threshold_only() {
-        let (mut edges, now) = (Edges::default(), Instant::now());
-        assert!(!edges.still_refuses(10, 10, 0.5));
-        edges.refused(now);
-        assert!(edges.still_refuses(6, 10, 0.5));
-        assert!(!edges.still_refuses(4, 10, 0.5));
-        assert!(!edges.still_refuses(9, 10, 0.5), "until it is full again");
-        edges.refused(now);
-        assert!(!edges.still_refuses(10, 10, 1.0), "off");
+        let mut shut = Shut::default();
+        assert!(!shut.still(10, 10, 0.5));
+        shut.shut();
+        assert!(shut.still(6, 10, 0.5));
+        assert!(!shut.still(4, 10, 0.5));
+        assert!(!shut.still(9, 10, 0.5), "until it is full again");
+        shut.shut();
+        assert!(!shut.still(10, 10, 1.0), "off");
+        shut.shut();
+        assert!(shut.still(1, 10, 0.0));
+        assert!(!shut.still(0, 10, 0.0), "empty");
     }
 }

@@ -106,8 +106,14 @@ impl Given {
 
 fn read_backpressure(object: Json<'_>) -> Result<Given, FieldError> {
     let path = |name: &str| format!("backpressure.{name}");
-    let enabled = object.get("enabled").and_then(|flag| flag.boolean());
-    if enabled == Some(false) {
+    let enabled = match present(object, "enabled") {
+        Some(flag) => match flag.boolean() {
+            Some(enabled) => enabled,
+            None => return wrong(path("enabled"), "must be true or false", flag),
+        },
+        None => true,
+    };
+    if !enabled {
         // Said by forms that keep the numbers of what is switched off.
         return Ok(Given {
             max_depth: Some(0),
@@ -383,6 +389,7 @@ mod tests {
                 r#""enqueue_rate":{"limit":0,"period":"1s"}"#,
                 "enqueue_rate.limit",
             ),
+            (r#""enabled":"false","max_depth":5"#, "enabled"),
             (r#""max_deep":5"#, "max_deep"),
             (r#""per_key":{"by":"{meta.a}"}"#, "per_key.max_depth"),
             (r#""per_key":{"by":"{oops}","max_depth":1}"#, "per_key.by"),

@@ -30,11 +30,12 @@ impl Hidden {
         push(&mut self.retryable, due);
     }
 
-    /// How many still waited at `now`, scheduled and retryable.
-    pub(super) fn waiting(&mut self, now: Instant) -> (u64, u64) {
+    /// How many still waited at `now`, scheduled and retryable; tells `came` when the others came to be
+    /// available.
+    pub(super) fn waiting(&mut self, now: Instant, mut came: impl FnMut(Instant)) -> (u64, u64) {
         (
-            count(&mut self.scheduled, now),
-            count(&mut self.retryable, now),
+            count(&mut self.scheduled, now, &mut came),
+            count(&mut self.retryable, now, &mut came),
         )
     }
 }
@@ -45,9 +46,18 @@ fn push(heap: &mut BinaryHeap<Reverse<Instant>>, due: Instant) {
     }
 }
 
-fn count(heap: &mut BinaryHeap<Reverse<Instant>>, now: Instant) -> u64 {
-    while heap.peek().is_some_and(|Reverse(due)| *due + LATE <= now) {
+fn count(
+    heap: &mut BinaryHeap<Reverse<Instant>>,
+    now: Instant,
+    came: &mut impl FnMut(Instant),
+) -> u64 {
+    while let Some(Reverse(due)) = heap
+        .peek()
+        .copied()
+        .filter(|Reverse(due)| *due + LATE <= now)
+    {
         heap.pop();
+        came(due);
     }
     heap.len() as u64
 }
@@ -64,9 +74,12 @@ mod tests {
             .into_iter()
             .for_each(|secs| hidden.schedule(at(secs)));
         hidden.retry(at(5));
-        assert_eq!(hidden.waiting(now), (3, 1));
-        assert_eq!(hidden.waiting(at(6)), (3, 1), "perhaps not available yet");
-        assert_eq!(hidden.waiting(at(12)), (2, 0));
-        assert_eq!(hidden.waiting(at(40)), (0, 0));
+        let mut came = Vec::new();
+        let mut waiting = |at| hidden.waiting(at, |due| came.push(due));
+        assert_eq!(waiting(now), (3, 1));
+        assert_eq!(waiting(at(6)), (3, 1), "perhaps not available yet");
+        assert_eq!(waiting(at(12)), (2, 0));
+        assert_eq!(waiting(at(40)), (0, 0));
+        assert_eq!(came, [10, 5, 20, 30].map(at));
     }
 }

@@ -1,7 +1,7 @@
 //! How many jobs of each key wait in one queue (`per_key`): no backend tells, so those that were enqueued
 //! here are remembered until they are seen to leave.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// More jobs than this are not told apart in one queue.
@@ -11,16 +11,28 @@ const MOST: usize = 100_000;
 #[derive(Clone, Default, Debug)]
 pub(super) struct Keys {
     counts: HashMap<Arc<str>, u64>,
-    /// The jobs that wait, by id.
-    jobs: HashMap<Box<str>, Arc<str>>,
-    /// Their ids, oldest first; some may have left.
-    order: VecDeque<Box<str>>,
+    /// How many came so far.
+    came: u64,
+    /// The jobs that wait, by id: which of all that came each is, and its key.
+    jobs: HashMap<Box<str>, (u64, Arc<str>)>,
+    /// Their ids, oldest first.
+    order: BTreeMap<u64, Box<str>>,
 }
 
 impl Keys {
     /// How many jobs of the key wait or are on their way.
     pub(super) fn count(&self, key: &str) -> u64 {
         self.counts.get(key).copied().unwrap_or(0)
+    }
+
+    /// How many keys have any.
+    pub(super) fn len(&self) -> usize {
+        self.counts.len()
+    }
+
+    /// The same of each key that has any.
+    pub(super) fn each(&self) -> impl Iterator<Item = (&Arc<str>, u64)> {
+        self.counts.iter().map(|(key, count)| (key, *count))
     }
 
     /// A job of the key is on its way.
@@ -35,22 +47,23 @@ impl Keys {
 
     /// It was stored under this id; without one nobody would see it leave, so it does not count.
     pub(super) fn stored(&mut self, key: &Arc<str>, id: Option<&str>) {
-        match id {
-            Some(id) if self.jobs.len() < MOST => {
-                if let Some(earlier) = self.jobs.insert(id.into(), Arc::clone(key)) {
-                    // An id that is used again takes the place of the job that had it.
-                    self.release(&earlier);
-                } else {
-                    self.order.push_back(id.into());
-                }
-            }
-            _ => self.release(key),
+        let Some(id) = id else {
+            return self.release(key);
+        };
+        // An id that is used again takes the place of the job that had it.
+        self.left(id);
+        if self.jobs.len() >= MOST {
+            return self.release(key);
         }
+        self.came += 1;
+        self.jobs.insert(id.into(), (self.came, Arc::clone(key)));
+        self.order.insert(self.came, id.into());
     }
 
     /// A job has left.
     pub(super) fn left(&mut self, id: &str) {
-        if let Some(key) = self.jobs.remove(id) {
+        if let Some((nth, key)) = self.jobs.remove(id) {
+            self.order.remove(&nth);
             self.release(&key);
         }
     }
@@ -58,13 +71,10 @@ impl Keys {
     /// No more than `waiting` jobs wait: the oldest of those that are known have left unseen.
     pub(super) fn at_most(&mut self, waiting: u64) {
         while self.jobs.len() as u64 > waiting {
-            let Some(oldest) = self.order.pop_front() else {
+            let Some((_, oldest)) = self.order.pop_first() else {
                 return;
             };
             self.left(&oldest);
-        }
-        while (self.order.front()).is_some_and(|oldest| !self.jobs.contains_key(oldest)) {
-            self.order.pop_front();
         }
     }
 
@@ -117,5 +127,25 @@ mod tests {
         store(&mut keys, &a, "5");
         store(&mut keys, &b, "5");
         assert_eq!((keys.count("a"), keys.count("b")), (0, 1));
+    }
+
+    #[test]
+    fn a_job_that_stays_keeps_no_others() {
+        let (mut keys, a) = (Keys::default(), Arc::from("a"));
+        let store = |keys: &mut Keys, id: &str| {
+            keys.reserve(&a);
+            keys.stored(&a, Some(id));
+        };
+        store(&mut keys, "stays");
+        for nth in 0..10_000 {
+            let id = nth.to_string();
+            store(&mut keys, &id);
+            keys.left(&id);
+            keys.at_most(1);
+        }
+        assert_eq!(keys.order.len(), 1);
+        store(&mut keys, "last");
+        keys.at_most(1);
+        assert_eq!(keys.jobs.keys().collect::<Vec<_>>(), [&Box::from("last")]);
     }
 }

@@ -1,6 +1,6 @@
 //! Producers that wait for room (backpressure text, 5.2): first come, first served.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
@@ -32,6 +32,59 @@ impl Waiter {
     }
 }
 
+/// What those who wait want: who comes later fits beside it or not at all.
+#[derive(Default, Debug)]
+pub(super) struct Ahead {
+    queues: HashMap<Arc<str>, Before>,
+    /// How many jobs of each tenant, over all queues.
+    tenants: HashMap<Arc<str>, u64>,
+}
+
+/// The same of one queue.
+#[derive(Default, Debug)]
+pub(super) struct Before {
+    pub(super) jobs: u64,
+    pub(super) bytes: u64,
+    keys: HashMap<Arc<str>, u64>,
+}
+
+impl Before {
+    /// How many jobs of the key.
+    pub(super) fn of_key(&self, key: &str) -> u64 {
+        self.keys.get(key).copied().unwrap_or(0)
+    }
+}
+
+impl Ahead {
+    /// One more waits.
+    pub(super) fn add(&mut self, wants: &[Want]) {
+        for want in wants {
+            let before = match self.queues.get_mut(&want.queue) {
+                Some(before) => before,
+                None => self.queues.entry(Arc::clone(&want.queue)).or_default(),
+            };
+            before.jobs += want.jobs;
+            before.bytes += want.bytes();
+            for key in &want.keys {
+                *before.keys.entry(Arc::clone(key)).or_default() += 1;
+            }
+            for tenant in &want.tenants {
+                *self.tenants.entry(Arc::clone(tenant)).or_default() += 1;
+            }
+        }
+    }
+
+    /// What they want of a queue.
+    pub(super) fn of(&self, queue: &str) -> Option<&Before> {
+        self.queues.get(queue)
+    }
+
+    /// How many jobs of the tenant.
+    pub(super) fn of_tenant(&self, tenant: &str) -> u64 {
+        self.tenants.get(tenant).copied().unwrap_or(0)
+    }
+}
+
 impl Line {
     pub(super) fn stand(
         &mut self,
@@ -56,10 +109,11 @@ impl Line {
         })
     }
 
-    /// Whether anybody waits for room of the queue.
-    pub(super) fn is_for(&self, queue: &str) -> bool {
-        let mut wants = self.waiters.iter().flat_map(|waiter| &waiter.wants);
-        wants.any(|want| &*want.queue == queue)
+    /// What all of them want.
+    pub(super) fn ahead(&self) -> Ahead {
+        let mut ahead = Ahead::default();
+        (self.waiters.iter()).for_each(|waiter| ahead.add(&waiter.wants));
+        ahead
     }
 
     pub(super) fn len(&self) -> usize {

@@ -101,10 +101,10 @@ impl Pressure {
         let mut state = self.state();
         let queue = state.queues.get_mut(name)?;
         let mut untold = None;
+        let (scheduled, retryable) = queue.hidden(now.at);
         match told {
             Told::Counts(counts) => {
                 let (tells_scheduled, tells_retryable) = &self.tells;
-                let (scheduled, retryable) = queue.hidden.waiting(now.at);
                 let hides = |tells: &AtomicBool, told: u64, ours: u64| {
                     if told > 0 {
                         tells.store(true, Ordering::Relaxed);

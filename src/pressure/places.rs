@@ -1,5 +1,6 @@
 //! Places in bounded queues, from when they are taken until the backend has answered.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -69,6 +70,10 @@ impl Places {
         if wants.is_empty() {
             return;
         }
+        let mut by_queue: HashMap<&str, Vec<&str>> = HashMap::new();
+        for (queue, id) in ids {
+            by_queue.entry(queue).or_default().push(id);
+        }
         let (mark, now) = (self.pressure.mark(), Instant::now());
         let mut state = self.pressure.state();
         if outcome == Outcome::Refused {
@@ -84,8 +89,8 @@ impl Places {
                 continue;
             };
             if outcome == Outcome::Stored {
-                let own = ids.iter().filter(|(name, _)| *name == want.queue);
-                queue.stored(&want, own.map(|(_, id)| &**id), mark, now);
+                let own = by_queue.get(&*want.queue);
+                queue.stored(&want, own.into_iter().flatten().copied(), mark, now);
             }
             let level = self.pressure.level_of(queue, &want.queue);
             levels.extend(level.map(|level| (want.queue, level)));

@@ -11,14 +11,16 @@ use tokio::time::Instant;
 
 use super::Away;
 use super::ages::Ages;
-use super::bounds::{Bounds, PushRate, Strategy};
+use super::bounds::{Bounds, PushRate, Strategy, UNBOUNDED};
 use super::drain::Drain;
-use super::edge::Edges;
+use super::edge::{Edges, Shut};
 use super::estimate::{Estimate, Held, NEAR, Want as Look};
 use super::hidden::Hidden;
 use super::keys::Keys;
+use super::line::Before;
 use super::recount::Recount;
 use super::share::Lease;
+use super::since::Since;
 use super::sizes::Sizes;
 use super::tenants::FullTenant;
 use super::want::{Full, Level, Met, Now, Want};
@@ -47,6 +49,7 @@ pub(super) struct Queue {
     drain: Drain,
     sizes: Sizes,
     bytes_in_flight: u64,
+    since: Since,
     window: Option<Window>,
     keys: Keys,
     /// The same by tenant.
@@ -54,12 +57,16 @@ pub(super) struct Queue {
     pub(super) ages: Ages,
     pub(super) recount: Recount,
     edges: Edges,
-    pub(super) hidden: Hidden,
+    /// By its depth.
+    shut: Shut,
+    /// By its bytes.
+    shut_by_bytes: Shut,
+    hidden: Hidden,
     /// Jobs that are about to be dropped for others.
     dropping: u64,
     /// When a job could not be dropped, the last time.
     undroppable: Option<Instant>,
-    /// Of what waits, how much nobody could drop: it waits for a time.
+    /// Of what waits, how much no FETCH would get: it waits for a time.
     later: u64,
     /// Told when a look ends.
     pub(super) done: Arc<Notify>,
@@ -84,12 +91,15 @@ impl Queue {
             drain: Drain::default(),
             sizes: Sizes::default(),
             bytes_in_flight: 0,
+            since: Since::default(),
             window: None,
             keys: Keys::default(),
             tenants: Keys::default(),
             ages: Ages::default(),
             recount: Recount::default(),
             edges: Edges::default(),
+            shut: Shut::default(),
+            shut_by_bytes: Shut::default(),
             hidden: Hidden::default(),
             dropping: 0,
             undroppable: None,
@@ -104,13 +114,13 @@ impl Queue {
         }
     }
 
-    /// Whether `want` fits now. `behind`: others wait for room of this queue already. `tenant`: one of its
+    /// Whether `want` fits now, beside what those want who wait already (`before`). `tenant`: one of its
     /// jobs' tenants has as many waiting as it may.
     pub(super) fn ask(
         &mut self,
         want: &Want,
         held: Held,
-        behind: bool,
+        before: Option<&Before>,
         tenant: Option<&FullTenant>,
         now: Now,
     ) -> Asked {
@@ -124,17 +134,19 @@ impl Queue {
             };
         }
         let mut tight = self.tightest(want, held);
-        let mut full = self.too_much(want, held, now);
         let may_drop = want.bounds.strategy == Strategy::DropOldest;
+        // Nobody waits for what makes room for itself.
+        let before = before.filter(|_| !may_drop);
+        let mut full = self.too_much(want, before, held, now);
         let mut drop = 0;
         let drops = may_drop
             && (full.as_ref())
                 .is_some_and(|full| full.ever && matches!(full.met, Met::Depth | Met::Bytes));
         if let Some(tenant) = tenant.filter(|_| drops || full.is_none()) {
             full = Some(self.full_of(want, tenant, now));
-        } else if drops && self.full_key(want).is_some() {
+        } else if drops && self.full_key(want, None).is_some() {
             // Others that leave make no room for a key that has its share.
-            full = Some(self.full(want, Met::Key, held, now));
+            full = Some(self.full(want, Met::Key, before, held, now));
         } else if drops
             && let Some(places) = self.places(want, held)
             && places <= self.droppable(held)
@@ -150,9 +162,6 @@ impl Queue {
         let look = self.estimate.wants(room, tight.1, self.stuck, now.at);
         if self.estimate.is_closed() || look == Look::First && !never(&full) {
             return Asked::Look;
-        }
-        if full.is_none() && behind {
-            full = Some(self.full(want, Met::Depth, held, now));
         }
         let full = full.or_else(|| self.over_rate(want, now));
         if let Some(full) = full {
@@ -197,49 +206,52 @@ impl Queue {
     }
 
     /// The first bound that the enqueue would go beyond.
-    fn too_much(&mut self, want: &Want, held: Held, now: Now) -> Option<Full> {
+    fn too_much(
+        &mut self,
+        want: &Want,
+        before: Option<&Before>,
+        held: Held,
+        now: Now,
+    ) -> Option<Full> {
         let bounds = &want.bounds;
-        let depth = self.depth(held);
+        let (jobs, bytes_before) = before.map_or((0, 0), |before| (before.jobs, before.bytes));
+        let (depth, resume) = (self.depth(held), bounds.resume_threshold);
         if let Some(bound) = bounds.max_depth
-            && (depth + want.jobs > bound
-                || self
-                    .edges
-                    .still_refuses(depth, bound, bounds.resume_threshold))
+            && (depth + jobs + want.jobs > bound || self.shut.still(depth, bound, resume))
         {
-            return Some(self.full(want, Met::Depth, held, now));
+            return Some(self.full(want, Met::Depth, before, held, now));
         }
         if let Some(bound) = bounds.max_bytes {
             let bytes = self.bytes(held);
-            if bytes + want.bytes() > bound
-                || self
-                    .edges
-                    .still_refuses(bytes, bound, bounds.resume_threshold)
+            if bytes + bytes_before + want.bytes() > bound
+                || self.shut_by_bytes.still(bytes, bound, resume)
             {
-                return Some(self.full(want, Met::Bytes, held, now));
+                return Some(self.full(want, Met::Bytes, before, held, now));
             }
         }
-        if self.full_key(want).is_some() {
-            return Some(self.full(want, Met::Key, held, now));
+        if self.full_key(want, before).is_some() {
+            return Some(self.full(want, Met::Key, before, held, now));
         }
         if bounds
             .max_age
             .is_some_and(|most| self.age(held, now) > most)
         {
-            return Some(self.full(want, Met::Age, held, now));
+            return Some(self.full(want, Met::Age, before, held, now));
         }
         let wait = self.predicted(want, held, now);
         if bounds.max_wait.is_some_and(|most| wait > most) {
-            return Some(self.full(want, Met::Wait, held, now));
+            return Some(self.full(want, Met::Wait, before, held, now));
         }
         None
     }
 
     /// The first key of which too many would wait, and how many.
-    fn full_key(&self, want: &Want) -> Option<(Arc<str>, u64)> {
+    fn full_key(&self, want: &Want, before: Option<&Before>) -> Option<(Arc<str>, u64)> {
         let most = want.bounds.per_key.as_ref()?.max_depth;
         let mut wanted: HashMap<&Arc<str>, u64> = HashMap::new();
         want.keys.iter().find_map(|key| {
-            let wanted = wanted.entry(key).or_default();
+            let ahead = || before.map_or(0, |before| before.of_key(key));
+            let wanted = wanted.entry(key).or_insert_with(ahead);
             *wanted += 1;
             let waiting = self.keys.count(key);
             (waiting + *wanted > most).then(|| (Arc::clone(key), waiting))
@@ -261,7 +273,14 @@ impl Queue {
         }
     }
 
-    fn full(&mut self, want: &Want, met: Met, held: Held, now: Now) -> Full {
+    fn full(
+        &mut self,
+        want: &Want,
+        met: Met,
+        before: Option<&Before>,
+        held: Held,
+        now: Now,
+    ) -> Full {
         let bounds = &want.bounds;
         let depth = self.depth(held);
         let seconds = |time: Option<Duration>| time.map_or(0, |time| time.as_secs());
@@ -272,7 +291,7 @@ impl Queue {
                     .per_key
                     .as_ref()
                     .map_or(u64::MAX, |keys| keys.max_depth);
-                let (full, waiting) = self.full_key(want).unzip();
+                let (full, waiting) = self.full_key(want, before).unzip();
                 let alike = want
                     .keys
                     .iter()
@@ -318,9 +337,7 @@ impl Queue {
             Some(bound) if want.jobs > bound => return None,
             Some(bound) => {
                 let resumes = (bound as f64 * want.bounds.resume_threshold) as u64;
-                let refuses = self
-                    .edges
-                    .still_refuses(depth, bound, want.bounds.resume_threshold);
+                let refuses = self.shut.still(depth, bound, want.bounds.resume_threshold);
                 let until = if refuses { resumes } else { bound };
                 (depth + want.jobs).saturating_sub(until)
             }
@@ -331,8 +348,7 @@ impl Queue {
             Some(bound) => {
                 let bytes = self.bytes(held);
                 let over = (bytes + want.bytes()).saturating_sub(bound);
-                let average = (bytes / depth.max(1)).max(1);
-                over.div_ceil(average)
+                over.div_ceil(average(bytes, depth))
             }
             None => 0,
         };
@@ -386,6 +402,21 @@ impl Queue {
         self.sizes.of(waiting) + self.bytes_in_flight
     }
 
+    /// Whether the queue would be over its bound without this one of the jobs that are about to be dropped. If
+    /// not, others have left meanwhile, and it stays.
+    pub(super) fn must_drop(&mut self, held: Held) -> bool {
+        let others = self.dropping.saturating_sub(1);
+        let depth = self.estimate.depth(held).saturating_sub(others);
+        let waiting = self.estimate.waiting(held).saturating_sub(others);
+        let bytes = self.sizes.of(waiting) + self.bytes_in_flight;
+        let over = |used: u64, bound: Option<u64>| bound.is_some_and(|bound| used > bound);
+        let must = over(depth, self.bounds.max_depth) || over(bytes, self.bounds.max_bytes);
+        if !must {
+            self.dropping = others;
+        }
+        must
+    }
+
     /// How many jobs are surely available.
     fn droppable(&self, held: Held) -> u64 {
         // Only who holds a job can drop it.
@@ -394,10 +425,10 @@ impl Queue {
         waiting.saturating_sub(self.later + self.dropping)
     }
 
-    /// How long the oldest that is known has waited.
+    /// How long the oldest available job that is known has waited.
     fn age(&mut self, held: Held, now: Now) -> Duration {
-        self.sizes.of(self.estimate.waiting(held));
-        let oldest = self.sizes.oldest();
+        let available = self.estimate.waiting(held).saturating_sub(self.later);
+        let oldest = self.since.oldest(available);
         oldest.map_or(Duration::ZERO, |at| now.at.saturating_duration_since(at))
     }
 
@@ -408,8 +439,8 @@ impl Queue {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
-        let waiting = self.depth(held) as f64;
-        let seconds = pace.map_or(0.0, |pace| waiting / pace.max(1e-9));
+        let before = self.depth(held).saturating_sub(self.later) as f64;
+        let seconds = pace.map_or(0.0, |pace| before / pace.max(1e-9));
         Duration::from_secs_f64(seconds.clamp(0.0, 1e9))
     }
 
@@ -422,13 +453,27 @@ impl Queue {
         let of_bytes = bounds.max_bytes.map(|bound| (bytes, bound));
         let both = of_depth.into_iter().chain(of_bytes);
         let most = both.max_by(|a, b| share(a.0, a.1).total_cmp(&share(b.0, b.1)));
-        let edge =
-            most.and_then(|(used, bound)| self.edges.at(used, bound, bounds.warning_threshold));
+        // Where there is no bound, nothing is near it.
+        let (used, bound) = most.unwrap_or((0, 1));
+        let edge = self.edges.at(used, bound, bounds.warning_threshold);
         Level {
             depth,
+            max_depth: bounds.max_depth,
             most,
             above: self.edges.is_above(),
             edge,
+        }
+    }
+
+    /// It has these bounds from now on.
+    pub(super) fn bound_again(&mut self, bounds: &Arc<Bounds>) {
+        if *self.bounds != **bounds {
+            (self.shut, self.shut_by_bytes) = Default::default();
+        }
+        self.bounds = Arc::clone(bounds);
+        if **bounds == UNBOUNDED {
+            // What comes from now on is not seen.
+            self.estimate.doubt_all();
         }
     }
 
@@ -443,10 +488,29 @@ impl Queue {
         (now.saturating_duration_since(*at) < NEAR).then_some(away)
     }
 
-    /// Whether a refusal at `now` is worth saying.
-    pub(super) fn is_news(&mut self, now: Instant) -> bool {
+    /// An enqueue was refused at `now`, by this bound; whether that is worth saying. Where the queue itself is
+    /// full, it may be shut for a while.
+    pub(super) fn refuses(&mut self, met: Met, held: Held, now: Instant) -> bool {
+        let bounds = Arc::clone(&self.bounds);
+        let depth = self.depth(held);
+        match met {
+            Met::Depth if bounds.max_depth.is_some_and(|bound| depth >= bound) => self.shut.shut(),
+            Met::Bytes => {
+                let bytes = self.bytes(held);
+                let one_more = bytes + average(bytes, depth);
+                if bounds.max_bytes.is_some_and(|bound| one_more > bound) {
+                    self.shut_by_bytes.shut();
+                }
+            }
+            _ => {}
+        }
         self.edges.refused(now)
     }
+}
+
+/// How long the jobs of a queue are on average.
+fn average(bytes: u64, depth: u64) -> u64 {
+    (bytes / depth.max(1)).max(1)
 }
 
 fn never(full: &Option<Full>) -> bool {

@@ -3,28 +3,26 @@
 
 use std::collections::VecDeque;
 
-use tokio::time::Instant;
-
 /// Beyond this many, the oldest are summed up: memory stays bounded however deep the queue is.
 const EACH: usize = 65_536;
 
 /// The waiting jobs that are known, oldest first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sizes {
-    each: VecDeque<(u32, Instant)>,
+    each: VecDeque<u32>,
     bytes: u64,
     /// Older ones: how many, and their bytes.
     rest: (u64, u64),
 }
 
 impl Sizes {
-    /// A job of `bytes` was stored at `now`.
-    pub(super) fn add(&mut self, bytes: u64, now: Instant) {
+    /// A job of `bytes` was stored.
+    pub(super) fn add(&mut self, bytes: u64) {
         let size = u32::try_from(bytes).unwrap_or(u32::MAX);
-        self.each.push_back((size, now));
+        self.each.push_back(size);
         self.bytes += u64::from(size);
         if self.each.len() > EACH
-            && let Some((oldest, _)) = self.each.pop_front()
+            && let Some(oldest) = self.each.pop_front()
         {
             self.rest.0 += 1;
             self.rest.1 += u64::from(oldest);
@@ -48,7 +46,7 @@ impl Sizes {
             surplus -= gone;
         }
         for _ in 0..surplus {
-            if let Some((size, _)) = self.each.pop_front() {
+            if let Some(size) = self.each.pop_front() {
                 self.bytes -= u64::from(size);
             }
         }
@@ -57,11 +55,6 @@ impl Sizes {
             0 => 0,
             _ => self.bytes + (self.bytes / known).saturating_mul(unknown),
         }
-    }
-
-    /// When the oldest was stored; of a very deep queue, one that is younger.
-    pub(super) fn oldest(&self) -> Option<Instant> {
-        self.each.front().map(|(_, at)| *at)
     }
 
     fn known(&self) -> u64 {
@@ -75,10 +68,8 @@ mod tests {
 
     #[test]
     fn the_oldest_leave_first() {
-        let (mut sizes, now) = (Sizes::default(), Instant::now());
-        [10, 20, 30]
-            .into_iter()
-            .for_each(|size| sizes.add(size, now));
+        let mut sizes = Sizes::default();
+        [10, 20, 30].into_iter().for_each(|size| sizes.add(size));
         assert_eq!(sizes.of(3), 60);
         assert_eq!(sizes.of(2), 50);
         assert_eq!(sizes.of(4), 50 + 2 * 25, "two more that nobody knows");
@@ -88,9 +79,9 @@ mod tests {
 
     #[test]
     fn deep_queues_are_summed_up_and_emptied() {
-        let (mut sizes, now) = (Sizes::default(), Instant::now());
+        let mut sizes = Sizes::default();
         let many = EACH as u64 + 1_000;
-        (0..many).for_each(|n| sizes.add(n % 7, now));
+        (0..many).for_each(|n| sizes.add(n % 7));
         let all = (0..many).map(|n| n % 7).sum::<u64>();
         assert_eq!(sizes.of(many), all);
         assert_eq!(sizes.each.len(), EACH);

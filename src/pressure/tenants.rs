@@ -4,9 +4,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::line::Ahead;
 use super::want::Want;
 use super::{Queues, bounds::Table};
-use crate::policy::{Pattern, Template};
+use crate::policy::Pattern;
 
 /// The tenant of jobs that name none (multi-tenancy text, 15.3).
 pub const DEFAULT_TENANT: &str = "_default";
@@ -28,12 +29,10 @@ impl Tenants {
         &self.set
     }
 
-    /// How jobs are told apart; `None`: no tenant is bounded.
-    pub(super) fn by(&self) -> Option<Template> {
+    /// Whether any tenant is bounded.
+    pub(super) fn any(&self) -> bool {
         let numbers = self.file.iter().map(|(_, most)| most);
-        let bounded = numbers.chain(self.set.values()).any(|most| *most > 0);
-        // It is a template.
-        Template::new("{tenant}").ok().filter(|_| bounded)
+        numbers.chain(self.set.values()).any(|most| *most > 0)
     }
 
     /// What is said of a tenant; 0 is any number.
@@ -59,23 +58,59 @@ pub(super) struct FullTenant {
     pub(super) ever: bool,
 }
 
-/// The first tenant of which an enqueue would let too many wait.
-pub(super) fn full(table: &Table, queues: &Queues, wants: &[Want]) -> Option<FullTenant> {
+/// The first tenant of which an enqueue would let too many wait, with those who wait `ahead` of it.
+pub(super) fn full(
+    table: &Table,
+    queues: &Queues,
+    wants: &[Want],
+    ahead: &Ahead,
+) -> Option<FullTenant> {
     let mut wanted: HashMap<&Arc<str>, u64> = HashMap::new();
     for tenant in wants.iter().flat_map(|want| &want.tenants) {
         *wanted.entry(tenant).or_default() += 1;
     }
-    wanted.into_iter().find_map(|(tenant, wanted)| {
-        let most = table.tenants().given(tenant).filter(|most| *most > 0)?;
-        let waiting = queues.values().map(|queue| queue.tenants.count(tenant));
-        let waiting = waiting.sum::<u64>();
-        (waiting + wanted > most).then(|| FullTenant {
+    let given = |tenant: &Arc<str>| table.tenants().given(tenant).filter(|most| *most > 0);
+    let most = |(tenant, wanted)| Some((tenant, (wanted, given(tenant)?)));
+    let bounded: HashMap<&Arc<str>, (u64, u64)> = wanted.into_iter().filter_map(most).collect();
+    let waiting = waiting(queues, &bounded);
+    bounded.into_iter().find_map(|(tenant, (wanted, most))| {
+        let waiting = waiting.get(tenant).copied().unwrap_or(0);
+        (waiting + ahead.of_tenant(tenant) + wanted > most).then(|| FullTenant {
             tenant: Arc::clone(tenant),
             waiting,
             most,
             ever: wanted <= most,
         })
     })
+}
+
+/// How many jobs of each of these tenants wait, over all queues. A batch may name as many tenants as it has
+/// jobs: each queue is asked for the fewer, those or its own.
+fn waiting<'w, T>(
+    queues: &Queues,
+    wanted: &HashMap<&'w Arc<str>, T>,
+) -> HashMap<&'w Arc<str>, u64> {
+    let mut waiting: HashMap<&Arc<str>, u64> = HashMap::new();
+    let mut add = |tenant, jobs| {
+        if jobs > 0 {
+            *waiting.entry(tenant).or_default() += jobs;
+        }
+    };
+    for queue in queues.values() {
+        let own = &queue.tenants;
+        if own.len() < wanted.len() {
+            for (tenant, jobs) in own.each() {
+                if let Some((tenant, _)) = wanted.get_key_value(tenant) {
+                    add(*tenant, jobs);
+                }
+            }
+        } else {
+            wanted
+                .keys()
+                .for_each(|tenant| add(*tenant, own.count(tenant)));
+        }
+    }
+    waiting
 }
 
 #[cfg(test)]
@@ -89,8 +124,8 @@ mod tests {
         let tenants = Tenants::new(file, HashMap::from([("set".into(), 7)]));
         let given = ["acme", "free-x", "other", "set"].map(|name| tenants.given(name));
         assert_eq!(given, [Some(50), Some(5), Some(5), Some(7)]);
-        assert!(tenants.by().is_some() && Tenants::default().by().is_none());
+        assert!(tenants.any() && !Tenants::default().any());
         let unbounded = Tenants::new(vec![entry("*", 0)], HashMap::new());
-        assert!(unbounded.by().is_none() && unbounded.given("a") == Some(0));
+        assert!(!unbounded.any() && unbounded.given("a") == Some(0));
     }
 }

@@ -23,6 +23,8 @@ use crate::upstream::Reply;
 
 /// How long a look waits for enqueues that are on their way.
 const SETTLE: Duration = Duration::from_millis(250);
+/// The most looks that are on their way at once: each has a connection.
+pub(super) const AT_ONCE: usize = 16;
 /// The most queues that one line names.
 const NAMED: usize = 20;
 
@@ -317,6 +319,8 @@ impl Proxy {
             Some(settled) => timeout(SETTLE, settled).await.is_err(),
             None => false,
         };
+        // They are never closed.
+        let _turn = sidecar.looks.acquire().await.ok();
         // Before the question: what comes later is granted later.
         let shared = sidecar.read_shared(queue).await;
         let asked = Instant::now();

@@ -2,13 +2,30 @@
 
 use std::time::Duration;
 
+use http::Method;
 use ojs_throttle::backend::Lax;
 use serde_json::json;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
+use crate::client::Client;
 use crate::rig::{directly, full, simulated, waiting};
 
 const FILE: &str = "[[queue]]\nname = \"q\"\nmax_depth = 2\nstrategy = \"block\"\n";
+
+/// A batch for these queues that would wait for 10 s.
+fn waits(client: &Client, queues: &[&str]) -> JoinHandle<u16> {
+    let jobs: Vec<_> = queues.iter().map(|queue| crate::rig::job(queue)).collect();
+    let (client, body) = (client.clone(), json!({"jobs": jobs}).to_string());
+    tokio::spawn(async move {
+        let headers = [
+            ("ojs-block-timeout", "10"),
+            ("content-type", "application/json"),
+        ];
+        let path = "/ojs/v1/jobs/batch";
+        client.send(Method::POST, path, &headers, body).await.status
+    })
+}
 
 /// BP-R002: accepted when room appears, 429 when the time is over, at once without a timeout.
 #[tokio::test(start_paused = true)]
@@ -115,21 +132,7 @@ async fn the_first_to_come_is_the_first_served() {
 async fn a_blocked_batch_waits_for_all_its_places() {
     let (pair, client) = simulated(Lax::spec(), FILE).await;
     client.fill("q", 2).await;
-    let batch = tokio::spawn({
-        let client = client.clone();
-        async move {
-            let body = json!({"jobs": [crate::rig::job("q"), crate::rig::job("q")]}).to_string();
-            let headers = [
-                ("ojs-block-timeout", "10"),
-                ("content-type", "application/json"),
-            ];
-            let path = "/ojs/v1/jobs/batch";
-            client
-                .send(http::Method::POST, path, &headers, body)
-                .await
-                .status
-        }
-    });
+    let batch = waits(&client, &["q", "q"]);
     sleep(Duration::from_millis(300)).await;
     client.fetch("q", 1).await;
     sleep(Duration::from_millis(300)).await;
@@ -138,6 +141,41 @@ async fn a_blocked_batch_waits_for_all_its_places() {
     client.fetch("q", 1).await;
     assert_eq!(batch.await.unwrap(), 201);
     assert_eq!(waiting(&pair.behind.backend, "q").await, 2);
+    pair.stop().await;
+}
+
+/// Who waits for one queue keeps others out of another only where its own jobs would not fit any more.
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_queue_shuts_no_other() {
+    let config = "[[queue]]\nname = [\"a\", \"c\"]\nmax_depth = 2\nstrategy = \"block\"\n\
+        [[queue]]\nname = \"b\"\nmax_depth = 5\nresume_threshold = 0.5\n\
+        [[queue]]\nname = \"keyed\"\nper_key = { by = \"{type}\", max_depth = 2 }\n\
+        [[tenant]]\nid = \"*\"\nlimits = { max_queue_depth = 14 }\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    client.fill("a", 2).await;
+    client.fill("c", 2).await;
+    let first = waits(&client, &["a", "b", "b", "keyed", "free"]);
+    sleep(Duration::from_millis(150)).await;
+    client.fill("b", 2).await;
+    let second = waits(&client, &["c", "b"]);
+    sleep(Duration::from_millis(150)).await;
+    // Two of `b` and three who wait for it.
+    full(&client.offer("b").await, "b", 5);
+    client.fill("keyed", 1).await;
+    let reply = client.offer("keyed").await;
+    assert_eq!(reply.json()["error"]["key"], "t.x", "{}", reply.text());
+    // Seven wait and seven are to come.
+    let reply = client.offer("free").await;
+    let error = &reply.json()["error"];
+    assert_eq!(error["code"], "TENANT_LIMIT_EXCEEDED", "{error}");
+    assert_eq!(error["current"], 7);
+    // The second passes the first, which has no room yet.
+    client.fetch("c", 1).await;
+    assert_eq!(second.await.unwrap(), 201);
+    assert!(!first.is_finished());
+    client.fetch("a", 1).await;
+    assert_eq!(first.await.unwrap(), 201);
+    assert_eq!(waiting(&pair.behind.backend, "b").await, 5);
     pair.stop().await;
 }
 

@@ -143,7 +143,10 @@ async fn bytes_are_bounded_too() {
         (&json!(3 * size), &json!(3 * size))
     );
     assert_eq!(error["unit"], "bytes");
-    assert_eq!(number(&reply, "x-ojs-queue-depth"), 3.0 * size as f64);
+    for (name, value) in [("depth", 3.0), ("bound", 100.0), ("max-depth", 100.0)] {
+        let header = format!("x-ojs-queue-{name}");
+        assert_eq!(number(&reply, &header), value, "a number of jobs");
+    }
     assert_eq!(client.fetch("q", 1).await.len(), 1);
     assert_eq!(client.offer("q").await.status, 201);
     assert_eq!(client.offer("q").await.status, 429);
@@ -294,4 +297,133 @@ async fn a_full_queue_resumes_lower() {
     client.fill("q", 6).await;
     full(&client.offer("q").await, "q", 10);
     pair.stop().await;
+}
+
+/// What is refused for another reason shuts no queue: neither a batch that does not fit, nor a rate.
+#[tokio::test(start_paused = true)]
+async fn only_a_full_queue_is_shut() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    client
+        .bound("q", json!({"max_depth": 100, "resume_threshold": 0.5}))
+        .await;
+    client.fill("q", 60).await;
+    for batch in [101, 41] {
+        full(&client.offer_all(&vec!["q"; batch]).await, "q", 100);
+        assert_eq!(client.offer("q").await.status, 201, "{batch}");
+    }
+    let rate = json!({"max_depth": 10, "resume_threshold": 0.5, "enqueue_rate": {"limit": 6, "period": "PT10S"}});
+    client.bound("fast", rate).await;
+    client.fill("fast", 6).await;
+    let reply = client.offer("fast").await;
+    assert_eq!(reply.json()["error"]["code"], "rate_limited");
+    sleep(Duration::from_secs(11)).await;
+    client.fill("fast", 1).await;
+    pair.stop().await;
+}
+
+/// Each bound has a hysteresis of its own, and 0 is an empty queue.
+#[tokio::test(start_paused = true)]
+async fn each_bound_resumes_by_itself() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let size = job("q").to_string().len();
+    let both = json!({"max_depth": 100, "max_size_bytes": 4 * size, "resume_threshold": 0.5});
+    client.bound("q", both).await;
+    client.fill("q", 4).await;
+    for _ in 0..3 {
+        let error = &client.offer("q").await.json()["error"];
+        assert_eq!(error["unit"], "bytes", "{error}");
+        client.fetch("q", 1).await;
+        sleep(Duration::from_millis(150)).await;
+    }
+    client.fill("q", 3).await;
+
+    client
+        .bound("e", json!({"max_depth": 3, "resume_threshold": 0}))
+        .await;
+    client.fill("e", 3).await;
+    for _ in 0..3 {
+        full(&client.offer("e").await, "e", 3);
+        assert_eq!(client.fetch("e", 1).await.len(), 1);
+        sleep(Duration::from_millis(150)).await;
+    }
+    client.fill("e", 3).await;
+    pair.stop().await;
+}
+
+/// One batch makes neither calls nor state without end: so many queues in it, and so many looks at once.
+#[tokio::test(start_paused = true)]
+async fn a_batch_has_so_many_bounded_queues() {
+    let config = "[[queue]]\nname = \"a*\"\nmax_depth = 5\n";
+    let answers = |method: &http::Method, path: &str| match (method.as_str(), path) {
+        ("POST", _) => (201, r#"{"jobs":[]}"#.to_owned()),
+        _ => (200, r#"{"counts":{"available":0}}"#.to_owned()),
+    };
+    let (backend, sidecar, client) = told(config, Duration::from_secs(1), answers).await;
+    let names = |prefix: &str, most: usize| -> Vec<String> {
+        (0..most).map(|nth| format!("{prefix}{nth}")).collect()
+    };
+    let (many, hundred, free) = (names("a", 1_000), names("a", 100), names("free", 1_000));
+    let refs = |names: &[&Vec<String>]| -> Vec<Value> {
+        names
+            .iter()
+            .flat_map(|names| names.iter())
+            .map(|name| job(name))
+            .collect()
+    };
+    let offer = async |jobs: Vec<Value>| {
+        let body = json!({"jobs": jobs}).to_string();
+        client.post("/ojs/v1/jobs/batch", body).await
+    };
+    let reply = offer(refs(&[&many])).await;
+    let error = reply.json()["error"].clone();
+    assert_eq!(
+        (reply.status, &error["code"]),
+        (400, &json!("invalid_request"))
+    );
+    assert_eq!(error["details"]["field"], "jobs");
+    assert!(
+        error["message"]
+            .as_str()
+            .unwrap()
+            .contains("at most 100 queues")
+    );
+    assert_eq!(backend.asked(http::Method::GET, "/queues/"), 0);
+    let half = async {
+        sleep(Duration::from_millis(500)).await;
+        backend.asked(http::Method::GET, "/queues/")
+    };
+    // Twice as many jobs as queues, and those without bounds do not count.
+    let fits = offer(refs(&[&hundred, &hundred, &free]));
+    let (reply, looks) = tokio::join!(fits, half);
+    assert_eq!((reply.status, looks), (201, 16));
+    sidecar.stop().await;
+}
+
+/// Names come from requests, and are remembered: they have an end.
+#[tokio::test(start_paused = true)]
+async fn names_have_an_end() {
+    let answers = |method: &http::Method, _: &str| match *method {
+        http::Method::POST => (201, r#"{"job":{"id":"x"}}"#.to_owned()),
+        _ => (404, "404 page not found".to_owned()),
+    };
+    let (backend, sidecar, client) = told(FILE, Duration::ZERO, answers).await;
+    let long = "n".repeat(1 << 20);
+    let refused = async |reply: crate::client::Reply, field: &str| {
+        let error = &reply.json()["error"];
+        assert_eq!(
+            (reply.status, &error["code"]),
+            (400, &json!("invalid_request"))
+        );
+        assert_eq!(error["details"]["field"], field);
+    };
+    refused(client.offer(&long).await, "options.queue").await;
+    refused(
+        client.offer_all(&["q", &long]).await,
+        "jobs[1].options.queue",
+    )
+    .await;
+    refused(client.offer(&long[..256]).await, "options.queue").await;
+    assert_eq!(client.offer(&long[..255]).await.status, 201);
+    assert_eq!(backend.asked(http::Method::POST, "/jobs"), 1);
+    sidecar.stop().await;
 }

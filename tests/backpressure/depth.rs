@@ -1,6 +1,6 @@
 //! Depth that is right: what counts, and what comes and goes behind our back.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -411,4 +411,42 @@ async fn statistics_that_are_right_are_believed() {
     client.fill("q", 60).await;
     full(&client.offer("q").await, "q", 60);
     sidecar.stop().await;
+}
+
+/// A backend without statistics that once did not answer: a full queue is full, not away.
+#[tokio::test(start_paused = true)]
+async fn a_look_that_failed_is_no_answer_for_ever() {
+    let down = Arc::new(AtomicBool::new(false));
+    let now = down.clone();
+    let answers = move |_: &Method, path: &str| match path {
+        "/ojs/v1/jobs" => (201, r#"{"job":{"id":"x","queue":"q"}}"#.to_owned()),
+        _ if now.load(Ordering::SeqCst) => (503, "".to_owned()),
+        _ => (404, "404 page not found".to_owned()),
+    };
+    let (backend, sidecar, client) = told(FILE, Duration::ZERO, answers).await;
+    assert_eq!(client.offer("q").await.status, 201);
+    // One look fails, which nobody waits for.
+    down.store(true, Ordering::SeqCst);
+    sleep(Duration::from_secs(40)).await;
+    let looks = backend.asked(Method::GET, "/queues/q");
+    client.fill("q", 1).await;
+    sleep(Duration::from_millis(20)).await;
+    assert!(backend.asked(Method::GET, "/queues/q") > looks);
+    down.store(false, Ordering::SeqCst);
+    client.fill("q", 1).await;
+    full(&client.offer("q").await, "q", 3);
+    sidecar.stop().await;
+}
+
+/// What a backend that is away cannot change is refused for what it is.
+#[tokio::test(start_paused = true)]
+async fn what_can_never_fit_is_no_matter_of_the_backend() {
+    let (pair, client) = simulated(Lax::spec(), FILE).await;
+    client.fill("q", 1).await;
+    pair.behind.stop().await;
+    sleep(Duration::from_millis(150)).await;
+    assert_eq!(client.offer_all(&["q"; 3]).await.status, 502);
+    let error = full(&client.offer_all(&["q"; 4]).await, "q", 3);
+    assert_eq!(error["retryable"], false);
+    pair.sidecar.stop().await;
 }

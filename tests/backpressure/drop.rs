@@ -1,11 +1,18 @@
 //! `drop_oldest` (5.3): the new job is stored, the oldest available one goes.
 
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::Method;
 use ojs_throttle::backend::{EventKind, Lax};
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use crate::client::{Client, id, ids};
 use crate::listen::Listener;
-use crate::rig::{directly, full, job, simulated, waiting};
+use crate::rig::{directly, full, job, simulated, told, waiting};
 
 /// 13.3 and BP-R003, on backends with ways of their own.
 #[tokio::test(start_paused = true)]
@@ -89,6 +96,23 @@ async fn a_batch_makes_its_room_or_is_refused() {
     }
     let error = full(&client.offer("q").await, "q", 3);
     assert_eq!(error["strategy"], "drop_oldest", "what is scheduled stays");
+    pair.stop().await;
+}
+
+/// A queue that drops is never shut: a batch that can never fit costs nobody a job.
+#[tokio::test(start_paused = true)]
+async fn no_more_is_dropped_than_is_over_the_bound() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let bounds = json!({"max_depth": 100, "strategy": "drop_oldest", "resume_threshold": 0.5});
+    client.bound("q", bounds).await;
+    client.fill("q", 60).await;
+    full(&client.offer_all(&vec!["q"; 101]).await, "q", 100);
+    for waits in 61..=100 {
+        assert_eq!(client.offer("q").await.status, 201);
+        assert_eq!(waiting(&pair.behind.backend, "q").await, waits);
+    }
+    client.fill("q", 1).await;
+    assert_eq!(waiting(&pair.behind.backend, "q").await, 100);
     pair.stop().await;
 }
 
@@ -237,4 +261,67 @@ async fn a_held_job_of_the_heaviest_goes() {
     // Two of `a` waited then, and the older one was held.
     assert_eq!(states, ["available", "discarded", "available"]);
     pair.stop().await;
+}
+
+/// A backend with a queue of these jobs, which gives the first of them.
+fn queue_of(jobs: &Arc<Mutex<VecDeque<u64>>>) -> impl Fn(&Method, &str) -> (u16, String) + 'static {
+    let (jobs, next) = (Arc::clone(jobs), AtomicU64::new(1));
+    move |_, path| {
+        let mut jobs = jobs.lock().unwrap();
+        let job =
+            |nth: u64| json!({"id": nth.to_string(), "type": "t.x", "queue": "q", "attempt": 0});
+        match path {
+            "/ojs/v1/jobs" => {
+                let nth = next.fetch_add(1, Ordering::SeqCst);
+                jobs.push_back(nth);
+                (201, json!({"job": job(nth)}).to_string())
+            }
+            "/ojs/v1/workers/fetch" => {
+                let given: Vec<_> = jobs.pop_front().into_iter().map(job).collect();
+                (200, json!({"jobs": given}).to_string())
+            }
+            "/ojs/v1/workers/nack" => (200, json!({"state": "available"}).to_string()),
+            _ => (
+                200,
+                json!({"counts": {"available": jobs.len()}}).to_string(),
+            ),
+        }
+    }
+}
+
+const ONE: &str = "[upstream]\nrequeue = \"harmless\"\n[[queue]]\nname = \"q\"\nmax_depth = 1\nstrategy = \"drop_oldest\"\n";
+
+/// A worker takes the old job while the new one is on its way: then none has to go.
+#[tokio::test(start_paused = true)]
+async fn what_left_meanwhile_is_dropped_for_nobody() {
+    let jobs = Arc::default();
+    let slow = Duration::from_millis(20);
+    let (backend, sidecar, client) = told(ONE, slow, queue_of(&jobs)).await;
+    client.fill("q", 1).await;
+    let worker = client.clone();
+    let taken = tokio::spawn(async move { worker.fetch("q", 1).await });
+    sleep(slow / 2).await;
+    client.fill("q", 1).await;
+    assert_eq!(ids(&taken.await.unwrap()), ["1"]);
+    assert_eq!(*jobs.lock().unwrap(), [2]);
+    assert_eq!(backend.asked(Method::POST, "/fetch"), 1);
+    sidecar.stop().await;
+}
+
+/// And if it takes it behind our back, the new job is not taken for the old one.
+#[tokio::test(start_paused = true)]
+async fn the_job_that_was_just_stored_stays() {
+    let jobs = Arc::default();
+    let (backend, sidecar, client) = told(ONE, Duration::from_millis(20), queue_of(&jobs)).await;
+    client.fill("q", 1).await;
+    jobs.lock().unwrap().clear();
+    client.fill("q", 1).await;
+    let nacks = backend.bodies("/ojs/v1/workers/nack");
+    assert_eq!(nacks.len(), 1);
+    let nack: Value = serde_json::from_str(&nacks[0]).unwrap();
+    assert_eq!(
+        (&nack["job_id"], &nack["requeue"]),
+        (&json!("2"), &json!(true))
+    );
+    sidecar.stop().await;
 }

@@ -176,3 +176,40 @@ async fn the_backend_hears_of_it_first() {
     assert_eq!(client.get(path).await.status, 422);
     sidecar.stop().await;
 }
+
+/// An id is bounded as it stands in the job, whatever keys would make of it.
+#[tokio::test(start_paused = true)]
+async fn ids_are_not_escaped() {
+    let file = "[[tenant]]\nid = [\"fedex_eu\", \"_own\"]\nlimits = { max_queue_depth = 1 }\n";
+    let (pair, client) = simulated(Lax::spec(), file).await;
+    let path = "/ojs/v1/admin/tenants/org:acme/limits";
+    let reply = client.put(path, json!({"max_queue_depth": 1})).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    for id in ["org:acme", "fedex_eu", "_own"] {
+        assert_eq!(offer(&client, "q", Some(id)).await.status, 201);
+        refused(&offer(&client, "q", Some(id)).await, id, 1);
+    }
+    pair.stop().await;
+}
+
+/// A batch of many tenants, into queues with few and with many.
+#[tokio::test(start_paused = true)]
+async fn each_tenant_of_a_batch_is_bounded() {
+    let file = "[[tenant]]\nid = \"*\"\nlimits = { max_queue_depth = 2 }\n";
+    let (pair, client) = simulated(Lax::spec(), file).await;
+    let batch = async |tenants: &[&str], queue: &str| {
+        let job = |tenant: &&str| json!({"type": "t", "args": [], "meta": {"tenant_id": tenant}, "options": {"queue": queue}});
+        let jobs: Vec<Value> = tenants.iter().map(job).collect();
+        let body = json!({"jobs": jobs}).to_string();
+        client.post("/ojs/v1/jobs/batch", body).await
+    };
+    assert_eq!(batch(&["a", "b", "c", "d"], "many").await.status, 201);
+    assert_eq!(batch(&["b"], "few").await.status, 201);
+    for queue in ["many", "few", "other"] {
+        refused(&batch(&["a", "b", "c"], queue).await, "b", 2);
+        refused(&batch(&["b"], queue).await, "b", 2);
+    }
+    assert_eq!(batch(&["a", "c", "d", "e"], "few").await.status, 201);
+    refused(&batch(&["d"], "many").await, "d", 2);
+    pair.stop().await;
+}

@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use crate::listen::{Heard, Listener};
-use crate::rig::{full, measured, simulated};
+use crate::rig::{config, full, measured, number, simulated};
 
 const STREAM: &str = "/ojs/v1/events/stream?types=backpressure.*";
 
@@ -54,6 +54,24 @@ async fn edges_are_told_once() {
     full(&client.offer("q").await, "q", 5);
     let kinds: Vec<String> = stream.so_far().await.into_iter().map(|h| h.event).collect();
     assert_eq!(kinds, ["backpressure.warning", "backpressure.rejected"]);
+    pair.stop().await;
+}
+
+/// Of a long type its beginning is told.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_tells_the_beginning_of_a_type() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    client.bound("q", json!({"max_depth": 1})).await;
+    client.fill("q", 1).await;
+    let path = "/ojs/v1/events/stream?types=backpressure.rejected";
+    let mut stream = Listener::open(&client, path, &[]).await;
+    let kind = format!("t{}", "\u{e9}".repeat(1_000));
+    let job = json!({"type": kind, "args": [], "options": {"queue": "q"}});
+    let reply = client.post("/ojs/v1/jobs", job.to_string()).await;
+    assert_eq!(reply.status, 429);
+    let heard = stream.next().await;
+    let told = heard.data["data"]["job_type"].as_str().unwrap();
+    assert!(kind.starts_with(told) && told.len() == 127, "{told}");
     pair.stop().await;
 }
 
@@ -118,6 +136,33 @@ async fn pressure_is_measured() {
     assert!(page.contains(dropped), "{page}");
 }
 
+/// Other bounds count at once, although nobody enqueues.
+#[tokio::test(start_paused = true)]
+async fn pressure_is_that_of_the_bounds_of_now() {
+    let (client, admin) = measured("").await;
+    client.bound("q", json!({"max_depth": 4})).await;
+    client.fill("q", 4).await;
+    let measured = async |pressure: &str, near: u64| {
+        let page = admin.get("/metrics").await.text();
+        let line = format!("ojs_backpressure_pressure{{queue=\"q\"}} {pressure}\n");
+        assert!(page.contains(&line), "{pressure}: {page}");
+        let health = client.get("/ojs/v1/health").await.json();
+        assert_eq!(health["throttle"]["near_bound"], near, "{health}");
+    };
+    measured("1", 1).await;
+    client.bound("q", json!({"max_depth": 100})).await;
+    measured("0.04", 0).await;
+    client.bound("q", json!({"max_depth": 4})).await;
+    measured("1", 1).await;
+    let none = json!({"backpressure": null});
+    assert_eq!(client.put(&config("q"), none).await.status, 200);
+    measured("0", 0).await;
+    // What came meanwhile is looked at when it is bounded again.
+    client.fill("q", 6).await;
+    client.bound("q", json!({"max_depth": 10})).await;
+    full(&client.offer("q").await, "q", 10);
+}
+
 /// `max_age`: refused while the oldest waits too long.
 #[tokio::test(start_paused = true)]
 async fn old_jobs_keep_new_ones_out() {
@@ -134,10 +179,40 @@ async fn old_jobs_keep_new_ones_out() {
         (&error["bound"], &error["depth"], &error["unit"]),
         (&json!(10), &json!(12), &json!("seconds"))
     );
+    assert_eq!(number(&reply, "x-ojs-queue-depth"), 2.0, "jobs");
+    assert_eq!(number(&reply, "x-ojs-queue-bound"), 10.0, "it has no other");
+    assert!(reply.headers.get("x-ojs-queue-max-depth").is_none());
     client.fetch("q", 1).await;
     sleep(Duration::from_millis(120)).await;
     client.fill("q", 1).await;
     pair.stop().await;
+}
+
+fn delayed(time: &str) -> serde_json::Value {
+    json!({"type": "t", "args": [], "options": {"queue": "q", "delay_until": format!("+{time}")}})
+}
+
+/// What waits for a time is not old: it is available from then on.
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_a_time_keeps_nobody_out() {
+    let config = "[[queue]]\nname = \"q\"\nmax_age = \"10s\"\n";
+    for lax in [Lax::spec, Lax::redis, Lax::amqp] {
+        let (pair, client) = simulated(lax(), config).await;
+        let name = lax().name;
+        client.enqueue(delayed("PT86400S")).await;
+        sleep(Duration::from_secs(12)).await;
+        assert_eq!(client.offer("q").await.status, 201, "{name}");
+        // One that is old is found among them.
+        sleep(Duration::from_secs(8)).await;
+        client.enqueue(delayed("PT86400S")).await;
+        client.enqueue(delayed("PT86400S")).await;
+        sleep(Duration::from_secs(3)).await;
+        assert_eq!(client.offer("q").await.status, 429, "{name}");
+        assert_eq!(client.fetch("q", 1).await.len(), 1);
+        sleep(Duration::from_millis(120)).await;
+        assert_eq!(client.offer("q").await.status, 201, "{name}");
+        pair.stop().await;
+    }
 }
 
 /// `max_wait`: refused when a new job could not start in time under the queue's own limits.
@@ -156,5 +231,19 @@ async fn jobs_that_would_wait_too_long_are_refused() {
         sleep(Duration::from_millis(100)).await;
     }
     client.fill("q", 1).await;
+    pair.stop().await;
+}
+
+/// A job waits behind those that are available, not behind those of next week.
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_behind_what_waits_for_a_time() {
+    let config =
+        "[[queue]]\nname = \"q\"\nmax_wait = \"5s\"\nthrottle = { limit = 2, period = \"1s\" }\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    for _ in 0..20 {
+        client.enqueue(delayed("PT86400S")).await;
+    }
+    client.fill("q", 11).await;
+    assert_eq!(client.offer("q").await.status, 429);
     pair.stop().await;
 }

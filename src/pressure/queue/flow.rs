@@ -47,10 +47,11 @@ impl Queue {
         self.recount.came(want.jobs);
         self.estimate.stored(want.jobs, mark);
         self.bytes_in_flight = self.bytes_in_flight.saturating_sub(want.bytes());
-        if want.bounds.max_bytes.is_some() || want.bounds.max_age.is_some() {
-            want.sizes
-                .iter()
-                .for_each(|size| self.sizes.add(*size, now));
+        if want.bounds.max_bytes.is_some() {
+            want.sizes.iter().for_each(|size| self.sizes.add(*size));
+        }
+        if want.bounds.max_age.is_some() {
+            (0..want.jobs).for_each(|_| self.since.add(now));
         }
         self.tell_settled();
     }
@@ -107,6 +108,7 @@ impl Queue {
     /// A job was stored that waits for `due`.
     pub(in crate::pressure) fn schedules(&mut self, due: Instant) {
         self.later += 1;
+        self.since.not_yet();
         self.hidden.schedule(due);
     }
 
@@ -114,6 +116,21 @@ impl Queue {
     pub(in crate::pressure) fn retries(&mut self, due: Instant) {
         self.later += 1;
         self.hidden.retry(due);
+    }
+
+    /// How many are known to wait for a time, scheduled and retryable.
+    pub(in crate::pressure) fn hidden(&mut self, now: Instant) -> (u64, u64) {
+        let aged = self.bounds.max_age.is_some();
+        let since = &mut self.since;
+        let waiting = (self.hidden).waiting(now, |due| {
+            if aged {
+                since.add(due);
+            }
+        });
+        if !self.estimate.is_told() {
+            self.later = waiting.0 + waiting.1;
+        }
+        waiting
     }
 
     /// A held job went to a worker.

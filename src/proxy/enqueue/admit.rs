@@ -12,10 +12,12 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use tokio::time::{Instant, sleep_until};
 
 use super::full::depth_headers;
+use super::overflow::Overflow;
 use super::sent::{SentJob, is_ambiguous};
 use super::{Sends, ambiguous};
 use crate::json::{Json, JsonError};
-use crate::limit::Limits;
+use crate::limit::{Key, Limits};
+use crate::policy::template::key_of;
 use crate::policy::{JobView, Rendered};
 use crate::pressure::{Answer, Away, DEFAULT_TENANT, Full, Met, Outcome, Places, Strategy, Want};
 use crate::proxy::respond::Fault;
@@ -24,6 +26,12 @@ use crate::upstream::{Reply, UpstreamError};
 
 const PRESSURE_HEADER: HeaderName = HeaderName::from_static("x-ojs-queue-pressure");
 const BLOCK_TIMEOUT: HeaderName = HeaderName::from_static("ojs-block-timeout");
+
+/// The most bounded queues in one batch: each may cost the backend two questions, and room here.
+const MOST_QUEUES: usize = 100;
+
+/// The longest name of a queue where bounds are in force, in bytes: it is remembered and logged.
+const LONGEST_NAME: usize = 255;
 
 /// How soon those who wait for room see again whether the backend may be asked, at the least.
 const LOOK: Duration = Duration::from_millis(50);
@@ -101,10 +109,9 @@ impl Proxy {
         scope: u64,
     ) {
         let looks = std::mem::take(&mut places.look);
-        let to_drop = self.sidecar.settle_places(places, answer);
-        if !to_drop.is_empty() {
+        if let Some(overflow) = self.sidecar.settle_places(places, answer) {
             // It is rare, and every enqueue would have to have room for it.
-            Box::pin(self.drop_oldest(to_drop, scope)).await;
+            Box::pin(self.drop_oldest(overflow, scope)).await;
         }
         for queue in looks {
             if self.sidecar.pressure.begin_look(&queue, false) {
@@ -161,7 +168,9 @@ impl Sidecar {
         let tenant = crate::proxy::job::tenant(&parts.headers);
         let tenant = tenant.filter(|_| self.live().settings.trust_tenant_header);
         if let Some(job) = job {
-            let want = self.want(filed(job.queue).as_deref(), job.whole, tenant);
+            let queue = filed(job.queue);
+            check_name(queue.as_deref(), || "options.queue".to_owned())?;
+            let want = self.want(queue.as_deref(), job.whole, tenant);
             return Ok(want.into_iter().collect());
         }
         let whole = match Json::parse(body, DEPTH) {
@@ -176,6 +185,7 @@ impl Sidecar {
                 return Err(ambiguous(&format!("jobs[{nth}].")));
             }
             let queue = queue_of(job);
+            check_name(queue.as_deref(), || format!("jobs[{nth}].options.queue"))?;
             match wants.get_mut(queue.as_deref().unwrap_or("default")) {
                 Some(want) => {
                     want.jobs += 1;
@@ -183,9 +193,17 @@ impl Sidecar {
                     tell_apart(job, want, tenant);
                 }
                 None => {
-                    if let Some(want) = self.want(queue.as_deref(), job, tenant) {
-                        wants.insert(Arc::clone(&want.queue), want);
+                    let Some(want) = self.want(queue.as_deref(), job, tenant) else {
+                        continue;
+                    };
+                    if wants.len() == MOST_QUEUES {
+                        let most = format!(
+                            "must go into at most {MOST_QUEUES} queues with bounds; send the others in \
+                             another batch"
+                        );
+                        return Err(Fault::field("jobs", &most));
                     }
+                    wants.insert(Arc::clone(&want.queue), want);
                 }
             }
         }
@@ -230,13 +248,13 @@ impl Sidecar {
         all.filter_map(slowest).min_by(f64::total_cmp)
     }
 
-    /// What became of an enqueue that had places; the reply tells how near its bounds are. Says how many
-    /// jobs are to go for it, by queue.
+    /// What became of an enqueue that had places; the reply tells how near its bounds are. Says which jobs are
+    /// to go for it, if any.
     fn settle_places(
         &self,
         places: Places,
         answer: &mut Result<Reply, UpstreamError>,
-    ) -> Vec<(Arc<str>, u64)> {
+    ) -> Option<Overflow> {
         let stored = match &answer {
             Ok(reply) => match reply.status {
                 StatusCode::CREATED | StatusCode::ACCEPTED | StatusCode::MULTI_STATUS => true,
@@ -260,14 +278,18 @@ impl Sidecar {
             false => Outcome::Refused,
         };
         let levels = places.settle(outcome, &ids);
+        let overflow = (!to_drop.is_empty()).then(|| Overflow {
+            queues: to_drop,
+            stored: ids.into_iter().map(|(_, id)| id).collect(),
+        });
         for (queue, level) in &levels {
             self.tell_edge(queue, level);
         }
         let Ok(reply) = answer else {
-            return to_drop;
+            return overflow;
         };
         if reply.status != StatusCode::CREATED {
-            return to_drop;
+            return overflow;
         }
         self.note_scheduled(reply);
         if let [(queue, _)] = &*levels {
@@ -276,14 +298,16 @@ impl Sidecar {
         let near = levels.iter().map(|(_, level)| level);
         let near = near.filter(|level| level.above);
         let most = near.max_by(|a, b| a.pressure().total_cmp(&b.pressure()));
-        if let Some((level, (used, bound))) = most.and_then(|level| Some((level, level.most?))) {
+        if let Some((level, (_, bound))) = most.and_then(|level| Some((level, level.most?))) {
             let pressure = (level.pressure() * 1e4).round() / 1e4;
-            reply.headers.extend(depth_headers(used, bound));
+            reply
+                .headers
+                .extend(depth_headers(level.depth, level.max_depth, bound));
             if let Ok(value) = HeaderValue::try_from(pressure.to_string()) {
                 reply.headers.insert(PRESSURE_HEADER, value);
             }
         }
-        to_drop
+        overflow
     }
 }
 
@@ -295,6 +319,15 @@ pub(super) fn queue_of(job: Json<'_>) -> Option<Cow<'_, str>> {
 /// The queue by this `options.queue`; `None`: the default one.
 pub(super) fn filed(queue: Option<Json<'_>>) -> Option<Cow<'_, str>> {
     queue?.text().filter(|queue| !queue.is_empty())
+}
+
+/// Refuses a name that is too long to be remembered.
+fn check_name(queue: Option<&str>, field: impl FnOnce() -> String) -> Result<(), Fault> {
+    if queue.is_none_or(|queue| queue.len() <= LONGEST_NAME) {
+        return Ok(());
+    }
+    let most = format!("must be at most {LONGEST_NAME} bytes long");
+    Err(Fault::field(&field(), &most))
 }
 
 /// Notes the key and the tenant of a job, where its queue tells jobs apart.
@@ -318,14 +351,7 @@ fn tell_apart(job: Json<'_>, want: &mut Want, tenant: Option<&str>) {
         let (Rendered::Whole(key) | Rendered::Missing(_, key)) = keys.by.render(&view);
         Arc::from(key.as_str())
     });
-    let owner = want
-        .bounds
-        .tenants
-        .as_ref()
-        .map(|by| match by.render(&view) {
-            Rendered::Whole(key) => Arc::from(key.as_str()),
-            Rendered::Missing(..) => Arc::from(DEFAULT_TENANT),
-        });
+    let owner = want.bounds.tenants.then(|| owner_of(&view));
     let droppable = want.bounds.drops_by.as_ref().map(|by| {
         let (Rendered::Whole(owner) | Rendered::Missing(_, owner)) = by.render(&view);
         let options = job.get("options").and_then(|o| o.get("priority"));
@@ -335,6 +361,16 @@ fn tell_apart(job: Json<'_>, want: &mut Want, tenant: Option<&str>) {
     want.keys.extend(key);
     want.tenants.extend(owner);
     want.droppable.extend(droppable);
+}
+
+/// Whose a job is, as its bound names it.
+fn owner_of(job: &JobView<'_>) -> Arc<str> {
+    match job.tenant_id() {
+        Some(id) if id.len() <= Key::MAX => Arc::from(&*id),
+        // Nobody names one so long: it is known by its beginning and a hash.
+        Some(id) => Arc::from(key_of("", &id).as_str()),
+        None => Arc::from(DEFAULT_TENANT),
+    }
 }
 
 /// The longest that an enqueue may wait by what its queues say.

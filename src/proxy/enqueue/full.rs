@@ -24,6 +24,9 @@ const UNKNOWN: Duration = Duration::from_secs(5);
 /// The longest `Retry-After`: what could never fit is not worth less.
 const LATEST: Duration = Duration::from_secs(30);
 
+/// The most of a job's type that an event tells, in bytes.
+const LONGEST_TYPE: usize = 128;
+
 impl Sidecar {
     /// The answer to an enqueue that does not fit.
     pub(super) fn full(&self, full: &Full, body: &[u8], sends: Sends) -> Fault {
@@ -65,7 +68,12 @@ impl Sidecar {
         if full.met == Met::Rate {
             more.headers = self.rate_headers(full);
         } else {
-            more.headers = depth_headers(used, bound);
+            let (depth, max_depth) = match full.met {
+                Met::Depth => (used, Some(bound)),
+                _ => (self.tell_level(&full.queue))
+                    .map_or((0, None), |level| (level.depth, level.max_depth)),
+            };
+            more.headers = depth_headers(depth, max_depth, bound);
             more.members = fault.details.clone();
         }
         fault.more = Some(Box::new(more));
@@ -129,7 +137,7 @@ impl Sidecar {
                 .find(|job| queue_of(*job).as_deref().unwrap_or("default") == &*full.queue),
         });
         let kind = job.and_then(|job| job.get("type")?.text());
-        let kind = kind.as_deref().unwrap_or_default();
+        let kind = beginning(kind.as_deref().unwrap_or_default());
         let data = [
             ("queue", Value::Text(&full.queue)),
             ("depth", Value::Number(full.depth)),
@@ -138,6 +146,12 @@ impl Sidecar {
         ];
         self.tell_pressure("backpressure.rejected", &full.queue, None, &data);
     }
+}
+
+/// As much of a job's type as is told.
+fn beginning(kind: &str) -> &str {
+    let mut ends = (0..=LONGEST_TYPE.min(kind.len())).rev();
+    ends.find_map(|end| kind.get(..end)).unwrap_or_default()
 }
 
 /// Why an enqueue does not fit, for people: some SDKs show nothing else.
@@ -174,11 +188,19 @@ fn message(full: &Full) -> String {
     }
 }
 
-/// The headers that say how full a queue is.
-pub(super) fn depth_headers(used: u64, bound: u64) -> Vec<(HeaderName, HeaderValue)> {
-    vec![
-        (DEPTH_HEADER, HeaderValue::from(used)),
-        (BOUND_HEADER, HeaderValue::from(bound)),
-        (MAX_DEPTH_HEADER, HeaderValue::from(bound)),
-    ]
+/// The headers that say how full a queue is: its depth, which is a number of jobs whatever `bound` it is
+/// near, and the bound of that. Where it has none, the one that it is near.
+pub(super) fn depth_headers(
+    depth: u64,
+    max_depth: Option<u64>,
+    bound: u64,
+) -> Vec<(HeaderName, HeaderValue)> {
+    let named = [
+        (DEPTH_HEADER, Some(depth)),
+        (BOUND_HEADER, Some(max_depth.unwrap_or(bound))),
+        (MAX_DEPTH_HEADER, max_depth),
+    ];
+    let said = named.into_iter();
+    said.filter_map(|(name, value)| Some((name, HeaderValue::from(value?))))
+        .collect()
 }

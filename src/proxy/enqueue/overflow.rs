@@ -6,6 +6,7 @@
 //! than the next. Nobody can claim a job by its id, so it is cancelled, once the backend has shown that it
 //! is available.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -20,6 +21,14 @@ use crate::upstream::Call;
 /// How many jobs that turn out not to wait any more are passed over for one.
 const TRIES: usize = 8;
 
+/// What goes for an enqueue that was stored.
+pub(super) struct Overflow {
+    /// How many jobs, by queue.
+    pub(super) queues: Vec<(Arc<str>, u64)>,
+    /// The jobs of the enqueue itself, which do not.
+    pub(super) stored: HashSet<Box<str>>,
+}
+
 /// A job to be dropped.
 struct Oldest {
     id: Arc<str>,
@@ -29,10 +38,14 @@ struct Oldest {
 impl Proxy {
     /// Drops so many jobs of each queue, with the credentials of `scope`. The producer's answer waits for
     /// it: where it does not hear from its job before, the queue is never deeper than its bound to it.
-    pub(super) async fn drop_oldest(&self, queues: Vec<(Arc<str>, u64)>, scope: u64) {
+    pub(super) async fn drop_oldest(&self, overflow: Overflow, scope: u64) {
+        let Overflow { queues, stored } = overflow;
         for (queue, jobs) in queues {
             for _ in 0..jobs {
-                let gone = self.drop_one_of(&queue, scope).await;
+                if !self.sidecar.pressure.must_drop(&queue) {
+                    continue;
+                }
+                let gone = self.drop_one_of(&queue, &stored, scope).await;
                 let now = Instant::now();
                 self.sidecar.pressure.dropped(&queue, gone.is_some(), now);
                 match gone {
@@ -52,9 +65,14 @@ impl Proxy {
         }
     }
 
-    async fn drop_one_of(&self, queue: &str, scope: u64) -> Option<Oldest> {
+    async fn drop_one_of(
+        &self,
+        queue: &str,
+        stored: &HashSet<Box<str>>,
+        scope: u64,
+    ) -> Option<Oldest> {
         for _ in 0..TRIES {
-            let Some(id) = self.sidecar.pressure.oldest(queue) else {
+            let Some(id) = self.sidecar.pressure.oldest(queue, stored) else {
                 break;
             };
             if let Some(held) = self.sidecar.hold.doom_waiting(&id) {
@@ -64,9 +82,10 @@ impl Proxy {
                 return Some(gone);
             }
         }
-        match self.sidecar.hold.doom_oldest(queue) {
+        let stays = |job: &str| stored.contains(job);
+        match self.sidecar.hold.doom_oldest(queue, stays) {
             Some(held) => Some(self.end_held(queue, &held).await),
-            None => self.drop_available(queue, scope).await,
+            None => self.drop_available(queue, stored, scope).await,
         }
     }
 
@@ -113,7 +132,12 @@ impl Proxy {
         }
     }
 
-    async fn drop_available(&self, queue: &str, scope: u64) -> Option<Oldest> {
+    async fn drop_available(
+        &self,
+        queue: &str,
+        stored: &HashSet<Box<str>>,
+        scope: u64,
+    ) -> Option<Oldest> {
         let worker = &self.sidecar.name;
         let body = format!(
             r#"{{"queues":[{}],"count":1,"worker_id":{}}}"#,
@@ -129,11 +153,34 @@ impl Proxy {
             id: Arc::from(&*job.get_exact("id")?.text()?),
             kind: kind_of(job.raw()),
         };
+        if stored.contains(&*oldest.id) {
+            // Those before it have left behind our back.
+            self.give_back_new(&oldest.id, scope).await;
+            return None;
+        }
         let nack = final_nack(queue, &oldest.id, worker);
         match self.end_claimed(scope, &oldest.id, nack).await {
             End::Dropped => Some(oldest),
             // Claimed and not ended: it comes back when the claim lapses.
             End::Lost | End::Open => None,
+        }
+    }
+
+    /// A job that was stored just now is given back unstarted. Where that would cost it an attempt, it comes
+    /// back when its claim lapses.
+    async fn give_back_new(&self, job: &str, scope: u64) {
+        let sidecar = &self.sidecar;
+        if !sidecar.backend.requeue_harmless() {
+            return;
+        }
+        let nack = format!(
+            r#"{{"job_id":{},"worker_id":{},"requeue":true,"error":{{"code":"requeued","message":"given back unstarted by ojs-throttle","retryable":true}}}}"#,
+            quote(job),
+            quote(&sidecar.name),
+        );
+        let call = crate::proxy::post(self, scope, "/ojs/v1/workers/nack", nack);
+        if let Err(error) = crate::proxy::call(self, "give_back", call).await {
+            tracing::debug!(job, %error, "not given back: it comes back when its claim lapses");
         }
     }
 
