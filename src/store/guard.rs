@@ -44,6 +44,8 @@ const FAILURES: u32 = 2;
 /// After the store was back others have this long to come back too, in microseconds: until then who has
 /// said nothing is not dead, and may be handing out what it holds.
 const OTHERS_RETURN: u64 = 5_000_000;
+/// So many times it is told what happened meanwhile before it decides all the same.
+const ROUNDS: u32 = 3;
 /// More ends than this are not remembered for the store's return; the rows are overdue some time.
 const MOST_ENDED: usize = 10_000;
 
@@ -212,10 +214,16 @@ impl Guard {
 
     /// Puts our rows back and ends what has ended, until the store knows all that happened meanwhile too: from
     /// then on it decides. One at a time; who waited for another's has no need of one.
+    ///
+    /// Where starts go on without the store so fast that it never knows all, it decides all the same after a
+    /// few rounds: then nothing starts before it knows the rest.
     async fn recover(&self) -> Result<(), StoreError> {
         let _one_at_a_time = self.recovering.lock().await;
         let mut told = Told::default();
-        while let Some(news) = self.news(&mut told) {
+        for round in 1.. {
+            let Some(news) = self.news(&mut told, round > ROUNDS) else {
+                break;
+            };
             self.inner.announce(&news.rows).await?;
             for (job, generation) in &news.undone {
                 self.inner.back(job, *generation).await?;
@@ -227,21 +235,32 @@ impl Guard {
         Ok(())
     }
 
-    /// What the store must be told yet, and is told from here on; `None`: nothing, and it decides.
-    fn news(&self, told: &mut Told) -> Option<News> {
+    /// What the store must be told yet, and is told from here on; `None`: nothing, and it decides. `at_last`: it
+    /// decides in any case.
+    fn news(&self, told: &mut Told, at_last: bool) -> Option<News> {
         let mut state = self.state();
         if !state.suspect && state.lost.is_none() {
             return None;
         }
-        let news = told.next(&state);
-        if news.is_some() {
-            return news;
+        // Without a loss nothing starts meanwhile, and what ends is told by itself.
+        let knows_all = state.lost.is_none() && told.is_quiet;
+        if !knows_all && !at_last {
+            let news = told.next(&state);
+            if news.is_some() {
+                return news;
+            }
         }
-        // All of these were told.
-        state.doubt.clear();
-        state.ended.clear();
-        (state.suspect, state.failures, state.known) = (false, 0, true);
+        state
+            .doubt
+            .retain(|job, claim| told.undone.get(job) != Some(claim));
+        state.ended.retain(|one| !told.ended.contains(one));
+        (state.suspect, state.failures, state.known) = (at_last, 0, true);
         if let Some(lost) = state.lost.take() {
+            let unheard = lost
+                .ended()
+                .into_iter()
+                .filter(|one| !told.ended.contains(one));
+            state.ended.extend(unheard);
             state.returned = Some(self.inner.now());
             state.before = Some(lost);
             let (rows, ended) = (told.rows.len(), told.ended.len());
@@ -251,10 +270,19 @@ impl Guard {
         None
     }
 
-    async fn take_there(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
-        if self.state().suspect {
-            self.recover().await?;
+    /// Before something starts, the store must know what it may have forgotten.
+    async fn make_sure(&self) -> Result<(), StoreError> {
+        // The second time for what the first left.
+        for _ in 0..2 {
+            if self.state().suspect {
+                self.recover().await?;
+            }
         }
+        Ok(())
+    }
+
+    async fn take_there(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
+        self.make_sure().await?;
         let doubtful: Vec<(Arc<str>, Gen)> = {
             let state = self.state();
             let known = asks
@@ -269,7 +297,7 @@ impl Guard {
         match self.inner.take(asks, want).await {
             Err(StoreError::Wiped) => {
                 self.state().suspect = true;
-                self.recover().await?;
+                self.make_sure().await?;
                 self.inner.take(asks, want).await
             }
             answer => answer,
@@ -310,6 +338,8 @@ impl Guard {
 struct Told {
     /// It was told something, if only that we are here.
     any: bool,
+    /// What it was told last put no row back.
+    is_quiet: bool,
     rows: HashMap<Arc<str>, (Gen, Place)>,
     undone: HashMap<Arc<str>, Gen>,
     ended: HashSet<(Arc<str>, Gen)>,
@@ -340,6 +370,10 @@ impl Told {
                 news.rows.push(row.clone());
             }
         }
+        // What is ours no more ended while it was put back.
+        let gone = self.rows.extract_if(|job, _| !state.own.contains_key(job));
+        news.ended
+            .extend(gone.map(|(job, (claim, _))| (job, claim)));
         for (job, claim) in &state.doubt {
             // One of those that went out since is no longer in doubt.
             let is_out = state
@@ -357,8 +391,8 @@ impl Told {
             }
         }
         let is_first = !std::mem::replace(&mut self.any, true);
-        let nothing = news.rows.is_empty() && news.undone.is_empty() && news.ended.is_empty();
-        (is_first || !nothing).then_some(news)
+        self.is_quiet = news.rows.is_empty() && news.undone.is_empty();
+        (is_first || !self.is_quiet || !news.ended.is_empty()).then_some(news)
     }
 }
 
@@ -449,9 +483,7 @@ impl Store for Guard {
     fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved> {
         Answer::later(async move {
             let there = async {
-                if self.state().suspect {
-                    self.recover().await?;
-                }
+                self.make_sure().await?;
                 self.inner.reserve(wish).await
             };
             self.ask(there, async |lost| lost.closed()).await

@@ -489,3 +489,33 @@ async fn a_store_that_waits_for_others_is_not_lost() {
     assert!(starts(&rig.guard, "b").await.unwrap());
     assert_eq!(rig.faulty.calls() - before, 1, "nothing was in doubt");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_told_slower_than_things_happen_decides_in_the_end() {
+    let rig = rig(OnStoreError::Open);
+    let take = async |job: &str| rig.guard.take(&[&claimed(job, 9_999)], 1).await.is_ok();
+    assert!(take("first").await);
+    lose(&rig).await;
+    rig.faulty
+        .standing(Some(Fault::late(Duration::from_millis(20))));
+    let meanwhile = async {
+        let mut nth = 0;
+        while rig.guard.is_lost() {
+            assert!(take(&format!("{nth}")).await);
+            assert!(rig.guard.end(&format!("{}", nth / 2), None).await.is_ok());
+            nth += 1;
+            assert!(nth < 1_000, "it never decides");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let (due, ()) = tokio::join!(rig.guard.due(9), meanwhile);
+    assert!(due.is_ok());
+    rig.faulty.standing(None);
+    assert!(take("last").await);
+    let ours: Vec<Arc<str>> = rig.guard.state().own.keys().cloned().collect();
+    for job in &ours {
+        let row = rig.faulty.row(job).await.unwrap();
+        assert!(row.is_some_and(|row| row.place == Place::Out), "{job}");
+    }
+    assert_eq!(rig.faulty.count(Place::Out).await.unwrap(), ours.len());
+}
