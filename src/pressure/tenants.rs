@@ -72,6 +72,9 @@ pub(super) fn full(
     let given = |tenant: &Arc<str>| table.tenants().given(tenant).filter(|most| *most > 0);
     let most = |(tenant, wanted)| Some((tenant, (wanted, given(tenant)?)));
     let bounded: HashMap<&Arc<str>, (u64, u64)> = wanted.into_iter().filter_map(most).collect();
+    if bounded.is_empty() {
+        return None;
+    }
     let waiting = waiting(queues, &bounded);
     bounded.into_iter().find_map(|(tenant, (wanted, most))| {
         let waiting = waiting.get(tenant).copied().unwrap_or(0);

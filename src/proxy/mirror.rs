@@ -107,25 +107,27 @@ pub(crate) fn hide_all(text: &[u8]) -> Option<Vec<u8>> {
     }
     let whole = Json::parse(text, super::REPLY_DEPTH).ok()?;
     let mut splice = Splice::new();
-    hide_inside(whole, &mut splice);
+    hide_inside(whole, &mut splice, super::DEPTH);
     (!splice.is_empty()).then(|| splice.apply(text))
 }
 
 /// What is a job's own, and may look like anything.
 const OWN: [&str; 5] = ["args", "meta", "result", "error", "errors"];
 
-/// Hides the mirrors of a value and of all in it; no deeper than the text was parsed.
-fn hide_inside(value: Json<'_>, splice: &mut Splice) {
-    if !may_show(value.raw()) {
+/// Hides the mirrors of a value and of what is in it, so many levels deep: each looks at all below it, and
+/// jobs stand near the top.
+fn hide_inside(value: Json<'_>, splice: &mut Splice, levels: usize) {
+    let Some(levels) = levels.checked_sub(1).filter(|_| may_show(value.raw())) else {
         return;
-    }
+    };
     hide(value, splice);
     for member in value.members() {
         if !OWN.iter().any(|own| member.is_named(own)) {
-            hide_inside(member.value, splice);
+            hide_inside(member.value, splice, levels);
         }
     }
-    value.items().for_each(|item| hide_inside(item, splice));
+    let items = value.items();
+    items.for_each(|item| hide_inside(item, splice, levels));
 }
 
 /// One job as a worker gets it.
@@ -140,4 +142,20 @@ pub(crate) fn shown(job: Json<'_>) -> Bytes {
         }
     }
     Bytes::copy_from_slice(raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each level is looked through anew, on a stack that has an end.
+    #[test]
+    fn what_is_nested_absurdly_deep_is_left_as_it_is() {
+        let (open, close) = (r#"{"x":"#.repeat(9_000), "}".repeat(9_000));
+        let deep = format!(r#"{open}{{"meta":{{"ojs.rate_limit.mirror":{{}}}}}}{close}"#);
+        assert!(Json::parse(deep.as_bytes(), crate::proxy::REPLY_DEPTH).is_ok());
+        assert!(hide_all(deep.as_bytes()).is_none());
+        let near = r#"{"x":{"meta":{"ojs.rate_limit.mirror":{}}}}"#;
+        assert!(hide_all(near.as_bytes()).is_some());
+    }
 }

@@ -129,22 +129,27 @@ impl Proxy {
         }
         for row in rows {
             sidecar.hold.taking_over(lane, Instant::now());
-            self.take_over_row(lane, row).await;
+            let heard = self.take_over_row(row).await;
             sidecar.hold.taken_over(lane, Instant::now());
+            if !heard {
+                // The others would have no answer either.
+                return sidecar.offered.put(lane.clone());
+            }
         }
     }
 
     /// The backend is asked for it first: until it is known here it stays its owner's, who keeps it alive.
-    async fn take_over_row(&self, lane: &Lane, row: Row) {
+    /// `false`: it did not answer.
+    async fn take_over_row(&self, row: Row) -> bool {
         let sidecar = &self.sidecar;
         let claimed = row.claimed;
         let held = match self.read_again(&claimed, Instant::now()).await {
             Again::Ours(held) => held,
             Again::Over => {
                 sidecar.end(&claimed.job, Some(claimed.generation)).await;
-                return;
+                return true;
             }
-            Again::Unheard => return sidecar.offered.put(lane.clone()),
+            Again::Unheard => return false,
         };
         let next = sidecar.next_claim(sidecar.store.now());
         let own = Change::Own {
@@ -157,6 +162,7 @@ impl Proxy {
         if owned || sidecar.owns(&claimed.job, next).await {
             sidecar.hold_taken_over(*held, &claimed, next);
         }
+        true
     }
 
     /// The job as the backend has it.

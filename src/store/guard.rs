@@ -32,9 +32,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
+use super::memory::MemoryStore;
 use super::{
-    Answer, Change, Claimed, Ended, Gen, Known, Number, Overrides, Place, Room, Row, Step, Store,
-    StoreError, Usage, Verdict, Wake, Wish,
+    Answer, Change, Claimed, Clock, Ended, Gen, Known, Number, Overrides, Place, Room, Row, Step,
+    Store, StoreError, Usage, Verdict, Wake, Wish,
 };
 use crate::limit::{Key, Limited, Limits, Reserved, Space, Timestamp};
 use lost::Lost;
@@ -118,7 +119,7 @@ struct State {
     known: bool,
     lost: Option<Arc<Lost>>,
     /// What answered when it was lost before: what was used of our part is used.
-    before: Option<Arc<Lost>>,
+    before: Option<MemoryStore>,
     /// When it was back after it was lost.
     returned: Option<Timestamp>,
 }
@@ -207,7 +208,7 @@ impl Guard {
         if state.lost.is_none() {
             // It is back since, and was not told of this.
             state.suspect = true;
-            state.ended.extend(lost.ended());
+            state.ended.extend(lost.take_ended());
         }
         answer
     }
@@ -218,7 +219,12 @@ impl Guard {
     /// Where starts go on without the store so fast that it never knows all, it decides all the same after a
     /// few rounds: then nothing starts before it knows the rest.
     async fn recover(&self) -> Result<(), StoreError> {
+        let failed = self.state().failed;
         let _one_at_a_time = self.recovering.lock().await;
+        if self.state().failed != failed {
+            // It was tried meanwhile: if each did so in turn, the last would wait for all.
+            return Err(StoreError::Timeout);
+        }
         let mut told = Told::default();
         for round in 1.. {
             let Some(news) = self.news(&mut told, round > ROUNDS) else {
@@ -256,13 +262,13 @@ impl Guard {
         state.ended.retain(|one| !told.ended.contains(one));
         (state.suspect, state.failures, state.known) = (at_last, 0, true);
         if let Some(lost) = state.lost.take() {
-            let unheard = lost
-                .ended()
-                .into_iter()
-                .filter(|one| !told.ended.contains(one));
-            state.ended.extend(unheard);
+            let unheard = lost.take_ended().into_iter();
+            state
+                .ended
+                .extend(unheard.filter(|one| !told.ended.contains(one)));
             state.returned = Some(self.inner.now());
-            state.before = Some(lost);
+            let clock = Clock::new(self.inner.now().0);
+            state.before = Some(lost.local.emptied(clock));
             let (rows, ended) = (told.rows.len(), told.ended.len());
             tracing::info!(rows, ended, "the store is back");
             self.turned.notify_one();

@@ -15,7 +15,7 @@ use crate::events::Value;
 use crate::hold::Held;
 use crate::json::{Json, quote};
 use crate::proxy::drop::End;
-use crate::proxy::{DEPTH, Proxy};
+use crate::proxy::{Proxy, REPLY_DEPTH};
 use crate::upstream::Call;
 
 /// How many jobs that turn out not to wait any more are passed over for one.
@@ -27,6 +27,14 @@ pub(super) struct Overflow {
     pub(super) queues: Vec<(Arc<str>, u64)>,
     /// The jobs of the enqueue itself, which do not.
     pub(super) stored: HashSet<Box<str>>,
+}
+
+/// What was found to be dropped.
+enum Found {
+    Dropped(Oldest),
+    /// The next in the queue is a job that came just now: nothing older waits, whatever was counted.
+    Itself,
+    Nothing,
 }
 
 /// A job to be dropped.
@@ -41,22 +49,27 @@ impl Proxy {
     pub(super) async fn drop_oldest(&self, overflow: Overflow, scope: u64) {
         let Overflow { queues, stored } = overflow;
         for (queue, jobs) in queues {
-            for _ in 0..jobs {
+            for left in (0..jobs).rev() {
                 if !self.sidecar.pressure.must_drop(&queue) {
                     continue;
                 }
-                let gone = self.drop_one_of(&queue, &stored, scope).await;
-                let now = Instant::now();
-                self.sidecar.pressure.dropped(&queue, gone.is_some(), now);
-                match gone {
-                    Some(oldest) => {
+                let found = self.drop_one_of(&queue, &stored, scope).await;
+                let gone = matches!(found, Found::Dropped(_));
+                let dropped = || (self.sidecar.pressure).dropped(&queue, gone, Instant::now());
+                dropped();
+                match found {
+                    Found::Dropped(oldest) => {
                         if self.sidecar.pressure.is_keyed(&queue) {
                             let now = self.sidecar.now();
                             self.sidecar.pressure.gone(&queue, &oldest.id, now);
                         }
                         self.tell_overflow(&queue, &oldest);
                     }
-                    None => tracing::warn!(
+                    Found::Itself => {
+                        (0..left).for_each(|_| dropped());
+                        break;
+                    }
+                    Found::Nothing => tracing::warn!(
                         queue = &*queue,
                         "no job could be dropped for one that was stored: the queue is over its bound"
                     ),
@@ -65,27 +78,22 @@ impl Proxy {
         }
     }
 
-    async fn drop_one_of(
-        &self,
-        queue: &str,
-        stored: &HashSet<Box<str>>,
-        scope: u64,
-    ) -> Option<Oldest> {
+    async fn drop_one_of(&self, queue: &str, stored: &HashSet<Box<str>>, scope: u64) -> Found {
         for _ in 0..TRIES {
             let Some(id) = self.sidecar.pressure.oldest(queue, stored) else {
                 break;
             };
             if let Some(held) = self.sidecar.hold.doom_waiting(&id) {
-                return Some(self.end_held(queue, &held).await);
+                return Found::Dropped(self.end_held(queue, &held).await);
             }
             if let Some(gone) = self.cancel_available(queue, &id, scope).await {
-                return Some(gone);
+                return Found::Dropped(gone);
             }
         }
         let stays = |job: &str| stored.contains(job);
         match self.sidecar.hold.doom_oldest(queue, stays) {
-            Some(held) => Some(self.end_held(queue, &held).await),
-            None => self.drop_available(queue, stored, scope).await,
+            Some(held) => Found::Dropped(self.end_held(queue, &held).await),
+            None => (self.drop_available(queue, stored, scope).await).unwrap_or(Found::Nothing),
         }
     }
 
@@ -94,7 +102,7 @@ impl Proxy {
         let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(id));
         let look = crate::proxy::get(self, scope, target.clone());
         let reply = crate::proxy::call(self, "get_job", look).await.ok()?;
-        let whole = Json::parse(&reply.body, DEPTH).ok()?;
+        let whole = Json::parse(&reply.body, REPLY_DEPTH).ok()?;
         let job = whole.get_exact("job").unwrap_or(whole);
         let is = |name: &str, wanted: &str| {
             let text = job.get_exact(name).and_then(|value| value.text());
@@ -137,7 +145,7 @@ impl Proxy {
         queue: &str,
         stored: &HashSet<Box<str>>,
         scope: u64,
-    ) -> Option<Oldest> {
+    ) -> Option<Found> {
         let worker = &self.sidecar.name;
         let body = format!(
             r#"{{"queues":[{}],"count":1,"worker_id":{}}}"#,
@@ -146,7 +154,7 @@ impl Proxy {
         );
         let call = crate::proxy::post(self, scope, "/ojs/v1/workers/fetch", body);
         let reply = crate::proxy::call(self, "drop", call).await.ok()?;
-        let whole = Json::parse(&reply.body, DEPTH).ok()?;
+        let whole = Json::parse(&reply.body, REPLY_DEPTH).ok()?;
         let first = whole.get_exact("jobs").and_then(|jobs| jobs.items().next());
         let job = first.or(whole.get_exact("job"))?;
         let oldest = Oldest {
@@ -156,11 +164,11 @@ impl Proxy {
         if stored.contains(&*oldest.id) {
             // Those before it have left behind our back.
             self.give_back_new(&oldest.id, scope).await;
-            return None;
+            return Some(Found::Itself);
         }
         let nack = final_nack(queue, &oldest.id, worker);
         match self.end_claimed(scope, &oldest.id, nack).await {
-            End::Dropped => Some(oldest),
+            End::Dropped => Some(Found::Dropped(oldest)),
             // Claimed and not ended: it comes back when the claim lapses.
             End::Lost | End::Open => None,
         }
@@ -203,7 +211,7 @@ impl Proxy {
 }
 
 fn kind_of(job: &[u8]) -> String {
-    let job = Json::parse(job, DEPTH).ok();
+    let job = Json::parse(job, REPLY_DEPTH).ok();
     let kind = job.and_then(|job| job.get_exact("type")?.text());
     kind.map(|kind| kind.into_owned()).unwrap_or_default()
 }

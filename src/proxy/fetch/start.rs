@@ -31,7 +31,7 @@ struct Asked {
     again: bool,
 }
 
-/// Microseconds until a claim is asked about again when the backend had no word for it.
+/// Microseconds until a job is asked for again when the backend or the store had no word for it.
 const NO_WORD: u64 = 250_000;
 
 impl Held {
@@ -118,9 +118,18 @@ impl Proxy {
             }
             others.push((held, verdict));
         }
+        if !answers {
+            others
+                .into_iter()
+                .for_each(|(held, _)| self.ask_later(held));
+            return Asked {
+                started,
+                again: false,
+            };
+        }
         let again = match others.is_empty() {
             true => false,
-            false => Box::pin(self.put_back(others, wakes)).await && answers,
+            false => Box::pin(self.put_back(others, wakes)).await,
         };
         Asked { started, again }
     }
@@ -146,6 +155,19 @@ impl Proxy {
         let any = !dropped.is_empty();
         self.drop_soon(dropped);
         any
+    }
+
+    /// Puts a job in hand back of which nobody had a word: it is not asked for again at once.
+    fn ask_later(&self, held: Held) {
+        let sidecar = &self.sidecar;
+        let by = held.claimed.limited.first().map(|l| l.policy.clone());
+        let refusal = hold::Refusal {
+            refused: Refused::Until(sidecar.store.now().plus(NO_WORD)),
+            asked: sidecar.hold.wakes(),
+            policy: by.unwrap_or_else(|| Arc::from("")),
+            rescheduled: None,
+        };
+        sidecar.hold.put_back(held, Some(refusal));
     }
 
     /// Takes started jobs out of the hold. One that may not go out any more is not among them after this,
@@ -269,16 +291,7 @@ impl Proxy {
                     ours.push(held);
                 }
                 // Not said to be gone, so it stays; not known to be ours, so it does not go out.
-                Some(Word::None) => {
-                    let by = held.claimed.limited.first().map(|l| l.policy.clone());
-                    let refusal = hold::Refusal {
-                        refused: Refused::Until(self.sidecar.store.now().plus(NO_WORD)),
-                        asked: self.sidecar.hold.wakes(),
-                        policy: by.unwrap_or_else(|| Arc::from("")),
-                        rescheduled: None,
-                    };
-                    self.sidecar.hold.put_back(held, Some(refusal));
-                }
+                Some(Word::None) => self.ask_later(held),
                 Some(Word::Gone) | None => {
                     let claimed = &held.claimed;
                     self.sidecar.lose(&claimed.job, claimed.generation).await;

@@ -43,7 +43,7 @@ impl Lost {
         let mut slots: HashMap<(Space, Key), u32> = HashMap::new();
         let clock = Clock::new(store.now().0);
         let local = match &state.before {
-            Some(before) => before.local.emptied(clock),
+            Some(before) => before.emptied(clock),
             None => MemoryStore::on(clock),
         };
         let own = state.own.values();
@@ -73,6 +73,11 @@ impl Lost {
     pub(super) fn ended(&self) -> Vec<(Arc<str>, Gen)> {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         ended.clone()
+    }
+
+    /// The same, which is for somebody else to tell from here on.
+    pub(super) fn take_ended(&self) -> Vec<(Arc<str>, Gen)> {
+        std::mem::take(&mut self.ended.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Nobody is asked.

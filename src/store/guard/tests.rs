@@ -434,6 +434,27 @@ async fn rows_are_put_back_once() {
     assert_eq!(calls, 1 + 4);
 }
 
+/// If each tried in turn, the last would wait for all.
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_recovery_that_fails_does_not_try_again() {
+    let rig = rig(OnStoreError::Share);
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    rig.faulty.script([Fault::gone()]);
+    assert!(rig.guard.count(Place::Out).await.is_err());
+    rig.faulty.standing(Some(Fault {
+        delay: Duration::from_millis(250),
+        ..Fault::gone()
+    }));
+    let asked = rig.guard.now();
+    let take = async |job: &str| drop(starts(&rig.guard, job).await);
+    tokio::join!(take("b"), take("c"), take("d"), take("e"));
+    assert!(
+        rig.guard.now().since(asked) < 300_000,
+        "they waited together"
+    );
+    assert!(rig.guard.is_lost());
+}
+
 /// Each loss would give a whole share anew.
 #[tokio::test(start_paused = true)]
 async fn a_share_is_used_once_however_often_the_store_is_lost() {

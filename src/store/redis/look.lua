@@ -44,7 +44,8 @@ elseif verb == 'offered' then
     if alive then by = now - 3000000 end
     if other ~= owner then
       local found = {}
-      for _, name in ipairs(redis.call('ZRANGEBYLEX', by_queue(other), '[' .. queue .. '\n', '(' .. queue .. '\11')) do
+      -- More than anyone holds; the server does nothing else meanwhile.
+      for _, name in ipairs(redis.call('ZRANGEBYLEX', by_queue(other), '[' .. queue .. '\n', '(' .. queue .. '\11', 'LIMIT', 0, 2048)) do
         local job = sub(name, #queue + 2)
         local till = tonumber(redis.call('ZSCORE', index(other, 'h'), job) or NEVER)
         if till <= by then found[#found + 1] = { job = job, till = till } end
