@@ -106,6 +106,7 @@ scenarios! {
     outages::all_are_cut_off: 24;
     outages::slow: 30 limit;
     outages::done_twice: 24 limit;
+    outages::done_unheard: 24 limit;
     outages::taken_over_with_trouble: 24;
     outages::hang_up_while_slow: 12;
     outages::slow_and_limited_from_now_on: 12;

@@ -95,7 +95,7 @@ pub struct Guard {
     declared: Arc<Mutex<Declared>>,
     state: Mutex<State>,
     recovering: tokio::sync::Mutex<()>,
-    /// The store is lost or back: what may start is another question now.
+    /// The store is lost, or is sure to know all again: what may start is another question now.
     turned: Notify,
 }
 
@@ -233,12 +233,29 @@ impl Guard {
             self.inner.announce(&news.rows).await?;
             for (job, generation) in &news.undone {
                 self.inner.back(job, *generation).await?;
+                self.state().is_sure(job, *generation);
             }
-            for (job, generation) in &news.ended {
-                self.inner.end(job, Some(*generation)).await?;
-            }
+            self.tell_ended(&news.ended).await?;
         }
         Ok(())
+    }
+
+    /// Ends there what has ended. What it has heard of need not be told again if the next of them fails.
+    async fn tell_ended(&self, ended: &[(Arc<str>, Gen)]) -> Result<(), StoreError> {
+        let (mut heard, mut told) = (HashSet::new(), Ok(()));
+        for one in ended {
+            told = self.inner.end(&one.0, Some(one.1)).await.map(drop);
+            if told.is_err() {
+                break;
+            }
+            heard.insert(one);
+        }
+        let mut state = self.state();
+        state.ended.retain(|one| !heard.contains(one));
+        if let Some(lost) = &state.lost {
+            lost.forget_ended(&heard);
+        }
+        told
     }
 
     /// What the store must be told yet, and is told from here on; `None`: nothing, and it decides. `at_last`: it
@@ -271,8 +288,9 @@ impl Guard {
             state.before = Some(lost.local.emptied(clock));
             let (rows, ended) = (told.rows.len(), told.ended.len());
             tracing::info!(rows, ended, "the store is back");
-            self.turned.notify_one();
         }
+        // Of what ended unheard nobody was told; and what may start is another question now.
+        self.turned.notify_one();
         None
     }
 
@@ -298,7 +316,7 @@ impl Guard {
         };
         for (job, generation) in doubtful {
             self.inner.back(&job, generation).await?;
-            self.state().doubt.remove(&job);
+            self.state().is_sure(&job, generation);
         }
         match self.inner.take(asks, want).await {
             Err(StoreError::Wiped) => {
@@ -403,6 +421,13 @@ impl Told {
 }
 
 impl State {
+    /// Of a start that may have been done there it is sure that it is undone.
+    fn is_sure(&mut self, job: &str, claim: Gen) {
+        if self.doubt.get(job) == Some(&claim) {
+            self.doubt.remove(job);
+        }
+    }
+
     fn told_of(&mut self, claim: Option<Gen>) {
         self.newest = self.newest.max(claim);
     }

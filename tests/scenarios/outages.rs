@@ -205,6 +205,26 @@ pub async fn done_twice(ctx: Ctx) -> Judge {
     judge
 }
 
+/// What is done in the store is not heard of now and then: each slot that ends is filled all the same.
+pub async fn done_unheard(ctx: Ctx) -> Judge {
+    let limits = CONCURRENCY.replace('2', "1");
+    let world = ctx.world().shared(OnStoreError::Share).limits(&limits);
+    let w = world.start().await;
+    w.pass(1_000).await;
+    w.first_way(|way| way.unheard(ctx.seed));
+    w.enqueue_all(20, |_| job()).await;
+    w.workers(2, Worker::js(2).queues(&["mail"]).runs(10..200));
+    let done = w.until_done(60).await;
+    // It is told of what ended a few at a time.
+    w.pass(10_000).await;
+    let mut judge = w.judge().await;
+    judge.that(done, "not done within 60 s");
+    judge.concurrency("k:a", 1);
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
 /// What a sidecar holds for workers that left is taken over by another, which hears of half of what it asks:
 /// no claim lapses.
 pub async fn taken_over_with_trouble(ctx: Ctx) -> Judge {

@@ -1,6 +1,6 @@
 //! What answers while the store is lost: this sidecar's part of everything, from memory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -69,10 +69,16 @@ impl Lost {
         }
     }
 
-    /// What ended since, for the store to hear of when it is back.
+    /// What ended since and is not heard of in the store.
     pub(super) fn ended(&self) -> Vec<(Arc<str>, Gen)> {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         ended.clone()
+    }
+
+    /// The store has heard of these.
+    pub(super) fn forget_ended(&self, heard: &HashSet<&(Arc<str>, Gen)>) {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.retain(|one| !heard.contains(one));
     }
 
     /// The same, which is for somebody else to tell from here on.

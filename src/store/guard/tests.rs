@@ -105,6 +105,20 @@ async fn a_store_that_is_back_wakes_all() {
     assert!(starts(&rig.guard, "a").await.unwrap());
 }
 
+/// An end that the store did not hear of wakes who waits for its slot when the store hears of it.
+#[tokio::test(start_paused = true)]
+async fn an_end_that_is_told_later_wakes_all() {
+    let rig = rig(OnStoreError::Share);
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    rig.faulty.script([Fault::gone()]);
+    assert!(rig.guard.end("a", None).await.is_err());
+    assert!(!rig.guard.is_lost());
+    assert!(rig.guard.due(9).await.is_ok());
+    let woken = tokio::time::timeout(Duration::from_secs(1), rig.guard.wake());
+    assert_eq!(woken.await, Ok(Wake::All));
+    assert!(rig.faulty.row("a").await.unwrap().is_none());
+}
+
 #[tokio::test(start_paused = true)]
 async fn closed_starts_nothing_and_open_everything() {
     let closed = rig(OnStoreError::Closed);
