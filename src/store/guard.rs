@@ -25,8 +25,9 @@
 //! kept alive.
 
 mod lost;
+mod recover;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -45,8 +46,6 @@ const FAILURES: u32 = 2;
 /// After the store was back others have this long to come back too, in microseconds: until then who has
 /// said nothing is not dead, and may be handing out what it holds.
 const OTHERS_RETURN: u64 = 5_000_000;
-/// So many times it is told what happened meanwhile before it decides all the same.
-const ROUNDS: u32 = 3;
 /// More ends than this are not remembered for the store's return; the rows are overdue some time.
 const MOST_ENDED: usize = 10_000;
 
@@ -213,98 +212,6 @@ impl Guard {
         answer
     }
 
-    /// Puts our rows back and ends what has ended, until the store knows all that happened meanwhile too: from
-    /// then on it decides. One at a time; who waited for another's has no need of one.
-    ///
-    /// Where starts go on without the store so fast that it never knows all, it decides all the same after a
-    /// few rounds: then nothing starts before it knows the rest.
-    async fn recover(&self) -> Result<(), StoreError> {
-        let failed = self.state().failed;
-        let _one_at_a_time = self.recovering.lock().await;
-        if self.state().failed != failed {
-            // It was tried meanwhile: if each did so in turn, the last would wait for all.
-            return Err(StoreError::Timeout);
-        }
-        let mut told = Told::default();
-        for round in 1.. {
-            let Some(news) = self.news(&mut told, round > ROUNDS) else {
-                break;
-            };
-            self.inner.announce(&news.rows).await?;
-            for (job, generation) in &news.undone {
-                self.inner.back(job, *generation).await?;
-                self.state().is_sure(job, *generation);
-            }
-            self.tell_ended(&news.ended).await?;
-        }
-        Ok(())
-    }
-
-    /// Ends there what has ended. What it has heard of need not be told again if the next of them fails.
-    async fn tell_ended(&self, ended: &[(Arc<str>, Gen)]) -> Result<(), StoreError> {
-        let (mut heard, mut told) = (HashSet::new(), Ok(()));
-        for one in ended {
-            told = self.inner.end(&one.0, Some(one.1)).await.map(drop);
-            if told.is_err() {
-                break;
-            }
-            heard.insert(one);
-        }
-        let mut state = self.state();
-        state.ended.retain(|one| !heard.contains(one));
-        if let Some(lost) = &state.lost {
-            lost.forget_ended(&heard);
-        }
-        told
-    }
-
-    /// What the store must be told yet, and is told from here on; `None`: nothing, and it decides. `at_last`: it
-    /// decides in any case.
-    fn news(&self, told: &mut Told, at_last: bool) -> Option<News> {
-        let mut state = self.state();
-        if !state.suspect && state.lost.is_none() {
-            return None;
-        }
-        // Without a loss nothing starts meanwhile, and what ends is told by itself.
-        let knows_all = state.lost.is_none() && told.is_quiet;
-        if !knows_all && !at_last {
-            let news = told.next(&state);
-            if news.is_some() {
-                return news;
-            }
-        }
-        state
-            .doubt
-            .retain(|job, claim| told.undone.get(job) != Some(claim));
-        state.ended.retain(|one| !told.ended.contains(one));
-        (state.suspect, state.failures, state.known) = (at_last, 0, true);
-        if let Some(lost) = state.lost.take() {
-            let unheard = lost.take_ended().into_iter();
-            state
-                .ended
-                .extend(unheard.filter(|one| !told.ended.contains(one)));
-            state.returned = Some(self.inner.now());
-            let clock = Clock::new(self.inner.now().0);
-            state.before = Some(lost.local.emptied(clock));
-            let (rows, ended) = (told.rows.len(), told.ended.len());
-            tracing::info!(rows, ended, "the store is back");
-        }
-        // Of what ended unheard nobody was told; and what may start is another question now.
-        self.turned.notify_one();
-        None
-    }
-
-    /// Before something starts, the store must know what it may have forgotten.
-    async fn make_sure(&self) -> Result<(), StoreError> {
-        // The second time for what the first left.
-        for _ in 0..2 {
-            if self.state().suspect {
-                self.recover().await?;
-            }
-        }
-        Ok(())
-    }
-
     async fn take_there(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
         self.make_sure().await?;
         let doubtful: Vec<(Arc<str>, Gen)> = {
@@ -354,69 +261,6 @@ impl Guard {
             state.took(ask, verdict, self.inner.now());
         }
         Ok(verdicts)
-    }
-}
-
-/// What the store was told since it can be asked again.
-#[derive(Default, Debug)]
-struct Told {
-    /// It was told something, if only that we are here.
-    any: bool,
-    /// What it was told last put no row back.
-    is_quiet: bool,
-    rows: HashMap<Arc<str>, (Gen, Place)>,
-    undone: HashMap<Arc<str>, Gen>,
-    ended: HashSet<(Arc<str>, Gen)>,
-}
-
-/// What it is told next, in this order.
-#[derive(Debug)]
-struct News {
-    rows: Vec<Row>,
-    undone: Vec<(Arc<str>, Gen)>,
-    ended: Vec<(Arc<str>, Gen)>,
-}
-
-impl Told {
-    /// What is not told yet; `None`: nothing.
-    fn next(&mut self, state: &State) -> Option<News> {
-        let mut news = News {
-            rows: Vec::new(),
-            undone: Vec::new(),
-            ended: Vec::new(),
-        };
-        for (job, row) in &state.own {
-            let is = (row.claimed.generation, row.place);
-            let was = self.rows.insert(job.clone(), is);
-            if was == Some((is.0, Place::Out)) && row.place == Place::Held {
-                news.undone.push((job.clone(), is.0));
-            } else if was != Some(is) {
-                news.rows.push(row.clone());
-            }
-        }
-        // What is ours no more ended while it was put back.
-        let gone = self.rows.extract_if(|job, _| !state.own.contains_key(job));
-        news.ended
-            .extend(gone.map(|(job, (claim, _))| (job, claim)));
-        for (job, claim) in &state.doubt {
-            // One of those that went out since is no longer in doubt.
-            let is_out = state
-                .own
-                .get(job)
-                .is_some_and(|row| row.place == Place::Out);
-            if self.undone.insert(job.clone(), *claim) != Some(*claim) && !is_out {
-                news.undone.push((job.clone(), *claim));
-            }
-        }
-        let alone = state.lost.as_ref().map(|lost| lost.ended());
-        for one in alone.iter().flatten().chain(&state.ended) {
-            if self.ended.insert(one.clone()) {
-                news.ended.push(one.clone());
-            }
-        }
-        let is_first = !std::mem::replace(&mut self.any, true);
-        self.is_quiet = news.rows.is_empty() && news.undone.is_empty();
-        (is_first || !self.is_quiet || !news.ended.is_empty()).then_some(news)
     }
 }
 
