@@ -5,6 +5,7 @@
 //! which is known to be well-formed, so walking it only looks for ends. Names are matched as the
 //! backends match them, which are written in Go: without regard to case, the last one wins.
 
+mod lane;
 mod name;
 mod read;
 mod scan;

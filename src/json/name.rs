@@ -68,6 +68,30 @@ impl<'a> Name<'a> {
     }
 }
 
+/// The lengths of some names, as bits: most members of an object are none of them already by that.
+#[derive(Clone, Copy)]
+pub(super) struct Lengths(u64);
+
+impl Lengths {
+    #[inline]
+    pub(super) fn of(names: &[&str]) -> Lengths {
+        let bits = names.iter().map(|name| Lengths::bit(name.len()));
+        Lengths(bits.fold(0, |all, bit| all | bit))
+    }
+
+    /// Whether a name may fold to one of them; `false` is certain.
+    #[inline]
+    pub(super) fn may_have(self, name: Name<'_>) -> bool {
+        name.disguised || self.0 & Lengths::bit(name.inside.len()) != 0
+    }
+
+    /// All that are long are taken for one.
+    #[inline]
+    fn bit(length: usize) -> u64 {
+        1 << length.min(63)
+    }
+}
+
 fn fold(character: char) -> char {
     match character {
         KELVIN_SIGN => 'k',

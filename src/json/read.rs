@@ -3,7 +3,7 @@
 //! [`Json::parse`] checks a text, and every walk over it afterwards looks at it again. Where one walk is
 //! enough, and the text is large or comes with every request, a [`Reader`] does both in one pass.
 
-use super::name::Name;
+use super::name::{Lengths, Name};
 use super::{Json, JsonError, scan};
 
 /// A place in a text that is being read from front to back. Until [`Reader::end`] has said so, what
@@ -48,11 +48,14 @@ impl<'a> Reader<'a> {
         names: [&str; N],
     ) -> Result<(Json<'a>, [Option<Json<'a>>; N]), JsonError> {
         let mut found = [None; N];
+        let lengths = Lengths::of(&names);
         let whole = self.members(|name, reader| {
             let value = reader.value()?;
-            for (slot, wanted) in found.iter_mut().zip(&names) {
-                if name.folds_to(wanted) {
-                    *slot = Some(value);
+            if lengths.may_have(name.0) {
+                for (slot, wanted) in found.iter_mut().zip(&names) {
+                    if name.folds_to(wanted) {
+                        *slot = Some(value);
+                    }
                 }
             }
             Ok(())

@@ -1,12 +1,13 @@
 //! The scanner: one pass that checks a text, and a quicker one that finds the ends of values in
 //! a text that was checked.
 //!
-//! Both look at strings eight bytes at a time. Neither recurses.
+//! Both look at strings sixteen bytes at a time. Neither recurses.
 
 use std::iter;
 use std::ops::Range;
 
 use super::JsonError;
+use super::lane::{LANE, Lane};
 
 /// Checks that `text` is one value with whitespace around it, and says where.
 pub(super) fn document(text: &[u8], depth: usize) -> Result<Range<usize>, JsonError> {
@@ -142,27 +143,42 @@ pub(super) struct Named {
 }
 
 /// Checks a member's name and colon.
-#[inline]
+#[inline(always)]
 pub(super) fn name(text: &[u8], pos: usize) -> Result<Named, JsonError> {
+    // Nearly all are short, and stand close to their values.
+    if text.get(pos) == Some(&b'"')
+        && let Some(lane) = lane_at(text, pos + 1)
+    {
+        let end = pos + 1 + lane.stop();
+        if text.get(end) == Some(&b'"')
+            && text.get(end + 1) == Some(&b':')
+            && text.get(end + 2).is_some_and(|byte| *byte > b' ')
+        {
+            return Ok(Named {
+                inside: pos + 1..end,
+                disguised: lane.beyond() < lane.stop(),
+                value: end + 2,
+            });
+        }
+    }
+    any_name(text, pos)
+}
+
+#[inline(never)]
+fn any_name(text: &[u8], pos: usize) -> Result<Named, JsonError> {
     if text.get(pos) != Some(&b'"') {
         return Err(JsonError::Malformed(pos));
     }
-    let mut beyond = 0;
-    let quote = find(text, pos + 1, |word| {
-        let marks = ends(word);
-        // What is at or above the lowest mark is not the name's any more.
-        beyond |= word & TOPS & (marks & marks.wrapping_neg()).wrapping_sub(1);
-        marks
-    });
-    let plain = text.get(quote) == Some(&b'"');
-    let end = if plain { quote + 1 } else { string(text, pos)? };
+    let end = string(text, pos)?;
+    let range = pos + 1..end - 1;
+    let inside = text.get(range.clone()).unwrap_or_default();
     let colon = blank(text, end);
     if text.get(colon) != Some(&b':') {
         return Err(JsonError::Malformed(colon));
     }
     Ok(Named {
-        inside: pos + 1..end - 1,
-        disguised: !plain || beyond != 0,
+        inside: range,
+        disguised: !inside.is_ascii() || inside.contains(&b'\\'),
         value: blank(text, colon + 1),
     })
 }
@@ -172,7 +188,7 @@ pub(super) fn name(text: &[u8], pos: usize) -> Result<Named, JsonError> {
 fn string(text: &[u8], pos: usize) -> Result<usize, JsonError> {
     let mut pos = pos + 1;
     loop {
-        pos = find_far(text, pos, ends);
+        pos = stop(text, pos);
         match text.get(pos) {
             Some(b'"') => return Ok(pos + 1),
             Some(b'\\') => pos = escape(text, pos + 1)?,
@@ -247,7 +263,16 @@ fn digits(text: &[u8], start: usize) -> Result<usize, JsonError> {
 
 /// The first byte at or after `pos` that is not whitespace.
 #[inline]
-pub(super) fn blank(text: &[u8], mut pos: usize) -> usize {
+pub(super) fn blank(text: &[u8], pos: usize) -> usize {
+    match text.get(pos) {
+        // Programs write hardly any.
+        Some(byte) if *byte <= b' ' => blanks(text, pos),
+        _ => pos,
+    }
+}
+
+#[inline(never)]
+fn blanks(text: &[u8], mut pos: usize) -> usize {
     while let Some(b' ' | b'\n' | b'\r' | b'\t') = text.get(pos) {
         pos += 1;
     }
@@ -318,29 +343,25 @@ fn closing_bracket(text: &[u8], mut pos: usize) -> usize {
     let mut inside = 0_u64;
     loop {
         let rest = text.get(pos..).unwrap_or_default();
-        let mut padded = [b' '; BLOCK];
-        let block = rest.first_chunk().unwrap_or_else(|| {
-            padded
-                .iter_mut()
-                .zip(rest)
-                .for_each(|(to, from)| *to = *from);
-            &padded
-        });
-
-        let quotes = bits(block, |byte| byte == b'"') & !escaped(block, &mut escape);
+        let lanes = lanes(rest);
+        let bits = |found: fn(Lane) -> u64| {
+            let all = lanes.iter().rev();
+            all.fold(0, |bits, lane| bits << LANE | found(*lane))
+        };
+        let backslashes = bits(|lane| lane.is(b'\\'));
+        let quotes = bits(|lane| lane.is(b'"')) & !escaped(backslashes, &mut escape);
         let strings = up_to_next(quotes) ^ inside;
         inside = if strings >> (BLOCK - 1) == 0 {
             0
         } else {
             u64::MAX
         };
-        // A bracket and a brace differ in the bit of lower case only.
-        let mut brackets = bits(block, |byte| matches!(byte | 0x20, b'{' | b'}')) & !strings;
+        let mut brackets = bits(Lane::brackets) & !strings;
 
         // Brackets are few: one at a time is quicker than counting both kinds.
         while brackets != 0 {
             let at = brackets.trailing_zeros() as usize;
-            match block.get(at) {
+            match rest.get(at) {
                 Some(b'{' | b'[') => open += 1,
                 _ if open > 1 => open -= 1,
                 _ => return pos + at + 1,
@@ -357,45 +378,26 @@ fn closing_bracket(text: &[u8], mut pos: usize) -> usize {
 /// How many bytes are looked at together as the bits of a word.
 const BLOCK: usize = 64;
 
-/// The bytes that `wanted` wants, as bits, the first one lowest.
+/// The next bytes of a text, with blanks behind it.
 #[inline]
-fn bits(block: &[u8; BLOCK], wanted: impl Fn(u8) -> bool) -> u64 {
-    // Each row of eight bytes gets a bit of its own; this loop becomes vector instructions.
-    let mut marks = [0_u8; BLOCK];
-    for (at, (mark, byte)) in marks.iter_mut().zip(block).enumerate() {
-        *mark = if wanted(*byte) { 1 << (at / 8) } else { 0 };
-    }
-    let (rows, _) = marks.as_chunks::<8>();
-    transpose(
-        rows.iter()
-            .fold(0, |all, row| all | u64::from_le_bytes(*row)),
-    )
-}
-
-/// Swaps rows and columns of eight times eight bits: single ones, then squares of two and four.
-#[inline]
-fn transpose(mut square: u64) -> u64 {
-    for (distance, mask) in [
-        (7, 0x00AA_00AA_00AA_00AA),
-        (14, 0x0000_CCCC_0000_CCCC),
-        (28, 0x0000_0000_F0F0_F0F0),
-    ] {
-        let swap = (square ^ (square >> distance)) & mask;
-        square ^= swap ^ (swap << distance);
-    }
-    square
+fn lanes(rest: &[u8]) -> [Lane; BLOCK / LANE] {
+    let mut padded = [b' '; BLOCK];
+    let block = rest.first_chunk().unwrap_or_else(|| {
+        let both = padded.iter_mut().zip(rest);
+        both.for_each(|(to, from)| *to = *from);
+        &padded
+    });
+    let (lanes, _) = block.as_chunks();
+    std::array::from_fn(|nth| Lane::of(lanes.get(nth).unwrap_or(&[b' '; LANE])))
 }
 
 /// The bytes after a backslash that is not itself escaped. `carry` says whether the first byte
 /// is one, and then whether the first of the next block is.
 #[inline]
-fn escaped(block: &[u8; BLOCK], carry: &mut bool) -> u64 {
+fn escaped(backslashes: u64, carry: &mut bool) -> u64 {
     let mut found = u64::from(*carry);
     *carry = false;
-    if !block.iter().fold(false, |any, byte| any | (*byte == b'\\')) {
-        return found;
-    }
-    let mut backslashes = bits(block, |byte| byte == b'\\') & !found;
+    let mut backslashes = backslashes & !found;
     while backslashes != 0 {
         let first = backslashes & backslashes.wrapping_neg();
         *carry = first >> (BLOCK - 1) != 0;
@@ -419,7 +421,7 @@ fn up_to_next(mut bits: u64) -> u64 {
 #[inline]
 fn closing_quote(text: &[u8], mut pos: usize) -> usize {
     loop {
-        pos = find(text, pos, special);
+        pos = stop(text, pos);
         match text.get(pos) {
             Some(b'\\') => pos += 2,
             _ => return pos + 1,
@@ -427,90 +429,26 @@ fn closing_quote(text: &[u8], mut pos: usize) -> usize {
     }
 }
 
-const ONES: u64 = u64::from_le_bytes([1; 8]);
-const TOPS: u64 = u64::from_le_bytes([0x80; 8]);
-
-/// The first byte at or after `pos` that `marks` marks, or the text's length. `marks` gets eight
-/// bytes, the first one lowest, and sets the top bit of those it looks for; what it sets above
-/// the lowest right one does not matter.
+/// The first byte at or after `pos` at which a string ends or must not go on, or the text's length.
 #[inline]
-fn find(text: &[u8], mut pos: usize, mut marks: impl FnMut(u64) -> u64) -> usize {
-    loop {
-        let rest = text.get(pos..).unwrap_or_default();
-        let (word, last) = match rest.first_chunk::<8>() {
-            Some(word) => (*word, false),
-            None => {
-                // Blanks are marked by nobody.
-                let mut word = [b' '; 8];
-                word.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
-                (word, true)
-            }
-        };
-        let marked = marks(u64::from_le_bytes(word));
-        if marked != 0 {
-            return pos + (marked.trailing_zeros() / 8) as usize;
+fn stop(text: &[u8], mut pos: usize) -> usize {
+    while let Some(lane) = lane_at(text, pos) {
+        let at = lane.stop();
+        if at < LANE {
+            return pos + at;
         }
-        if last {
-            return text.len();
-        }
-        pos += 8;
+        pos += LANE;
     }
+    let rest = text.get(pos..).unwrap_or_default();
+    let mut padded = [b' '; LANE];
+    padded
+        .iter_mut()
+        .zip(rest)
+        .for_each(|(to, from)| *to = *from);
+    pos + Lane::of(&padded).stop().min(rest.len())
 }
 
-/// [`find`] for what may be long: behind its first bytes it goes by blocks, of which those are passed over
-/// that have nothing special and no control character.
 #[inline]
-fn find_far(text: &[u8], pos: usize, marks: impl Fn(u64) -> u64) -> usize {
-    let mut far = pos;
-    // Most strings end in here.
-    for _ in 0..2 {
-        let Some(word) = text.get(far..).and_then(|rest| rest.first_chunk::<8>()) else {
-            break;
-        };
-        let marked = marks(u64::from_le_bytes(*word));
-        if marked != 0 {
-            return far + (marked.trailing_zeros() / 8) as usize;
-        }
-        far += 8;
-    }
-    while let Some(block) = text.get(far..).and_then(|rest| rest.first_chunk::<FAR>())
-        && !stops(block)
-    {
-        far += FAR;
-    }
-    find(text, far, marks)
-}
-
-/// Whether a string may end in the block, or be malformed. Without an early end this becomes vector
-/// instructions.
-#[inline]
-fn stops(block: &[u8; FAR]) -> bool {
-    let stop = |byte: u8| u8::from(byte == b'"') | u8::from(byte == b'\\') | u8::from(byte < b' ');
-    block.iter().fold(0, |any, byte| any | stop(*byte)) != 0
-}
-
-/// How many bytes of a long string are looked at together.
-const FAR: usize = 32;
-
-/// Marks quotes and backslashes.
-#[inline]
-fn special(word: u64) -> u64 {
-    zero(word ^ (ONES * u64::from(b'"'))) | zero(word ^ (ONES * u64::from(b'\\')))
-}
-
-/// Marks where a string ends or must not go on: quotes, backslashes, and the control characters below a
-/// blank.
-#[inline]
-fn ends(word: u64) -> u64 {
-    // With one bit turned over a quote is a blank, and still nothing else is at or below it but control
-    // characters: one comparison finds both. What has its top bit set is none of these.
-    let low = (word ^ (ONES * 0x02)).wrapping_sub(ONES * 0x21);
-    let backslash = (word ^ (ONES * u64::from(b'\\'))).wrapping_sub(ONES);
-    (low | backslash) & !word & TOPS
-}
-
-/// Marks bytes that are 0; a borrow may mark others above the lowest of them.
-#[inline]
-fn zero(word: u64) -> u64 {
-    word.wrapping_sub(ONES) & !word & TOPS
+fn lane_at(text: &[u8], pos: usize) -> Option<Lane> {
+    text.get(pos..)?.first_chunk().map(Lane::of)
 }
