@@ -18,9 +18,9 @@ mod tests;
 pub use name::{contains_ignore_case, may_name};
 pub use read::{MemberName, Reader};
 pub use splice::Splice;
-pub use string::quote;
+pub use string::{quote, quote_to};
 
-use name::Name;
+use name::{Lengths, Name};
 use std::borrow::Cow;
 use std::iter;
 use std::ops::Range;
@@ -57,6 +57,8 @@ pub struct Member<'a> {
     pub name: Json<'a>,
     /// The value.
     pub value: Json<'a>,
+    /// Whether the name has escapes or characters beyond ASCII.
+    disguised: bool,
 }
 
 /// Why a text is not JSON that we read.
@@ -126,6 +128,7 @@ impl<'a> Json<'a> {
                 start: entry.value.start,
                 end: entry.value.end,
             },
+            disguised: entry.disguised,
         })
     }
 
@@ -154,8 +157,12 @@ impl<'a> Json<'a> {
     /// Several members at once, in one pass over the object: what [`Json::get`] says for each.
     pub fn pick<const N: usize>(&self, names: [&str; N]) -> [Option<Json<'a>>; N] {
         let mut found = [None; N];
+        let lengths = Lengths::of(&names);
         for member in self.members() {
-            let written = Name::new(member.name.inside());
+            let written = member.written();
+            if !lengths.may_have(written) {
+                continue;
+            }
             for (slot, name) in found.iter_mut().zip(&names) {
                 if written.folds_to(name) {
                     *slot = Some(member.value);
@@ -174,8 +181,12 @@ impl<'a> Json<'a> {
     /// Several members at once, in one pass over the object: what [`Json::get_exact`] says for each.
     pub fn pick_exact<const N: usize>(&self, names: [&str; N]) -> [Option<Json<'a>>; N] {
         let mut found = [None; N];
+        let lengths = Lengths::of(&names);
         for member in self.members() {
-            let written = Name::new(member.name.inside());
+            let written = member.written();
+            if !lengths.may_have(written) {
+                continue;
+            }
             for (slot, name) in found.iter_mut().zip(&names) {
                 if written.is(name) {
                     *slot = Some(member.value);
@@ -191,7 +202,8 @@ impl<'a> Json<'a> {
         if self.kind() != Kind::String {
             return None;
         }
-        string::text(self.inside())
+        let plain = scan::stop(self.text, self.start + 1) + 1 == self.end;
+        string::text(self.inside(), plain)
     }
 
     /// A number that is a whole one and fits (also `5.0`, `5e0`), else `None`. Exact: nothing
@@ -200,7 +212,13 @@ impl<'a> Json<'a> {
         if self.kind() != Kind::Number {
             return None;
         }
-        whole(std::str::from_utf8(self.raw()).ok()?)
+        // Nearly all have a digit or a few.
+        let raw = self.raw();
+        if raw.len() < 10 && raw.iter().all(u8::is_ascii_digit) {
+            let digits = raw.iter().map(|digit| i64::from(digit - b'0'));
+            return Some(digits.fold(0, |number, digit| number * 10 + digit));
+        }
+        whole(std::str::from_utf8(raw).ok()?)
     }
 
     /// Whether this is `null`.
@@ -234,7 +252,12 @@ impl Member<'_> {
     /// undone, without regard to ASCII case, the Kelvin sign U+212A being a k and the long s
     /// U+017F an s.
     pub fn is_named(&self, name: &str) -> bool {
-        Name::new(self.name.inside()).folds_to(name)
+        self.written().folds_to(name)
+    }
+
+    #[inline]
+    fn written(&self) -> Name<'_> {
+        Name::known(self.name.inside(), self.disguised)
     }
 }
 

@@ -20,8 +20,8 @@ impl Lane {
     #[inline]
     pub(super) fn stop(self) -> usize {
         let controls = self.0.simd_eq(self.0.min(u8x16::splat(b' ' - 1)));
-        let marks = self.same(b'"') | self.same(b'\\') | controls;
-        first(marks.to_bitmask())
+        let stops = self.same(b'"') | self.same(b'\\') | controls;
+        first(stops.to_bitmask())
     }
 
     /// Where something beyond ASCII begins.

@@ -20,15 +20,7 @@ pub(super) struct Name<'a> {
 }
 
 impl<'a> Name<'a> {
-    #[inline]
-    pub(super) fn new(inside: &'a [u8]) -> Name<'a> {
-        let beyond = |byte: u8| byte == b'\\' || !byte.is_ascii();
-        // Without an early end this takes many bytes at a time.
-        let disguised = inside.iter().fold(false, |any, byte| any | beyond(*byte));
-        Name { inside, disguised }
-    }
-
-    /// The same where it is known already whether it is disguised.
+    /// `disguised`: it has escapes or characters beyond ASCII.
     #[inline]
     pub(super) fn known(inside: &'a [u8], disguised: bool) -> Name<'a> {
         Name { inside, disguised }

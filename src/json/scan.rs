@@ -184,9 +184,31 @@ fn any_name(text: &[u8], pos: usize) -> Result<Named, JsonError> {
 }
 
 /// Checks the string whose quote is at `pos`; returns its end.
-#[inline]
+#[inline(always)]
 fn string(text: &[u8], pos: usize) -> Result<usize, JsonError> {
-    let mut pos = pos + 1;
+    match short(text, pos + 1) {
+        Some(end) => Ok(end),
+        None => long_string(text, pos + 1),
+    }
+}
+
+/// The end of a string of which `pos` is the inside, if that is near and nothing special comes before it:
+/// ids, times and most names are that short.
+#[inline(always)]
+fn short(text: &[u8], mut pos: usize) -> Option<usize> {
+    for _ in 0..3 {
+        let at = lane_at(text, pos)?.stop();
+        pos += at;
+        if at < LANE {
+            return (text.get(pos) == Some(&b'"')).then_some(pos + 1);
+        }
+    }
+    None
+}
+
+/// Checks the string of which `pos` is the inside; returns its end.
+#[inline(never)]
+fn long_string(text: &[u8], mut pos: usize) -> Result<usize, JsonError> {
     loop {
         pos = stop(text, pos);
         match text.get(pos) {
@@ -283,6 +305,8 @@ fn blanks(text: &[u8], mut pos: usize) -> usize {
 pub(super) struct Entry {
     /// The name with its quotes.
     pub(super) name: Range<usize>,
+    /// Whether the name has escapes or characters beyond ASCII.
+    pub(super) disguised: bool,
     /// The value.
     pub(super) value: Range<usize>,
 }
@@ -291,26 +315,37 @@ pub(super) struct Entry {
 pub(super) fn members(text: &[u8], start: usize) -> impl Iterator<Item = Entry> + use<'_> {
     let mut place = (text.get(start) == Some(&b'{')).then_some(start + 1);
     iter::from_fn(move || {
-        let name = next_item(text, place?)?;
-        let colon = blank(text, name.end);
-        let start = blank(text, colon + 1);
-        let value = start..skip(text, start);
+        let start = next(text, place?)?;
+        // It was found well-formed.
+        let named = name(text, start).ok()?;
+        let value = named.value..skip(text, named.value);
         place = Some(value.end);
-        Some(Entry { name, value })
+        Some(Entry {
+            name: start..named.inside.end + 1,
+            disguised: named.disguised,
+            value,
+        })
     })
 }
 
-/// The item (of an object: the name) that comes next in an array of which `pos` is the inside,
-/// right after its bracket or after an item.
+/// The item that comes next in an array of which `pos` is the inside, right after its bracket or after
+/// an item.
 #[inline]
 pub(super) fn next_item(text: &[u8], pos: usize) -> Option<Range<usize>> {
+    let start = next(text, pos)?;
+    Some(start..skip(text, start))
+}
+
+/// Where the next item or member begins.
+#[inline]
+fn next(text: &[u8], pos: usize) -> Option<usize> {
     let mut start = blank(text, pos);
     if text.get(start) == Some(&b',') {
         start = blank(text, start + 1);
     }
     match text.get(start)? {
         b']' | b'}' => None,
-        _ => Some(start..skip(text, start)),
+        _ => Some(start),
     }
 }
 
@@ -318,7 +353,7 @@ pub(super) fn next_item(text: &[u8], pos: usize) -> Option<Range<usize>> {
 #[inline]
 fn skip(text: &[u8], mut pos: usize) -> usize {
     match text.get(pos) {
-        Some(b'"') => closing_quote(text, pos + 1),
+        Some(b'"') => short(text, pos + 1).unwrap_or_else(|| closing_quote(text, pos + 1)),
         Some(b'{' | b'[') => closing_bracket(text, pos + 1),
         _ => {
             while !matches!(
@@ -418,7 +453,7 @@ fn up_to_next(mut bits: u64) -> u64 {
 }
 
 /// The end of the string of which `pos` is the inside.
-#[inline]
+#[inline(never)]
 fn closing_quote(text: &[u8], mut pos: usize) -> usize {
     loop {
         pos = stop(text, pos);
@@ -431,7 +466,7 @@ fn closing_quote(text: &[u8], mut pos: usize) -> usize {
 
 /// The first byte at or after `pos` at which a string ends or must not go on, or the text's length.
 #[inline]
-fn stop(text: &[u8], mut pos: usize) -> usize {
+pub(super) fn stop(text: &[u8], mut pos: usize) -> usize {
     while let Some(lane) = lane_at(text, pos) {
         let at = lane.stop();
         if at < LANE {

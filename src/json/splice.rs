@@ -108,7 +108,7 @@ fn settle(text: &[u8], changes: &[(usize, Change)], edits: &mut Vec<Edit>) {
     let mut end = object + 1;
     let mut kept = false;
     let mut entries = scan::members(text, *object).peekable();
-    while let Some(Entry { name, value }) = entries.next() {
+    while let Some(Entry { name, value, .. }) = entries.next() {
         if removed.binary_search(&name.start).is_err() {
             kept = true;
         } else if kept {

@@ -5,15 +5,15 @@ use std::fmt::Write;
 use std::iter;
 use std::str::Chars;
 
-/// The text of a checked string from what is between its quotes; `None` where a surrogate has no
-/// partner, which no text can hold.
-pub(super) fn text(inside: &[u8]) -> Option<Cow<'_, str>> {
+/// The text of a checked string from what is between its quotes, which is `plain` if it has no escapes; `None`
+/// where a surrogate has no partner, which no text can hold.
+pub(super) fn text(inside: &[u8], plain: bool) -> Option<Cow<'_, str>> {
     // Much quicker than the lossy way, which is hardly ever needed.
     let whole = match std::str::from_utf8(inside) {
         Ok(whole) => Cow::Borrowed(whole),
         Err(_) => String::from_utf8_lossy(inside),
     };
-    if !inside.contains(&b'\\') {
+    if plain {
         return Some(whole);
     }
     unescaped(&whole)
@@ -70,28 +70,44 @@ pub fn quote(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
     // Ids and names hardly ever need an escape.
-    if !text
-        .bytes()
-        .any(|byte| byte < b' ' || matches!(byte, b'"' | b'\\'))
-    {
+    if is_plain(text) {
         quoted.push_str(text);
-        quoted.push('"');
-        return quoted;
-    }
-    for character in text.chars() {
-        match character {
-            '"' => quoted.push_str("\\\""),
-            '\\' => quoted.push_str("\\\\"),
-            '\n' => quoted.push_str("\\n"),
-            '\r' => quoted.push_str("\\r"),
-            '\t' => quoted.push_str("\\t"),
-            '\0'..' ' => {
-                // Writing to a String does not fail.
-                let _ = write!(quoted, "\\u{:04x}", u32::from(character));
-            }
-            plain => quoted.push(plain),
-        }
+    } else {
+        text.chars()
+            .for_each(|character| write(character, &mut quoted));
     }
     quoted.push('"');
     quoted
+}
+
+/// Appends `text` as a JSON string, quoted.
+pub fn quote_to(text: &str, to: &mut Vec<u8>) {
+    if !is_plain(text) {
+        return to.extend_from_slice(quote(text).as_bytes());
+    }
+    to.push(b'"');
+    to.extend_from_slice(text.as_bytes());
+    to.push(b'"');
+}
+
+/// Whether nothing in it needs an escape.
+fn is_plain(text: &str) -> bool {
+    let special = |byte: u8| byte < b' ' || matches!(byte, b'"' | b'\\');
+    // Without an early end this takes many bytes at a time.
+    !text.bytes().fold(false, |any, byte| any | special(byte))
+}
+
+fn write(character: char, quoted: &mut String) {
+    match character {
+        '"' => quoted.push_str("\\\""),
+        '\\' => quoted.push_str("\\\\"),
+        '\n' => quoted.push_str("\\n"),
+        '\r' => quoted.push_str("\\r"),
+        '\t' => quoted.push_str("\\t"),
+        '\0'..' ' => {
+            // Writing to a String does not fail.
+            let _ = write!(quoted, "\\u{:04x}", u32::from(character));
+        }
+        plain => quoted.push(plain),
+    }
 }

@@ -272,6 +272,11 @@ fn check_literal(literal: &str, first: bool) -> Result<(), BadTemplate> {
 /// Appends a value so that it can be told apart from every other value and from the template. `first`: the
 /// key begins with it.
 fn escape(value: &str, mut first: bool, out: &mut String) {
+    // Most values need nothing.
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || (!first && matches!(byte, b'.' | b'-'));
+    if value.bytes().all(plain) {
+        return out.push_str(value);
+    }
     let mut before = 0;
     for &byte in value.as_bytes() {
         let plain = match byte {

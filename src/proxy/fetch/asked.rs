@@ -1,11 +1,12 @@
 //! A FETCH as its worker sent it, and as the backend is asked.
 
+use std::io::Write;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::hold::Lane;
-use crate::json::{Json, JsonError, Kind, MemberName, Reader, quote};
+use crate::json::{Json, JsonError, Kind, MemberName, Reader, quote_to};
 use crate::proxy::DEPTH;
 
 /// What a FETCH asks for.
@@ -118,14 +119,15 @@ impl Asked {
             What::Queues => {
                 for (nth, lane) in lanes.iter().enumerate() {
                     text.push(if nth == 0 { b'[' } else { b',' });
-                    text.extend_from_slice(quote(&lane.queue).as_bytes());
+                    quote_to(&lane.queue, text);
                 }
                 text.push(b']');
             }
-            What::Count => text.extend_from_slice(count.to_string().as_bytes()),
-            What::WorkerId => {
-                text.extend_from_slice(quote(claim_id.unwrap_or_default()).as_bytes());
+            What::Count => {
+                // Writing to a vector does not fail.
+                let _ = write!(text, "{count}");
             }
+            What::WorkerId => quote_to(claim_id.unwrap_or_default(), text),
         };
         let asks_all = self.places.said_once(What::Queues)
             && lanes.iter().map(|lane| &lane.queue).eq(&self.queues);

@@ -10,12 +10,13 @@ use tokio::time::Instant;
 
 use super::asked::Asked;
 use super::handout::HandOut;
+use super::start::Claims;
 use crate::hold::{Held, Lane, Lookahead, Prospect};
 use crate::metrics::Event;
 use crate::policy::Gate;
 use crate::proxy::job::{Origin, Shown};
 use crate::proxy::{Proxy, job, respond};
-use crate::store::{Claimed, Place};
+use crate::store::Place;
 use crate::upstream::{Call, Path, Reply, UpstreamError};
 
 /// What a worker asked for.
@@ -288,7 +289,7 @@ impl Proxy {
         if held.is_empty() {
             return;
         }
-        let claims: Vec<&Claimed> = held.iter().map(|held| &held.claimed).collect();
+        let claims: Claims<'_> = held.iter().map(|held| &held.claimed).collect();
         // While the store is away nothing can start, and the question of a start ends them too.
         let earlier = sidecar.store.claimed(&claims).await.unwrap_or_default();
         for row in earlier.iter().filter(|row| row.place == Place::Out) {

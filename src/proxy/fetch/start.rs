@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::hold::{self, Episode, Held, Lane, Refused, Wakes};
@@ -15,6 +16,9 @@ use crate::proxy::job::micros;
 use crate::proxy::prove::{Named, Word};
 use crate::proxy::{PROOF, Proxy};
 use crate::store::{Claimed, Verdict};
+
+/// The claims of some jobs; few FETCHes are for more.
+pub(super) type Claims<'a> = SmallVec<[&'a Claimed; 16]>;
 
 /// A job that may go to a worker: its slots are taken.
 #[derive(Debug)]
@@ -95,10 +99,12 @@ impl Proxy {
         let sidecar = &self.sidecar;
         sidecar.renew(&mut jobs);
         sidecar.bring_up_to_date(&mut jobs);
-        let asks: Vec<&Claimed> = jobs.iter().map(|held| &held.claimed).collect();
         let wakes = sidecar.hold.wakes();
         let asked = sidecar.store.is_shared().then(Instant::now);
-        let verdicts = sidecar.store.take(&asks, want).await;
+        let verdicts = {
+            let asks: Claims<'_> = jobs.iter().map(|held| &held.claimed).collect();
+            sidecar.store.take(&asks, want).await
+        };
         // A store that decides at once needs no lead.
         if let Some(asked) = asked
             && let Some(lead) = sidecar.lead.answered(asked.elapsed())

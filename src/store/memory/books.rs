@@ -5,7 +5,7 @@ use crate::limit::{
 };
 use crate::store::{Change, Claimed, Ended, Gen, Place, Row, Usage, Verdict, Wish};
 
-use super::keys::{Keys, Taken};
+use super::keys::{AllTaken, Keys};
 use super::slab::{Id, Slab};
 
 /// How many keys the sweep looks at for each job that is asked. With more than one, it goes round
@@ -31,7 +31,7 @@ pub(in crate::store) struct Books {
 struct Entry {
     row: Row,
     /// Empty unless it is out.
-    taken: Vec<Taken>,
+    taken: AllTaken,
 }
 
 impl Books {
@@ -297,7 +297,7 @@ impl Books {
             hash,
             Entry {
                 row,
-                taken: Vec::new(),
+                taken: AllTaken::new(),
             },
         )
     }

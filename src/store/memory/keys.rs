@@ -1,5 +1,7 @@
 //! The keys that are in use.
 
+use smallvec::SmallVec;
+
 use crate::limit::{Key, KeyState, Limited, Limits, Refusal, Shut, Space, Timestamp, Undo};
 
 use super::slab::{Id, Slab};
@@ -19,6 +21,9 @@ struct Named {
     space: Space,
     state: KeyState,
 }
+
+/// What a start took, by key. Most jobs are limited by one.
+pub(super) type AllTaken = SmallVec<[Taken; 1]>;
 
 /// One key's part of a start: enough to end it or to undo it.
 #[derive(Clone, Copy, Debug)]
@@ -58,17 +63,12 @@ impl Keys {
     }
 
     /// Takes from every key, from each once.
-    pub(super) fn take(
-        &mut self,
-        limited: &[Limited],
-        at: Timestamp,
-        now: Timestamp,
-    ) -> Vec<Taken> {
+    pub(super) fn take(&mut self, limited: &[Limited], at: Timestamp, now: Timestamp) -> AllTaken {
         self.each(limited, |state, limits| Some(state.take(limits, at, now)))
     }
 
     /// Takes a slot of every key and counts no start.
-    pub(super) fn occupy(&mut self, limited: &[Limited]) -> Vec<Taken> {
+    pub(super) fn occupy(&mut self, limited: &[Limited]) -> AllTaken {
         self.each(limited, |state, _| {
             state.occupy();
             None
@@ -174,8 +174,8 @@ impl Keys {
         &mut self,
         limited: &'a [Limited],
         mut step: impl FnMut(&mut KeyState, SameKey<'a>) -> Option<Undo>,
-    ) -> Vec<Taken> {
-        let mut taken = Vec::with_capacity(limited.len());
+    ) -> AllTaken {
+        let mut taken = AllTaken::with_capacity(limited.len());
         for (first, one) in limited.iter().enumerate() {
             if limited
                 .iter()
