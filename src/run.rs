@@ -207,9 +207,10 @@ impl Running {
         let upstream = Upstream::new(self.target, self.env.net, upstream_limits(&self.settings));
         let proxy = Proxy::new(Arc::clone(&self.sidecar), upstream);
         let sweeping = CancellationToken::new();
+        let metrics = self.metrics;
         let pages = Admin::new(
             Arc::clone(&self.sidecar),
-            self.metrics,
+            metrics.clone(),
             Arc::clone(&self.readiness),
         );
         let mut tasks = JoinSet::new();
@@ -233,21 +234,16 @@ impl Running {
             async move { proxy.attend(sweeping).await }
         });
         tasks.spawn(follow(self.following, sweeping.clone()));
+        tasks.spawn(keep_up(metrics, sweeping.clone()));
         self.readiness.ready();
         tokio::select! {
             () = stop.drain.cancelled() => {}
             () = stop.now.cancelled() => {}
         }
         self.readiness.draining();
-        let deadline = Instant::now() + self.reload.settings().server.drain_timeout;
-        let drained = async {
-            proxy.drain().await;
-            while !proxy.sidecar().quiet().await && Instant::now() < deadline {
-                tokio::time::sleep(LOOK).await;
-            }
-        };
+        let patience = self.reload.settings().server.drain_timeout;
         tokio::select! {
-            () = drained => {}
+            () = drained(&proxy, patience) => {}
             () = stop.now.cancelled() => {}
         }
         say_what_is_left(proxy.sidecar()).await;
@@ -280,6 +276,20 @@ impl Thread {
         }
         Ok(())
     }
+}
+
+/// Ends when nothing limited is out any more, or when it has lasted too long.
+async fn drained(proxy: &Proxy, patience: Duration) {
+    let deadline = Instant::now() + patience;
+    proxy.drain().await;
+    while !proxy.sidecar().quiet().await && Instant::now() < deadline {
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Keeps what is counted small.
+async fn keep_up(metrics: Metrics, stop: CancellationToken) {
+    let _stopped = stop.run_until_cancelled(metrics.keep_up()).await;
 }
 
 /// Follows the config file, if there is one.
