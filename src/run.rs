@@ -331,10 +331,13 @@ fn server_limits(settings: &config::Server) -> server::Limits {
 
 /// Times and sizes on the way to the backend, by the settings.
 pub(crate) fn upstream_limits(settings: &Settings) -> upstream::Limits {
+    let default = upstream::Limits::default();
     upstream::Limits {
         connect: settings.upstream.connect_timeout,
         head: settings.upstream.timeout,
-        ..upstream::Limits::default()
+        // What may be held must be read, and jobs differ in size.
+        reply: default.reply.max(settings.hold.max_bytes.saturating_mul(4)),
+        ..default
     }
 }
 

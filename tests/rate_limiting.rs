@@ -22,6 +22,8 @@ mod examples;
 mod gated;
 #[path = "rate_limiting/input.rs"]
 mod input;
+#[path = "rate_limiting/large.rs"]
+mod large;
 #[path = "rate_limiting/learning.rs"]
 mod learning;
 #[path = "rate_limiting/limits.rs"]
