@@ -167,6 +167,13 @@ impl<'a> Operation<'a> {
     }
 }
 
+/// Whether a POST to this path ends a job or keeps it alive. Only as SDKs spell it: the answer is needed
+/// before anything else is.
+pub fn is_urgent(path: &str) -> bool {
+    let verb = path.strip_prefix("/ojs/v1/workers/");
+    verb.is_some_and(|verb| matches!(verb, "ack" | "nack" | "heartbeat"))
+}
+
 /// What a method on these segments asks for; `part` gives one of them.
 fn named<'a>(
     method: &Method,

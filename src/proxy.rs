@@ -188,6 +188,9 @@ pub struct Sidecar {
     claims: AtomicU64,
     draining: CancellationToken,
     tasks: TaskTracker,
+    /// What goes on although its client hung up: ACKs and nacks, and the rest.
+    settling: TaskTracker,
+    left: TaskTracker,
     /// Done when the backend has told what it is and which limited jobs are running.
     learnt: OnceCell<()>,
     unlearnt: Mutex<sweep::Unlearnt>,
@@ -257,6 +260,8 @@ impl Sidecar {
             claims: AtomicU64::new(1),
             draining: CancellationToken::new(),
             tasks: TaskTracker::new(),
+            settling: TaskTracker::new(),
+            left: TaskTracker::new(),
             learnt: OnceCell::new(),
             unlearnt: Mutex::default(),
             adopting: Mutex::new(Adopting {
@@ -287,8 +292,20 @@ impl Sidecar {
 
     /// Ends when no task of a request is left.
     pub async fn finished(&self) {
-        self.tasks.close();
-        self.tasks.wait().await;
+        // In this order: what was left behind may leave something to undo.
+        for tasks in [&self.settling, &self.left, &self.tasks] {
+            tasks.close();
+            tasks.wait().await;
+        }
+    }
+
+    /// How many requests are still being worked on although their clients hung up: those that settle, or
+    /// all others.
+    pub fn left_behind(&self, settling: bool) -> usize {
+        match settling {
+            true => self.settling.len(),
+            false => self.left.len(),
+        }
     }
 
     /// Sets the gauges that are read rather than counted; called at each scrape.

@@ -317,6 +317,14 @@ impl server::Service for Proxy {
     ) -> impl Future<Output = Response<Body>> + Send {
         self.handle(head, body)
     }
+
+    fn is_urgent(&self, head: &Parts) -> bool {
+        Proxy::is_urgent(head)
+    }
+
+    fn left_behind(&self, urgent: bool) -> usize {
+        self.sidecar().left_behind(urgent)
+    }
 }
 
 fn server_limits(settings: &config::Server) -> server::Limits {

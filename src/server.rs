@@ -44,6 +44,18 @@ pub trait Service: Send + Sync + 'static {
     /// because each layer that it goes through would copy it.
     fn call(&self, head: Box<Parts>, body: Incoming)
     -> impl Future<Output = Response<Body>> + Send;
+
+    /// Whether a request ends or keeps what was begun. Such requests have places of their own, which no
+    /// others take.
+    fn is_urgent(&self, _head: &Parts) -> bool {
+        false
+    }
+
+    /// How many requests, of the urgent or of the others, are still being worked on although their clients
+    /// hung up. They keep their places.
+    fn left_behind(&self, _urgent: bool) -> usize {
+        0
+    }
 }
 
 /// Times and numbers of a listener.
@@ -57,9 +69,10 @@ pub struct Limits {
     pub idle: Duration,
     /// Without the client taking a byte of its reply. Default 60 s.
     pub write: Duration,
-    /// Connections at once; more wait in the listener's backlog. Default 10,000.
+    /// Connections at once, WebSockets among them; more wait in the listener's backlog. Default 10,000.
     pub connections: usize,
-    /// Requests at once that have no reply yet; more are answered 503. Default 1,024.
+    /// Requests at once that have no reply yet; more are answered 503. As many urgent ones beside them.
+    /// Default 1,024.
     pub in_flight: usize,
 }
 
@@ -86,7 +99,8 @@ pub async fn serve<S: Service>(
     let shared = Arc::new(Shared {
         service,
         limits,
-        in_flight: AtomicUsize::new(0),
+        ordinary: AtomicUsize::new(0),
+        urgent: AtomicUsize::new(0),
     });
     let mut connections = JoinSet::new();
     let mut flags = HashMap::new();
@@ -124,7 +138,9 @@ pub async fn serve<S: Service>(
 struct Shared<S> {
     service: S,
     limits: Limits,
-    in_flight: AtomicUsize,
+    /// Requests that have no reply yet, and the urgent ones.
+    ordinary: AtomicUsize,
+    urgent: AtomicUsize,
 }
 
 /// Serves one connection to its end.
@@ -184,9 +200,14 @@ impl<S: Service> Shared<S> {
         if let Err(fault) = rules::check(&head) {
             return fault.reply(respond::request_id(&head.headers));
         }
-        let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
-        let _place = Place(&self.in_flight);
-        if before >= self.limits.in_flight {
+        let urgent = self.service.is_urgent(&head);
+        let places = match urgent {
+            true => &self.urgent,
+            false => &self.ordinary,
+        };
+        let before = places.fetch_add(1, Ordering::Relaxed);
+        let _place = Place(places);
+        if before + self.service.left_behind(urgent) >= self.limits.in_flight {
             return Fault::overloaded().reply(respond::request_id(&head.headers));
         }
         let mut answer = pin!(self.service.call(head, body));

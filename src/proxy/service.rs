@@ -48,6 +48,11 @@ impl Proxy {
         &self.sidecar
     }
 
+    /// Whether a request settles a job or keeps it alive, by its head.
+    pub fn is_urgent(head: &Parts) -> bool {
+        head.method == Method::POST && ojs::is_urgent(head.uri.path())
+    }
+
     /// Answers one request.
     pub async fn handle(&self, parts: Box<Parts>, body: Incoming) -> Response<Body> {
         // A reference to the same bytes: the operation's names are parts of them.
