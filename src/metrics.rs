@@ -267,14 +267,18 @@ impl Metrics {
         }
     }
 
-    /// How many jobs are out of all the job keys that share a series, if that is known, and how many wait.
-    pub fn others(&self, active: Option<u32>, waiting: usize) {
+    /// How many jobs are out of all the job keys that share a series.
+    pub fn others_active(&self, jobs: u32) {
         let keys = self.keys();
-        if let Some(other) = &keys.other {
-            other.waiting.set(waiting as f64);
-            if let Some(active) = active.filter(|_| !keys.other_queues) {
-                other.active.set(f64::from(active));
-            }
+        if let Some(other) = keys.other.as_ref().filter(|_| !keys.other_queues) {
+            other.active.set(f64::from(jobs));
+        }
+    }
+
+    /// How many jobs wait of all the keys that share a series.
+    pub fn others_waiting(&self, jobs: usize) {
+        if let Some(other) = &self.keys().other {
+            other.waiting.set(jobs as f64);
         }
     }
 

@@ -12,6 +12,8 @@ mod sidecar;
 
 #[path = "rate_limiting/actions.rs"]
 mod actions;
+#[path = "rate_limiting/admin.rs"]
+mod admin;
 #[path = "rate_limiting/enqueue.rs"]
 mod enqueue;
 #[path = "rate_limiting/events.rs"]
