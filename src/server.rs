@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::net::{Listener, Stream};
-use crate::proxy::body::{Body, BodyError};
+use crate::proxy::body::{Body, BodyError, Tunnel};
 use crate::proxy::respond::{self, Fault};
 use crate::upstream::Gate;
 use io::Guarded;
@@ -146,14 +146,19 @@ struct Shared<S> {
 /// Serves one connection to its end.
 async fn connection<S: Service>(stream: Stream, shared: Arc<Shared<S>>, flags: Arc<Flags>) {
     let limits = shared.limits;
+    let tunnel = Mutex::new(None);
     let handler = service_fn(|request: Request<Incoming>| {
         let (head, body) = request.into_parts();
         let head = Box::new(head);
         flags.begin();
         let busy = Busy(Arc::clone(&flags));
         let shared = Arc::clone(&shared);
+        let tunnel = &tunnel;
         async move {
-            let reply = shared.answer(head, body).await;
+            let mut reply = shared.answer(head, body).await;
+            if let Some(begun) = reply.body_mut().take_tunnel() {
+                *tunnel.lock().unwrap_or_else(PoisonError::into_inner) = Some(begun);
+            }
             Ok::<_, Infallible>(reply.map(|body| Tracked { body, _busy: busy }))
         }
     });
@@ -191,6 +196,21 @@ async fn connection<S: Service>(stream: Stream, shared: Arc<Shared<S>>, flags: A
             return Poll::Ready(());
         }
         watchdog.poll(&flags, cx)
+    })
+    .await;
+    let tunnel = tunnel.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(tunnel) = tunnel {
+        // Here, so that it counts among the connections, and ends when they do.
+        carry(tunnel, &flags).await;
+    }
+}
+
+/// Carries another protocol to its end, or to ours.
+async fn carry(mut tunnel: Tunnel, flags: &Flags) {
+    flags.no_more_http();
+    std::future::poll_fn(|cx| match flags.draining() {
+        true => Poll::Ready(()),
+        false => tunnel.as_mut().poll(cx),
     })
     .await;
 }
