@@ -164,7 +164,7 @@ fn the_backends_stream_is_relayed_and_taken_up_again() {
     let backend = Scripted::run(vec![first, second]);
     let sidecar = backend.sidecar();
     let credentials =
-        "Authorization: Bearer secret\r\nLast-Event-ID: b0\r\nAccept-Encoding: gzip\r\n";
+        "Authorization: Bearer secret\r\nLast-Event-ID: b~0\r\nAccept-Encoding: gzip\r\n";
     let (mut client, head) = Subscriber::open(sidecar.data, "?channel=all&x=1", credentials);
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     let asked = backend
@@ -178,13 +178,17 @@ fn the_backends_stream_is_relayed_and_taken_up_again() {
     );
     for line in [
         "authorization: bearer secret",
-        "last-event-id: b0",
+        "last-event-id: b~0\r\n",
         "accept: text/event-stream",
     ] {
         assert!(asked.contains(line), "{asked}");
     }
     assert!(!asked.contains("accept-encoding"), "{asked}");
     go_on.send(()).unwrap();
+    // What of ours it missed is told, although the last that it had was the backend's.
+    let (_, gap) = client.event("system.gap");
+    assert!(gap["data"]["gap_end"].is_string(), "{gap}");
+    assert!(gap["data"].get("gap_start").is_none(), "{gap}");
     let (id, data) = client.event("job.enqueued");
     assert_eq!(id.as_deref(), Some("b1"));
     assert_eq!(

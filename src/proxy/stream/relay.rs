@@ -62,6 +62,8 @@ pub(super) struct Relay {
     filter: Filter,
     /// The backend's last id that the client has, or had when it came.
     last_id: Option<String>,
+    /// That is sure to be one of the backend's.
+    sure: bool,
     /// Whether the backend has streamed.
     streamed: bool,
     wait: Duration,
@@ -89,12 +91,13 @@ enum Opened {
 }
 
 impl Relay {
-    /// The backend's side of the stream that a request asks for. Nothing is sent yet.
+    /// The backend's side of the stream that a request asks for. Nothing is sent yet. `last`: the backend's
+    /// last id that the client has, and whether it is sure to be one of the backend's.
     pub(super) fn new(
         proxy: Proxy,
         parts: &Parts,
         filter: Filter,
-        last_id: Option<String>,
+        last: Option<(String, bool)>,
     ) -> Relay {
         let mut headers = parts.headers.clone();
         // What is read must not come packed.
@@ -130,12 +133,14 @@ impl Relay {
         }
         // The first is asked for first.
         sources.reverse();
+        let (last_id, sure) = last.map_or((None, false), |(id, sure)| (Some(id), sure));
         Relay {
             proxy,
             headers,
             sources,
             filter,
             last_id,
+            sure,
             streamed: false,
             wait: SOON,
             state: State::Off,
@@ -197,9 +202,11 @@ impl Relay {
         }
     }
 
-    /// The backend's last id that the client has; `None` while the backend streams nothing.
+    /// The backend's last id that the client has. One that may be ours counts once the backend has taken it.
     pub(super) fn last_id(&self) -> Option<&str> {
-        self.last_id.as_deref().filter(|_| self.streamed)
+        self.last_id
+            .as_deref()
+            .filter(|_| self.sure || self.streamed)
     }
 
     /// Begins an attempt at the first source.
