@@ -58,7 +58,7 @@ pub trait Service: Send + Sync + 'static {
     }
 }
 
-/// Times and numbers of a listener.
+/// Times and numbers of a listener. Each thread has one of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// For a head to come whole, from its first byte; for the first one from the connection's

@@ -106,7 +106,8 @@ pub struct Limits {
     /// How long a connection stays idle. Default 4 s: Node closes after 5 s, and closing first
     /// is what keeps a request from meeting a close.
     pub idle: Duration,
-    /// From the last byte of a streamed request to the head of its reply. Default 30 s.
+    /// To the head of a reply: from when a streamed request is sent, and anew each time that this has passed
+    /// and more of its body has gone out meanwhile. Default 30 s.
     pub head: Duration,
     /// The largest reply read whole, in bytes; or [`ECHO`] times the request's body, if that is more. The
     /// backend has acted by then, so what is thrown away is jobs that nobody runs and enqueues in doubt:

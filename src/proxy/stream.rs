@@ -4,6 +4,7 @@
 //! read, the task stands still: the ring goes on without it, the backend's stream waits in its socket,
 //! and nobody else notices.
 
+mod feed;
 mod relay;
 
 use std::sync::Arc;

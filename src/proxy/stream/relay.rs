@@ -307,18 +307,31 @@ impl Relay {
         if !self.filter.wants_type(names) {
             return None;
         }
-        Some(mirror::hide_all(&data).map_or(frame.clone(), |data| with_data(&frame, &data)))
+        Some(without_mirrors(frame))
     }
+}
+
+/// A frame as it may be shown.
+pub(super) fn without_mirrors(frame: Bytes) -> Bytes {
+    let hidden = data(&frame).and_then(|data| mirror::hide_all(&data));
+    match hidden {
+        Some(data) => with_data(&frame, &data),
+        None => frame,
+    }
+}
+
+/// Whether the head of a reply says that events follow.
+pub(super) fn is_stream(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE);
+    let kind = kind.map(HeaderValue::as_bytes).unwrap_or_default();
+    let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default();
+    kind.trim_ascii().eq_ignore_ascii_case(b"text/event-stream")
 }
 
 /// What a reply to an attempt means.
 fn judged(reply: Response<ReplyBody>) -> Opened {
-    let kind = reply.headers().get(header::CONTENT_TYPE);
-    let kind = kind.map(HeaderValue::as_bytes).unwrap_or_default();
-    let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default();
-    let streams = kind.trim_ascii().eq_ignore_ascii_case(b"text/event-stream");
     match reply.status() {
-        StatusCode::OK if streams => Opened::Stream(Box::new(reply.into_body())),
+        StatusCode::OK if is_stream(reply.headers()) => Opened::Stream(Box::new(reply.into_body())),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Opened::Refused(reply),
         StatusCode::NOT_IMPLEMENTED => Opened::Absent,
         StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => Opened::Lost,
