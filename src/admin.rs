@@ -1,7 +1,6 @@
 //! The admin port: is it alive, is it ready, what does it count, and the verbs of `/throttle/v1`.
 //! Loopback by default; it never proxies.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
@@ -11,7 +10,7 @@ use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use tower::{ServiceBuilder, ServiceExt};
+use tokio::sync::Semaphore;
 
 use crate::metrics::Metrics;
 use crate::proxy::Sidecar;
@@ -56,6 +55,7 @@ pub struct Admin {
     sidecar: Arc<Sidecar>,
     metrics: Metrics,
     readiness: Arc<Readiness>,
+    places: Arc<Semaphore>,
 }
 
 impl Admin {
@@ -65,6 +65,7 @@ impl Admin {
             sidecar,
             metrics,
             readiness,
+            places: Arc::new(Semaphore::new(AT_ONCE)),
         }
     }
 
@@ -95,25 +96,19 @@ impl Admin {
 
 impl server::Service for Admin {
     async fn call(&self, head: Box<Parts>, body: Incoming) -> Response<Body> {
-        let request = Request::from_parts(*head, body);
-        let admin = self.clone();
-        let pages = tower::service_fn(move |request: Request<Incoming>| {
-            let admin = admin.clone();
-            let (method, uri) = (request.method().clone(), request.uri().clone());
-            async move {
-                Ok::<_, Infallible>(match uri.path().starts_with(VERBS) {
-                    true => admin.sidecar.verb(request).await,
-                    false => admin.page(&method, uri.path()).await,
-                })
+        let busy = || text(StatusCode::SERVICE_UNAVAILABLE, "too busy for this page\n");
+        let Ok(_place) = self.places.try_acquire() else {
+            return busy();
+        };
+        let answer = async {
+            if head.uri.path().starts_with(VERBS) {
+                self.sidecar.verb(Request::from_parts(*head, body)).await
+            } else {
+                self.page(&head.method, head.uri.path()).await
             }
-        });
-        let service = ServiceBuilder::new()
-            .load_shed()
-            .concurrency_limit(AT_ONCE)
-            .timeout(PATIENCE)
-            .service(pages);
-        let late = |_| text(StatusCode::SERVICE_UNAVAILABLE, "too busy for this page\n");
-        service.oneshot(request).await.unwrap_or_else(late)
+        };
+        let answer = tokio::time::timeout(PATIENCE, answer).await;
+        answer.unwrap_or_else(|_| busy())
     }
 }
 

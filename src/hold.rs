@@ -269,14 +269,16 @@ impl Hold {
         state.know(held, Whereabouts::InHand);
     }
 
-    /// How many jobs more may be claimed before the hold is full, those already asked for included.
+    /// How many jobs more may be claimed before the hold is full, those already asked for included. Jobs
+    /// that come are taken to be as large as those that are there.
     pub fn lookahead(&self, max: usize, max_bytes: usize) -> Lookahead {
         let mut state = self.state();
-        let room = if state.bytes >= max_bytes {
-            0
-        } else {
-            max.saturating_sub(state.jobs.len())
+        let fit = match state.bytes {
+            0 => max,
+            bytes if bytes >= max_bytes => 0,
+            bytes => ((max_bytes - bytes).saturating_mul(state.jobs.len()) / bytes).max(1),
         };
+        let room = max.saturating_sub(state.jobs.len()).min(fit);
         match room.saturating_sub(state.in_flight) {
             0 if room > 0 => {
                 state.starved = true;

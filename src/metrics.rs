@@ -27,6 +27,9 @@ const WAITS: &[f64] = &[
 ];
 /// Seconds a call to the backend or a held FETCH takes.
 const CALLS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0];
+/// How often samples of histograms are put into their buckets. Until then each is kept by itself, for as
+/// long as nobody scrapes.
+const UPKEEP: Duration = Duration::from_secs(5);
 /// Bounded queues that have series of their own.
 const QUEUES: usize = 1_000;
 /// The series of every key past the cap.
@@ -164,8 +167,17 @@ impl Metrics {
 
     /// The page that `/metrics` serves.
     pub fn render(&self) -> String {
-        self.0.handle.run_upkeep();
         self.0.handle.render()
+    }
+
+    /// Keeps histograms from growing with every sample, whether anybody scrapes or not. Never ends.
+    pub async fn keep_up(self) {
+        let mut ticks = tokio::time::interval(UPKEEP);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.0.handle.run_upkeep();
+        }
     }
 
     /// Counts one of the fixed events.
@@ -255,14 +267,18 @@ impl Metrics {
         }
     }
 
-    /// How many jobs are out of all the job keys that share a series, if that is known, and how many wait.
-    pub fn others(&self, active: Option<u32>, waiting: usize) {
+    /// How many jobs are out of all the job keys that share a series.
+    pub fn others_active(&self, jobs: u32) {
         let keys = self.keys();
-        if let Some(other) = &keys.other {
-            other.waiting.set(waiting as f64);
-            if let Some(active) = active.filter(|_| !keys.other_queues) {
-                other.active.set(f64::from(active));
-            }
+        if let Some(other) = keys.other.as_ref().filter(|_| !keys.other_queues) {
+            other.active.set(f64::from(jobs));
+        }
+    }
+
+    /// How many jobs wait of all the keys that share a series.
+    pub fn others_waiting(&self, jobs: usize) {
+        if let Some(other) = &self.keys().other {
+            other.waiting.set(jobs as f64);
         }
     }
 

@@ -47,16 +47,10 @@ pub enum Operation<'a> {
     AdminJobs,
     /// `GET /ojs/v1/admin/jobs/{id}`
     AdminJob { id: Cow<'a, str> },
-    /// `GET /ojs/v1/jobs/{id}/events`, a stream
-    JobEvents { id: Cow<'a, str> },
     /// `GET /ojs/v1/queues`
     Queues,
-    /// `POST /ojs/v1/queues`
-    CreateQueue,
     /// `GET /ojs/v1/queues/{queue}/stats`
     QueueStats { queue: Cow<'a, str> },
-    /// `GET /ojs/v1/queues/{queue}/events`, a stream
-    QueueEvents { queue: Cow<'a, str> },
     /// `POST …/queues/{queue}/pause`, plain and admin
     Pause { queue: Cow<'a, str> },
     /// `POST …/queues/{queue}/resume`, plain and admin
@@ -93,10 +87,10 @@ pub enum Operation<'a> {
     DeadLetters,
     /// `POST …/dead-letter/{id}/retry`, plain and admin
     RetryDeadLetter { id: Cow<'a, str> },
-    /// `DELETE …/dead-letter/{id}`, plain and admin
-    DeleteDeadLetter { id: Cow<'a, str> },
     /// `GET /ojs/v1/events/stream`
     EventStream,
+    /// `GET` of `/ojs/v1/jobs/{id}/events` and `/ojs/v1/queues/{queue}/events`: streams of the backend's own
+    BackendEvents,
     /// `GET /ojs/manifest`
     Manifest,
     /// `GET /ojs/v1/health`
@@ -167,6 +161,13 @@ impl<'a> Operation<'a> {
     }
 }
 
+/// Whether a POST to this path ends a job or keeps it alive. Only as SDKs spell it: the answer is needed
+/// before anything else is.
+pub fn is_urgent(path: &str) -> bool {
+    let verb = path.strip_prefix("/ojs/v1/workers/");
+    verb.is_some_and(|verb| matches!(verb, "ack" | "nack" | "heartbeat"))
+}
+
 /// What a method on these segments asks for; `part` gives one of them.
 fn named<'a>(
     method: &Method,
@@ -192,11 +193,9 @@ fn plain<'a>(method: &str, rest: &[&str], name: impl Fn() -> Cow<'a, str>) -> Op
         ("POST", ["jobs", "batch"]) => Operation::Batch,
         ("GET", ["jobs", _]) => Operation::Job { id: name() },
         ("DELETE", ["jobs", _]) => Operation::CancelJob { id: name() },
-        ("GET", ["jobs", _, "events"]) => Operation::JobEvents { id: name() },
+        ("GET", ["jobs" | "queues", _, "events"]) => Operation::BackendEvents,
         ("GET", ["queues"]) => Operation::Queues,
-        ("POST", ["queues"]) => Operation::CreateQueue,
         ("GET", ["queues", _, "stats"]) => Operation::QueueStats { queue: name() },
-        ("GET", ["queues", _, "events"]) => Operation::QueueEvents { queue: name() },
         (_, ["rate-limits"]) => Operation::RateLimits,
         (_, ["rate-limits", _]) => Operation::RateLimit { key: name() },
         (_, ["rate-limits", _, "override"]) => Operation::Override { key: name() },
@@ -237,7 +236,6 @@ fn either<'a>(method: &str, rest: &[&str], name: impl Fn() -> Cow<'a, str>) -> O
         (_, ["queues", _, "rate-limit"]) => Operation::QueueLimit { queue: name() },
         ("GET", ["dead-letter"]) => Operation::DeadLetters,
         ("POST", ["dead-letter", _, "retry"]) => Operation::RetryDeadLetter { id: name() },
-        ("DELETE", ["dead-letter", _]) => Operation::DeleteDeadLetter { id: name() },
         _ => Operation::Other,
     }
 }
@@ -396,11 +394,7 @@ mod tests {
                 Operation::CancelJob { id: q() },
             ),
             ("GET", "/ojs/v1/admin/jobs", Operation::AdminJobs),
-            (
-                "GET",
-                "/ojs/v1/jobs/q/events",
-                Operation::JobEvents { id: q() },
-            ),
+            ("GET", "/ojs/v1/jobs/q/events", Operation::BackendEvents),
             (
                 "GET",
                 "/ojs/v1/queues/q/stats",

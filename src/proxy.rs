@@ -30,7 +30,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::events::Events;
 use crate::hold::Hold;
-use crate::limit::{Key, Limited, Limits, Space, Timestamp};
+use crate::limit::{Key, Limited, Space, Timestamp};
 use crate::metrics::{Event, Metrics};
 use crate::ojs;
 use crate::policy::PolicySet;
@@ -85,6 +85,9 @@ pub(crate) const PROOF: Duration = Duration::from_secs(1);
 
 /// Keys without series of their own that are asked about at each scrape.
 const MAX_ASKED: usize = 1_000;
+
+/// How long a scrape waits for what only the store knows.
+const ASKING: Duration = Duration::from_secs(2);
 
 /// What the proxy is told by the config.
 #[derive(Clone, Debug)]
@@ -188,6 +191,9 @@ pub struct Sidecar {
     claims: AtomicU64,
     draining: CancellationToken,
     tasks: TaskTracker,
+    /// What goes on although its client hung up: ACKs and nacks, and the rest.
+    settling: TaskTracker,
+    left: TaskTracker,
     /// Done when the backend has told what it is and which limited jobs are running.
     learnt: OnceCell<()>,
     unlearnt: Mutex<sweep::Unlearnt>,
@@ -257,6 +263,8 @@ impl Sidecar {
             claims: AtomicU64::new(1),
             draining: CancellationToken::new(),
             tasks: TaskTracker::new(),
+            settling: TaskTracker::new(),
+            left: TaskTracker::new(),
             learnt: OnceCell::new(),
             unlearnt: Mutex::default(),
             adopting: Mutex::new(Adopting {
@@ -287,41 +295,65 @@ impl Sidecar {
 
     /// Ends when no task of a request is left.
     pub async fn finished(&self) {
-        self.tasks.close();
-        self.tasks.wait().await;
+        // In this order: what was left behind may leave something to undo.
+        for tasks in [&self.settling, &self.left, &self.tasks] {
+            tasks.close();
+            tasks.wait().await;
+        }
     }
 
-    /// Sets the gauges that are read rather than counted; called at each scrape.
-    ///
-    /// What is out is read too: a claim that lapsed and was made again ends its slots inside the store,
-    /// where nothing counts it.
+    /// How many requests are still being worked on although their clients hung up: those that settle, or
+    /// all others.
+    pub fn left_behind(&self, settling: bool) -> usize {
+        match settling {
+            true => self.settling.len(),
+            false => self.left.len(),
+        }
+    }
+
+    /// Sets the gauges that are read rather than counted; called at each scrape. While the store is slow to
+    /// answer, what only it knows stays as it was.
     pub async fn measure(&self) {
+        self.measure_here();
+        let _late = tokio::time::timeout(ASKING, self.measure_out()).await;
+    }
+
+    /// How many jobs are out is read too: a claim that lapsed and was made again ends its slots inside the
+    /// store, where nothing counts it.
+    async fn measure_out(&self) {
         if let Ok(out) = self.store.count(crate::store::Place::Out).await {
             self.metrics.slots(out);
         }
         let (own, shared) = self.metrics.named();
-        for (space, key) in &own {
-            if let Some(active) = self.active(*space, key).await {
+        if !own.is_empty()
+            && let Ok(active) = self.store.active(&own).await
+        {
+            for ((space, key), active) in own.iter().zip(active) {
                 self.metrics.active(*space, key, active);
             }
         }
+        if !shared {
+            return;
+        }
+        let own: HashSet<(Space, Key)> = own.into_iter().collect();
+        let all = self.named.keys().into_iter().map(|key| (Space::Job, key));
+        let others: Vec<_> = all.filter(|key| !own.contains(key)).collect();
+        // More are not asked for at every scrape: then it is as it was counted.
+        if (1..=MAX_ASKED).contains(&others.len())
+            && let Ok(active) = self.store.active(&others).await
+        {
+            self.metrics.others_active(active.iter().sum());
+        }
+    }
+
+    /// The gauges that no store is asked for.
+    fn measure_here(&self) {
+        let (own, shared) = self.metrics.named();
         if shared {
-            let own: HashSet<&(Space, Key)> = own.iter().collect();
-            let is_own = |space, key: &Key| own.contains(&(space, key.clone()));
-            let all = self.named.keys();
-            let mut others = all.iter().filter(|key| !is_own(Space::Job, key));
-            let mut active = Some(0);
-            // More than that are not asked for at every scrape: then it is as it was counted.
-            for key in others.by_ref().take(MAX_ASKED) {
-                active = active
-                    .zip(self.active(Space::Job, key).await)
-                    .map(|(a, b)| a + b);
-            }
-            let all_asked = others.next().is_none();
-            let waiting = self
-                .hold
-                .waiting(|limited| !is_own(limited.space, &limited.key));
-            self.metrics.others(active.filter(|_| all_asked), waiting);
+            let own: HashSet<(Space, Key)> = own.into_iter().collect();
+            let is_own = |limited: &Limited| own.contains(&(limited.space, limited.key.clone()));
+            self.metrics
+                .others_waiting(self.hold.waiting(|limited| !is_own(limited)));
         }
         let waiting = |space, key: &Key| {
             self.hold
@@ -339,12 +371,6 @@ impl Sidecar {
         self.metrics.turns(granted, unused);
         self.metrics.overrides(self.store.overrides().len());
         self.measure_pressure();
-    }
-
-    /// How many jobs of a key are out; `None`: the store does not say.
-    async fn active(&self, space: Space, key: &Key) -> Option<u32> {
-        let usage = self.store.usage(space, key, &Limits::default()).await;
-        Some(usage.ok()?.map_or(0, |usage| usage.active))
     }
 
     /// Whether jobs are held here or offered by siblings, or limits are set over HTTP for a queue: then any

@@ -207,9 +207,10 @@ impl Running {
         let upstream = Upstream::new(self.target, self.env.net, upstream_limits(&self.settings));
         let proxy = Proxy::new(Arc::clone(&self.sidecar), upstream);
         let sweeping = CancellationToken::new();
+        let metrics = self.metrics;
         let pages = Admin::new(
             Arc::clone(&self.sidecar),
-            self.metrics,
+            metrics.clone(),
             Arc::clone(&self.readiness),
         );
         let mut tasks = JoinSet::new();
@@ -233,21 +234,16 @@ impl Running {
             async move { proxy.attend(sweeping).await }
         });
         tasks.spawn(follow(self.following, sweeping.clone()));
+        tasks.spawn(keep_up(metrics, sweeping.clone()));
         self.readiness.ready();
         tokio::select! {
             () = stop.drain.cancelled() => {}
             () = stop.now.cancelled() => {}
         }
         self.readiness.draining();
-        let deadline = Instant::now() + self.reload.settings().server.drain_timeout;
-        let drained = async {
-            proxy.drain().await;
-            while !proxy.sidecar().quiet().await && Instant::now() < deadline {
-                tokio::time::sleep(LOOK).await;
-            }
-        };
+        let patience = self.reload.settings().server.drain_timeout;
         tokio::select! {
-            () = drained => {}
+            () = drained(&proxy, patience) => {}
             () = stop.now.cancelled() => {}
         }
         say_what_is_left(proxy.sidecar()).await;
@@ -282,6 +278,20 @@ impl Thread {
     }
 }
 
+/// Ends when nothing limited is out any more, or when it has lasted too long.
+async fn drained(proxy: &Proxy, patience: Duration) {
+    let deadline = Instant::now() + patience;
+    proxy.drain().await;
+    while !proxy.sidecar().quiet().await && Instant::now() < deadline {
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Keeps what is counted small.
+async fn keep_up(metrics: Metrics, stop: CancellationToken) {
+    let _stopped = stop.run_until_cancelled(metrics.keep_up()).await;
+}
+
 /// Follows the config file, if there is one.
 async fn follow(file: Option<Following>, stop: CancellationToken) {
     if let Some(file) = file {
@@ -307,6 +317,14 @@ impl server::Service for Proxy {
     ) -> impl Future<Output = Response<Body>> + Send {
         self.handle(head, body)
     }
+
+    fn is_urgent(&self, head: &Parts) -> bool {
+        Proxy::is_urgent(head)
+    }
+
+    fn left_behind(&self, urgent: bool) -> usize {
+        self.sidecar().left_behind(urgent)
+    }
 }
 
 fn server_limits(settings: &config::Server) -> server::Limits {
@@ -321,10 +339,13 @@ fn server_limits(settings: &config::Server) -> server::Limits {
 
 /// Times and sizes on the way to the backend, by the settings.
 pub(crate) fn upstream_limits(settings: &Settings) -> upstream::Limits {
+    let default = upstream::Limits::default();
     upstream::Limits {
         connect: settings.upstream.connect_timeout,
         head: settings.upstream.timeout,
-        ..upstream::Limits::default()
+        // What may be held must be read, and jobs differ in size.
+        reply: default.reply.max(settings.hold.max_bytes.saturating_mul(4)),
+        ..default
     }
 }
 

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::net::{Listener, Stream};
-use crate::proxy::body::{Body, BodyError};
+use crate::proxy::body::{Body, BodyError, Tunnel};
 use crate::proxy::respond::{self, Fault};
 use crate::upstream::Gate;
 use io::Guarded;
@@ -44,9 +44,21 @@ pub trait Service: Send + Sync + 'static {
     /// because each layer that it goes through would copy it.
     fn call(&self, head: Box<Parts>, body: Incoming)
     -> impl Future<Output = Response<Body>> + Send;
+
+    /// Whether a request ends or keeps what was begun. Such requests have places of their own, which no
+    /// others take.
+    fn is_urgent(&self, _head: &Parts) -> bool {
+        false
+    }
+
+    /// How many requests, of the urgent or of the others, are still being worked on although their clients
+    /// hung up. They keep their places.
+    fn left_behind(&self, _urgent: bool) -> usize {
+        0
+    }
 }
 
-/// Times and numbers of a listener.
+/// Times and numbers of a listener. Each thread has one of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// For a head to come whole, from its first byte; for the first one from the connection's
@@ -57,9 +69,10 @@ pub struct Limits {
     pub idle: Duration,
     /// Without the client taking a byte of its reply. Default 60 s.
     pub write: Duration,
-    /// Connections at once; more wait in the listener's backlog. Default 10,000.
+    /// Connections at once, WebSockets among them; more wait in the listener's backlog. Default 10,000.
     pub connections: usize,
-    /// Requests at once that have no reply yet; more are answered 503. Default 1,024.
+    /// Requests at once that have no reply yet; more are answered 503. As many urgent ones beside them.
+    /// Default 1,024.
     pub in_flight: usize,
 }
 
@@ -86,7 +99,8 @@ pub async fn serve<S: Service>(
     let shared = Arc::new(Shared {
         service,
         limits,
-        in_flight: AtomicUsize::new(0),
+        ordinary: AtomicUsize::new(0),
+        urgent: AtomicUsize::new(0),
     });
     let mut connections = JoinSet::new();
     let mut flags = HashMap::new();
@@ -124,20 +138,27 @@ pub async fn serve<S: Service>(
 struct Shared<S> {
     service: S,
     limits: Limits,
-    in_flight: AtomicUsize,
+    /// Requests that have no reply yet, and the urgent ones.
+    ordinary: AtomicUsize,
+    urgent: AtomicUsize,
 }
 
 /// Serves one connection to its end.
 async fn connection<S: Service>(stream: Stream, shared: Arc<Shared<S>>, flags: Arc<Flags>) {
     let limits = shared.limits;
+    let tunnel = Mutex::new(None);
     let handler = service_fn(|request: Request<Incoming>| {
         let (head, body) = request.into_parts();
         let head = Box::new(head);
         flags.begin();
         let busy = Busy(Arc::clone(&flags));
         let shared = Arc::clone(&shared);
+        let tunnel = &tunnel;
         async move {
-            let reply = shared.answer(head, body).await;
+            let mut reply = shared.answer(head, body).await;
+            if let Some(begun) = reply.body_mut().take_tunnel() {
+                *tunnel.lock().unwrap_or_else(PoisonError::into_inner) = Some(begun);
+            }
             Ok::<_, Infallible>(reply.map(|body| Tracked { body, _busy: busy }))
         }
     });
@@ -177,6 +198,21 @@ async fn connection<S: Service>(stream: Stream, shared: Arc<Shared<S>>, flags: A
         watchdog.poll(&flags, cx)
     })
     .await;
+    let tunnel = tunnel.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(tunnel) = tunnel {
+        // Here, so that it counts among the connections, and ends when they do.
+        carry(tunnel, &flags).await;
+    }
+}
+
+/// Carries another protocol to its end, or to ours.
+async fn carry(mut tunnel: Tunnel, flags: &Flags) {
+    flags.no_more_http();
+    std::future::poll_fn(|cx| match flags.draining() {
+        true => Poll::Ready(()),
+        false => tunnel.as_mut().poll(cx),
+    })
+    .await;
 }
 
 impl<S: Service> Shared<S> {
@@ -184,9 +220,14 @@ impl<S: Service> Shared<S> {
         if let Err(fault) = rules::check(&head) {
             return fault.reply(respond::request_id(&head.headers));
         }
-        let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
-        let _place = Place(&self.in_flight);
-        if before >= self.limits.in_flight {
+        let urgent = self.service.is_urgent(&head);
+        let places = match urgent {
+            true => &self.urgent,
+            false => &self.ordinary,
+        };
+        let before = places.fetch_add(1, Ordering::Relaxed);
+        let _place = Place(places);
+        if before + self.service.left_behind(urgent) >= self.limits.in_flight {
             return Fault::overloaded().reply(respond::request_id(&head.headers));
         }
         let mut answer = pin!(self.service.call(head, body));

@@ -501,6 +501,9 @@ pub trait Store: std::fmt::Debug + Send + Sync {
         limits: &'a crate::limit::Limits,
     ) -> Answer<'a, Option<Usage>>;
 
+    /// How many jobs of each of these keys are out, in their order.
+    fn active<'a>(&'a self, keys: &'a [(Space, Key)]) -> Answer<'a, Vec<u32>>;
+
     /// Our rows by place, for drain and inspection.
     fn count(&self, place: Place) -> Answer<'_, usize>;
 

@@ -30,6 +30,10 @@ use crate::net::{Net, Stream};
 use headers::{Seen, says_length};
 use link::{Failure, Idle, Link, Patience};
 
+/// How many times its request a reply may be at the least. A batch is echoed job by job, each with more
+/// members than were sent.
+pub const ECHO: usize = 32;
+
 /// One request whose body is known, and whose reply is read whole.
 #[derive(Clone, Debug)]
 pub struct Call {
@@ -102,9 +106,12 @@ pub struct Limits {
     /// How long a connection stays idle. Default 4 s: Node closes after 5 s, and closing first
     /// is what keeps a request from meeting a close.
     pub idle: Duration,
-    /// From the last byte of a streamed request to the head of its reply. Default 30 s.
+    /// To the head of a reply: from when a streamed request is sent, and anew each time that this has passed
+    /// and more of its body has gone out meanwhile. Default 30 s.
     pub head: Duration,
-    /// The largest reply read whole, in bytes. Default 8 MiB.
+    /// The largest reply read whole, in bytes; or [`ECHO`] times the request's body, if that is more. The
+    /// backend has acted by then, so what is thrown away is jobs that nobody runs and enqueues in doubt:
+    /// it is there to bound memory, and to be met by no honest reply. Default 256 MiB.
     pub reply: usize,
 }
 
@@ -114,7 +121,7 @@ impl Default for Limits {
             connect: Duration::from_secs(2),
             idle: Duration::from_secs(4),
             head: Duration::from_secs(30),
-            reply: 8 * 1024 * 1024,
+            reply: 256 << 20,
         }
     }
 }
@@ -166,11 +173,13 @@ impl Upstream {
         call: Call,
     ) -> Pin<Box<dyn Future<Output = Result<Reply, UpstreamError>> + Send + '_>> {
         let time = call.timeout;
+        let most = call.body.len().saturating_mul(ECHO);
+        let most = most.max(self.0.limits.reply);
         let request = self.request(call);
         // Whoever calls needs no room for it.
         Box::pin(async move {
             let answer = match request {
-                Ok(request) => self.call_whole(request, time).await,
+                Ok(request) => self.call_whole(request, time, most).await,
                 Err(error) => Err(error),
             };
             self.note(answer.as_ref().err());
@@ -182,6 +191,7 @@ impl Upstream {
         &self,
         mut request: Box<Request<RequestBody>>,
         time: Duration,
+        most: usize,
     ) -> Result<Reply, UpstreamError> {
         let mut since = Instant::now();
         let mut idle = self.pop(since);
@@ -206,7 +216,7 @@ impl Upstream {
                         return Err(UpstreamError::Lost(why));
                     }
                     parts.headers.remove(header::CONTENT_LENGTH);
-                    let body = self.read(body, since, time).await?;
+                    let body = self.read(body, since, time, most).await?;
                     return Ok(Reply {
                         status: parts.status,
                         headers: parts.headers,
@@ -427,14 +437,15 @@ impl Upstream {
         (parts, body)
     }
 
-    /// The whole body of a reply, by the end of a call begun at `since` that may take `time`.
+    /// The whole body of a reply, of at most `cap` bytes, by the end of a call begun at `since` that may
+    /// take `time`.
     async fn read(
         &self,
         body: ReplyBody,
         since: Instant,
         time: Duration,
+        cap: usize,
     ) -> Result<Bytes, UpstreamError> {
-        let cap = self.0.limits.reply;
         let mut whole = pin!(collect(body, cap));
         // Most bodies have come with their heads, and need no timer.
         let body = match at_once(whole.as_mut()).await {

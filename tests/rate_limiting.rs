@@ -12,6 +12,8 @@ mod sidecar;
 
 #[path = "rate_limiting/actions.rs"]
 mod actions;
+#[path = "rate_limiting/admin.rs"]
+mod admin;
 #[path = "rate_limiting/enqueue.rs"]
 mod enqueue;
 #[path = "rate_limiting/events.rs"]
@@ -22,6 +24,8 @@ mod examples;
 mod gated;
 #[path = "rate_limiting/input.rs"]
 mod input;
+#[path = "rate_limiting/large.rs"]
+mod large;
 #[path = "rate_limiting/learning.rs"]
 mod learning;
 #[path = "rate_limiting/limits.rs"]

@@ -290,6 +290,10 @@ async fn lookahead_counts_what_is_held_and_what_is_on_its_way() {
     assert_eq!(hold.lookahead(4, 1 << 20), Lookahead::Free(3));
     assert_eq!(hold.lookahead(1, 1 << 20), Lookahead::Full);
     assert_eq!(hold.lookahead(4, 1), Lookahead::Full, "bytes count too");
+    // As many as should fit, by the size of those that are there, and one where that is unsure.
+    let each = hold.bytes();
+    assert_eq!(hold.lookahead(9, each * 6 + 1), Lookahead::Free(5));
+    assert_eq!(hold.lookahead(9, each + 1), Lookahead::Free(1));
 }
 
 #[tokio::test(start_paused = true)]

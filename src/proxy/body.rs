@@ -3,11 +3,11 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body::{Frame, SizeHint};
+use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::sync::mpsc;
 
@@ -20,6 +20,9 @@ pub trait Watch: Send {
     fn sent(&mut self);
 }
 
+/// What goes on over a connection once its client and the backend have switched protocols.
+pub type Tunnel = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// A reply's body.
 pub struct Body(Kind);
 
@@ -29,7 +32,12 @@ enum Kind {
     Watched(Bytes, Option<Box<dyn Watch>>),
     Stream(ReplyBody),
     Frames(mpsc::Receiver<Bytes>),
+    Changed(ReplyBody, Box<Change>),
+    Tunnel(Tunnel),
 }
+
+/// Makes of what came what is passed on, which may be nothing yet; `None`: that was all.
+type Change = dyn FnMut(&[u8]) -> Option<Bytes> + Send;
 
 impl Body {
     /// No body.
@@ -37,8 +45,8 @@ impl Body {
         Body(Kind::Empty)
     }
 
-    /// A whole body whose leaving is watched: `watch` is told when the connection polls it first
-    /// (an empty body too), and is dropped either way.
+    /// A whole body whose leaving is watched: `watch` is told when the connection polls it first, and is
+    /// dropped either way. Not for an empty one, which no connection polls.
     pub fn watched(bytes: Bytes, watch: impl Watch + 'static) -> Body {
         Body(Kind::Watched(bytes, Some(Box::new(watch))))
     }
@@ -46,6 +54,31 @@ impl Body {
     /// A body that goes on until the sender is dropped. Its length is not told before.
     pub fn frames(frames: mpsc::Receiver<Bytes>) -> Body {
         Body(Kind::Frames(frames))
+    }
+
+    /// A body that streams, with each of its parts changed on the way: into nothing where more is needed
+    /// first, and `None` ends it. One that does not stream stays as it is.
+    pub fn changed(self, change: impl FnMut(&[u8]) -> Option<Bytes> + Send + 'static) -> Body {
+        match self.0 {
+            Kind::Stream(body) => Body(Kind::Changed(body, Box::new(change))),
+            _ => self,
+        }
+    }
+
+    /// No body, and what the connection is for after it.
+    pub fn before(tunnel: Tunnel) -> Body {
+        Body(Kind::Tunnel(tunnel))
+    }
+
+    /// What the connection is for after this reply, if it is not for more requests.
+    pub fn take_tunnel(&mut self) -> Option<Tunnel> {
+        if !matches!(self.0, Kind::Tunnel(_)) {
+            return None;
+        }
+        match std::mem::replace(&mut self.0, Kind::Empty) {
+            Kind::Tunnel(tunnel) => Some(tunnel),
+            _ => None,
+        }
     }
 }
 
@@ -57,6 +90,8 @@ impl fmt::Debug for Body {
             Kind::Watched(bytes, _) => write!(f, "Watched({} bytes)", bytes.len()),
             Kind::Stream(_) => f.write_str("Stream"),
             Kind::Frames(_) => f.write_str("Frames"),
+            Kind::Changed(..) => f.write_str("Changed"),
+            Kind::Tunnel(_) => f.write_str("Tunnel"),
         }
     }
 }
@@ -84,12 +119,13 @@ impl http_body::Body for Body {
         let this = self.get_mut();
         let bytes = match &mut this.0 {
             Kind::Stream(body) => return Pin::new(body).poll_frame(cx),
+            Kind::Changed(body, change) => return poll_changed(body, change, cx),
             Kind::Frames(frames) => {
                 return frames
                     .poll_recv(cx)
                     .map(|next| next.map(|bytes| Ok(Frame::data(bytes))));
             }
-            Kind::Empty => return Poll::Ready(None),
+            Kind::Empty | Kind::Tunnel(_) => return Poll::Ready(None),
             Kind::Whole(bytes) => bytes,
             Kind::Watched(bytes, watch) => {
                 if let Some(mut watch) = watch.take() {
@@ -105,22 +141,41 @@ impl http_body::Body for Body {
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
-            Kind::Empty => true,
+            Kind::Empty | Kind::Tunnel(_) => true,
             Kind::Whole(bytes) => bytes.is_empty(),
             // Not before it was polled: that is what the watch waits for.
-            Kind::Watched(..) | Kind::Frames(_) => false,
+            Kind::Watched(..) | Kind::Frames(_) | Kind::Changed(..) => false,
             Kind::Stream(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
-            Kind::Empty => SizeHint::with_exact(0),
+            Kind::Empty | Kind::Tunnel(_) => SizeHint::with_exact(0),
             Kind::Whole(bytes) | Kind::Watched(bytes, _) => {
                 SizeHint::with_exact(bytes.len() as u64)
             }
             Kind::Stream(body) => body.size_hint(),
-            Kind::Frames(_) => SizeHint::default(),
+            Kind::Frames(_) | Kind::Changed(..) => SizeHint::default(),
+        }
+    }
+}
+
+/// The next part of a body that is changed on its way.
+fn poll_changed(
+    body: &mut ReplyBody,
+    change: &mut Change,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    loop {
+        let part = match ready!(Pin::new(&mut *body).poll_frame(cx)) {
+            Some(Ok(part)) => part,
+            end => return Poll::Ready(end),
+        };
+        let Ok(came) = part.into_data() else { continue };
+        match change(&came) {
+            Some(bytes) if bytes.is_empty() => {}
+            out => return Poll::Ready(out.map(|bytes| Ok(Frame::data(bytes)))),
         }
     }
 }

@@ -135,7 +135,7 @@ impl Proxy {
             }
             answer
         });
-        match to_the_end(&self.sidecar.tasks, Client::default(), work).await {
+        match to_the_end(&self.sidecar.left, Client::default(), work).await {
             Ok(reply) => self.theirs(&parts, reply),
             Err(error) => refuse(&parts, Fault::backend(&error, true)),
         }

@@ -111,7 +111,7 @@ impl Proxy {
         let filled = self.clone().filled(wanted, sections, live, client.clone());
         let work = Box::pin(filled);
         // If the worker hangs up, the outcome is dropped, and its hand-out undoes itself.
-        let outcome = to_the_end(&sidecar.tasks, client, work).await;
+        let outcome = to_the_end(&sidecar.left, client, work).await;
         self.answer(&parts, outcome)
     }
 
@@ -194,7 +194,7 @@ impl Proxy {
             (came, reply)
         });
         // A worker that hangs up now has claimed them all the same.
-        match to_the_end(&sidecar.tasks, Client::default(), work).await {
+        match to_the_end(&sidecar.left, Client::default(), work).await {
             (Some((jobs, queues)), _) => Whole::Held(jobs, queues),
             (None, reply) => Whole::Answer(self.theirs(parts, reply)),
         }

@@ -13,6 +13,7 @@ use http::{Response, StatusCode};
 
 use super::body::Body;
 use super::control::shape::rfc3339;
+use super::outlive::{Client, to_the_end};
 use super::refuse;
 use super::respond::Fault;
 use super::{Proxy, REPLY_DEPTH, mirror};
@@ -98,8 +99,8 @@ impl Proxy {
         let proxy = self.clone();
         let call = self.plain_call(&parts, body);
         let name = job.to_owned();
-        // All in one task: a job that is hidden for a client that hangs up must be shown again.
-        let task = self.sidecar.tasks.spawn(async move {
+        // To its end: a job that is hidden for a client that hangs up must be shown again.
+        let work = Box::pin(async move {
             let hidden = proxy.sidecar.hide(&name).await;
             let mark = proxy.sidecar.pressure.mark();
             let mut answer = super::call(&proxy, "cancel", call).await;
@@ -124,10 +125,9 @@ impl Proxy {
             }
             answer
         });
-        match task.await {
-            Ok(Ok(reply)) => self.theirs(&parts, reply),
-            Ok(Err(error)) => refuse(&parts, Fault::backend(&error, false)),
-            Err(_) => refuse(&parts, Fault::internal()),
+        match to_the_end(&self.sidecar.left, Client::default(), work).await {
+            Ok(reply) => self.theirs(&parts, reply),
+            Err(error) => refuse(&parts, Fault::backend(&error, false)),
         }
     }
 

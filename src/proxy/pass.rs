@@ -51,12 +51,13 @@ pub fn pass<B: Into<RequestBody>>(
     }
 }
 
-/// Joins both connections once the reply to the client is written. `None`: the client did not ask.
+/// The reply to the client, with what joins both connections once it is written. `None`: the client did not
+/// ask.
 fn switch(reply: Response<ReplyBody>, client: Option<OnUpgrade>) -> Option<Response<Body>> {
     let client = client?;
     let (mut parts, body) = reply.into_parts();
     strip_framing(&mut parts.headers);
-    tokio::spawn(async move {
+    let tunnel = async move {
         let Some((mut backend, early)) = body.into_stream().await else {
             return;
         };
@@ -67,8 +68,8 @@ fn switch(reply: Response<ReplyBody>, client: Option<OnUpgrade>) -> Option<Respo
             // Either side breaking is how these connections end.
             let _ = copy_bidirectional(&mut client, &mut backend).await;
         }
-    });
-    Some(Response::from_parts(parts, Body::empty()))
+    };
+    Some(Response::from_parts(parts, Body::before(Box::pin(tunnel))))
 }
 
 /// A 101 has no body, so it can have no length.

@@ -48,6 +48,11 @@ impl Proxy {
         &self.sidecar
     }
 
+    /// Whether a request settles a job or keeps it alive, by its head.
+    pub fn is_urgent(head: &Parts) -> bool {
+        head.method == Method::POST && ojs::is_urgent(head.uri.path())
+    }
+
     /// Answers one request.
     pub async fn handle(&self, parts: Box<Parts>, body: Incoming) -> Response<Body> {
         // A reference to the same bytes: the operation's names are parts of them.
@@ -98,6 +103,7 @@ impl Proxy {
             Operation::Manifest => Box::pin(self.manifest(parts)).await,
             Operation::Health => Box::pin(self.health(parts)).await,
             Operation::EventStream => Box::pin(self.event_stream(parts)).await,
+            Operation::BackendEvents => Box::pin(self.backends_stream(parts, body)).await,
             _ => self.pass(parts, body).await,
         }
     }
@@ -161,31 +167,39 @@ impl Proxy {
     }
 
     /// Streams a request and its reply.
-    fn pass(
+    pub(super) fn pass(
         &self,
-        parts: Box<Parts>,
+        mut parts: Box<Parts>,
         body: Incoming,
     ) -> impl Future<Output = Response<Body>> + Send + '_ {
         let how = Passing {
             relabel: self.sidecar.live().settings.media_type,
             stores: parts.method == Method::POST,
         };
+        if let Some(plain) = self.plain(&parts.uri) {
+            parts.uri = plain;
+        }
         pass::pass(&self.upstream, parts, body, how)
     }
 
     /// The target to send upstream: the raw path and query, over-encoded queue names made plain.
     pub(super) fn target(&self, uri: &Uri) -> Path {
-        if self.sidecar.live().settings.repair_paths
-            && uri.path().contains("/queues/")
-            && let Some(plain) = ojs::plain_path(uri.path())
-        {
-            self.sidecar.metrics.count(Event::PathMended);
-            return match uri.query() {
-                Some(query) => format!("{plain}?{query}").into(),
-                None => plain.into(),
-            };
+        Path::Read(self.plain(uri).unwrap_or_else(|| uri.clone()))
+    }
+
+    /// The target with an over-encoded queue name made plain; `None`: there is none in it.
+    fn plain(&self, uri: &Uri) -> Option<Uri> {
+        if !self.sidecar.live().settings.repair_paths || !uri.path().contains("/queues/") {
+            return None;
         }
-        Path::Read(uri.clone())
+        let path = ojs::plain_path(uri.path())?;
+        let target = match uri.query() {
+            Some(query) => format!("{path}?{query}"),
+            None => path,
+        };
+        let plain = target.parse().ok()?;
+        self.sidecar.metrics.count(Event::PathMended);
+        Some(plain)
     }
 }
 

@@ -96,7 +96,7 @@ impl Proxy {
             Ok((answer.await?, asking))
         });
         // A worker that hangs up asks again.
-        match to_the_end(&sidecar.tasks, Client::default(), work).await {
+        match to_the_end(&sidecar.settling, Client::default(), work).await {
             Ok((reply, asking)) => self.answered(&parts, reply, asking),
             Err(error) => refuse(&parts, Fault::backend(&error, false)),
         }

@@ -4,6 +4,7 @@
 //! read, the task stands still: the ring goes on without it, the backend's stream waits in its socket,
 //! and nobody else notices.
 
+mod feed;
 mod relay;
 
 use std::sync::Arc;
@@ -41,7 +42,8 @@ impl Proxy {
             Err(bad) => return refuse(&parts, Fault::field(bad.field, &bad.why)),
         };
         let last = Last::of(&parts);
-        let mut relay = Relay::new(self.clone(), &parts, filter.clone(), last.theirs.clone());
+        let theirs = last.as_ref().map(|last| (last.theirs.clone(), last.sure));
+        let mut relay = Relay::new(self.clone(), &parts, filter.clone(), theirs);
         let Some(subscription) = self.sidecar.events.subscribe(filter) else {
             return refuse(&parts, full());
         };
@@ -61,7 +63,7 @@ impl Proxy {
             out,
         };
         // Tracked, and over when the events are closed.
-        let _task = self.sidecar.tasks.spawn(stream.run(last.ours));
+        let _task = self.sidecar.tasks.spawn(stream.run(last));
         let mut response = Response::new(Body::frames(frames));
         let headers = response.headers_mut();
         ours(&parts.headers, headers);
@@ -83,32 +85,31 @@ fn full() -> Fault {
 }
 
 /// What the client had last, as its `Last-Event-ID` says.
+#[derive(PartialEq, Eq, Debug)]
 struct Last {
-    /// An id of ours.
-    ours: Option<String>,
-    /// One of the backend's, or one of which we do not know whose it is.
-    theirs: Option<String>,
+    /// When that was told, if the id says it.
+    told: Option<Timestamp>,
+    /// The backend's id.
+    theirs: String,
+    /// It is sure to be the backend's, and not one of ours that looks like it.
+    sure: bool,
 }
 
 impl Last {
-    fn of(parts: &Parts) -> Last {
-        let id = parts.headers.get("last-event-id");
-        let id = id
-            .and_then(|id| id.to_str().ok())
-            .filter(|id| !id.is_empty());
-        match id.map(|id| id.split_once(BESIDE).ok_or(id)) {
-            None => Last {
-                ours: None,
-                theirs: None,
-            },
-            Some(Ok((ours, theirs))) => Last {
-                ours: Some(ours.to_owned()),
-                theirs: Some(theirs.to_owned()),
-            },
-            Some(Err(id)) => Last {
-                ours: Some(id.to_owned()),
-                theirs: Some(id.to_owned()),
-            },
+    /// `None`: the client comes for the first time.
+    fn of(parts: &Parts) -> Option<Last> {
+        let id = parts.headers.get("last-event-id")?.to_str().ok()?;
+        (!id.is_empty()).then(|| Last::read(id))
+    }
+
+    fn read(id: &str) -> Last {
+        let both = id.split_once(BESIDE);
+        let both = both.and_then(|(ours, theirs)| Some((told_at(ours)?, theirs)));
+        let told = both.map_or_else(|| told_at(id), |(told, _)| Some(told));
+        Last {
+            told,
+            theirs: both.map_or(id, |(_, theirs)| theirs).to_owned(),
+            sure: both.is_some() || told.is_none(),
         }
     }
 }
@@ -131,10 +132,10 @@ struct Stream {
 
 impl Stream {
     /// Runs until the client leaves or the events are closed. `last`: what it had last.
-    async fn run(mut self, last: Option<String>) {
+    async fn run(mut self, last: Option<Last>) {
         let mut goes_on = self.send(HELLO).await;
-        if let Some(since) = last.as_deref().and_then(told_at) {
-            let gap = self.gap(since);
+        if let Some(last) = last {
+            let gap = self.gap(last.told);
             goes_on = goes_on && self.send(gap).await;
         }
         let mut heartbeat = interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
@@ -187,13 +188,13 @@ impl Stream {
         [comment.as_bytes(), &notice].concat().into()
     }
 
-    /// Tells this client that what happened while it was away is not kept (real-time text, 5.5.1).
-    fn gap(&self, since: Timestamp) -> Bytes {
+    /// Tells this client that what happened while it was away is not kept (real-time text, 5.5.1). When
+    /// that began is not known of one that had an event of the backend's last.
+    fn gap(&self, since: Option<Timestamp>) -> Bytes {
         let now = self.sidecar.store.now();
-        let data = [
-            ("gap_start", Value::Time(since.min(now))),
-            ("gap_end", Value::Time(now)),
-        ];
+        let start = since.map(|since| ("gap_start", Value::Time(since.min(now))));
+        let end = ("gap_end", Value::Time(now));
+        let data: Vec<_> = start.into_iter().chain([end]).collect();
         self.notice("system.gap", &data)
     }
 
@@ -219,5 +220,25 @@ impl Stream {
             data: &data,
         };
         self.sidecar.events.notice(self.sidecar.store.now(), &event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OURS: &str = "evt_0190b0a0-0000-7000-8000-000000000000";
+
+    #[test]
+    fn a_last_id_is_split_only_after_one_of_ours() {
+        let read = |id: &str| {
+            let Last { told, theirs, sure } = Last::read(id);
+            (told.is_some(), theirs, sure)
+        };
+        assert_eq!(read(&format!("{OURS}~b7")), (true, "b7".to_owned(), true));
+        assert_eq!(read(&format!("{OURS}~b~7")), (true, "b~7".to_owned(), true));
+        assert_eq!(read("b~7"), (false, "b~7".to_owned(), true));
+        assert_eq!(read("b7"), (false, "b7".to_owned(), true));
+        assert_eq!(read(OURS), (true, OURS.to_owned(), false));
     }
 }

@@ -91,7 +91,15 @@ impl AsyncWrite for Guarded {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Guarded { stream, linger, .. } = self.get_mut();
+        let Guarded {
+            stream,
+            linger,
+            flags,
+        } = self.get_mut();
+        if flags.is_tunnel() {
+            // What the client still sends has a reader.
+            return Pin::new(stream).poll_shutdown(cx);
+        }
         if linger.is_none() {
             ready!(Pin::new(&mut *stream).poll_shutdown(cx))?;
         }

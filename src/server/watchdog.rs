@@ -24,6 +24,8 @@ pub(super) struct Flags {
     /// Requests and writes, to see that there was one.
     moves: AtomicU32,
     draining: AtomicBool,
+    /// It is a tunnel now.
+    tunnel: AtomicBool,
     task: Mutex<Option<Waker>>,
 }
 
@@ -70,6 +72,15 @@ impl Flags {
 
     pub(super) fn draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
+    }
+
+    /// From now on the two ends speak another protocol.
+    pub(super) fn no_more_http(&self) {
+        self.tunnel.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_tunnel(&self) -> bool {
+        self.tunnel.load(Ordering::Relaxed)
     }
 
     /// Remembers whom to wake; a connection stays in one task, so once is enough.

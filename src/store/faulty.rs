@@ -247,6 +247,10 @@ impl Store for Faulty {
         self.run(move || self.inner.usage(space, key, limits))
     }
 
+    fn active<'a>(&'a self, keys: &'a [(Space, Key)]) -> Answer<'a, Vec<u32>> {
+        self.run(move || self.inner.active(keys))
+    }
+
     fn count(&self, place: Place) -> Answer<'_, usize> {
         self.run(move || self.inner.count(place))
     }

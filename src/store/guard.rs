@@ -541,6 +541,14 @@ impl Store for Guard {
         })
     }
 
+    fn active<'a>(&'a self, keys: &'a [(Space, Key)]) -> Answer<'a, Vec<u32>> {
+        Answer::later(async move {
+            let there = self.inner.active(keys);
+            self.ask(there, async |lost| lost.local.active(keys).await)
+                .await
+        })
+    }
+
     fn count(&self, place: Place) -> Answer<'_, usize> {
         Answer::later(async move {
             let there = self.inner.count(place);

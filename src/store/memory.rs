@@ -152,6 +152,12 @@ impl Store for MemoryStore {
         Answer::now(books.usage(space, key, limits, now))
     }
 
+    fn active<'a>(&'a self, keys: &'a [(Space, Key)]) -> Answer<'a, Vec<u32>> {
+        let books = self.books();
+        let each = keys.iter().map(|(space, key)| books.active(*space, key));
+        Answer::now(each.collect())
+    }
+
     fn count(&self, place: Place) -> Answer<'_, usize> {
         Answer::now(self.books().count(place))
     }

@@ -601,6 +601,14 @@ impl Store for RedisStore {
         })
     }
 
+    fn active<'a>(&'a self, keys: &'a [(Space, Key)]) -> Answer<'a, Vec<u32>> {
+        Answer::later(async move {
+            let names = keys.iter().map(|(space, key)| record::name(*space, key));
+            let (states, _) = self.states(names).await?;
+            Ok(states.iter().map(KeyState::active).collect())
+        })
+    }
+
     fn count(&self, place: Place) -> Answer<'_, usize> {
         Answer::later(async move {
             let write = |to: &mut Cmd| {

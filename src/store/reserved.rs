@@ -656,6 +656,10 @@ impl Store for ReservedStore {
         self.inner.usage(space, key, limits)
     }
 
+    fn active<'a>(&'a self, keys: &'a [(Space, Key)]) -> Answer<'a, Vec<u32>> {
+        self.inner.active(keys)
+    }
+
     fn count(&self, place: Place) -> Answer<'_, usize> {
         let here = self.state().rows.count(place);
         Answer::later(async move { Ok(here + self.inner.count(place).await?) })

@@ -147,6 +147,10 @@ impl Store for Member {
         self.all.usage(space, key, limits)
     }
 
+    fn active<'a>(&'a self, keys: &'a [(Space, Key)]) -> Answer<'a, Vec<u32>> {
+        self.all.active(keys)
+    }
+
     fn count(&self, place: Place) -> Answer<'_, usize> {
         self.all.count(place)
     }

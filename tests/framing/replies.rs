@@ -251,33 +251,26 @@ async fn a_call_tells_apart_how_it_failed() {
     );
 
     let huge = Backend::canned("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n123456");
-    let upstream = to(
-        &huge,
-        Limits {
-            reply: 5,
-            ..Limits::default()
-        },
-    );
-    let error = upstream
-        .call(call(Duration::from_secs(5)))
-        .await
-        .unwrap_err();
+    let tight = Limits {
+        reply: 5,
+        ..Limits::default()
+    };
+    let bare = || Call {
+        body: Bytes::new(),
+        ..call(Duration::from_secs(5))
+    };
+    let upstream = to(&huge, tight);
+    let error = upstream.call(bare()).await.unwrap_err();
     assert!(matches!(error, UpstreamError::TooLarge(5)), "{error}");
 
     let endless =
         Backend::canned("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n6\r\n123456\r\n");
-    let upstream = to(
-        &endless,
-        Limits {
-            reply: 5,
-            ..Limits::default()
-        },
-    );
-    let error = upstream
-        .call(call(Duration::from_secs(5)))
-        .await
-        .unwrap_err();
+    let upstream = to(&endless, tight);
+    let error = upstream.call(bare()).await.unwrap_err();
     assert!(matches!(error, UpstreamError::TooLarge(5)), "{error}");
+    // What was sent may come back, with more to it.
+    let echoed = to(&huge, tight).call(call(Duration::from_secs(5))).await;
+    assert_eq!(echoed.unwrap().body, "123456");
 
     // An address that is kept for documentation: nobody answers there.
     let target = Target::parse("http://192.0.2.1:9", None).unwrap();

@@ -206,6 +206,51 @@ async fn too_many_at_once_are_told_to_come_back() {
     assert_eq!(again.reply().await.status, 200);
 }
 
+/// Those that POST are urgent, and some are left behind.
+struct Sorting(Gated, usize);
+
+impl Service for Sorting {
+    async fn call(&self, head: Box<Parts>, body: Incoming) -> Response<Body> {
+        self.0.call(head, body).await
+    }
+
+    fn is_urgent(&self, head: &Parts) -> bool {
+        head.method == http::Method::POST
+    }
+
+    fn left_behind(&self, urgent: bool) -> usize {
+        if urgent { 0 } else { self.1 }
+    }
+}
+
+#[tokio::test]
+async fn the_urgent_have_places_of_their_own_and_what_is_left_behind_keeps_its_own() {
+    const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    const POST: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
+    let (came, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let service = Sorting(Gated(Arc::clone(&came), Arc::clone(&go)), 2);
+    let limits = Limits {
+        in_flight: 3,
+        ..Limits::default()
+    };
+    let front = Front::serving(service, limits).await;
+    let mut running = Vec::new();
+    for (request, places) in [(GET, 1), (POST, 3)] {
+        for _ in 0..places {
+            let mut client = front.client().await;
+            client.send(request).await;
+            came.notified().await;
+            running.push(client);
+        }
+        let shed = front.ask(request).await;
+        assert_eq!((shed.status, shed.code().as_str()), (503, "overloaded"));
+    }
+    for mut client in running {
+        go.notify_waiters();
+        assert_eq!(client.reply().await.status, 200);
+    }
+}
+
 #[tokio::test]
 async fn a_panic_is_a_500() {
     let front = Front::serving(Gated(Arc::default(), Arc::default()), Limits::default()).await;

@@ -1,8 +1,11 @@
 //! What must stream, and other protocols.
 
 use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use ojs_throttle::server::Limits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::rig::{Backend, Front, LONG};
@@ -114,6 +117,92 @@ async fn websocket_passes_both_ways() {
     assert_eq!(&got[..4], b"more");
     client.0.shutdown().await.unwrap();
     assert!(client.is_closed().await);
+}
+
+/// A backend that switches protocols, writes no more, and once it may notes how much it is sent until the
+/// end.
+fn half_closing(may_read: Arc<AtomicBool>) -> Backend {
+    Backend::run(move |connection| {
+        let Some(head) = connection.head() else {
+            return;
+        };
+        if !head.contains("upgrade: websocket") {
+            connection.write("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            return;
+        }
+        connection.write(
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        );
+        let _ = connection.stream.shutdown(std::net::Shutdown::Write);
+        while !may_read.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let mut all = Vec::new();
+        let _ = connection.stream.read_to_end(&mut all);
+        connection.note(&format!("{} bytes", all.len()));
+    })
+}
+
+const SWITCH: &str =
+    "GET /ws HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+
+#[tokio::test]
+async fn a_websocket_that_the_backend_half_closes_still_carries_what_the_client_sends() {
+    const SENT: usize = HUGE / 4;
+    let may_read = Arc::<AtomicBool>::default();
+    let backend = half_closing(Arc::clone(&may_read));
+    let front = Front::before(&backend).await;
+    let mut client = front.client().await;
+    client.send(SWITCH).await;
+    assert_eq!(client.reply().await.status, 101);
+    // The backend's end has arrived before anything is sent.
+    assert!(client.is_closed().await);
+    let all = async {
+        client.send(vec![7; SENT]).await;
+        client.0.shutdown().await.unwrap();
+    };
+    // The way is full by then, and nobody but the backend is to make room.
+    let room = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        may_read.store(true, Ordering::SeqCst);
+    };
+    tokio::join!(all, room);
+    let noted = async {
+        while backend.seen().is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(LONG, noted).await.unwrap();
+    assert_eq!(backend.seen(), [format!("{SENT} bytes")]);
+}
+
+#[tokio::test]
+async fn a_websocket_is_one_of_the_connections_and_ends_with_the_server() {
+    let backend = half_closing(Arc::default());
+    let limits = Limits {
+        connections: 1,
+        ..Limits::default()
+    };
+    let mut front = Front::with(&backend, limits, Default::default()).await;
+    let mut first = front.client().await;
+    first.send(SWITCH).await;
+    assert_eq!(first.reply().await.status, 101);
+    let mut second = front.client().await;
+    second.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    let waits = tokio::time::timeout(Duration::from_millis(100), second.0.readable());
+    assert!(waits.await.is_err(), "there is no place for it");
+    drop(first);
+    assert_eq!(second.reply().await.status, 200);
+    drop(second);
+
+    let mut third = front.client().await;
+    third.send(SWITCH).await;
+    assert_eq!(third.reply().await.status, 101);
+    front.drain.cancel();
+    tokio::time::timeout(LONG, &mut front.task)
+        .await
+        .expect("the tunnel does not end")
+        .unwrap();
 }
 
 #[tokio::test]

@@ -378,6 +378,10 @@ impl Store for Member {
         self.memory().usage(space, key, limits)
     }
 
+    fn active<'a>(&'a self, keys: &'a [(Space, Key)]) -> Answer<'a, Vec<u32>> {
+        self.memory().active(keys)
+    }
+
     fn count(&self, place: Place) -> Answer<'_, usize> {
         let books = self.fleet.books();
         let ours = books.owners.iter().filter(|(_, owner)| **owner == self.nth);

@@ -128,7 +128,7 @@ impl Scripted {
                 {
                 }
                 let stream = reader.get_mut();
-                if !head.starts_with("GET /ojs/v1/events/stream") {
+                if !head.contains("/events") {
                     // What the sidecar asks for itself.
                     let none =
                         "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
@@ -164,7 +164,7 @@ fn the_backends_stream_is_relayed_and_taken_up_again() {
     let backend = Scripted::run(vec![first, second]);
     let sidecar = backend.sidecar();
     let credentials =
-        "Authorization: Bearer secret\r\nLast-Event-ID: b0\r\nAccept-Encoding: gzip\r\n";
+        "Authorization: Bearer secret\r\nLast-Event-ID: b~0\r\nAccept-Encoding: gzip\r\n";
     let (mut client, head) = Subscriber::open(sidecar.data, "?channel=all&x=1", credentials);
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     let asked = backend
@@ -178,13 +178,17 @@ fn the_backends_stream_is_relayed_and_taken_up_again() {
     );
     for line in [
         "authorization: bearer secret",
-        "last-event-id: b0",
+        "last-event-id: b~0\r\n",
         "accept: text/event-stream",
     ] {
         assert!(asked.contains(line), "{asked}");
     }
     assert!(!asked.contains("accept-encoding"), "{asked}");
     go_on.send(()).unwrap();
+    // What of ours it missed is told, although the last that it had was the backend's.
+    let (_, gap) = client.event("system.gap");
+    assert!(gap["data"]["gap_end"].is_string(), "{gap}");
+    assert!(gap["data"].get("gap_start").is_none(), "{gap}");
     let (id, data) = client.event("job.enqueued");
     assert_eq!(id.as_deref(), Some("b1"));
     assert_eq!(
@@ -201,6 +205,67 @@ fn the_backends_stream_is_relayed_and_taken_up_again() {
     drop(stay);
     assert_eq!(client.after("id: "), "b3", "half a frame is no frame");
     assert_eq!(client.after("data: "), "{\"type\":\"job.completed\"}");
+}
+
+/// A backend's streams of one job and of one queue pass without mirrors.
+#[test]
+fn a_jobs_own_stream_shows_no_mirror() {
+    for path in ["/ojs/v1/jobs/j/events", "/ojs/v1/queues/%71/events"] {
+        let frame = "id: b1\nevent: job.enqueued\ndata: {\"id\":\"j\",\"meta\":{\"ojs.rate_limit.mirror\":{\"policy\":{\"key\":\"k\"},\"at\":\"options\"}}}\n\n:half";
+        let (go_on, only) = scene(&[STREAM, frame]);
+        let backend = Scripted::run(vec![only]);
+        let sidecar = backend.sidecar();
+        let mut stream = TcpStream::connect(sidecar.data).unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: ojs\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let asked = backend.asked.recv_timeout(LONG).unwrap();
+        let plain = path.replace("%71", "q");
+        assert!(asked.starts_with(&format!("GET {plain} ")), "{asked}");
+        go_on.send(()).unwrap();
+        let mut client = Subscriber(BufReader::new(stream));
+        assert_eq!(client.after("id: "), "b1");
+        let data: Value = serde_json::from_str(&client.after("data: ")).unwrap();
+        assert_eq!(data["rate_limit"], json!({"key": "k"}));
+        assert!(!data.to_string().contains("mirror"), "{data}");
+    }
+}
+
+/// A client that says where it was in the backend's stream keeps that place while the backend is away.
+#[test]
+fn a_place_in_the_backends_stream_outlives_an_absence() {
+    let mut backend = Backend::start(Lax::spec());
+    let sidecar = Sidecar::run(&config(backend.addr, "", ""));
+    let policy = json!({"rate_limit": {"key": "k", "throttle": {"limit": 2, "period": "PT1S"}}});
+    let heard = until("a held job starts while the backend is away", || {
+        for _ in 0..2 {
+            enqueue(sidecar.data, "q", policy.clone());
+        }
+        // One starts, and the other is held for half a second.
+        let _started = fetch(sidecar.data, "q", 2, "w").jobs();
+        backend.go();
+        let last = "Last-Event-ID: evt_0190b0a0-0000-7000-8000-000000000000~b7\r\n";
+        let (mut client, _) = Subscriber::open(sidecar.data, "?types=rate_limit.*,system.*", last);
+        let (_, gap) = client.event("system.gap");
+        assert!(gap["data"]["gap_start"].is_string(), "{gap}");
+        // On a machine that stalls, the backend would be asked first whether the job is still ours.
+        let begun = Instant::now();
+        let starts = || {
+            let reply = fetch(sidecar.data, "q", 1, "w");
+            reply.status == 200 && reply.jobs().len() == 1
+        };
+        let mut started = false;
+        while !started && begun.elapsed() < Duration::from_secs(2) {
+            started = starts();
+        }
+        let id = started.then(|| client.event("rate_limit.released").0.unwrap());
+        backend.come();
+        id
+    });
+    assert!(
+        heard.starts_with("evt_") && heard.ends_with("~b7"),
+        "{heard}"
+    );
 }
 
 /// Ours alone where the backend has none, and its own word where it does not let the client in.

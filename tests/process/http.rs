@@ -47,6 +47,11 @@ impl Conn {
         self.0.get_mut().write_all(bytes)
     }
 
+    /// From now on it waits only so long for an answer.
+    pub fn wait(&self, patience: Duration) {
+        self.0.get_ref().set_read_timeout(Some(patience)).unwrap();
+    }
+
     /// Reads one answer.
     pub fn reply(&mut self) -> io::Result<Reply> {
         let mut head = String::new();

@@ -1,7 +1,9 @@
 //! Garbage, crowds, and little to live on.
 
 use std::io::Read;
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ojs_throttle::backend::Lax;
@@ -101,6 +103,84 @@ fn garbage_on_both_ports() {
         "{} KiB",
         memory(sidecar.pid())
     );
+}
+
+/// A backend that takes connections and answers none; how many it has taken.
+fn hung() -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (addr, taken) = (
+        listener.local_addr().unwrap(),
+        Arc::<AtomicUsize>::default(),
+    );
+    let count = Arc::clone(&taken);
+    std::thread::spawn(move || {
+        let mut open = Vec::new();
+        for stream in listener.incoming().map_while(Result::ok) {
+            open.push(stream);
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    (addr, taken)
+}
+
+/// Whoever sends an ACK or an enqueue that counts and hangs up leaves work behind, and that keeps its place.
+#[test]
+fn hanging_up_frees_no_place_while_the_work_goes_on() {
+    let (addr, taken) = hung();
+    let sidecar = Sidecar::run(&config(addr, "max_in_flight = 8", ""));
+    let before = taken.load(Ordering::SeqCst);
+    let ack = json!({"job_id": "j", "worker_id": "w"}).to_string();
+    let limits = json!({"rate_limit": {"key": "k", "concurrency": 1}});
+    let job = json!({"type": "t", "args": [], "options": limits}).to_string();
+    for (path, body) in [("/ojs/v1/workers/ack", ack), ("/ojs/v1/jobs", job)] {
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        // Each gives up before the next comes, so that nobody who is still there takes a place.
+        let give_up = || {
+            let mut conn = Conn::open(sidecar.data);
+            conn.write(request.as_bytes()).unwrap();
+            conn.wait(Duration::from_millis(20));
+            conn.reply()
+        };
+        for _ in 0..100 {
+            drop(give_up());
+        }
+        until("a request is refused", || {
+            give_up()
+                .is_ok_and(|reply| reply.status == 503)
+                .then_some(())
+        });
+    }
+    let more = taken.load(Ordering::SeqCst) - before;
+    // The sidecar has questions of its own.
+    assert!(more <= 2 * 8 + 8, "{more} connections");
+}
+
+/// ACKs get through whatever else takes all places.
+#[test]
+fn an_ack_has_a_place_of_its_own() {
+    let backend = Backend::start(Lax::spec());
+    let sidecar = Sidecar::run(&config(backend.addr, "max_in_flight = 4", ONE));
+    let job = enqueue(sidecar.data, "q", json!({}));
+    assert_eq!(
+        fetch(sidecar.data, "q", 1, "w").jobs(),
+        std::slice::from_ref(&job)
+    );
+    let half = "POST /ojs/v1/workers/fetch HTTP/1.1\r\nHost: h\r\nContent-Length: 99\r\n\r\n{";
+    let open: Vec<Conn> = (0..4)
+        .map(|_| {
+            let mut conn = Conn::open(sidecar.data);
+            conn.write(half.as_bytes()).unwrap();
+            conn
+        })
+        .collect();
+    until("all places are taken", || {
+        (get(sidecar.data, "/ojs/v1/health").status == 503).then_some(())
+    });
+    assert_eq!(ack(sidecar.data, &job, "w").status, 200);
+    drop(open);
 }
 
 #[test]

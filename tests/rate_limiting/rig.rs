@@ -10,6 +10,7 @@ use ojs_throttle::backend::{Event, EventKind, Lax};
 use ojs_throttle::config::Settings;
 use ojs_throttle::net::{Net, sim};
 use ojs_throttle::run::{Env, Running, Stop};
+use ojs_throttle::store::Store;
 use ojs_throttle::store::memory::MemoryStore;
 use serde_json::{Value, json};
 use tokio::task::LocalSet;
@@ -19,7 +20,7 @@ use crate::client::{Client, id};
 use crate::pair::{Served, backend};
 
 /// 2026-02-13T12:00:00Z, in microseconds since 1970.
-const NOON: u64 = 1_770_984_000_000_000;
+pub const NOON: u64 = 1_770_984_000_000_000;
 
 /// A backend, a sidecar, and both of its ports.
 pub struct Rig {
@@ -32,6 +33,11 @@ pub struct Rig {
 impl Rig {
     /// `config` is TOML that begins inside `[server]`.
     pub async fn with(config: &str) -> Rig {
+        Rig::over(Arc::new(MemoryStore::new(NOON)), config).await
+    }
+
+    /// The same over a store whose clock begins at noon.
+    pub async fn over(store: Arc<dyn Store>, config: &str) -> Rig {
         let net = Net::Sim(sim::Network::default());
         let behind = backend(&net, Lax::spec(), 7).await;
         let head = "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\n";
@@ -40,7 +46,7 @@ impl Rig {
             Settings::parse(&config, "test.toml").unwrap_or_else(|report| panic!("{report}"));
         let env = Env {
             net: net.clone(),
-            store: Arc::new(MemoryStore::new(NOON)),
+            store,
             seed: 7,
             reset: false,
         };

@@ -30,6 +30,13 @@ pub async fn a_key_named_twice_is_checked_twice_and_taken_from_once(rig: &dyn Ri
     assert_eq!(used.next_start, Some(Timestamp(T + 500_000)));
     advance(rig, 500_000);
     assert!(started(&take(&*store, claimed("b", 1, &both)).await));
+    let key = |space, key: &str| (space, Key::new(key).unwrap());
+    let keys = [
+        key(Space::Job, "unknown"),
+        key(Space::Job, "k"),
+        key(Space::Queue, "k"),
+    ];
+    assert_eq!(store.active(&keys).await.unwrap(), [0, 2, 0]);
     advance(rig, 500_000);
     // The second one's window of two is full, the first one's of three is not.
     let Verdict::Refused { which: 1, why, .. } = take(&*store, claimed("c", 1, &both)).await else {

@@ -62,6 +62,8 @@ pub(super) struct Relay {
     filter: Filter,
     /// The backend's last id that the client has, or had when it came.
     last_id: Option<String>,
+    /// That is sure to be one of the backend's.
+    sure: bool,
     /// Whether the backend has streamed.
     streamed: bool,
     wait: Duration,
@@ -89,12 +91,13 @@ enum Opened {
 }
 
 impl Relay {
-    /// The backend's side of the stream that a request asks for. Nothing is sent yet.
+    /// The backend's side of the stream that a request asks for. Nothing is sent yet. `last`: the backend's
+    /// last id that the client has, and whether it is sure to be one of the backend's.
     pub(super) fn new(
         proxy: Proxy,
         parts: &Parts,
         filter: Filter,
-        last_id: Option<String>,
+        last: Option<(String, bool)>,
     ) -> Relay {
         let mut headers = parts.headers.clone();
         // What is read must not come packed.
@@ -130,12 +133,14 @@ impl Relay {
         }
         // The first is asked for first.
         sources.reverse();
+        let (last_id, sure) = last.map_or((None, false), |(id, sure)| (Some(id), sure));
         Relay {
             proxy,
             headers,
             sources,
             filter,
             last_id,
+            sure,
             streamed: false,
             wait: SOON,
             state: State::Off,
@@ -197,9 +202,11 @@ impl Relay {
         }
     }
 
-    /// The backend's last id that the client has; `None` while the backend streams nothing.
+    /// The backend's last id that the client has. One that may be ours counts once the backend has taken it.
     pub(super) fn last_id(&self) -> Option<&str> {
-        self.last_id.as_deref().filter(|_| self.streamed)
+        self.last_id
+            .as_deref()
+            .filter(|_| self.sure || self.streamed)
     }
 
     /// Begins an attempt at the first source.
@@ -300,18 +307,31 @@ impl Relay {
         if !self.filter.wants_type(names) {
             return None;
         }
-        Some(mirror::hide_all(&data).map_or(frame.clone(), |data| with_data(&frame, &data)))
+        Some(without_mirrors(frame))
     }
+}
+
+/// A frame as it may be shown.
+pub(super) fn without_mirrors(frame: Bytes) -> Bytes {
+    let hidden = data(&frame).and_then(|data| mirror::hide_all(&data));
+    match hidden {
+        Some(data) => with_data(&frame, &data),
+        None => frame,
+    }
+}
+
+/// Whether the head of a reply says that events follow.
+pub(super) fn is_stream(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE);
+    let kind = kind.map(HeaderValue::as_bytes).unwrap_or_default();
+    let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default();
+    kind.trim_ascii().eq_ignore_ascii_case(b"text/event-stream")
 }
 
 /// What a reply to an attempt means.
 fn judged(reply: Response<ReplyBody>) -> Opened {
-    let kind = reply.headers().get(header::CONTENT_TYPE);
-    let kind = kind.map(HeaderValue::as_bytes).unwrap_or_default();
-    let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default();
-    let streams = kind.trim_ascii().eq_ignore_ascii_case(b"text/event-stream");
     match reply.status() {
-        StatusCode::OK if streams => Opened::Stream(Box::new(reply.into_body())),
+        StatusCode::OK if is_stream(reply.headers()) => Opened::Stream(Box::new(reply.into_body())),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Opened::Refused(reply),
         StatusCode::NOT_IMPLEMENTED => Opened::Absent,
         StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => Opened::Lost,

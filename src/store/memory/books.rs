@@ -250,6 +250,11 @@ impl Books {
         Usage::of(self.keys.get(space, key)?, limits, now)
     }
 
+    pub(in crate::store) fn active(&self, space: Space, key: &Key) -> u32 {
+        let state = self.keys.get(space, key);
+        state.map_or(0, crate::limit::KeyState::active)
+    }
+
     pub(in crate::store) fn count(&self, place: Place) -> usize {
         match place {
             Place::Out => self.out,

@@ -466,6 +466,14 @@ impl Store for SqlStore {
         })
     }
 
+    fn active<'a>(&'a self, keys: &'a [(Space, Key)]) -> Answer<'a, Vec<u32>> {
+        Answer::later(async move {
+            let names = keys.iter().map(|(space, key)| record::name(*space, key));
+            let (states, _) = self.states(names.collect()).await?;
+            Ok(states.iter().map(KeyState::active).collect())
+        })
+    }
+
     fn count(&self, place: Place) -> Answer<'_, usize> {
         Answer::later(async move {
             match self.ask(Op::Count(place)).await?.reply {
