@@ -1,6 +1,7 @@
 //! The admin port: is it alive, is it ready, what does it count, and the verbs of `/throttle/v1`.
 //! Loopback by default; it never proxies.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
@@ -11,6 +12,8 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tokio::sync::Semaphore;
+use tower::limit::GlobalConcurrencyLimitLayer;
+use tower::{ServiceBuilder, ServiceExt};
 
 use crate::metrics::Metrics;
 use crate::proxy::Sidecar;
@@ -19,8 +22,9 @@ use crate::server;
 
 /// How long a page may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Pages made at once; more are refused.
+/// Pages that ask the store, made at once; more are refused.
 const AT_ONCE: usize = 16;
+const METRICS: &str = "/metrics";
 
 /// Below this, requests change something.
 const VERBS: &str = "/throttle/v1/";
@@ -79,7 +83,7 @@ impl Admin {
                 let (status, word) = self.readiness.page();
                 text(status, word)
             }
-            "/metrics" => {
+            METRICS => {
                 self.sidecar.measure().await;
                 let mut page = Response::new(Body::from(Bytes::from(self.metrics.render())));
                 let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
@@ -96,19 +100,32 @@ impl Admin {
 
 impl server::Service for Admin {
     async fn call(&self, head: Box<Parts>, body: Incoming) -> Response<Body> {
-        let busy = || text(StatusCode::SERVICE_UNAVAILABLE, "too busy for this page\n");
-        let Ok(_place) = self.places.try_acquire() else {
-            return busy();
-        };
-        let answer = async {
-            if head.uri.path().starts_with(VERBS) {
-                self.sidecar.verb(Request::from_parts(*head, body)).await
-            } else {
-                self.page(&head.method, head.uri.path()).await
+        let path = head.uri.path();
+        if !path.starts_with(VERBS) && path != METRICS {
+            // Probes are answered however many scrapes wait.
+            return self.page(&head.method, path).await;
+        }
+        let request = Request::from_parts(*head, body);
+        let admin = self.clone();
+        let pages = tower::service_fn(move |request: Request<Incoming>| {
+            let admin = admin.clone();
+            let (method, uri) = (request.method().clone(), request.uri().clone());
+            async move {
+                Ok::<_, Infallible>(match uri.path().starts_with(VERBS) {
+                    true => admin.sidecar.verb(request).await,
+                    false => admin.page(&method, uri.path()).await,
+                })
             }
-        };
-        let answer = tokio::time::timeout(PATIENCE, answer).await;
-        answer.unwrap_or_else(|_| busy())
+        });
+        // A plain limit would be of this request alone.
+        let at_once = GlobalConcurrencyLimitLayer::with_semaphore(Arc::clone(&self.places));
+        let service = ServiceBuilder::new()
+            .load_shed()
+            .layer(at_once)
+            .timeout(PATIENCE)
+            .service(pages);
+        let late = |_| text(StatusCode::SERVICE_UNAVAILABLE, "too busy for this page\n");
+        service.oneshot(request).await.unwrap_or_else(late)
     }
 }
 

@@ -74,7 +74,12 @@ async fn scrapes_of_a_silent_store_do_not_pile_up() {
     let page = rig.admin.get("/metrics").await;
     assert_eq!(page.status, 503, "{}", page.text());
     assert!(begun.elapsed() < Duration::from_millis(100));
+    assert_eq!(
+        rig.admin.get("/livez").await.status,
+        200,
+        "a probe waits for nobody"
+    );
     // Each ends by itself.
     sleep(Duration::from_secs(5)).await;
-    assert_eq!(rig.admin.get("/livez").await.status, 200);
+    assert_eq!(rig.admin.get("/metrics").await.status, 200);
 }
