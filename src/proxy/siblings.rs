@@ -56,6 +56,7 @@ impl Proxy {
     pub async fn attend(&self, stop: CancellationToken) {
         tokio::join!(
             self.sweep(stop.clone()),
+            self.return_idle(stop.clone()),
             self.share_depths(stop.clone()),
             self.hear_siblings(stop)
         );
@@ -231,9 +232,7 @@ impl Sidecar {
         held.claimed.claimed_at = claimed.claimed_at;
         // When its claim was last extended only its former owner knew: the next sweep extends it, and it is
         // proven before it goes out.
-        let long_ago = Duration::from_micros(claimed.visibility);
-        held.proven = held.proven.checked_sub(long_ago).unwrap_or(held.proven);
-        held.granted = Duration::ZERO;
+        held.doubt();
         self.metrics.count(Event::HoldAdopted);
         self.hold.add(vec![held]);
     }
