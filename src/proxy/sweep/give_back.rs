@@ -52,8 +52,8 @@ impl Proxy {
     }
 
     /// Nothing new starts from now on: waiting FETCHes are answered, claims in flight end in the hold, and
-    /// held jobs go back where that costs them nothing (elsewhere they are kept until the process ends,
-    /// and the backend takes them back when their claims lapse).
+    /// held jobs are offered to siblings. What none of them takes goes back where that costs it nothing
+    /// (elsewhere it is kept until the process ends, and the backend takes it back when its claim lapses).
     pub async fn drain(&self) {
         let sidecar = &self.sidecar;
         sidecar.draining.cancel();
@@ -63,8 +63,9 @@ impl Proxy {
         while sidecar.hold.in_flight() > 0 && Instant::now() < patience {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+        sidecar.offer_all().await;
         if !sidecar.backend.requeue_harmless() {
-            return sidecar.offer_all().await;
+            return;
         }
         let mut stay = HashSet::new();
         while let Some(held) = sidecar.hold.take_last(|_| true, &stay) {
