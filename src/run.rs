@@ -11,7 +11,6 @@ use http::{HeaderValue, Response};
 use hyper::body::Incoming;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::{Admin, Readiness};
@@ -200,7 +199,10 @@ impl Running {
     }
 
     /// Serves until `stop`, drains, and returns when nothing is left to do.
-    pub async fn serve(self, stop: Stop) {
+    ///
+    /// # Errors
+    /// A part of it broke, which is a bug: it has drained all the same.
+    pub async fn serve(self, stop: Stop) -> anyhow::Result<()> {
         // However this ends, the other threads end too.
         let _over = self.over.clone().drop_guard();
         let limits = server_limits(&self.settings.server);
@@ -221,7 +223,10 @@ impl Running {
         ));
         // Before the first FETCH: running jobs have their slots, or a limit would be broken by a restart.
         // A backend that does not answer yet is asked again at each limited FETCH.
-        let _asked_later = proxy.ensure_learnt().await;
+        tokio::select! {
+            _asked_later = proxy.ensure_learnt() => {}
+            () = stop.heard() => {}
+        }
         tasks.spawn(server::serve(
             self.data,
             proxy.clone(),
@@ -234,34 +239,64 @@ impl Running {
         });
         tasks.spawn(follow(self.following, sweeping.clone()));
         self.readiness.ready();
-        tokio::select! {
-            () = stop.drain.cancelled() => {}
-            () = stop.now.cancelled() => {}
-        }
-        self.readiness.draining();
-        let deadline = Instant::now() + self.reload.settings().server.drain_timeout;
-        let drained = async {
-            proxy.drain().await;
-            while !proxy.sidecar().quiet().await && Instant::now() < deadline {
-                tokio::time::sleep(LOOK).await;
-            }
+        let ended = tokio::select! {
+            () = stop.heard() => Ok(()),
+            broken = broken(&mut tasks) => Err(broken),
         };
-        tokio::select! {
-            () = drained => {}
-            () = stop.now.cancelled() => {}
-        }
+        self.readiness.draining();
+        drain(&proxy, self.reload.settings().server.drain_timeout, &stop).await;
         say_what_is_left(proxy.sidecar()).await;
         sweeping.cancel();
         proxy.sidecar().events().close();
         self.closing.cancel();
-        let ended = async {
+        let closed = async {
             while tasks.join_next().await.is_some() {}
             proxy.sidecar().finished().await;
         };
         tokio::select! {
-            _ = tokio::time::timeout(CLOSING, ended) => {}
+            _ = tokio::time::timeout(CLOSING, closed) => {}
             () = stop.now.cancelled() => {}
         }
+        ended
+    }
+}
+
+impl Stop {
+    /// Ends when it is to end, in order or at once.
+    async fn heard(&self) {
+        tokio::select! {
+            () = self.drain.cancelled() => {}
+            () = self.now.cancelled() => {}
+        }
+    }
+}
+
+/// Ends when one of the tasks has panicked, and says so.
+async fn broken(tasks: &mut JoinSet<()>) -> anyhow::Error {
+    loop {
+        match tasks.join_next().await {
+            Some(Err(error)) => {
+                tracing::error!(%error, "a bug: a part of the sidecar broke; draining");
+                return anyhow::anyhow!("a bug: a part of the sidecar broke: {error}");
+            }
+            // The config is followed no more, or never was.
+            Some(Ok(())) => {}
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// Drains, for so long at most.
+async fn drain(proxy: &Proxy, most: Duration, stop: &Stop) {
+    let drained = async {
+        proxy.drain().await;
+        while !proxy.sidecar().quiet().await {
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    tokio::select! {
+        _ = tokio::time::timeout(most, drained) => {}
+        () = stop.now.cancelled() => {}
     }
 }
 
@@ -273,9 +308,15 @@ impl Thread {
     pub async fn serve(self) -> std::io::Result<()> {
         let listener = self.net.bind_shared(self.addr).await?;
         let upstream = Upstream::new(self.target, self.net, self.limits.1);
+        let sidecar = Arc::clone(&self.sidecar);
         let proxy = Proxy::new(self.sidecar, upstream);
+        let served = async {
+            server::serve(listener, proxy, self.limits.0, self.closing).await;
+            // What clients that hung up have asked for is done here still.
+            sidecar.finished().await;
+        };
         tokio::select! {
-            () = server::serve(listener, proxy, self.limits.0, self.closing) => {}
+            () = served => {}
             () = self.over.cancelled() => {}
         }
         Ok(())
@@ -401,4 +442,23 @@ pub(crate) fn backend(settings: &config::Upstream) -> Backend {
         Heartbeat::FromStart => Some(true),
     };
     Backend::new(claims_count, requeue_harmless, worker_liveness, from_start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_that_panics_is_noticed_and_one_that_ends_is_none() {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async {});
+        tasks.spawn(async {
+            tokio::task::yield_now().await;
+            panic!("on command");
+        });
+        let why = broken(&mut tasks).await.to_string();
+        assert!(why.contains("a bug") && why.contains("on command"), "{why}");
+        let looks = tokio::time::timeout(LOOK, broken(&mut tasks));
+        assert!(looks.await.is_err(), "nothing else broke");
+    }
 }

@@ -42,7 +42,7 @@ pub struct Setup {
 /// A sidecar that runs.
 pub struct Sidecar {
     stop: Stop,
-    task: JoinHandle<()>,
+    task: JoinHandle<anyhow::Result<()>>,
     net: Net,
     reload: Reload,
     addr: SocketAddr,
@@ -257,7 +257,8 @@ impl World {
         let sidecar = self.sidecar.lock().expect("no panic").take();
         if let Some(sidecar) = sidecar {
             sidecar.stop.drain.cancel();
-            sidecar.task.await.expect("a sidecar ends in order");
+            let ended = sidecar.task.await.expect("a sidecar ends");
+            ended.expect("a sidecar ends in order");
         }
     }
 
