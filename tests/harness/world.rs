@@ -311,6 +311,11 @@ impl World {
         Hands::new(name.into(), self.client(), self.ledger.clone())
     }
 
+    /// A worker of another sidecar, by hand.
+    pub fn hands_of(&self, name: &str, sidecar: &Sidecar) -> Hands {
+        Hands::new(name.into(), self.client_of(sidecar), self.ledger.clone())
+    }
+
     /// A worker by hand, whose requests carry a header.
     pub fn hands_with(&self, name: &str, header: &'static str, value: &str) -> Hands {
         Hands::new(

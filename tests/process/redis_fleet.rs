@@ -433,7 +433,8 @@ fn second_cut_off() -> (Backend, Server, Hole, [Sidecar; 2]) {
     let (backend, store) = (Backend::start(Lax::redis()), Server::start());
     let hole = Hole::before(backend.addr);
     let policy = TWO.replace("concurrency = 2", "concurrency = 1");
-    let sidecars = [backend.addr, hole.addr].map(|to| sidecar_at(to, &store, "", &policy));
+    let more = "[settle]\nretry_for = \"1s\"\n";
+    let sidecars = [backend.addr, hole.addr].map(|to| sidecar_at(to, &store, more, &policy));
     (backend, store, hole, sidecars)
 }
 
