@@ -119,8 +119,10 @@ impl Running {
             .await
             .with_context(bound("server.admin_listen", admin_listen))?;
         let metrics = Metrics::new(settings.metrics.top_keys);
+        let proxied = proxy_settings(&settings, env.reset)
+            .map_err(|field| anyhow::anyhow!("{field} cannot stand in a header"))?;
         let sidecar = Sidecar::new(
-            proxy_settings(&settings, env.reset)?,
+            proxied,
             Arc::clone(&settings.policies),
             Arc::clone(&env.store),
             backend(&settings.upstream),
@@ -369,17 +371,23 @@ pub(crate) fn upstream_limits(settings: &Settings) -> upstream::Limits {
     }
 }
 
-fn proxy_settings(settings: &Settings, reset: bool) -> anyhow::Result<proxy::Settings> {
-    let token = settings.upstream.token.as_ref().map(|token| {
-        let mut value = HeaderValue::try_from(format!("Bearer {}", token.expose()))?;
-        value.set_sensitive(true);
-        anyhow::Ok(value)
-    });
-    let control_token = settings.server.control_token.as_ref().map(|token| {
-        let mut value = HeaderValue::try_from(token.expose())?;
-        value.set_sensitive(true);
-        anyhow::Ok(value)
-    });
+/// What the proxy is told.
+///
+/// # Errors
+/// The field of a token that cannot stand in a header.
+fn proxy_settings(settings: &Settings, reset: bool) -> Result<proxy::Settings, &'static str> {
+    let header = |field, text: String| match HeaderValue::try_from(text) {
+        Ok(mut value) => {
+            value.set_sensitive(true);
+            Ok(value)
+        }
+        Err(_) => Err(field),
+    };
+    let token = settings.upstream.token.as_ref();
+    let token = token.map(|token| header("upstream.token", format!("Bearer {}", token.expose())));
+    let control_token = settings.server.control_token.as_ref();
+    let control_token =
+        control_token.map(|token| header("server.control_token", token.expose().to_owned()));
     Ok(proxy::Settings {
         max_wait: settings.fetch.max_wait,
         claim_budget: settings.fetch.claim_budget,
@@ -390,9 +398,7 @@ fn proxy_settings(settings: &Settings, reset: bool) -> anyhow::Result<proxy::Set
         max_body: settings.server.max_body,
         body_timeout: settings.server.body_timeout,
         upstream_timeout: settings.upstream.timeout,
-        token: token
-            .transpose()
-            .context("upstream.token cannot stand in a header")?,
+        token: token.transpose()?,
         loopback: settings.server.listen.ip().to_canonical().is_loopback(),
         admin_loopback: settings
             .server
@@ -400,9 +406,7 @@ fn proxy_settings(settings: &Settings, reset: bool) -> anyhow::Result<proxy::Set
             .ip()
             .to_canonical()
             .is_loopback(),
-        control_token: control_token
-            .transpose()
-            .context("server.control_token cannot stand in a header")?,
+        control_token: control_token.transpose()?,
         trust_tenant_header: settings.server.trust_tenant_header,
         repair_heartbeat: settings.repairs.heartbeat_active_jobs,
         job_beside_jobs: settings.repairs.job_and_jobs,
