@@ -415,10 +415,10 @@ impl Sidecar {
             // Most were taken back, and wait there from now on. Before it leaves the hold: what counts twice
             // for a moment is not over a bound unseen.
             self.pressure.came(&claimed.queue, None);
+            self.metrics.count(Event::HoldLost);
         }
         self.hold.forget_claim(job, generation);
         self.end(job, Some(generation)).await;
-        self.metrics.count(Event::HoldLost);
     }
 
     /// Forgets everything (`dev`'s reset).
