@@ -527,7 +527,6 @@ pub fn paused_by_a_sibling(url: &str) {
 pub fn taken_over_from_one_that_drains(url: &str) {
     let (backend, mut sidecars, out, held) = held_on(url, "");
     sidecars[0].signal("TERM");
-    sidecars[0].state("draining");
     taken_over(&sidecars[1], &out, &held);
     assert!(sidecars[0].ended().success());
     assert_eq!(backend.total(EventKind::Requeued), 0);
