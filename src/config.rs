@@ -30,7 +30,7 @@ pub use base_url::BaseUrl;
 pub use check::{Checked, check};
 pub use diff::{Changes, Diff};
 pub use report::Report;
-pub use watch::{MOST, QUIET, Seen, Watch};
+pub use watch::{QUIET, Seen, Watch};
 
 /// The longest that an answer may be kept back: the SDKs give up after 30 s.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(25);

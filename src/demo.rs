@@ -163,7 +163,7 @@ struct Stage {
     backend_serves: JoinHandle<()>,
     client: Arc<Client>,
     stop: Stop,
-    sidecar: JoinHandle<()>,
+    sidecar: JoinHandle<anyhow::Result<()>>,
 }
 
 impl Stage {
@@ -216,10 +216,10 @@ impl Stage {
     async fn clear(&mut self) -> anyhow::Result<usize> {
         self.stop.drain.cancel();
         tokio::select! {
-            ended = &mut self.sidecar => ended.context("the sidecar")?,
+            ended = &mut self.sidecar => ended.context("the sidecar")??,
             _ = tokio::signal::ctrl_c() => {
                 self.stop.now.cancel();
-                (&mut self.sidecar).await.context("the sidecar")?;
+                (&mut self.sidecar).await.context("the sidecar")??;
             }
         }
         let (available, active) = self.in_backend().await?;

@@ -22,6 +22,7 @@ use crate::store::{Claimed, Gen};
 
 mod aside;
 mod doom;
+mod idle;
 mod line;
 mod queue;
 mod relimit;
@@ -97,6 +98,13 @@ impl Held {
         self.proven = since;
         self.granted = visibility;
         self.deadline = deadline(since, visibility);
+    }
+
+    /// Whether it is ours still is not known: the next sweep asks, and it is proven before it goes out.
+    pub fn doubt(&mut self) {
+        let long_ago = Duration::from_micros(self.claimed.visibility);
+        self.proven = self.proven.checked_sub(long_ago).unwrap_or(self.proven);
+        self.granted = Duration::ZERO;
     }
 
     /// Other limits apply to it from now on, says this edition of the policies.
@@ -412,22 +420,13 @@ impl Hold {
     /// asked. A job that was replaced or forgotten meanwhile is not put back.
     pub fn put_back(&self, held: Held, refused: Option<Refusal>) {
         let mut state = self.state();
-        let Some(known) = state.jobs.get_mut(&held.claimed.job) else {
-            return;
-        };
-        if !known.in_hand(&held) {
-            return;
-        }
-        if known.hide {
-            known.whereabouts = Whereabouts::Hidden(Box::new(held));
-            return;
-        }
-        known.whereabouts = Whereabouts::Waiting;
         let (lane, priority, edition) = (held.lane(), held.claimed.priority, held.edition);
         let limits = held.limits.clone();
+        if !state.wait_again(held, End::Front) {
+            return;
+        }
         // What was refused under earlier limits is asked again under those of now.
         let refused = refused.filter(|_| edition == state.edition);
-        state.place(held, End::Front);
         if let (Some(refusal), Some(queue)) = (refused, state.queues.get_mut(&lane))
             && let Some(group) = queue.group(priority, edition, &limits)
         {
@@ -621,28 +620,6 @@ impl Hold {
         if let Some(held) = held {
             held.prove(since, visibility);
         }
-    }
-
-    /// Takes into hand what is waiting in lanes for which `idle` says so (give back).
-    pub fn take_idle(&self, idle: impl Fn(&Lane, Instant) -> bool) -> Vec<Held> {
-        let mut state = self.state();
-        let mut taken = Vec::new();
-        for (lane, queue) in &mut state.queues {
-            if idle(lane, queue.fetched_at) {
-                for group in queue.groups.values_mut().flatten() {
-                    taken.extend(group.jobs.drain(..));
-                }
-            }
-        }
-        state.take_in_hand(&taken);
-        taken
-    }
-
-    /// Whether no worker has asked for the lane's jobs for so long.
-    pub fn is_idle(&self, lane: &Lane, idle: Duration, now: Instant) -> bool {
-        let state = self.state();
-        let queue = state.queues.get(lane);
-        queue.is_none_or(|queue| now.duration_since(queue.fetched_at) >= idle)
     }
 
     /// The jobs that are not in hand, each with when the backend last said that it is ours.

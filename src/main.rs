@@ -230,17 +230,19 @@ async fn serve(
             if let Err(error) = runtime.block_on(thread.serve()) {
                 tracing::error!(%error, "a thread cannot listen; the others go on");
             }
+            // A look-up of the backend's name that gets no answer must not keep the process.
+            runtime.shutdown_background();
         };
         threads.push(std::thread::Builder::new().name(name).spawn(run)?);
     }
     tracing::info!(%data, %admin, upstream, policies, queues, "ready: point SDKs at http://{data}");
-    running.serve(stop).await;
+    let served = running.serve(stop).await;
     for thread in threads {
         // A thread that panicked has said so; the others are ended all the same.
         drop(thread.join());
     }
     tracing::info!("stopped");
-    Ok(())
+    served
 }
 
 /// The file to follow: what comes out of a pipe comes only once.

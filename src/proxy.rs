@@ -435,10 +435,16 @@ impl Sidecar {
     }
 
     /// A held job is not ours any more: cancelled, settled, or taken back by the backend.
-    async fn lose(&self, job: &str, generation: Gen) {
+    async fn lose(&self, claimed: &Claimed) {
+        let (job, generation) = (&claimed.job, claimed.generation);
+        if self.hold.has_claim(job, generation) {
+            // Most were taken back, and wait there from now on. Before it leaves the hold: what counts twice
+            // for a moment is not over a bound unseen.
+            self.pressure.came(&claimed.queue, None);
+            self.metrics.count(Event::HoldLost);
+        }
         self.hold.forget_claim(job, generation);
         self.end(job, Some(generation)).await;
-        self.metrics.count(Event::HoldLost);
     }
 
     /// Forgets everything (`dev`'s reset).

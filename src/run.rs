@@ -11,7 +11,6 @@ use http::{HeaderValue, Response};
 use hyper::body::Incoming;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::{Admin, Readiness};
@@ -120,8 +119,10 @@ impl Running {
             .await
             .with_context(bound("server.admin_listen", admin_listen))?;
         let metrics = Metrics::new(settings.metrics.top_keys);
+        let proxied = proxy_settings(&settings, env.reset)
+            .map_err(|field| anyhow::anyhow!("{field} cannot stand in a header"))?;
         let sidecar = Sidecar::new(
-            proxy_settings(&settings, env.reset)?,
+            proxied,
             Arc::clone(&settings.policies),
             Arc::clone(&env.store),
             backend(&settings.upstream),
@@ -200,7 +201,10 @@ impl Running {
     }
 
     /// Serves until `stop`, drains, and returns when nothing is left to do.
-    pub async fn serve(self, stop: Stop) {
+    ///
+    /// # Errors
+    /// A part of it broke, which is a bug: it has drained all the same.
+    pub async fn serve(self, stop: Stop) -> anyhow::Result<()> {
         // However this ends, the other threads end too.
         let _over = self.over.clone().drop_guard();
         let limits = server_limits(&self.settings.server);
@@ -222,7 +226,10 @@ impl Running {
         ));
         // Before the first FETCH: running jobs have their slots, or a limit would be broken by a restart.
         // A backend that does not answer yet is asked again at each limited FETCH.
-        let _asked_later = proxy.ensure_learnt().await;
+        tokio::select! {
+            _asked_later = proxy.ensure_learnt() => {}
+            () = stop.heard() => {}
+        }
         tasks.spawn(server::serve(
             self.data,
             proxy.clone(),
@@ -236,28 +243,64 @@ impl Running {
         tasks.spawn(follow(self.following, sweeping.clone()));
         tasks.spawn(keep_up(metrics, sweeping.clone()));
         self.readiness.ready();
-        tokio::select! {
-            () = stop.drain.cancelled() => {}
-            () = stop.now.cancelled() => {}
-        }
+        let ended = tokio::select! {
+            () = stop.heard() => Ok(()),
+            broken = broken(&mut tasks) => Err(broken),
+        };
         self.readiness.draining();
-        let patience = self.reload.settings().server.drain_timeout;
-        tokio::select! {
-            () = drained(&proxy, patience) => {}
-            () = stop.now.cancelled() => {}
-        }
+        drain(&proxy, self.reload.settings().server.drain_timeout, &stop).await;
         say_what_is_left(proxy.sidecar()).await;
         sweeping.cancel();
         proxy.sidecar().events().close();
         self.closing.cancel();
-        let ended = async {
+        let closed = async {
             while tasks.join_next().await.is_some() {}
             proxy.sidecar().finished().await;
         };
         tokio::select! {
-            _ = tokio::time::timeout(CLOSING, ended) => {}
+            _ = tokio::time::timeout(CLOSING, closed) => {}
             () = stop.now.cancelled() => {}
         }
+        ended
+    }
+}
+
+impl Stop {
+    /// Ends when it is to end, in order or at once.
+    async fn heard(&self) {
+        tokio::select! {
+            () = self.drain.cancelled() => {}
+            () = self.now.cancelled() => {}
+        }
+    }
+}
+
+/// Ends when one of the tasks has panicked, and says so.
+async fn broken(tasks: &mut JoinSet<()>) -> anyhow::Error {
+    loop {
+        match tasks.join_next().await {
+            Some(Err(error)) => {
+                tracing::error!(%error, "a bug: a part of the sidecar broke; draining");
+                return anyhow::anyhow!("a bug: a part of the sidecar broke: {error}");
+            }
+            // The config is followed no more, or never was.
+            Some(Ok(())) => {}
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// Drains, for so long at most.
+async fn drain(proxy: &Proxy, most: Duration, stop: &Stop) {
+    let drained = async {
+        proxy.drain().await;
+        while !proxy.sidecar().quiet().await {
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    tokio::select! {
+        _ = tokio::time::timeout(most, drained) => {}
+        () = stop.now.cancelled() => {}
     }
 }
 
@@ -269,21 +312,18 @@ impl Thread {
     pub async fn serve(self) -> std::io::Result<()> {
         let listener = self.net.bind_shared(self.addr).await?;
         let upstream = Upstream::new(self.target, self.net, self.limits.1);
+        let sidecar = Arc::clone(&self.sidecar);
         let proxy = Proxy::new(self.sidecar, upstream);
+        let served = async {
+            server::serve(listener, proxy, self.limits.0, self.closing).await;
+            // What clients that hung up have asked for is done here still.
+            sidecar.finished().await;
+        };
         tokio::select! {
-            () = server::serve(listener, proxy, self.limits.0, self.closing) => {}
+            () = served => {}
             () = self.over.cancelled() => {}
         }
         Ok(())
-    }
-}
-
-/// Ends when nothing limited is out any more, or when it has lasted too long.
-async fn drained(proxy: &Proxy, patience: Duration) {
-    let deadline = Instant::now() + patience;
-    proxy.drain().await;
-    while !proxy.sidecar().quiet().await && Instant::now() < deadline {
-        tokio::time::sleep(LOOK).await;
     }
 }
 
@@ -349,17 +389,23 @@ pub(crate) fn upstream_limits(settings: &Settings) -> upstream::Limits {
     }
 }
 
-fn proxy_settings(settings: &Settings, reset: bool) -> anyhow::Result<proxy::Settings> {
-    let token = settings.upstream.token.as_ref().map(|token| {
-        let mut value = HeaderValue::try_from(format!("Bearer {}", token.expose()))?;
-        value.set_sensitive(true);
-        anyhow::Ok(value)
-    });
-    let control_token = settings.server.control_token.as_ref().map(|token| {
-        let mut value = HeaderValue::try_from(token.expose())?;
-        value.set_sensitive(true);
-        anyhow::Ok(value)
-    });
+/// What the proxy is told.
+///
+/// # Errors
+/// The field of a token that cannot stand in a header.
+fn proxy_settings(settings: &Settings, reset: bool) -> Result<proxy::Settings, &'static str> {
+    let header = |field, text: String| match HeaderValue::try_from(text) {
+        Ok(mut value) => {
+            value.set_sensitive(true);
+            Ok(value)
+        }
+        Err(_) => Err(field),
+    };
+    let token = settings.upstream.token.as_ref();
+    let token = token.map(|token| header("upstream.token", format!("Bearer {}", token.expose())));
+    let control_token = settings.server.control_token.as_ref();
+    let control_token =
+        control_token.map(|token| header("server.control_token", token.expose().to_owned()));
     Ok(proxy::Settings {
         max_wait: settings.fetch.max_wait,
         claim_budget: settings.fetch.claim_budget,
@@ -370,9 +416,7 @@ fn proxy_settings(settings: &Settings, reset: bool) -> anyhow::Result<proxy::Set
         max_body: settings.server.max_body,
         body_timeout: settings.server.body_timeout,
         upstream_timeout: settings.upstream.timeout,
-        token: token
-            .transpose()
-            .context("upstream.token cannot stand in a header")?,
+        token: token.transpose()?,
         loopback: settings.server.listen.ip().to_canonical().is_loopback(),
         admin_loopback: settings
             .server
@@ -380,9 +424,7 @@ fn proxy_settings(settings: &Settings, reset: bool) -> anyhow::Result<proxy::Set
             .ip()
             .to_canonical()
             .is_loopback(),
-        control_token: control_token
-            .transpose()
-            .context("server.control_token cannot stand in a header")?,
+        control_token: control_token.transpose()?,
         trust_tenant_header: settings.server.trust_tenant_header,
         repair_heartbeat: settings.repairs.heartbeat_active_jobs,
         job_beside_jobs: settings.repairs.job_and_jobs,
@@ -422,4 +464,23 @@ pub(crate) fn backend(settings: &config::Upstream) -> Backend {
         Heartbeat::FromStart => Some(true),
     };
     Backend::new(claims_count, requeue_harmless, worker_liveness, from_start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_that_panics_is_noticed_and_one_that_ends_is_none() {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async {});
+        tasks.spawn(async {
+            tokio::task::yield_now().await;
+            panic!("on command");
+        });
+        let why = broken(&mut tasks).await.to_string();
+        assert!(why.contains("a bug") && why.contains("on command"), "{why}");
+        let looks = tokio::time::timeout(LOOK, broken(&mut tasks));
+        assert!(looks.await.is_err(), "nothing else broke");
+    }
 }

@@ -23,6 +23,9 @@ mod cli;
 #[path = "process/lifecycle.rs"]
 mod lifecycle;
 
+#[path = "process/stops.rs"]
+mod stops;
+
 #[path = "process/crash.rs"]
 mod crash;
 

@@ -11,6 +11,8 @@ mod bounds;
 mod faults;
 #[path = "scenarios/flow.rs"]
 mod flow;
+#[path = "scenarios/given_back.rs"]
+mod given_back;
 mod harness;
 #[path = "scenarios/held.rs"]
 mod held;
@@ -35,6 +37,7 @@ scenarios! {
     bounds::hammered: 4 limit real;
     bounds::drained: 4 limit real;
     bounds::held: 4 limit;
+    bounds::given_back: 4 limit;
     bounds::lost_answers: 4 limit;
     limits::concurrency_gated: 20 limit real;
     limits::concurrency_held: 20 limit real;
@@ -89,6 +92,7 @@ scenarios! {
     held::scopes_never_mix: 6 limit;
     held::held_stays_in_its_scope: 10;
     held::given_back_when_idle: 10;
+    given_back::slowly: 8 limit;
     held::never_given_back_where_it_burns: 6;
     held::waits_only_with_reason: 3;
     held::cancel_frees_the_slot: 2;
@@ -108,6 +112,7 @@ scenarios! {
     outages::done_twice: 24 limit;
     outages::done_unheard: 24 limit;
     outages::taken_over_with_trouble: 24;
+    outages::settled_elsewhere_for_long: 3;
     outages::hang_up_while_slow: 12;
     outages::slow_and_limited_from_now_on: 12;
     lives::longer_than_visibility: 5 limit;

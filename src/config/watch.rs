@@ -15,7 +15,7 @@ use tokio::time::Instant;
 /// A change is looked at when it has been quiet for this long: a file is often written in steps.
 pub const QUIET: Duration = Duration::from_millis(50);
 /// And after this long if it never is.
-pub const MOST: Duration = Duration::from_millis(200);
+const MOST: Duration = Duration::from_millis(200);
 
 /// The most links that one path may go through, as systems have it.
 const LINKS: usize = 40;
@@ -134,14 +134,10 @@ impl Watch {
             }
         }
     }
-
-    /// Waits until nothing has happened for [`QUIET`], at most for [`MOST`].
-    pub async fn quiet(&mut self) {
-        let _looked_at_soon = settled(&mut self.events).await;
-    }
 }
 
-/// Waits for the end of a row of changes; says so if the watcher broke.
+/// Waits for the end of a row of changes: until nothing has happened for [`QUIET`], at most for [`MOST`]. Says
+/// so if the watcher broke.
 async fn settled(events: &mut Receiver<Event>) -> Option<String> {
     let last = Instant::now() + MOST;
     loop {

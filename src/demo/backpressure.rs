@@ -83,7 +83,7 @@ pub async fn run(
     while people.join_next().await.is_some() {}
     sidecar_stop.drain.cancel();
     sidecar_stop.now.cancel();
-    sidecar.await.context("the sidecar")?;
+    sidecar.await.context("the sidecar")??;
     ends.cancel();
     serves.await.context("the backend")?;
     verdict(broken, &backend, &counts, out)

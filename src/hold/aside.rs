@@ -3,12 +3,11 @@
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use tokio::time::Instant;
 
 use super::state::{End, State, Whereabouts};
-use super::{Gen, Held, Hold};
+use super::{Held, Hold};
 use crate::store::Claimed;
 
 impl Hold {
@@ -37,13 +36,11 @@ impl Hold {
     }
 
     /// The jobs out of hand of which `is` says so whose claims can no longer be counted on.
-    pub fn lapsed(&self, is: impl Fn(&Claimed) -> bool) -> Vec<(Arc<str>, Gen)> {
+    pub fn lapsed(&self, is: impl Fn(&Claimed) -> bool) -> Vec<Claimed> {
         let now = Instant::now();
         let state = self.state();
         let lapsed = (state.each()).filter(|held| held.deadline <= now && is(&held.claimed));
-        lapsed
-            .map(|held| (held.claimed.job.clone(), held.claimed.generation))
-            .collect()
+        lapsed.map(|held| held.claimed.clone()).collect()
     }
 }
 

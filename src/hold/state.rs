@@ -170,6 +170,24 @@ impl State {
         }
     }
 
+    /// A job in hand waits again, or is hidden if it is to be. `false`: it does not wait, because it is hidden or
+    /// was replaced or forgotten meanwhile.
+    pub(super) fn wait_again(&mut self, held: Held, end: End) -> bool {
+        let Some(known) = self.jobs.get_mut(&held.claimed.job) else {
+            return false;
+        };
+        if !known.in_hand(&held) {
+            return false;
+        }
+        if known.hide {
+            known.whereabouts = Whereabouts::Hidden(Box::new(held));
+            return false;
+        }
+        known.whereabouts = Whereabouts::Waiting;
+        self.place(held, end);
+        true
+    }
+
     pub(super) fn forget(&mut self, job: &str) -> bool {
         self.leave(job).is_some()
     }

@@ -1,3 +1,5 @@
+use std::collections::HashSet;
+
 use super::*;
 use crate::limit::{Key, Limited, Limits, OnLimit, Space};
 use crate::store::{Claim, Gen};
@@ -557,7 +559,8 @@ async fn what_is_set_aside_is_out_of_reach_until_it_is_not() {
     assert_eq!(ids(&hold.pick(&lane(1), 9, NOW)), ["5"]);
     hold.put_back(in_hand, None);
     assert_eq!(hold.set_aside(old), 1);
-    assert_eq!((hold.len(), hold.take_idle(|_, _| true).len()), (5, 0));
+    assert_eq!(hold.len(), 5);
+    assert!(hold.take_last(|_| true, &HashSet::new()).is_none());
     // A cancel finds it, and one that fails changes nothing.
     assert!(hold.hide("2") && hold.hide("3"));
     hold.show("2");
@@ -571,4 +574,31 @@ async fn what_is_set_aside_is_out_of_reach_until_it_is_not() {
     assert_eq!(ids(&hold.pick(&lane(1), 9, NOW)), ["1", "2", "4"]);
     hold.show("3");
     assert_eq!(ids(&hold.pick(&lane(1), 9, NOW)), ["3"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_jobs_go_one_by_one_and_the_last_first() {
+    let hold = Hold::default();
+    hold.add(vec![
+        job("low", -1, &["k"]),
+        job("a", 0, &["k"]),
+        job("b", 0, &["k"]),
+        job("c", 0, &["k"]),
+    ]);
+    assert!(hold.take_last(|_| false, &HashSet::new()).is_none());
+    let stay = HashSet::from([Arc::from("c")]);
+    let low = hold.take_last(|_| true, &stay).unwrap();
+    let last = hold.take_last(|_| true, &stay).unwrap();
+    assert_eq!((&*low.claimed.job, &*last.claimed.job), ("low", "b"));
+    // One that is handed out to us again meanwhile is another claim.
+    let mut again = job("low", -1, &["k"]);
+    again.claimed.generation = Gen(2);
+    hold.add(vec![again]);
+    hold.wait_on(low);
+    hold.wait_on(last);
+    let order: Vec<Held> = (0..4)
+        .filter_map(|_| hold.take_last(|_| true, &HashSet::new()))
+        .collect();
+    assert_eq!(ids(&order), ["low", "b", "c", "a"]);
+    assert_eq!(order[0].claimed.generation, Gen(2));
 }

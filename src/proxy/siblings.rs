@@ -21,6 +21,8 @@ use crate::store::{Change, Claimed, Gen, Known, Place, Row, StoreError, Wake};
 
 /// The most held jobs that are taken over for one FETCH.
 const AT_ONCE: usize = 16;
+/// How long a sibling may look, after its last call, how that ended.
+const LOOKS: Duration = Duration::from_secs(10);
 /// How long a drain waits for siblings to take what it offers.
 const OFFER: Duration = Duration::from_secs(5);
 
@@ -56,6 +58,7 @@ impl Proxy {
     pub async fn attend(&self, stop: CancellationToken) {
         tokio::join!(
             self.sweep(stop.clone()),
+            self.return_idle(stop.clone()),
             self.share_depths(stop.clone()),
             self.hear_siblings(stop)
         );
@@ -231,9 +234,7 @@ impl Sidecar {
         held.claimed.claimed_at = claimed.claimed_at;
         // When its claim was last extended only its former owner knew: the next sweep extends it, and it is
         // proven before it goes out.
-        let long_ago = Duration::from_micros(claimed.visibility);
-        held.proven = held.proven.checked_sub(long_ago).unwrap_or(held.proven);
-        held.granted = Duration::ZERO;
+        held.doubt();
         self.metrics.count(Event::HoldAdopted);
         self.hold.add(vec![held]);
     }
@@ -299,9 +300,13 @@ impl Sidecar {
         }
     }
 
-    /// Shows what a sibling hid so long ago that it must be gone: its call would have ended.
+    /// Shows what a sibling hid so long ago that it must be gone: its call would have ended, even an ACK that
+    /// was tried again and again.
     pub(super) async fn show_forgotten(&self) {
-        let patience = self.live().settings.upstream_timeout + Duration::from_secs(5);
+        let patience = {
+            let settings = &self.live().settings;
+            settings.settle_retry_for + settings.upstream_timeout + LOOKS
+        };
         let forgotten: Vec<Arc<str>> = {
             let mut hidden = self.hidden.lock().unwrap_or_else(PoisonError::into_inner);
             if hidden.is_empty() {

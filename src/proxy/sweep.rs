@@ -1,7 +1,8 @@
-//! The sweep: what must be done although nobody asks. Held jobs get heartbeats or go back to the
-//! backend, slots whose deadline has passed are asked about, and what is empty is forgotten.
+//! The sweep: what must be done although nobody asks. Held jobs get heartbeats, and go back to the
+//! backend beside it (`give_back`), slots whose deadline has passed are asked about, and what is empty is forgotten.
 
 mod adopt;
+mod give_back;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,8 +12,7 @@ use tokio::time::Instant;
 
 use super::prove::{Named, Word};
 use super::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, Sidecar};
-use crate::hold::Held;
-use crate::json::{Json, quote};
+use crate::json::Json;
 use crate::limit::Timestamp;
 use crate::metrics::Event;
 use crate::store::{Change, Claimed, Place, Row};
@@ -47,7 +47,6 @@ impl Proxy {
             self.sidecar.end_expired();
             self.sidecar.follow_settings();
             self.sidecar.follow_loss();
-            self.return_idle().await;
             self.keep_held().await;
             self.let_lapse().await;
             self.drop_soon(self.sidecar.hold.doomed());
@@ -62,77 +61,6 @@ impl Proxy {
             let minute_ago = Instant::now().checked_sub(Duration::from_secs(60));
             if let Some(minute_ago) = minute_ago {
                 self.sidecar.hold.tidy(minute_ago);
-            }
-        }
-    }
-
-    /// Gives held jobs back that no worker has asked for in a while, where that costs them nothing.
-    async fn return_idle(&self) {
-        let sidecar = &self.sidecar;
-        // A sibling that has a worker for them gets them at once, and in their order.
-        if !sidecar.backend.requeue_harmless() || sidecar.store.siblings() > 0 {
-            return;
-        }
-        let now = Instant::now();
-        let idle = sidecar.live().settings.hold_idle;
-        let held = sidecar
-            .hold
-            .take_idle(|_, fetched_at| now.duration_since(fetched_at) >= idle);
-        self.give_back(held).await;
-    }
-
-    /// Nothing new starts from now on: waiting FETCHes are answered, claims in flight end in the hold, and
-    /// held jobs go back where that costs them nothing (elsewhere they are kept until the process ends,
-    /// and the backend takes them back when their claims lapse).
-    pub async fn drain(&self) {
-        let sidecar = &self.sidecar;
-        sidecar.draining.cancel();
-        sidecar.hold.wake_all();
-        let patience = Instant::now()
-            + sidecar
-                .live()
-                .settings
-                .upstream_timeout
-                .min(Duration::from_secs(5));
-        while sidecar.hold.in_flight() > 0 && Instant::now() < patience {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        self.return_all().await;
-    }
-
-    async fn return_all(&self) {
-        if self.sidecar.backend.requeue_harmless() {
-            self.give_back(self.sidecar.hold.take_idle(|_, _| true))
-                .await;
-        } else {
-            self.sidecar.offer_all().await;
-        }
-    }
-
-    async fn give_back(&self, held: Vec<Held>) {
-        // The last first: where a requeued job goes to the head of its queue, their order is kept.
-        for held in held.into_iter().rev() {
-            let (job, generation) = (held.claimed.job.clone(), held.claimed.generation);
-            // First, so that no sibling takes it over meanwhile; if one has, the row is not ours to end.
-            let ended = self.sidecar.end(&job, Some(generation)).await;
-            if ended.is_none() && self.sidecar.store.siblings() > 0 {
-                self.sidecar.hold.put_back(held, None);
-                continue;
-            }
-            let body = format!(
-                r#"{{"job_id":{},"worker_id":{},"requeue":true,"error":{{"code":"requeued","message":"given back unstarted by ojs-throttle","retryable":true}}}}"#,
-                quote(&held.claimed.job),
-                quote(&held.claimed.claim_id),
-            );
-            let call = super::post(self, held.claimed.scope, "/ojs/v1/workers/nack", body);
-            match super::call(self, "give_back", call).await {
-                Ok(reply) if reply.status.is_success() => {
-                    self.sidecar.hold.forget_claim(&job, generation);
-                    self.sidecar.metrics.count(Event::Returned);
-                }
-                // Cancelled, lapsed, or not answered: if it is still ours it waits on, and the next
-                // heartbeat tells.
-                _ => self.sidecar.hold.put_back(held, None),
             }
         }
     }
@@ -169,8 +97,8 @@ impl Proxy {
             return;
         }
         let is_aside = |claimed: &Claimed| sidecar.store.sets_aside(claimed);
-        for (job, generation) in sidecar.hold.lapsed(is_aside) {
-            sidecar.lose(&job, generation).await;
+        for claimed in sidecar.hold.lapsed(is_aside) {
+            sidecar.lose(&claimed).await;
         }
     }
 
@@ -203,7 +131,7 @@ impl Proxy {
                 Word::None => hold.is_past_deadline(&claimed.job),
             };
             if gone {
-                self.sidecar.lose(&claimed.job, claimed.generation).await;
+                self.sidecar.lose(claimed).await;
             }
         }
     }

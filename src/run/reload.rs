@@ -85,11 +85,12 @@ pub struct Reload(Arc<Inner>);
 struct Inner {
     sidecar: Arc<Sidecar>,
     reset: bool,
-    running: Mutex<Running>,
+    running: Mutex<InForce>,
 }
 
+/// What runs, and what did until just now.
 #[derive(Debug)]
-struct Running {
+struct InForce {
     settings: Arc<Settings>,
     /// Policies that requests may still be using. Dropping thousands takes longer than a request may
     /// wait, so none of those is to be the last that holds them.
@@ -101,14 +102,14 @@ impl Reload {
         Reload(Arc::new(Inner {
             sidecar,
             reset,
-            running: Mutex::new(Running {
+            running: Mutex::new(InForce {
                 settings: Arc::new(settings),
                 retired: Vec::new(),
             }),
         }))
     }
 
-    fn running(&self) -> MutexGuard<'_, Running> {
+    fn running(&self) -> MutexGuard<'_, InForce> {
         let running = self.0.running.lock();
         running.unwrap_or_else(PoisonError::into_inner)
     }
@@ -131,8 +132,9 @@ impl Reload {
         if diff.is_empty() {
             return Outcome::Unchanged;
         }
-        let Ok(next) = proxy_settings(&settings, self.0.reset) else {
-            return Outcome::Refused(vec!["upstream.token"]);
+        let next = match proxy_settings(&settings, self.0.reset) {
+            Ok(next) => next,
+            Err(field) => return Outcome::Refused(vec![field]),
         };
         // Nothing can fail from here on.
         let declared = settings.store.by_policy.clone();
@@ -147,7 +149,7 @@ impl Reload {
     }
 }
 
-impl Running {
+impl InForce {
     /// Drops what no request uses any more.
     fn let_go(&mut self) {
         self.retired.retain(|old| Arc::strong_count(old) > 1);

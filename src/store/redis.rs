@@ -116,7 +116,11 @@ impl RedisStore {
         if let Some((name, (major, minor))) = oldest.as_ref().and_then(inspect::oldest)
             && (major, minor) < (6, 2)
         {
-            return Err(self.failed(&format!("{name} {major}.{minor} is too old, 6.2 is needed")));
+            let why = format!("{name} {major}.{minor} is too old, 6.2 is needed");
+            return Err(StoreError::Unusable(format!(
+                "{}: {why}",
+                self.link.place()
+            )));
         }
         self.announce(&[]).await
     }

@@ -97,7 +97,7 @@ fn beside() {
             let running = Running::start(settings, env).await.unwrap();
             give.send((running.addr().unwrap(), running.reload()))
                 .unwrap();
-            running.serve(Stop::default()).await;
+            running.serve(Stop::default()).await.unwrap();
         });
     });
     let (addr, reload) = take.recv().unwrap();

@@ -41,6 +41,12 @@ impl Hands {
         }
     }
 
+    /// Its claims last so long, in milliseconds.
+    pub fn visibility(mut self, ms: u64) -> Hands {
+        self.visibility = Some(ms);
+        self
+    }
+
     /// One FETCH. `Err`: its status, 0 where no reply came.
     pub async fn fetch(&self, queues: &[&str], count: usize) -> Result<Vec<Delivery>, u16> {
         let mut body = json!({ "queues": queues, "count": count, "worker_id": self.name });

@@ -42,7 +42,7 @@ pub struct Setup {
 /// A sidecar that runs.
 pub struct Sidecar {
     stop: Stop,
-    task: JoinHandle<()>,
+    task: JoinHandle<anyhow::Result<()>>,
     net: Net,
     reload: Reload,
     addr: SocketAddr,
@@ -257,7 +257,8 @@ impl World {
         let sidecar = self.sidecar.lock().expect("no panic").take();
         if let Some(sidecar) = sidecar {
             sidecar.stop.drain.cancel();
-            sidecar.task.await.expect("a sidecar ends in order");
+            let ended = sidecar.task.await.expect("a sidecar ends");
+            ended.expect("a sidecar ends in order");
         }
     }
 
@@ -308,6 +309,11 @@ impl World {
     /// A worker by hand.
     pub fn hands(&self, name: &str) -> Hands {
         Hands::new(name.into(), self.client(), self.ledger.clone())
+    }
+
+    /// A worker of another sidecar, by hand.
+    pub fn hands_of(&self, name: &str, sidecar: &Sidecar) -> Hands {
+        Hands::new(name.into(), self.client_of(sidecar), self.ledger.clone())
     }
 
     /// A worker by hand, whose requests carry a header.

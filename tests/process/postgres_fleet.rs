@@ -13,7 +13,8 @@ use crate::http::enqueue;
 use crate::ledger::Ledger;
 use crate::postgres_server::{Server, UNSYNCED};
 use crate::redis_fleet::{
-    cut_off_and_back, held_on, holder_cut_off, paused_by_a_sibling, taken_over, woken_in_time,
+    cut_off_and_back, held_on, holder_cut_off, paused_by_a_sibling, taken_over,
+    taken_over_from_one_that_drains, woken_in_time,
 };
 use crate::rig::{Backend, Sidecar, config, until};
 
@@ -121,10 +122,7 @@ fn a_held_job_of_an_idle_sidecar_goes_to_a_sibling() {
 #[test]
 fn a_held_job_of_a_draining_sidecar_goes_to_a_sibling() {
     let store = Server::start(UNSYNCED);
-    let (_backend, mut sidecars, out, held) = held_on(&store.url(), "");
-    sidecars[0].signal("TERM");
-    taken_over(&sidecars[1], &out, &held);
-    assert!(sidecars[0].ended().success());
+    taken_over_from_one_that_drains(&store.url());
 }
 
 #[test]

@@ -208,8 +208,15 @@ impl Sidecar {
         Sidecar::spawn(command, dir)
     }
 
+    /// Starts a command and waits until it is ready.
+    pub fn spawn(command: Command, dir: tempfile::TempDir) -> Sidecar {
+        let sidecar = Sidecar::begin(command, dir);
+        sidecar.state("ready");
+        sidecar
+    }
+
     /// Starts a command and waits until it says where it listens.
-    pub fn spawn(mut command: Command, dir: tempfile::TempDir) -> Sidecar {
+    pub fn begin(mut command: Command, dir: tempfile::TempDir) -> Sidecar {
         let mut child = command
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -245,7 +252,6 @@ impl Sidecar {
         });
         sidecar.data = address(&line, "data");
         sidecar.admin = address(&line, "admin");
-        sidecar.state("ready");
         sidecar
     }
 

@@ -7,7 +7,9 @@ use serde_json::json;
 
 use crate::http::{ack, enqueue, fetch};
 use crate::ledger::Ledger;
-use crate::redis_fleet::{held_on, paused_by_a_sibling, taken_over, woken_in_time};
+use crate::redis_fleet::{
+    held_on, paused_by_a_sibling, taken_over, taken_over_from_one_that_drains, woken_in_time,
+};
 use crate::rig::{Backend, Sidecar, config, until};
 
 const TWO: &str =
@@ -93,10 +95,7 @@ fn a_held_job_of_an_idle_sidecar_goes_to_a_sibling() {
 #[test]
 fn a_held_job_of_a_draining_sidecar_goes_to_a_sibling() {
     let dir = tempfile::tempdir().unwrap();
-    let (_backend, mut sidecars, out, held) = held_on(&file(&dir), "");
-    sidecars[0].signal("TERM");
-    taken_over(&sidecars[1], &out, &held);
-    assert!(sidecars[0].ended().success());
+    taken_over_from_one_that_drains(&file(&dir));
 }
 
 #[test]

@@ -65,11 +65,15 @@ fn depths(judge: &Judge) -> (i64, i64) {
     (most, depth)
 }
 
-fn check(judge: &mut Judge, answers: &Answers, bound: i64) {
+fn check_over(judge: &mut Judge, bound: i64) {
     let (most, _) = depths(judge);
     if most > bound {
         judge.breach(format!("{most} jobs waited in a queue bounded at {bound}"));
     }
+}
+
+fn check(judge: &mut Judge, answers: &Answers, bound: i64) {
+    check_over(judge, bound);
     let odd: Vec<&u16> = answers
         .iter()
         .filter(|s| ![201, 429].contains(*s))
@@ -160,6 +164,46 @@ pub async fn held(ctx: Ctx) -> Judge {
     check(&mut judge, &answers, 20);
     judge.that(told > 20, format!("only {told} jobs went through"));
     judge.that(rows <= 20, format!("{rows} jobs are held"));
+    judge
+}
+
+/// Held jobs go back to the backend, or their claims lapse unseen: they wait there from then on, and producers
+/// who push all the time get no place for them.
+pub async fn given_back(ctx: Ctx) -> Judge {
+    let limits = "[[queue]]\nname = 'q'\nmax_depth = 80\n\
+        [[policy]]\nname = 'p'\nmatch = { type = 'a.*' }\nkey = 'p:{meta.n}'\nconcurrency = 1\n";
+    let setup = ctx.world().limits(limits);
+    let idle = if ctx.even() { "1s" } else { "1m" };
+    let idle = format!("[hold]\nidle = '{idle}'\n");
+    let w = setup.settings(&idle).start().await;
+    let job = |n| Job::new("a.b").queue("q").meta("n", json!(n % 3));
+    let ids = w.enqueue_all(60, job).await;
+    // It looks far past those that may not start.
+    let one = w.hands("one").visibility(6_000);
+    let out = one.fetch(&["q"], 20).await.unwrap_or_default();
+    let claimed = w.active("q").await;
+    if !ctx.even() {
+        for id in &ids {
+            if out.iter().all(|delivery| delivery.job != *id) {
+                w.backend.take_back(id).await;
+            }
+        }
+        // The next heartbeat tells, and nobody has asked how deep the queue is.
+        w.pass(2_400).await;
+    }
+    let producers = Producers::start(&w, 4, Duration::from_millis(40));
+    w.pass(3_000).await;
+    let left = w.active("q").await;
+    let answers = producers.stop().await;
+    for delivery in &out {
+        one.ack(&delivery.job).await;
+    }
+    let mut judge = w.judge().await;
+    judge.that(claimed > 40, format!("only {claimed} jobs were claimed"));
+    judge.that(left == 3, format!("{left} jobs are still claimed"));
+    check_over(&mut judge, 80);
+    let told = answers.iter().filter(|status| **status == 201).count();
+    judge.that(told > 0, "no job went through");
     judge
 }
 

@@ -296,3 +296,51 @@ pub async fn slow_and_limited_from_now_on(ctx: Ctx) -> Judge {
     judge.settled();
     judge
 }
+
+/// An ACK of a held job through another sidecar that the backend takes only after many tries: the job goes out
+/// nowhere meanwhile.
+pub async fn settled_elsewhere_for_long(ctx: Ctx) -> Judge {
+    let world = ctx.world().shared(OnStoreError::Share);
+    let w = (world.limits("[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 1"))
+        .server("upstream_timeout = '2s'")
+        .settings("[settle]\nretry_for = '25s'")
+        .start()
+        .await;
+    let other = w.sibling().await;
+    w.pass(1_500).await;
+    w.enqueue_all(2, |_| job()).await;
+    let (one, two) = (w.hands("one"), w.hands_of("two", &other));
+    let out = one.fetch(&["mail"], 2).await.unwrap_or_default();
+    let held = (w.ledger.open().produced.iter())
+        .map(|produced| produced.id.clone())
+        .find(|id| out.iter().all(|delivery| delivery.job != *id))
+        .unwrap_or_default();
+    w.backend.often(Op::Ack, 1.0, Fault::Refused);
+    let acked = async {
+        let status = two.ack(&held).await;
+        (status, w.begun.elapsed())
+    };
+    let meanwhile = async {
+        w.pass(1_000 + ctx.seed * 13).await;
+        for delivery in &out {
+            let path = format!("/ojs/v1/jobs/{}", delivery.job);
+            w.client().call("DELETE", &path, "".into()).await.ok();
+        }
+        let mut got = 0;
+        while w.begun.elapsed() < Duration::from_secs(22) {
+            got += one.fetch(&["mail"], 1).await.map_or(0, |jobs| jobs.len());
+            w.pass(1_000).await;
+        }
+        w.backend.mend();
+        got
+    };
+    let ((status, after), got) = tokio::join!(acked, meanwhile);
+    let mut judge = w.judge().await;
+    judge.that(out.len() == 1, format!("{} jobs started", out.len()));
+    judge.that(
+        status == 200,
+        format!("the ACK got {status} after {after:?}"),
+    );
+    judge.that(got == 0, "it went out while its ACK was on its way");
+    judge
+}

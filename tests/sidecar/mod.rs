@@ -15,7 +15,7 @@ pub struct Sidecar {
     pub addr: SocketAddr,
     /// How it is told to end.
     pub stop: Stop,
-    task: JoinHandle<()>,
+    task: JoinHandle<anyhow::Result<()>>,
 }
 
 impl Sidecar {
@@ -48,6 +48,6 @@ impl Sidecar {
     pub async fn stop(self) {
         self.stop.drain.cancel();
         self.stop.now.cancel();
-        self.task.await.unwrap();
+        self.task.await.unwrap().unwrap();
     }
 }

@@ -299,8 +299,7 @@ impl Proxy {
                 // Not said to be gone, so it stays; not known to be ours, so it does not go out.
                 Some(Word::None) => self.ask_later(held),
                 Some(Word::Gone) | None => {
-                    let claimed = &held.claimed;
-                    self.sidecar.lose(&claimed.job, claimed.generation).await;
+                    self.sidecar.lose(&held.claimed).await;
                 }
             }
         }

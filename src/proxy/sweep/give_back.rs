@@ -1,0 +1,126 @@
+//! Giving back: held jobs that no worker asks for, and all of them at the end, wait in the backend again where
+//! that costs them nothing.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use super::EVERY;
+use crate::hold::Held;
+use crate::json::quote;
+use crate::metrics::Event;
+use crate::proxy::{Proxy, call, post};
+use crate::upstream::UpstreamError;
+
+/// How long the backend may take to take a job back.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+impl Proxy {
+    /// Gives held jobs back that no worker has asked for in a while, where that costs them nothing, until told
+    /// to stop. Beside the sweep, and one by one: all others get their heartbeats meanwhile, however slow the
+    /// backend is.
+    pub(in crate::proxy) async fn return_idle(&self, stop: CancellationToken) {
+        let sidecar = &self.sidecar;
+        let mut ticks = interval(EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = stop.cancelled() => return,
+                () = sidecar.draining.cancelled() => return,
+            }
+            let none = HashSet::new();
+            while self.returns_idle()
+                && let Some(held) = (sidecar.hold).take_last(|at| self.is_idle(at), &none)
+                && self.give_back(held).await
+            {}
+        }
+    }
+
+    /// Whether idle jobs go back. A sibling that has a worker for them gets them at once, and in their order.
+    fn returns_idle(&self) -> bool {
+        let sidecar = &self.sidecar;
+        sidecar.backend.requeue_harmless()
+            && sidecar.store.siblings() == 0
+            && !sidecar.draining.is_cancelled()
+    }
+
+    fn is_idle(&self, fetched_at: Instant) -> bool {
+        fetched_at.elapsed() >= self.sidecar.live().settings.hold_idle
+    }
+
+    /// Nothing new starts from now on: waiting FETCHes are answered, claims in flight end in the hold, and
+    /// held jobs are offered to siblings. What none of them takes goes back where that costs it nothing
+    /// (elsewhere it is kept until the process ends, and the backend takes it back when its claim lapses).
+    pub async fn drain(&self) {
+        let sidecar = &self.sidecar;
+        sidecar.draining.cancel();
+        sidecar.hold.wake_all();
+        let patience = sidecar.live().settings.upstream_timeout.min(PATIENCE);
+        let patience = Instant::now() + patience;
+        while sidecar.hold.in_flight() > 0 && Instant::now() < patience {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        sidecar.offer_all().await;
+        if !sidecar.backend.requeue_harmless() {
+            return;
+        }
+        let mut stay = HashSet::new();
+        while let Some(held) = sidecar.hold.take_last(|_| true, &stay) {
+            let job = held.claimed.job.clone();
+            if !self.give_back(held).await {
+                stay.insert(job);
+            }
+        }
+    }
+
+    /// Gives a job in hand back. `false`: it stays, or may go yet. Where a requeued job goes to the head of its
+    /// queue, the last must go first, so that their order is kept.
+    async fn give_back(&self, mut held: Held) -> bool {
+        let sidecar = &self.sidecar;
+        let (job, generation) = (held.claimed.job.clone(), held.claimed.generation);
+        // First, so that no sibling takes it over meanwhile; if one has, the row is not ours to end.
+        let ended = sidecar.end(&job, Some(generation)).await;
+        if ended.is_none() && sidecar.store.siblings() > 0 {
+            sidecar.hold.wait_on(held);
+            return false;
+        }
+        let left = held.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || !sidecar.hold.has_claim(&job, generation) {
+            // A job whose claim may be over may be with a worker.
+            held.doubt();
+            sidecar.hold.wait_on(held);
+            return false;
+        }
+        let body = format!(
+            r#"{{"job_id":{},"worker_id":{},"requeue":true,"error":{{"code":"requeued","message":"given back unstarted by ojs-throttle","retryable":true}}}}"#,
+            quote(&held.claimed.job),
+            quote(&held.claimed.claim_id),
+        );
+        let mut nack = post(self, held.claimed.scope, "/ojs/v1/workers/nack", body);
+        nack.timeout = nack.timeout.min(PATIENCE).min(left);
+        match call(self, "give_back", nack).await {
+            Ok(reply) if reply.status.is_success() => {
+                // Before it leaves the hold: what counts twice for a moment is not over a bound unseen.
+                sidecar.pressure.came(&held.claimed.queue, None);
+                sidecar.hold.forget_claim(&job, generation);
+                sidecar.metrics.count(Event::Returned);
+                true
+            }
+            // It may be done yet, and must not be with a worker then.
+            Err(UpstreamError::Timeout(_)) => {
+                sidecar.lose(&held.claimed).await;
+                false
+            }
+            // Cancelled, lapsed, or not answered: if it is still ours it waits on, and the next
+            // heartbeat tells.
+            _ => {
+                held.doubt();
+                sidecar.hold.wait_on(held);
+                false
+            }
+        }
+    }
+}

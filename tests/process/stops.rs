@@ -1,0 +1,119 @@
+//! Stops that meet a backend which does not answer.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use ojs_throttle::backend::{EventKind, Lax};
+use serde_json::json;
+
+use crate::hole::Hole;
+use crate::http::{Conn, ack, enqueue, fetch};
+use crate::rig::{Backend, Sidecar, config, file, program, until};
+
+const ONE: &str =
+    "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nkey = \"{type}\"\nconcurrency = 1\n";
+
+#[test]
+fn a_backend_that_takes_nothing_back_does_not_hold_up_a_stop() {
+    let backend = Backend::start(Lax::redis());
+    let hole = Hole::before(backend.addr);
+    let mut sidecar = Sidecar::run(&config(hole.addr, "drain_timeout = \"1s\"", ONE));
+    for _ in 0..8 {
+        enqueue(sidecar.data, "q", json!({}));
+    }
+    let out = fetch(sidecar.data, "q", 8, "w").jobs();
+    assert_eq!(out.len(), 1);
+    assert_eq!(backend.total(EventKind::Claimed), 8);
+    assert_eq!(ack(sidecar.data, &out[0], "w").status, 200);
+    hole.swallow();
+    let begun = Instant::now();
+    sidecar.signal("TERM");
+    assert!(sidecar.ended().success(), "{}", sidecar.log());
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(8), "{took:?}");
+}
+
+/// A backend that says what it is, and answers nothing else; and how often it was asked for its running jobs.
+fn silent() -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let asked = Arc::<AtomicUsize>::default();
+    let lists = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let lists = Arc::clone(&lists);
+            std::thread::spawn(move || hear(&stream, &lists));
+        }
+    });
+    (addr, asked)
+}
+
+fn hear(stream: &TcpStream, lists: &AtomicUsize) {
+    let mut requests = BufReader::new(stream).lines().map_while(Result::ok);
+    while let Some(line) = requests.find(|line| line.starts_with("GET ")) {
+        if line.contains("/ojs/manifest") {
+            // Whether it is still there to hear it does not matter.
+            drop((&*stream).write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"));
+        } else if line.contains("state=active") {
+            lists.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+#[test]
+fn a_stop_is_heard_while_the_backend_is_asked_what_runs() {
+    let (backend, lists) = silent();
+    let (dir, path) = file(config(backend, "", ONE));
+    let mut command = program();
+    command.arg("run").arg("--config").arg(path);
+    let mut sidecar = Sidecar::begin(command, dir);
+    until("it asks what runs", || {
+        (lists.load(Ordering::SeqCst) > 0).then_some(())
+    });
+    let begun = Instant::now();
+    sidecar.signal("TERM");
+    assert!(sidecar.ended().success(), "{}", sidecar.log());
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(6), "{took:?}");
+}
+
+/// Which thread has which connection is the kernel's choice; sixteen do not all go to one.
+#[test]
+fn acks_of_workers_that_hung_up_arrive_whichever_thread_has_them() {
+    let mut backend = Backend::start(Lax::spec());
+    let mut sidecar = Sidecar::run(&config(backend.addr, "threads = 2", ONE));
+    for _ in 0..16 {
+        enqueue(sidecar.data, "free", json!({}));
+    }
+    let jobs = fetch(sidecar.data, "free", 16, "w").jobs();
+    assert_eq!(jobs.len(), 16);
+    backend.go();
+    let mut workers = Vec::new();
+    for job in &jobs {
+        let body = json!({"job_id": job, "worker_id": "w", "result": {}}).to_string();
+        let ack = format!(
+            "POST /ojs/v1/workers/ack HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let mut worker = Conn::open(sidecar.data);
+        worker.write(ack.as_bytes()).unwrap();
+        workers.push(worker);
+    }
+    until("each is tried again and again", || {
+        (sidecar.metric("ojs_throttle_settle_retries_total") > 64.0).then_some(())
+    });
+    drop(workers);
+    sidecar.signal("TERM");
+    until("it accepts nothing any more", || {
+        TcpStream::connect(sidecar.data).is_err().then_some(())
+    });
+    backend.come();
+    assert!(sidecar.ended().success(), "{}", sidecar.log());
+    let lost = jobs.iter();
+    let lost = lost.filter(|job| backend.count(EventKind::Acked, job) == 0);
+    assert_eq!(lost.count(), 0, "of 16 ACKs: {}", sidecar.log());
+}
