@@ -295,3 +295,24 @@ pub async fn without_heartbeats(ctx: Ctx) -> Judge {
     judge.no_slot_left();
     judge
 }
+
+/// Claims that stand for ten minutes, workers that send no heartbeats, and a backend that is away for three
+/// seconds after the visibility that the sidecar knows of: nobody can say whether the jobs are over, and
+/// they are not.
+pub async fn backend_away_without_heartbeats(ctx: Ctx) -> Judge {
+    let limits = if ctx.even() { TWO } else { GATED };
+    let lax = [Lax::redis(), Lax::postgres(), Lax::spec()][(ctx.seed % 3) as usize].clone();
+    let w = ctx.world().lax(lax).limits(limits).start().await;
+    w.enqueue_all(6, |_| job().option("visibility_timeout_ms", json!(600_000)))
+        .await;
+    let worker = Worker::js(2).queues(&["mail"]).runs(80_000..90_000);
+    w.workers(2, worker.without_heartbeats());
+    w.pass(40_000 + ctx.seed * 50).await;
+    w.backend.down_for(Duration::from_secs(3)).await;
+    w.until_done(600).await;
+    let mut judge = w.judge().await;
+    judge.concurrency("k:a", 2);
+    judge.each_ran_once();
+    judge.no_slot_left();
+    judge
+}
