@@ -514,6 +514,26 @@ mod tests {
     }
 
     #[test]
+    fn a_throttle_and_a_number_a_second_are_one_spacing_that_passes_neither() {
+        let table = [
+            (r#"{"limit":2,"period":"1s"}"#, "a spaced 2/PT1S/1"),
+            (r#"{"limit":9,"period":"1s"}"#, "a spaced 5/PT1S/1"),
+            (
+                r#"{"limit":2,"period":"1s","burst":4}"#,
+                "a spaced 2/PT1S/1",
+            ),
+            (
+                r#"{"interval":"1s","measure":"completion"}"#,
+                "a spaced 1/PT1S/1",
+            ),
+        ];
+        for (throttle, expected) in table {
+            let both = format!(r#"{{"key":"a","throttle":{throttle},"max_per_second":5}}"#);
+            assert_eq!(line(&read(&both).unwrap().unwrap()), expected, "{throttle}");
+        }
+    }
+
+    #[test]
     fn spellings() {
         let table = [
             (
@@ -541,22 +561,6 @@ mod tests {
             (
                 r#"{"key":"a","throttle":{"limit":2,"period":"1s","burst":4}}"#,
                 "a spaced 2/PT1S/4",
-            ),
-            (
-                r#"{"key":"a","throttle":{"limit":2,"period":"1s"},"max_per_second":5}"#,
-                "a spaced 2/PT1S/1",
-            ),
-            (
-                r#"{"key":"a","throttle":{"limit":9,"period":"1s"},"max_per_second":5}"#,
-                "a spaced 5/PT1S/1",
-            ),
-            (
-                r#"{"key":"a","throttle":{"limit":2,"period":"1s","burst":4},"max_per_second":5}"#,
-                "a spaced 2/PT1S/1",
-            ),
-            (
-                r#"{"key":"a","throttle":{"interval":"1s","measure":"completion"},"max_per_second":5}"#,
-                "a spaced 1/PT1S/1",
             ),
             (r#"{"key":"a"}"#, "a"),
             (
