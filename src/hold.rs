@@ -273,7 +273,7 @@ impl Hold {
     /// picked: it must be put back.
     pub fn enter(&self, held: &mut Held) {
         let mut state = self.state();
-        state.forget(&held.claimed.job);
+        state.leave(&held.claimed.job);
         state.know(held, Whereabouts::InHand);
     }
 
@@ -383,7 +383,7 @@ impl Hold {
             }
             let job = held.claimed.job.clone();
             let doomed = state.is_doomed(&job);
-            state.forget(&job);
+            state.leave(&job);
             state.enter(held, End::Back);
             if doomed {
                 state.doom_again(&job);
@@ -476,9 +476,12 @@ impl Hold {
         }
     }
 
-    /// Forgets a job, waiting or in hand; says whether it was known.
-    pub fn forget(&self, job: &str) -> bool {
-        !self.is_empty() && self.state().forget(job)
+    /// Forgets a job, waiting or in hand; says where it was, if it was known.
+    pub fn forget(&self, job: &str) -> Option<Lane> {
+        if self.is_empty() {
+            return None;
+        }
+        self.state().leave(job)
     }
 
     /// Forgets this claim of a job, waiting or in hand. A newer one, of a job that was handed out to us again

@@ -147,7 +147,7 @@ impl Space {
 ///    `next` if it begins at the old `ends`, else 0; its `next` is 0.
 /// 2. A start is refused when `count >= limit`. The time to come back is `ends`, or the end of the
 ///    window after that if `next >= limit`.
-/// 3. A start adds 1 to `count`, and to `next` too when `now + EARLY >= ends`.
+/// 3. A start that counts at `at` adds 1 to `count`, and to `next` too when `at + EARLY >= ends`.
 /// 4. One that is undone takes from both what it added, if that window is still there.
 ///
 /// A store with a clock of its own is given the edges of the windows around the time that its caller
@@ -244,24 +244,13 @@ pub enum Measure {
 }
 
 impl Throttle {
-    /// Checks that a whole burst is earned back within about 73 years. Beyond that the arithmetic
-    /// in nanoseconds would not fit; a throttle that was not checked is held to that span instead.
-    ///
-    /// # Errors
-    /// `period / limit × burst` is too long.
-    pub fn check(&self) -> Result<(), LongThrottle> {
+    /// Whether a whole burst is earned back within about 73 years. Beyond that the arithmetic in
+    /// nanoseconds would not fit; a throttle that is longer is held to that span instead.
+    pub fn fits(&self) -> bool {
         let exact = u128::from(self.period.get()) * 1000 * u128::from(self.burst.get());
-        match exact.div_ceil(u128::from(self.limit.get())) <= u128::from(pace::LONGEST) {
-            true => Ok(()),
-            false => Err(LongThrottle),
-        }
+        exact.div_ceil(u128::from(self.limit.get())) <= u128::from(pace::LONGEST)
     }
 }
-
-/// A throttle that no one would live to see used twice.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("period / limit × burst must be under 73 years")]
-pub struct LongThrottle;
 
 /// The limits that one job brings to one key. Absent means: not limited in that way.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]

@@ -130,6 +130,17 @@ pub struct Looking {
     pub done: OwnedNotified,
 }
 
+/// What became of a job that was to be dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Dropped {
+    /// It was held: the backend's numbers are without it since it was claimed.
+    Held,
+    /// It waited in the backend's queue, which was told at this point.
+    Waiting(Mark),
+    /// There was none.
+    None,
+}
+
 /// What became of an enqueue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
@@ -311,7 +322,7 @@ impl Pressure {
     }
 
     /// The answer to an enqueue that does not fit.
-    fn refuse(&self, queues: &mut Queues, mut full: Box<Full>, now: Now) -> Answer {
+    fn refuse(&self, queues: &mut Queues, full: Box<Full>, now: Now) -> Answer {
         if let Some(queue) = queues.get_mut(&full.queue) {
             // There may be room that nobody knows of; where no numbers are told, there is none.
             let may_fit = full.ever && matches!(full.met, Met::Depth | Met::Bytes);
@@ -321,9 +332,17 @@ impl Pressure {
             {
                 return Answer::Away(away.clone());
             }
-            full.say = queue.refuses(full.met, (self.held)(&full.queue), now.at);
+            queue.refuses(full.met, (self.held)(&full.queue));
         }
         Answer::Full(full)
+    }
+
+    /// A producer is told now that a queue is full; whether others should hear of it. One that stands in line
+    /// is told nothing yet.
+    pub fn says(&self, name: &str, now: Instant) -> bool {
+        let mut state = self.state();
+        let queue = state.queues.get_mut(name);
+        queue.is_none_or(|queue| queue.says(now))
     }
 
     /// Stands in line until the places are free. `None`: too many stand there.
@@ -437,7 +456,7 @@ impl Pressure {
     }
 
     /// A job of a queue waits again: given back, or (`due`) to be tried again from then on.
-    pub fn came(&self, name: &str, due: Option<Instant>) {
+    pub fn came(&self, name: &str, due: Option<Timestamp>) {
         let mark = self.mark();
         let mut state = self.state();
         if let Some(queue) = state.queues.get_mut(name) {
@@ -449,19 +468,26 @@ impl Pressure {
     }
 
     /// A job of a queue was stored that waits for `due`.
-    pub fn scheduled(&self, name: &str, due: Instant) {
+    pub fn scheduled(&self, name: &str, due: Timestamp) {
         let mut state = self.state();
         if let Some(queue) = state.queues.get_mut(name) {
             queue.schedules(due);
         }
     }
 
-    /// A job that was to be dropped is gone, or could not be dropped.
-    pub fn dropped(&self, name: &str, gone: bool, now: Instant) {
-        let mark = self.mark();
+    /// A job of a queue that was to wait for `due` was cancelled.
+    pub fn unscheduled(&self, name: &str, due: Timestamp) {
         let mut state = self.state();
         if let Some(queue) = state.queues.get_mut(name) {
-            queue.dropped(gone, mark, now);
+            queue.unschedules(due);
+        }
+    }
+
+    /// What became of a job that was to be dropped.
+    pub fn dropped(&self, name: &str, what: Dropped, now: Instant) {
+        let mut state = self.state();
+        if let Some(queue) = state.queues.get_mut(name) {
+            queue.dropped(what, now);
         }
     }
 
@@ -603,18 +629,19 @@ impl State {
         }
     }
 
-    /// Names come from requests: a tenth of those that nobody uses goes when there are too many.
+    /// Names come from requests: a tenth of those that nobody uses goes when there are too many, and first
+    /// those of which nothing is remembered, such as queues in which nothing was ever stored.
     fn forget_idle(&mut self, now: Instant) {
         if self.queues.len() < MOST {
             return;
         }
-        let mut idle: Vec<(Instant, Arc<str>)> = (self.queues.iter())
+        let mut idle: Vec<(bool, Instant, Arc<str>)> = (self.queues.iter())
             .filter(|(_, queue)| queue.estimate.in_flight() == 0 && !queue.estimate.is_looking())
             .filter(|(_, queue)| queue.used < now)
-            .map(|(name, queue)| (queue.used, Arc::clone(name)))
+            .map(|(name, queue)| (queue.remembers(), queue.used, Arc::clone(name)))
             .collect();
         idle.sort();
-        for (_, name) in idle.into_iter().take(MOST / 10) {
+        for (.., name) in idle.into_iter().take(MOST / 10) {
             self.queues.remove(&name);
         }
     }

@@ -117,6 +117,7 @@ scenarios! {
     outages::slow_and_limited_from_now_on: 12;
     lives::longer_than_visibility: 5 limit;
     lives::without_heartbeats: 4 limit;
+    lives::backend_away_without_heartbeats: 6;
     lives::worker_dies: 12 limit;
     lives::answers_that_died_with_the_sidecar: 3;
     lives::restarted_with_jobs_out: 12 limit;

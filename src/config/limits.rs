@@ -137,6 +137,9 @@ fn is_reserved(table: &mut Table<'_>, limits: Option<&Limits>, on_limit: OnLimit
     reserved
 }
 
+/// The names of policies that no entry makes.
+const TAKEN: [&str; 2] = ["job", "queue"];
+
 fn policy_name(table: &mut Table<'_>) -> Option<Text> {
     if table.get("name").is_none() {
         table.error(
@@ -146,6 +149,12 @@ fn policy_name(table: &mut Table<'_>) -> Option<Text> {
         );
     }
     let name = table.text("name")?;
+    if TAKEN.contains(&name.text.as_str()) {
+        let title = format!("`policy.name` {:?} is taken", name.text);
+        let hint = "limits that a job or a queue has by itself go by it; give it another";
+        table.error(&name.span, title, hint);
+        return None;
+    }
     match Key::new(&name.text) {
         Ok(_) => Some(name),
         Err(_) => {
@@ -312,19 +321,20 @@ fn limits(table: &mut Table<'_>) -> Option<Limits> {
             }
         },
     };
-    let given = table.get("rate").is_some();
-    let rates: Vec<Rate> = table
-        .tables("rate", "rate = { limit = 100, period = \"1m\" }")
-        .into_iter()
-        .filter_map(rate)
-        .collect();
+    let given = table.get("rate");
+    let listed = table.tables("rate", "rate = { limit = 100, period = \"1m\" }");
+    if let (Err(wrong), Some(given)) = (numbers::rates(listed.len()), &given) {
+        let title = format!("`{}` {}", given.path, wrong.message);
+        table.error(&given.span, title, "");
+    }
+    let rates: Vec<Rate> = listed.into_iter().filter_map(rate).collect();
     let throttled = table.get("throttle").is_some();
     let throttle = table
         .maybe_table("throttle", "throttle = { limit = 10, period = \"1s\" }")
         .and_then(throttle);
     // What is wrong was said; to go on without it would only find that a limit is missing.
     let lost = (bounded && concurrency.is_none())
-        || (given && rates.is_empty())
+        || (given.is_some() && rates.is_empty())
         || (throttled && throttle.is_none());
     (!lost).then_some(Limits {
         concurrency,

@@ -188,13 +188,9 @@ impl State {
         true
     }
 
-    pub(super) fn forget(&mut self, job: &str) -> bool {
-        self.leave(job).is_some()
-    }
-
     pub(super) fn forget_claim(&mut self, job: &str, generation: Gen) -> bool {
         let known = self.jobs.get(job);
-        known.is_some_and(|known| known.generation == generation) && self.forget(job)
+        known.is_some_and(|known| known.generation == generation) && self.leave(job).is_some()
     }
 
     /// A job is not known any more; says where it was.

@@ -5,8 +5,8 @@ use super::{EARLY, Edges, Rate, Timestamp, WindowKind};
 
 /// The starts of one key in one fixed or calendar window.
 ///
-/// A start in a window's last [`EARLY`] counts in the next one too: its hand-out may come that much
-/// after its decision, and so in either. No window, as workers see it, has more than its limit.
+/// A start that counts in a window's last [`EARLY`], or after it, counts in the next one too: its hand-out
+/// may come that much later, and so in either. No window, as workers see it, has more than its limit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Block {
     period: u64,
@@ -97,23 +97,23 @@ impl Block {
         (count > 0).then_some(edges.ends)
     }
 
-    /// Counts a start that was decided at `now`.
-    pub(super) fn add(&mut self, now: Timestamp) {
+    /// Counts a start at `start` that was decided at `now`.
+    pub(super) fn add(&mut self, start: Timestamp, now: Timestamp) {
         let at = self.at(now);
         self.edges = at.edges;
         self.count = at.count.saturating_add(1);
-        self.next = at.next.saturating_add(u32::from(closes(&at.edges, now)));
+        self.next = at.next.saturating_add(u32::from(closes(&at.edges, start)));
     }
 
-    /// Uncounts a start that was decided at `then`, the newest or not.
-    pub(super) fn remove(&mut self, then: Timestamp) {
+    /// Uncounts a start at `start` that was decided at `then`, the newest or not.
+    pub(super) fn remove(&mut self, start: Timestamp, then: Timestamp) {
         let Edges { starts, ends } = self.edges;
         if starts <= then && then < ends {
             self.count = self.count.saturating_sub(1);
             self.next = self
                 .next
-                .saturating_sub(u32::from(closes(&self.edges, then)));
-        } else if then < starts && then.plus(EARLY) >= starts {
+                .saturating_sub(u32::from(closes(&self.edges, start)));
+        } else if then < starts && start.plus(EARLY) >= starts {
             // Of the window before, and counted here too.
             self.count = self.count.saturating_sub(1);
         }
@@ -149,14 +149,15 @@ struct At {
     next: u32,
 }
 
-/// Whether a hand-out that is decided now may come when the window is over.
-fn closes(edges: &Edges, now: Timestamp) -> bool {
-    now.plus(EARLY) >= edges.ends
+/// Whether the hand-out of a start at `start` may come when the window is over.
+fn closes(edges: &Edges, start: Timestamp) -> bool {
+    start.plus(EARLY) >= edges.ends
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limit::{KeyState, Limits, Measure, Throttle};
     use std::num::{NonZeroU32, NonZeroU64};
 
     const T: Timestamp = Timestamp(1_800_000_000_000_000);
@@ -178,13 +179,13 @@ mod tests {
             (block.count(T), block.opens(1, T), block.leaves(T)),
             (0, None, None)
         );
-        block.add(T.plus(MINUTE - 5_001));
+        block.add(T.plus(MINUTE - 5_001), T.plus(MINUTE - 5_001));
         let late = T.plus(MINUTE - 1);
         assert_eq!(block.opens(2, late), None);
         assert_eq!(block.opens(1, late), Some(end));
         assert_eq!(block.leaves(late), Some(end));
         assert_eq!((block.count(end), block.opens(1, end)), (0, None));
-        block.add(end);
+        block.add(end, end);
         assert_eq!(block.opens(1, end), Some(T.plus(2 * MINUTE)));
         assert_eq!(
             block.opens(1, T),
@@ -197,8 +198,8 @@ mod tests {
     fn a_start_at_the_edge_counts_on_both_sides() {
         let (mut block, end) = (block(), T.plus(MINUTE));
         let late = T.plus(MINUTE - 5_000);
-        block.add(T);
-        block.add(late);
+        block.add(T, T);
+        block.add(late, late);
         assert_eq!(block.opens(2, late), Some(end));
         assert_eq!(block.opens(1, late), Some(T.plus(2 * MINUTE)));
         assert_eq!(
@@ -207,27 +208,68 @@ mod tests {
         );
         assert_eq!(block.count(T.plus(2 * MINUTE)), 0);
         let mut undone = block.clone();
-        undone.remove(late);
+        undone.remove(late, late);
         assert_eq!((undone.count(late), undone.count(end)), (1, 0));
-        block.add(end);
-        block.remove(late);
+        block.add(end, end);
+        block.remove(late, late);
         assert_eq!(block.count(end), 1, "undone when its window was over");
     }
 
     #[test]
     fn a_start_is_taken_back_from_its_own_window_only() {
         let mut block = block();
-        block.add(T);
-        block.add(T.plus(1));
-        block.remove(T);
+        block.add(T, T);
+        block.add(T.plus(1), T.plus(1));
+        block.remove(T, T);
         assert_eq!(block.count(T), 1, "the newest or not");
-        block.add(T.plus(MINUTE));
-        block.remove(T.plus(1));
+        block.add(T.plus(MINUTE), T.plus(MINUTE));
+        block.remove(T.plus(1), T.plus(1));
         assert_eq!(block.count(T.plus(MINUTE)), 1);
-        block.remove(T.plus(MINUTE));
+        block.remove(T.plus(MINUTE), T.plus(MINUTE));
         assert_eq!(
             (block.count(T.plus(MINUTE)), block.leaves(T.plus(MINUTE))),
             (0, None)
         );
+    }
+
+    #[test]
+    fn a_start_counts_where_it_may_leave() {
+        let (mut block, end) = (block(), T.plus(MINUTE));
+        let (then, start) = (T.plus(MINUTE - 9_000), T.plus(MINUTE - 4_000));
+        block.add(start, then);
+        assert_eq!(block.count(end), 1, "it may leave 1 ms after the edge");
+        let mut undone = block.clone();
+        undone.remove(start, then);
+        assert_eq!((undone.count(then), undone.count(end)), (0, 0));
+        block.add(end, end);
+        block.remove(start, then);
+        assert_eq!(block.count(end), 1, "undone when its window was over");
+    }
+
+    #[test]
+    fn a_spaced_start_counts_in_both_windows_that_it_may_leave_in() {
+        let number = |n| NonZeroU32::new(n).unwrap();
+        let limits = Limits {
+            concurrency: None,
+            rates: vec![Rate {
+                limit: number(2),
+                period: NonZeroU64::new(MINUTE).unwrap(),
+                window: WindowKind::Fixed,
+            }],
+            throttle: Some(Throttle {
+                limit: number(100),
+                period: NonZeroU64::new(1_000_000).unwrap(),
+                burst: NonZeroU32::MIN,
+                measure: Measure::Start,
+            }),
+        };
+        let (mut key, end) = (KeyState::default(), T.plus(MINUTE));
+        for before in [14_000, 9_000] {
+            let now = Timestamp(end.0 - before);
+            let at = key.ask(&limits, now).unwrap();
+            key.take(std::iter::once(&limits), at, now);
+        }
+        // The second one counts 4 ms before the edge, and may leave 1 ms after it.
+        assert_eq!(key.room(&limits, end.plus(10_000)).starts, 1);
     }
 }

@@ -255,8 +255,13 @@ impl KeyState {
 
     /// How many starts count in the window of `rate`, and when the oldest leaves.
     pub fn counted(&self, rate: &Rate, now: Timestamp) -> (u32, Option<Timestamp>) {
-        let window = self.windows.get(rate);
-        window.map_or((0, None), |window| (window.count(now), window.leaves(now)))
+        match self.windows.get(rate) {
+            Some(window) => (window.count(now), window.leaves(now)),
+            None => match self.windows.forgotten(rate, now) {
+                Some(until) => (rate.limit.get(), Some(until)),
+                None => (0, None),
+            },
+        }
     }
 
     /// The next start's time under `throttle`, if it is in the future.
@@ -318,6 +323,13 @@ impl KeyState {
     fn rate_room(&self, rate: &Rate, now: Timestamp) -> Room {
         let limit = rate.limit.get();
         let window = self.windows.get(rate);
+        if let Some(until) = self.windows.forgotten(rate, now) {
+            return Room {
+                starts: 0,
+                at: Some(granted_from(until)),
+                slot: false,
+            };
+        }
         Room {
             starts: limit.saturating_sub(window.map_or(0, |window| window.count(now))),
             at: window

@@ -2,11 +2,16 @@
 
 use super::block::Block;
 use super::packed::{Reader, Writer};
-use super::{Rate, Timestamp, Window, WindowKind};
+use super::{EARLY, Rate, Timestamp, Window, WindowKind};
 
 /// Windows of one key that are kept for their own sake. Beyond this, a new one takes the place of an
-/// idle window; windows that still count starts all stay, however many there are.
+/// idle window.
 const KEPT: usize = 8;
+
+/// Windows of one key that are kept at all: jobs bring what periods they like, and each decision looks
+/// through the list. Of one more, all of which count starts, the longest is forgotten, and no window that
+/// may have been it allows a start until its starts would have left ([`Forgotten`]).
+const MOST: usize = 16;
 
 /// Most keys have one window, which then lies in the key's own memory: one look-up less, and one block
 /// less for each of a million keys.
@@ -23,6 +28,23 @@ pub(super) enum Windows {
 pub(super) enum Counted {
     Sliding(Window),
     Edged(Box<Block>),
+    Forgotten(Forgotten),
+}
+
+/// What is known of the windows that were forgotten while they counted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Forgotten {
+    /// All their starts were before this.
+    last: Timestamp,
+    /// No period among them was longer, in microseconds.
+    longest: u64,
+}
+
+impl Forgotten {
+    /// Until when starts may count that a window of this period had.
+    fn counts_until(&self, period: u64) -> Timestamp {
+        self.last.plus(period).plus(EARLY)
+    }
 }
 
 impl Counted {
@@ -39,6 +61,7 @@ impl Counted {
                 window.period() == rate.period.get() && rate.window == WindowKind::Sliding
             }
             Counted::Edged(block) => block.is_of(rate),
+            Counted::Forgotten(_) => false,
         }
     }
 
@@ -47,6 +70,7 @@ impl Counted {
         match self {
             Counted::Sliding(window) => window.count(now),
             Counted::Edged(block) => block.count(now),
+            Counted::Forgotten(gone) => u32::from(gone.counts_until(gone.longest) > now),
         }
     }
 
@@ -55,6 +79,7 @@ impl Counted {
         match self {
             Counted::Sliding(window) => window.leaves(0, now),
             Counted::Edged(block) => block.leaves(now),
+            Counted::Forgotten(_) => None,
         }
     }
 
@@ -63,6 +88,7 @@ impl Counted {
         match self {
             Counted::Sliding(window) => window.leaves(window.count(now).saturating_sub(limit), now),
             Counted::Edged(block) => block.grows(limit, now),
+            Counted::Forgotten(_) => None,
         }
     }
 
@@ -70,13 +96,15 @@ impl Counted {
         match self {
             Counted::Sliding(window) => window.opens(limit, now),
             Counted::Edged(block) => block.opens(limit, now),
+            Counted::Forgotten(_) => None,
         }
     }
 
     fn add(&mut self, at: Timestamp, now: Timestamp) {
         match self {
             Counted::Sliding(window) => window.add(at, now),
-            Counted::Edged(block) => block.add(now),
+            Counted::Edged(block) => block.add(at, now),
+            Counted::Forgotten(_) => {}
         }
     }
 
@@ -85,6 +113,7 @@ impl Counted {
         match self {
             Counted::Sliding(window) => window.newest(),
             Counted::Edged(block) => block.ends(),
+            Counted::Forgotten(gone) => gone.last,
         }
     }
 
@@ -92,7 +121,25 @@ impl Counted {
         match self {
             Counted::Sliding(window) => window.heap(),
             Counted::Edged(_) => size_of::<Block>(),
+            Counted::Forgotten(_) => 0,
         }
+    }
+
+    fn period(&self) -> u64 {
+        match self {
+            Counted::Sliding(window) => window.period(),
+            Counted::Edged(block) => block.period(),
+            Counted::Forgotten(gone) => gone.longest,
+        }
+    }
+
+    /// When the newest of the starts that count in a sliding window was, at the latest.
+    fn last(&self, now: Timestamp) -> Option<Timestamp> {
+        let Counted::Sliding(window) = self else {
+            return None;
+        };
+        let leaves = window.leaves(window.count(now).checked_sub(1)?, now)?;
+        Some(Timestamp(leaves.0.saturating_sub(window.period() + EARLY)))
     }
 }
 
@@ -119,23 +166,23 @@ impl Windows {
     }
 
     pub(super) fn pack(&self, to: &mut Writer) {
-        // There are a few of them, and a window has about half a kilobyte.
+        // There are at most a few more than MOST, and a window has about half a kilobyte.
         to.byte(u8::try_from(self.iter().len()).unwrap_or(u8::MAX));
         for window in self.iter().take(u8::MAX.into()) {
-            let (kind, period, name) = match window {
-                Counted::Sliding(window) => {
-                    (u8::from(!window.is_exact()), window.period(), String::new())
-                }
-                Counted::Edged(block) => (2, block.period(), block.kind().code()),
+            let (kind, name) = match window {
+                Counted::Sliding(window) => (u8::from(!window.is_exact()), String::new()),
+                Counted::Edged(block) => (2, block.kind().code()),
+                Counted::Forgotten(_) => (3, "forgotten".to_owned()),
             };
             to.byte(kind);
-            to.long(period);
+            to.long(window.period());
             to.byte(u8::try_from(name.len()).unwrap_or(u8::MAX));
             to.0.extend_from_slice(name.as_bytes());
             let mut body = Writer::default();
             match window {
                 Counted::Sliding(window) => window.pack(&mut body),
                 Counted::Edged(block) => block.pack(&mut body),
+                Counted::Forgotten(gone) => body.time(gone.last),
             }
             to.u16(u16::try_from(body.0.len()).unwrap_or(u16::MAX));
             to.0.append(&mut body.0);
@@ -156,6 +203,10 @@ impl Windows {
                     WindowKind::of_code(name)?,
                     body,
                 )?)),
+                3 => Counted::Forgotten(Forgotten {
+                    last: body.time()?,
+                    longest: period,
+                }),
                 _ => Counted::Sliding(Window::unpack(period, kind == 0, body)?),
             });
         }
@@ -168,9 +219,22 @@ impl Windows {
 
     /// The time from which `rate` allows a start, if it allows none at `now`, and how many count.
     pub(super) fn opens(&self, rate: &Rate, now: Timestamp) -> Option<(u32, Timestamp)> {
-        let window = self.get(rate)?;
+        let Some(window) = self.get(rate) else {
+            return Some((rate.limit.get(), self.forgotten(rate, now)?));
+        };
         let opens = window.opens(rate.limit.get(), now)?;
         Some((window.count(now), opens))
+    }
+
+    /// The time until which starts may count in the window of `rate` of which nothing is known any more.
+    /// `None`: it is known, or has none.
+    pub(super) fn forgotten(&self, rate: &Rate, now: Timestamp) -> Option<Timestamp> {
+        let period = rate.period.get();
+        let until = self.iter().find_map(|window| match window {
+            Counted::Forgotten(gone) if period <= gone.longest => Some(gone.counts_until(period)),
+            _ => None,
+        });
+        until.filter(|until| *until > now && self.get(rate).is_none())
     }
 
     /// Counts a start at `at` in the window of `rate`, which is made if need be.
@@ -186,6 +250,7 @@ impl Windows {
             Windows::More(mut windows) => {
                 make_place(&mut windows, now);
                 windows.push(window);
+                forget_longest(&mut windows, at, now);
                 Windows::More(windows)
             }
         };
@@ -195,8 +260,8 @@ impl Windows {
     pub(super) fn remove(&mut self, rate: &Rate, at: Timestamp, then: Timestamp) {
         match self.get_mut(rate) {
             Some(Counted::Sliding(window)) => window.remove(at),
-            Some(Counted::Edged(block)) => block.remove(then),
-            None => {}
+            Some(Counted::Edged(block)) => block.remove(at, then),
+            Some(Counted::Forgotten(_)) | None => {}
         }
     }
 
@@ -228,5 +293,35 @@ fn make_place(windows: &mut Vec<Counted>, now: Timestamp) {
         .filter(|(_, window)| window.count(now) == 0);
     if let Some((place, _)) = idle.min_by_key(|(_, window)| window.newest()) {
         windows.swap_remove(place);
+    }
+}
+
+/// Forgets the longest window if there are too many, where the newest start is at `at`: whoever brings
+/// the longest one waits for longest.
+fn forget_longest(windows: &mut Vec<Counted>, at: Timestamp, now: Timestamp) {
+    if windows.len() <= MOST {
+        return;
+    }
+    let known = windows.iter().enumerate();
+    let known = known.filter(|(_, window)| !matches!(window, Counted::Forgotten(_)));
+    let Some((place, _)) = known.max_by_key(|(_, window)| window.period()) else {
+        return;
+    };
+    let longest = windows.swap_remove(place);
+    // Windows with edges count by decisions, which are not after this one.
+    let last = longest.last(now).max(Some(at.plus(EARLY))).unwrap_or(at);
+    let gone = windows.iter_mut().find_map(|window| match window {
+        Counted::Forgotten(gone) => Some(gone),
+        _ => None,
+    });
+    match gone {
+        Some(gone) => {
+            gone.last = gone.last.max(last);
+            gone.longest = gone.longest.max(longest.period());
+        }
+        None => windows.push(Counted::Forgotten(Forgotten {
+            last,
+            longest: longest.period(),
+        })),
     }
 }

@@ -6,7 +6,7 @@ use super::numbers::{self, Window, Wrong};
 use super::{FieldError, JobPolicy, template};
 use crate::duration;
 use crate::json::{Json, Kind};
-use crate::limit::{Key, Limited, Limits, OnLimit, Rate, Space, Throttle};
+use crate::limit::{Key, Limited, Limits, Measure, OnLimit, Rate, Space, Throttle};
 
 /// The member of `meta` for producers whose SDK has no `rate_limit` option.
 pub const META: &str = "ojs.rate_limit";
@@ -141,11 +141,21 @@ pub(super) fn read(
     Ok(Some(JobPolicy { limited }))
 }
 
-/// The spacing of two that lets fewer jobs start.
+/// A spacing that passes neither of two: the longer step, the smaller burst, and from start to start
+/// unless both are measured otherwise.
 pub fn slower(one: Throttle, other: Throttle) -> Throttle {
     let starts_a_period = |t: &Throttle| (u128::from(t.period.get()), u128::from(t.limit.get()));
     let ((p1, l1), (p2, l2)) = (starts_a_period(&one), starts_a_period(&other));
-    if p1 * l2 >= p2 * l1 { one } else { other }
+    let step = if p1 * l2 >= p2 * l1 { one } else { other };
+    let measure = match one.measure == other.measure {
+        true => one.measure,
+        false => Measure::Start,
+    };
+    Throttle {
+        burst: one.burst.min(other.burst),
+        measure,
+        ..step
+    }
 }
 
 fn read_key(value: Json<'_>, at: At<'_>) -> Result<Option<Key>, FieldError> {
@@ -192,6 +202,7 @@ pub(super) fn read_rates(value: Json<'_>, at: At<'_>) -> Result<Vec<Rate>, Field
             Ok(vec![read_rate(value, limit, "rate", at)?])
         }
         Kind::Array => {
+            numbers::rates(rate.items().count()).map_err(|wrong| at.wrong(wrong))?;
             let each = rate.items().enumerate().map(|(index, item)| {
                 let inside = Path(format!("{}[{index}]", inside.0));
                 match item.kind() {
@@ -400,7 +411,7 @@ pub(super) fn kind_name(kind: Kind) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::{Measure, WindowKind};
+    use crate::limit::WindowKind;
 
     fn read(policy: &str) -> Result<Option<JobPolicy>, FieldError> {
         let value = Json::parse(policy.as_bytes(), 16).unwrap();
@@ -490,9 +501,36 @@ mod tests {
                 "{rate}"
             );
         }
+        let windows = |n: u64| {
+            let each = (1..=n).map(|n| format!(r#"{{"limit":5,"period":"{n}s"}}"#));
+            let each: Vec<String> = each.collect();
+            read(&format!(r#"{{"key":"a","rate":[{}]}}"#, each.join(",")))
+        };
+        assert!(windows(8).is_ok());
+        assert_eq!(windows(9).unwrap_err().field, "options.rate_limit.rate");
         let measure = r#"{"key":"a","throttle":{"interval":"1s","measure":true}}"#;
         let error = read(measure).unwrap_err();
         assert_eq!(error.field, "options.rate_limit.throttle.measure");
+    }
+
+    #[test]
+    fn a_throttle_and_a_number_a_second_are_one_spacing_that_passes_neither() {
+        let table = [
+            (r#"{"limit":2,"period":"1s"}"#, "a spaced 2/PT1S/1"),
+            (r#"{"limit":9,"period":"1s"}"#, "a spaced 5/PT1S/1"),
+            (
+                r#"{"limit":2,"period":"1s","burst":4}"#,
+                "a spaced 2/PT1S/1",
+            ),
+            (
+                r#"{"interval":"1s","measure":"completion"}"#,
+                "a spaced 1/PT1S/1",
+            ),
+        ];
+        for (throttle, expected) in table {
+            let both = format!(r#"{{"key":"a","throttle":{throttle},"max_per_second":5}}"#);
+            assert_eq!(line(&read(&both).unwrap().unwrap()), expected, "{throttle}");
+        }
     }
 
     #[test]
@@ -523,14 +561,6 @@ mod tests {
             (
                 r#"{"key":"a","throttle":{"limit":2,"period":"1s","burst":4}}"#,
                 "a spaced 2/PT1S/4",
-            ),
-            (
-                r#"{"key":"a","throttle":{"limit":2,"period":"1s"},"max_per_second":5}"#,
-                "a spaced 2/PT1S/1",
-            ),
-            (
-                r#"{"key":"a","throttle":{"limit":9,"period":"1s"},"max_per_second":5}"#,
-                "a spaced 5/PT1S/1",
             ),
             (r#"{"key":"a"}"#, "a"),
             (

@@ -17,16 +17,15 @@ pub const LONGEST: u64 = 366 * 86_400 * 1_000_000;
 /// The shortest period of a fixed window in microseconds: within one, the 5 ms at its edge that count
 /// on both sides are little.
 pub const SHORTEST_FIXED: u64 = 1_000_000;
+/// The most windows that one policy, queue or override has: each is asked at every start.
+pub const RATES: usize = 8;
 /// A day in microseconds.
 const DAY: u64 = 86_400_000_000;
-/// What `burst` times the spacing must stay below, in nanoseconds: beyond it the spacing
-/// arithmetic could wrap.
-const REACH: u128 = 1 << 62;
 
 /// A number out of range: which member, and what would be right.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wrong {
-    /// `limit`, `period`, `window`, `tz`, `burst`, `interval` or `measure`.
+    /// `limit`, `rate`, `period`, `window`, `tz`, `burst`, `interval` or `measure`.
     pub member: &'static str,
     /// What would be right.
     pub message: String,
@@ -85,6 +84,20 @@ impl Window {
                 format!("must be \"sliding\", \"fixed\" or \"calendar\", found {word:?}"),
             ),
         }
+    }
+}
+
+/// How many windows a list has.
+///
+/// # Errors
+/// More than [`RATES`].
+pub fn rates(count: usize) -> Result<(), Wrong> {
+    match count {
+        0..=RATES => Ok(()),
+        _ => wrong(
+            "rate",
+            format!("has at most {RATES} windows, this one has {count}"),
+        ),
     }
 }
 
@@ -258,11 +271,10 @@ fn spaced(throttle: Throttle, member: &'static str) -> Result<Throttle, Wrong> {
             "starts would be less than a microsecond apart; at most one start a microsecond",
         );
     }
-    let reach = u128::from(period) * 1_000 * u128::from(throttle.burst.get()) / u128::from(limit);
-    if reach >= REACH {
+    if !throttle.fits() {
         return wrong(
             "burst",
-            "burst times period / limit is more than 146 years; make burst or period smaller",
+            "burst times period / limit is more than 73 years; make burst or period smaller",
         );
     }
     Ok(throttle)
@@ -370,6 +382,11 @@ mod tests {
             throttle(1, 86_400_000_000, 300_000).unwrap_err().member,
             "burst"
         );
-        assert!(throttle(1, 86_400_000_000, 50_000).is_ok());
+        assert!(throttle(1, 86_400_000_000, 26_000).is_ok());
+        assert_eq!(
+            throttle(1, 86_400_000_000, 27_000).unwrap_err().member,
+            "burst",
+            "what a throttle would be held to is refused"
+        );
     }
 }

@@ -39,6 +39,10 @@ impl Ages {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
     /// A job has left.
     pub(super) fn left(&mut self, id: &str) {
         let Some(nth) = self.jobs.remove(id) else {

@@ -1,65 +1,92 @@
 //! Jobs that wait for a time, on backends whose numbers leave them out: those that passed through here
 //! are counted until their time has come.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::time::Duration;
+use std::collections::BTreeMap;
 
-use tokio::time::Instant;
+use crate::limit::Timestamp;
 
-/// How long after its time a job may not be available yet: backends look for such jobs now and then.
-const LATE: Duration = Duration::from_millis(1_500);
-/// More are not counted singly in one queue.
-const MOST: usize = 100_000;
+/// How long after its time a job may not be available yet, in microseconds: backends look for such jobs now
+/// and then.
+const LATE: u64 = 1_500_000;
+/// More are not counted by their times in one queue.
+const MOST: u64 = 100_000;
 
 /// The waiting jobs of one queue that its backend does not tell of.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Hidden {
-    scheduled: BinaryHeap<Reverse<Instant>>,
-    retryable: BinaryHeap<Reverse<Instant>>,
+    scheduled: Later,
+    retryable: Later,
+}
+
+/// Jobs by the time that they wait for, as the backend has it.
+#[derive(Clone, Default, Debug)]
+struct Later {
+    jobs: BTreeMap<Timestamp, u64>,
+    count: u64,
 }
 
 impl Hidden {
     /// A job was stored that is available from `due` on.
-    pub(super) fn schedule(&mut self, due: Instant) {
-        push(&mut self.scheduled, due);
+    pub(super) fn schedule(&mut self, due: Timestamp) {
+        self.scheduled.add(due);
+    }
+
+    /// One of those was cancelled. `false`: none is known.
+    pub(super) fn unschedule(&mut self, due: Timestamp) -> bool {
+        self.scheduled.remove(due)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.scheduled.count + self.retryable.count == 0
     }
 
     /// A job failed and is available again from `due` on.
-    pub(super) fn retry(&mut self, due: Instant) {
-        push(&mut self.retryable, due);
+    pub(super) fn retry(&mut self, due: Timestamp) {
+        self.retryable.add(due);
     }
 
     /// How many still waited at `now`, scheduled and retryable; tells `came` when the others came to be
-    /// available.
-    pub(super) fn waiting(&mut self, now: Instant, mut came: impl FnMut(Instant)) -> (u64, u64) {
-        (
-            count(&mut self.scheduled, now, &mut came),
-            count(&mut self.retryable, now, &mut came),
-        )
+    /// available, and how many.
+    pub(super) fn waiting(
+        &mut self,
+        now: Timestamp,
+        mut came: impl FnMut(Timestamp, u64),
+    ) -> (u64, u64) {
+        let scheduled = self.scheduled.waiting(now, &mut came);
+        (scheduled, self.retryable.waiting(now, &mut came))
     }
 }
 
-fn push(heap: &mut BinaryHeap<Reverse<Instant>>, due: Instant) {
-    if heap.len() < MOST {
-        heap.push(Reverse(due));
+impl Later {
+    fn add(&mut self, due: Timestamp) {
+        if self.count < MOST {
+            *self.jobs.entry(due).or_default() += 1;
+            self.count += 1;
+        }
     }
-}
 
-fn count(
-    heap: &mut BinaryHeap<Reverse<Instant>>,
-    now: Instant,
-    came: &mut impl FnMut(Instant),
-) -> u64 {
-    while let Some(Reverse(due)) = heap
-        .peek()
-        .copied()
-        .filter(|Reverse(due)| *due + LATE <= now)
-    {
-        heap.pop();
-        came(due);
+    fn remove(&mut self, due: Timestamp) -> bool {
+        let Some(jobs) = self.jobs.get_mut(&due) else {
+            return false;
+        };
+        *jobs -= 1;
+        self.count -= 1;
+        if *jobs == 0 {
+            self.jobs.remove(&due);
+        }
+        true
     }
-    heap.len() as u64
+
+    fn waiting(&mut self, now: Timestamp, came: &mut impl FnMut(Timestamp, u64)) -> u64 {
+        while let Some(first) = self.jobs.first_entry()
+            && first.key().plus(LATE) <= now
+        {
+            let (due, jobs) = first.remove_entry();
+            self.count -= jobs;
+            came(due, jobs);
+        }
+        self.count
+    }
 }
 
 #[cfg(test)]
@@ -68,18 +95,23 @@ mod tests {
 
     #[test]
     fn they_are_counted_until_their_time() {
-        let (mut hidden, now) = (Hidden::default(), Instant::now());
-        let at = |secs| now + Duration::from_secs(secs);
-        [30, 10, 20]
+        let mut hidden = Hidden::default();
+        let at = |secs: u64| Timestamp(1_800_000_000_000_000 + secs * 1_000_000);
+        [30, 10, 20, 20]
             .into_iter()
             .for_each(|secs| hidden.schedule(at(secs)));
         hidden.retry(at(5));
         let mut came = Vec::new();
-        let mut waiting = |at| hidden.waiting(at, |due| came.push(due));
-        assert_eq!(waiting(now), (3, 1));
-        assert_eq!(waiting(at(6)), (3, 1), "perhaps not available yet");
-        assert_eq!(waiting(at(12)), (2, 0));
-        assert_eq!(waiting(at(40)), (0, 0));
-        assert_eq!(came, [10, 5, 20, 30].map(at));
+        let mut waiting = |hidden: &mut Hidden, secs| {
+            hidden.waiting(at(secs), |due, jobs| came.push((due, jobs)))
+        };
+        assert_eq!(waiting(&mut hidden, 0), (4, 1));
+        assert_eq!(waiting(&mut hidden, 6), (4, 1), "perhaps not available yet");
+        assert_eq!(waiting(&mut hidden, 12), (3, 0));
+        assert!(hidden.unschedule(at(20)), "cancelled");
+        assert!(!hidden.unschedule(at(10)), "not known any more");
+        assert_eq!(waiting(&mut hidden, 12), (2, 0));
+        assert_eq!(waiting(&mut hidden, 40), (0, 0));
+        assert_eq!(came, [10, 5, 20, 30].map(|secs| (at(secs), 1)));
     }
 }

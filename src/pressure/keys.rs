@@ -30,6 +30,10 @@ impl Keys {
         self.counts.len()
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.counts.is_empty()
+    }
+
     /// The same of each key that has any.
     pub(super) fn each(&self) -> impl Iterator<Item = (&Arc<str>, u64)> {
         self.counts.iter().map(|(key, count)| (key, *count))

@@ -52,11 +52,11 @@ impl Pressure {
     }
 
     /// What a look that keeps enqueues out should wait for, if anything: that those on their way are
-    /// answered.
+    /// answered, and jobs that go for them gone.
     pub fn in_flight(&self, queue: &str) -> Option<OwnedNotified> {
         let state = self.state();
         let queue = state.queues.get(queue)?;
-        let wait = queue.estimate.is_closed() && queue.estimate.in_flight() > 0 && !queue.stuck;
+        let wait = queue.estimate.is_closed() && queue.is_moving() && !queue.stuck;
         wait.then(|| Arc::clone(&queue.settled).notified_owned())
     }
 
@@ -101,7 +101,7 @@ impl Pressure {
         let mut state = self.state();
         let queue = state.queues.get_mut(name)?;
         let mut untold = None;
-        let (scheduled, retryable) = queue.hidden(now.at);
+        let (scheduled, retryable) = queue.hidden(now);
         match told {
             Told::Counts(counts) => {
                 let (tells_scheduled, tells_retryable) = &self.tells;

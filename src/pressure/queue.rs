@@ -24,7 +24,7 @@ use super::since::Since;
 use super::sizes::Sizes;
 use super::tenants::FullTenant;
 use super::want::{Full, Level, Met, Now, Want};
-use crate::limit::Window;
+use crate::limit::{Timestamp, Window};
 
 /// How long a queue of which nothing could be dropped refuses instead.
 const UNDROPPABLE: Duration = Duration::from_secs(1);
@@ -268,7 +268,6 @@ impl Queue {
             after: self.drain.time_for(1, now.at),
             drain: self.drain.rate(now.at),
             ever: tenant.ever,
-            say: false,
             key: Some(Arc::clone(&tenant.tenant)),
         }
     }
@@ -325,7 +324,6 @@ impl Queue {
             after: self.drain.time_for(places, now.at),
             drain: self.drain.rate(now.at),
             ever,
-            say: false,
             key,
         }
     }
@@ -375,7 +373,6 @@ impl Queue {
             after: opens.map(|at| Duration::from_micros(at.since(now.stamp))),
             drain: None,
             ever: jobs <= limit,
-            say: false,
             key: None,
         })
     }
@@ -413,6 +410,7 @@ impl Queue {
         let must = over(depth, self.bounds.max_depth) || over(bytes, self.bounds.max_bytes);
         if !must {
             self.dropping = others;
+            self.tell_settled();
         }
         must
     }
@@ -488,9 +486,24 @@ impl Queue {
         (now.saturating_duration_since(*at) < NEAR).then_some(away)
     }
 
-    /// An enqueue was refused at `now`, by this bound; whether that is worth saying. Where the queue itself is
-    /// full, it may be shut for a while.
-    pub(super) fn refuses(&mut self, met: Met, held: Held, now: Instant) -> bool {
+    /// Whether anything is remembered that no look at the backend would tell again.
+    pub(super) fn remembers(&self) -> bool {
+        let pushed = |window: &Window| window.newest() > Timestamp::default();
+        !(self.keys.is_empty()
+            && self.tenants.is_empty()
+            && self.ages.is_empty()
+            && self.sizes.is_empty()
+            && self.hidden.is_empty())
+            || self.window.as_ref().is_some_and(pushed)
+    }
+
+    /// A producer is told at `now` that it is full; whether that is worth saying to others.
+    pub(super) fn says(&mut self, now: Instant) -> bool {
+        self.edges.refused(now)
+    }
+
+    /// An enqueue does not fit, by this bound. Where the queue itself is full, it may be shut for a while.
+    pub(super) fn refuses(&mut self, met: Met, held: Held) {
         let bounds = Arc::clone(&self.bounds);
         let depth = self.depth(held);
         match met {
@@ -504,7 +517,6 @@ impl Queue {
             }
             _ => {}
         }
-        self.edges.refused(now)
     }
 }
 

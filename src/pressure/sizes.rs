@@ -57,6 +57,10 @@ impl Sizes {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.known() == 0
+    }
+
     fn known(&self) -> u64 {
         self.rest.0 + self.each.len() as u64
     }

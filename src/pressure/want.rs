@@ -85,8 +85,6 @@ pub struct Full {
     pub drain: Option<f64>,
     /// Whether it could ever fit.
     pub ever: bool,
-    /// Whether this is worth an event: the first since the queue accepted one.
-    pub say: bool,
     /// The key or the tenant whose bound was met.
     pub key: Option<Arc<str>>,
 }

@@ -178,16 +178,17 @@ impl Sidecar {
         match text("state").as_deref() {
             Some("available") => self.pressure.came(queue, None),
             Some("retryable" | "scheduled") => {
-                let at = text("next_attempt_at").and_then(|at| self.due(&at));
+                let at = text("next_attempt_at").and_then(|at| moment(&at));
                 self.pressure
-                    .came(queue, Some(at.unwrap_or_else(Instant::now)));
+                    .came(queue, Some(at.unwrap_or_else(|| self.store.now())));
             }
             _ => {}
         }
     }
 
-    /// What the backend says of a job that was cancelled: it waits no longer, if it never started.
-    pub(super) fn cancelled(&self, reply: &Reply, sent: Mark) {
+    /// What the backend says of a job that was cancelled by what was `sent` then: it waits no longer, if it
+    /// never started. One that was held (`None`) left the backend's number when it was claimed.
+    pub(super) fn cancelled(&self, reply: &Reply, sent: Option<Mark>) {
         if !reply.status.is_success() || !self.pressure.any() {
             return;
         }
@@ -195,11 +196,26 @@ impl Sidecar {
             return;
         };
         let job = whole.get_exact("job").unwrap_or(whole);
+        let text = |name: &str| job.get_exact(name).and_then(|value| value.text());
+        let Some(queue) = text("queue") else { return };
         let started = job.get_exact("started_at").is_some_and(|at| !at.is_null());
-        let queue = job.get_exact("queue").and_then(|queue| queue.text());
-        if let (false, Some(queue)) = (started, queue) {
-            self.pressure.left(&queue, 1, sent, true, self.now());
-            self.gone(&queue, job);
+        match sent {
+            Some(_) if started => return,
+            Some(sent) => {
+                self.pressure.left(&queue, 1, sent, true, self.now());
+                if let Some(due) = text("scheduled_at").and_then(|at| moment(&at)) {
+                    self.pressure.unscheduled(&queue, due);
+                }
+            }
+            None => {}
+        }
+        self.gone(&queue, job);
+    }
+
+    /// A held job of a queue is over, and no worker had it: it waits no longer.
+    pub(super) fn held_is_over(&self, queue: &str, job: &str) {
+        if self.pressure.is_keyed(queue) {
+            self.pressure.gone(queue, job, self.now());
         }
     }
 
@@ -244,18 +260,18 @@ impl Sidecar {
                 continue;
             }
             let queue = text("queue");
-            let due = text("scheduled_at").and_then(|at| self.due(&at));
+            let due = text("scheduled_at").and_then(|at| moment(&at));
             if let Some(due) = due {
                 self.pressure
                     .scheduled(queue.as_deref().unwrap_or("default"), due);
             }
         }
     }
+}
 
-    /// The moment that a time in a reply names.
-    fn due(&self, at: &str) -> Option<Instant> {
-        duration::moment(at).map(|at| self.instant_of(Timestamp(at)))
-    }
+/// The time that a reply names.
+fn moment(at: &str) -> Option<Timestamp> {
+    duration::moment(at).map(Timestamp)
 }
 
 impl Proxy {

@@ -59,6 +59,7 @@ impl Proxy {
                     sidecar.metrics.dropped(&by.policy);
                     sidecar.tell_dropped(held, by);
                 }
+                sidecar.held_is_over(&held.claimed.queue, job);
             }
         }
         sidecar.end(job, Some(generation)).await;

@@ -114,9 +114,8 @@ impl Proxy {
                 Ok(reply) if reply.status.is_success() => {
                     proxy.sidecar.hold.forget(&name);
                     proxy.sidecar.end(&name, None).await;
-                    if !hidden {
-                        proxy.sidecar.cancelled(reply, mark);
-                    }
+                    let sent = (!hidden).then_some(mark);
+                    proxy.sidecar.cancelled(reply, sent);
                     proxy.sidecar.made_room();
                 }
                 // Gone or in another state: the next proof tells, if it is still ours.

@@ -193,8 +193,10 @@ impl Proxy {
             sidecar.end(job, Some(claim)).await;
             return;
         }
-        if for_good || settled.hidden {
-            sidecar.hold.forget(job);
+        if (for_good || settled.hidden)
+            && let Some(lane) = sidecar.hold.forget(job)
+        {
+            sidecar.held_is_over(&lane.queue, job);
         }
         if settled.without_row && (sidecar.store.is_shared() || !for_good) {
             sidecar.note_end(job);

@@ -2,7 +2,7 @@
 //! another. A held job's row is known to all. Where its owner has no worker for it, drains, or is gone,
 //! a sidecar whose worker asks for jobs of its lane takes it over.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -26,18 +26,31 @@ const LOOKS: Duration = Duration::from_secs(10);
 /// How long a drain waits for siblings to take what it offers.
 const OFFER: Duration = Duration::from_secs(5);
 
-/// Lanes in which siblings have offered held jobs.
+/// How long a lane is looked into after the store has named it: one in which an offer stands is named again
+/// by one of the next beats.
+const STANDS: Duration = Duration::from_secs(60);
+
+/// Lanes in which siblings have offered held jobs, with the time when that was heard of last.
 #[derive(Default, Debug)]
 pub(super) struct Offered {
     any: AtomicBool,
-    lanes: Mutex<HashSet<Lane>>,
+    lanes: Mutex<HashMap<Lane, Instant>>,
 }
 
 impl Offered {
     fn put(&self, lane: Lane) {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        lanes.insert(lane);
+        lanes.insert(lane, Instant::now());
         self.any.store(true, Ordering::Release);
+    }
+
+    /// Forgets what was named long ago and has found nobody who wants it.
+    pub(super) fn tidy(&self) {
+        if self.any() {
+            let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+            lanes.retain(|_, heard| heard.elapsed() < STANDS);
+            self.any.store(!lanes.is_empty(), Ordering::Release);
+        }
     }
 
     /// Whether there are any.
@@ -47,7 +60,7 @@ impl Offered {
 
     fn take(&self, lane: &Lane) -> bool {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = lanes.remove(lane);
+        let found = lanes.remove(lane).is_some();
         self.any.store(!lanes.is_empty(), Ordering::Release);
         found
     }
@@ -462,5 +475,34 @@ impl Sidecar {
         while !self.hold.proofs().is_empty() && Instant::now() < patience {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lane_is_forgotten_that_is_named_no_more() {
+        let offered = Offered::default();
+        let lane = |queue: &str| Lane {
+            scope: 1,
+            queue: queue.into(),
+        };
+        offered.put(lane("left"));
+        offered.put(lane("stands"));
+        tokio::time::advance(STANDS / 2).await;
+        offered.tidy();
+        offered.put(lane("stands"));
+        tokio::time::advance(STANDS / 2).await;
+        offered.tidy();
+        assert!(offered.any());
+        assert!(!offered.take(&lane("left")));
+        assert!(offered.take(&lane("stands")));
+        assert!(!offered.any());
+        offered.put(lane("alone"));
+        tokio::time::advance(STANDS).await;
+        offered.tidy();
+        assert!(!offered.any(), "no FETCH asks for it any more");
     }
 }

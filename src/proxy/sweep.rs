@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::job::micros;
 use super::prove::{Named, Word};
 use super::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, Sidecar};
 use crate::json::Json;
 use crate::limit::Timestamp;
 use crate::metrics::Event;
-use crate::store::{Change, Claimed, Place, Row};
+use crate::store::{Change, Claimed, Gen, Place, Row};
 
 pub(super) use adopt::Unlearnt;
 
@@ -27,14 +28,26 @@ const PAUSED_FOR: Duration = Duration::from_secs(5);
 const AT_ONCE: usize = 256;
 /// So many slots are asked about before they are renewed together.
 const ASKED_AT_ONCE: usize = 32;
-/// How many times in a row a backend may fail to say whether a job is over before its slot ends: one
-/// more visibility.
-const UNASKED: u32 = 1;
+/// How often a slot is looked at that may have to end soon.
+const SOON: Duration = Duration::from_secs(1);
+/// How long after its next look a slot is remembered of which the backend could not be asked.
+const UNASKED_FOR: Duration = Duration::from_secs(60);
+
+/// Slots of which the backend could not say whether their jobs are over, by job and claim.
+type Unasked = HashMap<(Arc<str>, Gen), Failed>;
+
+/// Since when the backend does not say.
+#[derive(Clone, Copy)]
+struct Failed {
+    since: Instant,
+    /// When it is asked again: a slot that is due later than this had word of its worker meanwhile.
+    next: Timestamp,
+}
 
 impl Proxy {
     /// Runs until the sidecar is told to stop looking.
     pub async fn sweep(&self, stop: tokio_util::sync::CancellationToken) {
-        let mut unasked: HashMap<Arc<str>, u32> = HashMap::new();
+        let mut unasked = Unasked::new();
         let mut edition = self.sidecar.live().edition;
         let mut ticks = tokio::time::interval(EVERY);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -53,6 +66,7 @@ impl Proxy {
             self.ask_about_overdue(&mut unasked).await;
             self.ask_about_paused().await;
             self.sidecar.show_forgotten().await;
+            self.sidecar.offered.tidy();
             self.watch_bounds();
             let now = self.sidecar.live().edition;
             if std::mem::replace(&mut edition, now) != now {
@@ -171,7 +185,7 @@ impl Proxy {
     }
 
     /// Slots whose job should be over: the backend says whether it is.
-    async fn ask_about_overdue(&self, unasked: &mut HashMap<Arc<str>, u32>) {
+    async fn ask_about_overdue(&self, unasked: &mut Unasked) {
         let Ok(rows) = self.sidecar.store.due(AT_ONCE).await else {
             return;
         };
@@ -182,12 +196,14 @@ impl Proxy {
         for some in out.chunks(ASKED_AT_ONCE) {
             let mut later = Vec::new();
             for row in some {
-                if self.still_out(row, unasked).await {
-                    later.push(self.look_later(row));
+                if let Some(until) = self.still_out(row, unasked).await {
+                    later.push(look_later(row, until));
                 }
             }
             self.sidecar.renew_rows(later).await;
         }
+        let now = self.sidecar.store.now();
+        unasked.retain(|_, failed| now.since(failed.next) < micros(UNASKED_FOR));
     }
 
     async fn look_after_held(&self, rows: &[Row]) {
@@ -201,7 +217,11 @@ impl Proxy {
             match self.sidecar.offers(claimed) {
                 true if row.until == Timestamp(0) => {}
                 true => later.push(Sidecar::offer(claimed)),
-                false => later.push(self.look_later(row)),
+                // Siblings must see that nobody looks after it while the claim lasts.
+                false => {
+                    let now = self.sidecar.store.now();
+                    later.push(look_later(row, now.plus(claimed.visibility / 3)));
+                }
             }
         }
         self.sidecar.renew_rows(later).await;
@@ -220,54 +240,57 @@ impl Proxy {
         }
     }
 
-    /// Whether the job still has its slots; else they end.
-    async fn still_out(&self, row: &Row, unasked: &mut HashMap<Arc<str>, u32>) -> bool {
-        let claimed = &row.claimed;
+    /// When to look at the job's slots again; `None`: they have ended.
+    async fn still_out(&self, row: &Row, unasked: &mut Unasked) -> Option<Timestamp> {
+        let (sidecar, claimed) = (&self.sidecar, &row.claimed);
+        let slot = (claimed.job.clone(), claimed.generation);
+        let soon = claimed.visibility.min(micros(SOON));
         let over = match self
             .still_active(claimed.scope, &claimed.job, Some(claimed.attempt))
             .await
         {
             Some(active) => {
-                unasked.remove(&claimed.job);
+                unasked.remove(&slot);
                 !active
             }
             None => {
-                let times = unasked.entry(claimed.job.clone()).or_default();
-                *times += 1;
-                *times > UNASKED
+                let known = unasked.get(&slot);
+                let known = known.filter(|failed| row.until <= failed.next);
+                let since = known.map_or_else(Instant::now, |failed| failed.since);
+                if since.elapsed() < Duration::from_micros(claimed.visibility) {
+                    let next = sidecar.store.now().plus(soon);
+                    unasked.insert(slot, Failed { since, next });
+                    return Some(next);
+                }
+                unasked.remove(&slot);
+                true
             }
         };
         if over {
-            unasked.remove(&claimed.job);
-            if self
-                .sidecar
-                .end(&claimed.job, Some(claimed.generation))
-                .await
-                .is_some()
-            {
-                self.sidecar.metrics.count(Event::SlotReclaimed);
+            let ended = sidecar.end(&claimed.job, Some(claimed.generation)).await;
+            if ended.is_some() {
+                sidecar.metrics.count(Event::SlotReclaimed);
             }
+            return None;
         }
-        !over
-    }
-
-    fn look_later(&self, row: &Row) -> Change {
-        let claimed = &row.claimed;
         // Still running past its deadline happens for as long as the backend has not noticed, which is
         // soon: a look every second costs little and frees the slot in time.
-        let lapsed = row.place == Place::Out && !self.sidecar.backend.worker_liveness();
-        let wait = match row.place {
-            _ if lapsed => claimed.visibility.min(1_000_000),
-            Place::Out => claimed.visibility,
-            // Siblings must see that nobody looks after it while the claim lasts.
-            Place::Held => claimed.visibility / 3,
+        let wait = match sidecar.backend.worker_liveness() {
+            true => claimed.visibility,
+            false => soon,
         };
-        Change::Until {
-            job: claimed.job.clone(),
-            generation: claimed.generation,
-            until: self.sidecar.store.now().plus(wait),
-            visibility: claimed.visibility,
-        }
+        Some(sidecar.store.now().plus(wait))
+    }
+}
+
+/// The row is looked at again then.
+fn look_later(row: &Row, until: Timestamp) -> Change {
+    let claimed = &row.claimed;
+    Change::Until {
+        job: claimed.job.clone(),
+        generation: claimed.generation,
+        until,
+        visibility: claimed.visibility,
     }
 }
 

@@ -450,3 +450,41 @@ async fn what_can_never_fit_is_no_matter_of_the_backend() {
     assert_eq!(error["retryable"], false);
     pair.sidecar.stop().await;
 }
+
+/// On a backend that does not tell what is scheduled, a job that was cancelled before its time counts no more.
+#[tokio::test(start_paused = true)]
+async fn what_was_cancelled_before_its_time_is_gone() {
+    let job = |state: &str| {
+        let job = json!({
+            "id": "x", "type": "t.x", "queue": "q", "state": state,
+            "scheduled_at": "2026-02-02T04:00:00Z",
+        });
+        json!({ "job": job }).to_string()
+    };
+    let answers = move |method: &Method, path: &str| match path.contains("/queues/") {
+        true => (
+            200,
+            r#"{"counts":{"available":0,"scheduled":0}}"#.to_owned(),
+        ),
+        false if *method == Method::DELETE => (200, job("cancelled")),
+        false => (201, job("scheduled")),
+    };
+    let config = "[[queue]]\nname = \"q\"\nmax_depth = 2\n";
+    let (_, sidecar, client) = told(config, Duration::ZERO, answers).await;
+    for _ in 0..2 {
+        assert_eq!(client.offer("q").await.status, 201);
+    }
+    sleep(Duration::from_millis(200)).await;
+    full(&client.offer("q").await, "q", 2);
+    for _ in 0..2 {
+        let path = "/ojs/v1/jobs/x";
+        let reply = client.send(Method::DELETE, path, &[], "").await;
+        assert_eq!(reply.status, 200);
+    }
+    sleep(Duration::from_millis(200)).await;
+    for _ in 0..2 {
+        assert_eq!(client.offer("q").await.status, 201);
+    }
+    full(&client.offer("q").await, "q", 2);
+    sidecar.stop().await;
+}

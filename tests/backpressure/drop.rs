@@ -76,6 +76,31 @@ async fn held_jobs_go_first() {
     pair.stop().await;
 }
 
+/// Jobs that wait in the backend and such as are held, each of which goes for a new one: never more than fit,
+/// whether the backend is asked or not.
+#[tokio::test(start_paused = true)]
+async fn held_jobs_that_go_count_once() {
+    let config = "[[queue]]\nname = \"q\"\nmax_depth = 10\nstrategy = \"drop_oldest\"\n\
+        [[policy]]\nname = \"p\"\nmatch = { meta.held = \"yes\" }\nconcurrency = 0\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    for _ in 0..5 {
+        let mut held = job("q");
+        held["meta"] = json!({"held": "yes"});
+        client.enqueue(held).await;
+    }
+    assert!(client.fetch("q", 5).await.is_empty(), "all are held");
+    client.fill("q", 5).await;
+    sleep(Duration::from_secs(1)).await;
+    client.offer("q").await;
+    for nth in 0..200 {
+        assert_eq!(client.offer("q").await.status, 201);
+        let stats = client.get("/ojs/v1/queues/q/stats").await.json();
+        let there = stats["queue"]["available"].as_u64().unwrap();
+        assert!(there <= 10, "{there} wait after {nth}: {stats}");
+    }
+    pair.stop().await;
+}
+
 /// 9.3: a batch makes room for all of itself; with nothing to drop it is refused.
 #[tokio::test(start_paused = true)]
 async fn a_batch_makes_its_room_or_is_refused() {

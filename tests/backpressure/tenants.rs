@@ -5,9 +5,10 @@ use std::time::Duration;
 use http::Method;
 use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use crate::client::{Client, Reply, id};
-use crate::rig::{config, simulated, told};
+use crate::rig::{config, directly, simulated, told};
 
 const FILE: &str = "[[tenant]]\nid = \"acme-*\"\nlimits = { max_queue_depth = 2 }\n\
     [[queue]]\nname = \"bounded\"\nmax_depth = 3\n";
@@ -211,5 +212,56 @@ async fn each_tenant_of_a_batch_is_bounded() {
     }
     assert_eq!(batch(&["a", "c", "d", "e"], "few").await.status, 201);
     refused(&batch(&["d"], "many").await, "d", 2);
+    pair.stop().await;
+}
+
+/// Batches into queues that nobody has, all refused: what the tenant has in its own is not forgotten for them.
+#[tokio::test(start_paused = true)]
+async fn queues_that_are_made_up_forget_no_jobs() {
+    let (pair, client) = simulated(Lax::spec(), FILE).await;
+    let acme = Some("acme-corp");
+    for _ in 0..2 {
+        assert_eq!(offer(&client, "a", acme).await.status, 201);
+    }
+    sleep(Duration::from_millis(1)).await;
+    for batch in 0..120 {
+        let jobs = (0..100).map(|nth| {
+            let options = json!({"queue": format!("made-up-{batch}-{nth}")});
+            json!({"type": "t", "args": [], "meta": {"tenant_id": "acme-corp"}, "options": options})
+        });
+        let body = json!({"jobs": jobs.collect::<Vec<_>>()}).to_string();
+        let reply = client.post("/ojs/v1/jobs/batch", body).await;
+        assert_eq!(reply.status, 429, "{}", reply.text());
+        sleep(Duration::from_millis(1)).await;
+    }
+    refused(&offer(&client, "a", acme).await, "acme-corp", 2);
+    pair.stop().await;
+}
+
+/// A held job that is cancelled makes room for its tenant, whatever else waits in its queue.
+#[tokio::test(start_paused = true)]
+async fn a_held_job_that_is_cancelled_makes_room() {
+    let held = format!("{FILE}[[policy]]\nname = \"p\"\nkey = \"p:{{type}}\"\nconcurrency = 0\n");
+    let (pair, client) = simulated(Lax::spec(), &held).await;
+    let acme = Some("acme-corp");
+    let mut jobs = Vec::new();
+    for _ in 0..2 {
+        let reply = offer(&client, "bounded", acme).await.json();
+        jobs.push(reply["job"]["id"].as_str().unwrap().to_owned());
+    }
+    assert!(client.fetch("bounded", 2).await.is_empty(), "both are held");
+    for _ in 0..5 {
+        let job = json!({"type": "t", "args": [], "options": {"queue": "a"}});
+        directly(&pair.behind.backend, "/ojs/v1/jobs", job).await;
+    }
+    refused(&offer(&client, "a", acme).await, "acme-corp", 2);
+    for job in jobs {
+        let path = format!("/ojs/v1/jobs/{job}");
+        assert_eq!(
+            client.send(Method::DELETE, &path, &[], "").await.status,
+            200
+        );
+    }
+    assert_eq!(offer(&client, "a", acme).await.status, 201);
     pair.stop().await;
 }

@@ -57,6 +57,27 @@ async fn edges_are_told_once() {
     pair.stop().await;
 }
 
+/// A producer that stands in line is told nothing yet: the next one that is refused is.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_told_while_somebody_waits() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let bounds = json!({"max_depth": 1, "strategy": "block"});
+    client.bound("q", bounds).await;
+    client.fill("q", 1).await;
+    let path = "/ojs/v1/events/stream?types=backpressure.rejected";
+    let mut stream = Listener::open(&client, path, &[]).await;
+    let waits = client.clone();
+    let waits = tokio::spawn(async move { waits.offer_blocking("q", "20").await });
+    sleep(Duration::from_millis(300)).await;
+    assert!(stream.so_far().await.is_empty());
+    full(&client.offer("q").await, "q", 1);
+    full(&client.offer("q").await, "q", 1);
+    assert_eq!(stream.so_far().await.len(), 1);
+    client.fetch("q", 1).await;
+    assert_eq!(waits.await.unwrap().status, 201);
+    pair.stop().await;
+}
+
 /// Of a long type its beginning is told.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_tells_the_beginning_of_a_type() {

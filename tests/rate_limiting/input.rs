@@ -326,6 +326,31 @@ async fn each_field_of_each_body() {
     assert!(asked > 500, "{asked}");
 }
 
+/// Each window is asked at every start, so there are few of them.
+#[tokio::test(start_paused = true)]
+async fn more_windows_than_can_be_kept() {
+    let rig = Rig::with("").await;
+    let windows = |n: u64| -> Vec<Value> {
+        let each = (1..=n).map(|n| json!({"limit": 5, "period": format!("{n}s")}));
+        each.collect()
+    };
+    let sent = async |n: u64| {
+        let options = json!({"rate_limit": {"key": "k", "rate": windows(n)}});
+        let body = json!({"type": "t", "args": [], "options": options}).to_string();
+        rig.client.post("/ojs/v1/jobs", body).await
+    };
+    let reply = sent(9).await;
+    assert_eq!(reply.status, 400, "{}", reply.text());
+    let named = reply.json()["error"]["details"]["field"].clone();
+    assert_eq!(named, "options.rate_limit.rate");
+    assert_eq!(sent(8).await.status, 201);
+    let set = json!({"rate": windows(9)}).to_string();
+    let path = "/ojs/v1/rate-limits/k";
+    let kind = [("content-type", "application/json")];
+    let reply = rig.client.send(Method::PUT, path, &kind, set).await;
+    assert_eq!(reply.status, 400, "{}", reply.text());
+}
+
 /// What a nack says of a vendor is the backend's to accept: a signal that is none shuts nothing, and one
 /// for absurdly long is clamped to `max_pause`.
 #[tokio::test(start_paused = true)]

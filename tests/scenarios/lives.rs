@@ -295,3 +295,34 @@ pub async fn without_heartbeats(ctx: Ctx) -> Judge {
     judge.no_slot_left();
     judge
 }
+
+/// Claims that stand for ten minutes, of which the sidecar knows nothing, workers that send no heartbeats, and
+/// a backend that is away for three seconds: nobody can say whether the jobs are over, and they are not.
+pub async fn backend_away_without_heartbeats(ctx: Ctx) -> Judge {
+    let lax = [Lax::redis(), Lax::postgres(), Lax::spec()][(ctx.seed % 3) as usize].clone();
+    let w = ctx.world().lax(lax).limits(GATED).start().await;
+    let options = json!({ "queue": "mail", "visibility_timeout_ms": 600_000 });
+    let job = json!({ "type": "email.send", "args": [], "options": options });
+    for _ in 0..6 {
+        w.backend.direct("POST", "/ojs/v1/jobs", &job).await;
+    }
+    let worker = Worker::js(2).queues(&["mail"]).runs(80_000..90_000);
+    w.workers(2, worker.without_heartbeats());
+    w.pass(40_000 + ctx.seed * 50).await;
+    w.backend.down_for(Duration::from_secs(3)).await;
+    let done = w.until(400, async || w.backend.ended() == 6).await;
+    let mut judge = w.judge().await;
+    judge.that(done, "not done within 400 s");
+    let (mut out, mut most) = (0_usize, 0);
+    for (_, event) in &judge.events {
+        match event.kind {
+            EventKind::Claimed => out += 1,
+            EventKind::Acked => out -= 1,
+            _ => {}
+        }
+        most = most.max(out);
+    }
+    judge.that(most <= 2, format!("{most} jobs were out at once"));
+    judge.no_slot_left();
+    judge
+}

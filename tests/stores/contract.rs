@@ -339,6 +339,51 @@ pub async fn a_row_goes_on_under_another_claim(rig: &dyn Rig) {
     assert!(!store.set(own(8, 9)).await.unwrap(), "it is out");
 }
 
+/// Jobs bring periods without end to a key that has a window of its own.
+pub async fn many_windows_of_a_key_forget_no_start(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    let two = limited("k", None, Some((2, 60 * SECOND)), None);
+    let ask = |job: &str, limited: &Limited| claimed(job, 1, std::slice::from_ref(limited));
+    for job in ["a", "b"] {
+        assert!(started(&take(&*store, ask(job, &two)).await));
+    }
+    // Shorter and longer ones than that of the key: it keeps its window.
+    for (job, first) in [("short", 1), ("long", 61)] {
+        let mut many = limited("k", None, None, None);
+        let periods = first..first + if first > 60 { 255 } else { 8 };
+        let rates = periods.map(|n| limited("k", None, Some((9, n * SECOND)), None).limits.rates);
+        many.limits.rates = rates.flatten().collect();
+        assert!(started(&take(&*store, ask(job, &many)).await));
+        let refused = take(&*store, ask(&format!("after {job}"), &two)).await;
+        assert!(!started(&refused), "after {job}: {refused:?}");
+    }
+    let used = usage(&*store, &two).await.unwrap();
+    assert_eq!(used.windows[0].0, 2);
+    // A window that was forgotten allows nothing until its starts would have left.
+    let mut long = limited("k", None, Some((9, 300 * SECOND)), None);
+    let Verdict::Refused { why, at, .. } = take(&*store, ask("c", &long)).await else {
+        panic!("it may have had nine")
+    };
+    assert_eq!((why.strategy, why.limit), (Strategy::Rate, 9));
+    let at = at.unwrap();
+    assert!(at >= Timestamp(T + 300 * SECOND) && at <= Timestamp(T + 301 * SECOND));
+    assert_eq!(
+        store
+            .room(std::slice::from_ref(&long))
+            .await
+            .unwrap()
+            .starts,
+        0
+    );
+    // One that was longer than all of them is a new one.
+    long.limits.rates = limited("k", None, Some((9, 9_000 * SECOND)), None)
+        .limits
+        .rates;
+    assert!(started(&take(&*store, ask("d", &long)).await));
+    advance(rig, 61 * SECOND);
+    assert!(started(&take(&*store, ask("e", &two)).await));
+}
+
 pub async fn many_starts_in_a_window_are_never_too_many(rig: &dyn Rig) {
     let store = rig.open("a").await;
     let most = [limited("k", None, Some((300, SECOND)), None)];

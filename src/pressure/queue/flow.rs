@@ -1,9 +1,12 @@
 //! What comes to a queue and leaves it.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 
 use super::Queue;
 use crate::limit::Timestamp;
+use crate::pressure::Dropped;
 use crate::pressure::drain::Drain;
 use crate::pressure::estimate::{Counts, Held, Mark};
 use crate::pressure::share::{Others, Shared};
@@ -70,23 +73,33 @@ impl Queue {
         self.tell_settled();
     }
 
-    fn tell_settled(&mut self) {
-        if self.estimate.in_flight() == 0 {
+    /// Whether enqueues are on their way, or jobs that go for them: what a look says meanwhile may be with
+    /// them or without.
+    pub(in crate::pressure) fn is_moving(&self) -> bool {
+        self.estimate.in_flight() > 0 || self.dropping > 0
+    }
+
+    /// Tells those who wait until nothing moves, if nothing does.
+    pub(in crate::pressure) fn tell_settled(&mut self) {
+        if !self.is_moving() {
             self.stuck = false;
             self.settled.notify_waiters();
         }
     }
 
-    /// A job that was to be dropped is gone, or (`false`) could not be dropped.
-    pub(in crate::pressure) fn dropped(&mut self, gone: bool, mark: Mark, now: Instant) {
+    /// What became of a job that was to be dropped.
+    pub(in crate::pressure) fn dropped(&mut self, what: Dropped, now: Instant) {
         self.dropping = self.dropping.saturating_sub(1);
-        match gone {
-            true => {
-                self.estimate.left(1, mark);
+        match what {
+            // It left the backend's number when it was claimed, and ours when it left the hold.
+            Dropped::Held => {}
+            Dropped::Waiting(sent) => {
+                self.estimate.left(1, sent);
                 self.recount.left(1);
             }
-            false => self.undroppable = Some(now),
+            Dropped::None => self.undroppable = Some(now),
         }
+        self.tell_settled();
     }
 
     /// Jobs were given to a worker in answer to what was sent at `sent`. `out`: they wait no longer;
@@ -106,25 +119,33 @@ impl Queue {
     }
 
     /// A job was stored that waits for `due`.
-    pub(in crate::pressure) fn schedules(&mut self, due: Instant) {
+    pub(in crate::pressure) fn schedules(&mut self, due: Timestamp) {
         self.later += 1;
         self.since.not_yet();
         self.hidden.schedule(due);
     }
 
+    /// A job that was to wait for `due` is gone.
+    pub(in crate::pressure) fn unschedules(&mut self, due: Timestamp) {
+        if self.hidden.unschedule(due) {
+            self.later = self.later.saturating_sub(1);
+        }
+    }
+
     /// A job failed that is tried again from `due` on.
-    pub(in crate::pressure) fn retries(&mut self, due: Instant) {
+    pub(in crate::pressure) fn retries(&mut self, due: Timestamp) {
         self.later += 1;
         self.hidden.retry(due);
     }
 
     /// How many are known to wait for a time, scheduled and retryable.
-    pub(in crate::pressure) fn hidden(&mut self, now: Instant) -> (u64, u64) {
+    pub(in crate::pressure) fn hidden(&mut self, now: Now) -> (u64, u64) {
         let aged = self.bounds.max_age.is_some();
         let since = &mut self.since;
-        let waiting = (self.hidden).waiting(now, |due| {
-            if aged {
-                since.add(due);
+        let waiting = (self.hidden).waiting(now.stamp, |due, jobs| {
+            let ago = Duration::from_micros(now.stamp.since(due));
+            if let Some(at) = now.at.checked_sub(ago).filter(|_| aged) {
+                (0..jobs).for_each(|_| since.add(at));
             }
         });
         if !self.estimate.is_told() {
@@ -176,5 +197,36 @@ impl Queue {
             self.drain = Drain::default();
         }
         self.away = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::pressure::bounds::UNBOUNDED;
+
+    #[test]
+    fn a_dropped_job_is_taken_away_once() {
+        let now = Instant::now();
+        let mut queue = Queue::new(Arc::new(UNBOUNDED), now);
+        let counts = Counts {
+            available: 10,
+            ..Counts::default()
+        };
+        let held = Held::default();
+        queue.estimate.begin(true);
+        queue.told(counts, 0, held, (None, None), (now, Mark(5)));
+        let mut drop = |what| {
+            queue.dropping = 1;
+            queue.dropped(what, now);
+            assert!(!queue.is_moving());
+            queue.depth(held)
+        };
+        assert_eq!(drop(Dropped::Waiting(Mark(4))), 10, "gone when it was told");
+        assert_eq!(drop(Dropped::Waiting(Mark(6))), 9);
+        assert_eq!(drop(Dropped::Held), 9, "it was not among them");
+        assert_eq!(drop(Dropped::None), 9);
     }
 }

@@ -16,12 +16,39 @@ use crate::proxy::respond::Fault;
 use crate::proxy::{Proxy, Sidecar, ours, refuse};
 use crate::store::{Override, StoreError};
 
-/// More keys than this are not listed; they are limited all the same.
-const MAX: usize = 100_000;
+/// So many of the keys that were named last are listed, and at most twice as many; the others are limited
+/// all the same.
+const LISTED: usize = 100_000;
 
 /// The job keys that were named so far, with the numbers they were last named with.
 #[derive(Default, Debug)]
-pub(in crate::proxy) struct Named(Mutex<HashMap<Key, Entry>>);
+pub(in crate::proxy) struct Named(Mutex<Ages>);
+
+/// The young ones become the old ones when they are many, and the old ones are forgotten: those that were
+/// not named for longest, without an order to keep.
+#[derive(Default, Debug)]
+struct Ages {
+    young: HashMap<Key, Entry>,
+    old: HashMap<Key, Entry>,
+}
+
+impl Ages {
+    /// The entry of a key that is named now, if it is known.
+    fn named(&mut self, key: &Key) -> Option<&mut Entry> {
+        if !self.young.contains_key(key) {
+            let entry = self.old.remove(key)?;
+            self.put(key, entry);
+        }
+        self.young.get_mut(key)
+    }
+
+    fn put(&mut self, key: &Key, entry: Entry) {
+        if self.young.len() >= LISTED {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(key.clone(), entry);
+    }
+}
 
 #[derive(Debug)]
 struct Entry {
@@ -34,38 +61,39 @@ impl Named {
     fn note<'a>(&self, all: impl Iterator<Item = &'a Limited>, pending: impl Fn(usize) -> usize) {
         let mut named = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for limited in all.filter(|limited| limited.space == Space::Job) {
-            if let Some(entry) = named.get_mut(&limited.key) {
+            if let Some(entry) = named.named(&limited.key) {
                 entry.pending = pending(entry.pending);
                 if entry.limits != limited.limits && limited.limits != Limits::default() {
                     entry.limits = limited.limits.clone();
                 }
-            } else if named.len() < MAX {
+            } else {
                 let entry = Entry {
                     limits: limited.limits.clone(),
                     pending: pending(0),
                 };
-                named.insert(limited.key.clone(), entry);
+                named.put(&limited.key, entry);
             }
         }
     }
 
     fn get(&self, key: &Key) -> Option<(Limits, usize)> {
         let named = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        named
-            .get(key)
-            .map(|entry| (entry.limits.clone(), entry.pending))
+        let entry = named.young.get(key).or_else(|| named.old.get(key))?;
+        Some((entry.limits.clone(), entry.pending))
     }
 
     pub(in crate::proxy) fn keys(&self) -> Vec<Key> {
         let named = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        named.keys().cloned().collect()
+        named
+            .young
+            .keys()
+            .chain(named.old.keys())
+            .cloned()
+            .collect()
     }
 
     pub(in crate::proxy) fn clear(&self) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Ages::default();
     }
 }
 
@@ -259,4 +287,39 @@ pub(super) fn store_failed(error: &StoreError) -> Fault {
         error.to_string(),
     )
     .later(Duration::from_secs(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::OnLimit;
+
+    fn limited(n: usize) -> Limited {
+        Limited {
+            space: Space::Job,
+            key: Key::new(&format!("k{n}")).unwrap(),
+            limits: Limits::default(),
+            on_limit: OnLimit::Wait,
+            policy: Arc::from("job"),
+        }
+    }
+
+    #[test]
+    fn keys_that_were_not_named_for_longest_make_place() {
+        let named = Named::default();
+        let note = |n: usize| named.note(std::iter::once(&limited(n)), |pending| pending + 1);
+        let pending = |n: usize| named.get(&limited(n).key).map(|(_, pending)| pending);
+        for n in 0..=LISTED {
+            note(n);
+        }
+        assert_eq!(pending(LISTED), Some(1), "it is listed");
+        assert_eq!(named.keys().len(), LISTED + 1);
+        note(0);
+        for n in LISTED + 1..2 * LISTED {
+            note(n);
+        }
+        assert_eq!(pending(0), Some(2), "named again");
+        assert_eq!(pending(1), None);
+        assert!(named.keys().len() <= 2 * LISTED);
+    }
 }

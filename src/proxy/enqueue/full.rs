@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, StatusCode};
+use tokio::time::Instant;
 
 use super::Sends;
 use super::admit::queue_of;
@@ -31,7 +32,7 @@ impl Sidecar {
     /// The answer to an enqueue that does not fit.
     pub(super) fn full(&self, full: &Full, body: &[u8], sends: Sends) -> Fault {
         self.metrics.rejected(&full.queue);
-        if full.say {
+        if self.pressure.says(&full.queue, Instant::now()) {
             self.tell_rejected(full, body, sends);
         }
         let (used, bound) = (full.depth, full.bound);

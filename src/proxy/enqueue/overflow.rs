@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::events::Value;
 use crate::hold::Held;
 use crate::json::{Json, quote};
+use crate::pressure::{Dropped, Mark};
 use crate::proxy::drop::End;
 use crate::proxy::{Proxy, REPLY_DEPTH};
 use crate::upstream::Call;
@@ -41,6 +42,8 @@ enum Found {
 struct Oldest {
     id: Arc<str>,
     kind: String,
+    /// What came before it was asked for in the backend's queue; `None`: it was held.
+    sent: Option<Mark>,
 }
 
 impl Proxy {
@@ -54,8 +57,11 @@ impl Proxy {
                     continue;
                 }
                 let found = self.drop_one_of(&queue, &stored, scope).await;
-                let gone = matches!(found, Found::Dropped(_));
-                let dropped = || (self.sidecar.pressure).dropped(&queue, gone, Instant::now());
+                let what = match &found {
+                    Found::Dropped(oldest) => oldest.sent.map_or(Dropped::Held, Dropped::Waiting),
+                    Found::Itself | Found::Nothing => Dropped::None,
+                };
+                let dropped = || (self.sidecar.pressure).dropped(&queue, what, Instant::now());
                 dropped();
                 match found {
                     Found::Dropped(oldest) => {
@@ -111,6 +117,7 @@ impl Proxy {
         if !reply.status.is_success() || !is("state", "available") || !is("queue", queue) {
             return None;
         }
+        let sent = self.sidecar.pressure.mark();
         let cancel = Call {
             method: http::Method::DELETE,
             ..crate::proxy::get(self, scope, target)
@@ -119,6 +126,7 @@ impl Proxy {
         reply.status.is_success().then(|| Oldest {
             id: Arc::from(id),
             kind: kind_of(job.raw()),
+            sent: Some(sent),
         })
     }
 
@@ -137,6 +145,7 @@ impl Proxy {
         Oldest {
             id: job.clone(),
             kind: kind_of(&held.body),
+            sent: None,
         }
     }
 
@@ -152,6 +161,7 @@ impl Proxy {
             quote(queue),
             quote(worker)
         );
+        let sent = self.sidecar.pressure.mark();
         let call = crate::proxy::post(self, scope, "/ojs/v1/workers/fetch", body);
         let reply = crate::proxy::call(self, "drop", call).await.ok()?;
         let whole = Json::parse(&reply.body, REPLY_DEPTH).ok()?;
@@ -160,6 +170,7 @@ impl Proxy {
         let oldest = Oldest {
             id: Arc::from(&*job.get_exact("id")?.text()?),
             kind: kind_of(job.raw()),
+            sent: Some(sent),
         };
         if stored.contains(&*oldest.id) {
             // Those before it have left behind our back.

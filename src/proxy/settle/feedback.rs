@@ -48,7 +48,9 @@ impl Refusals {
     /// Counts it.
     fn refused(&self, key: &Key, times: u32, now: Timestamp, until: Timestamp) {
         let mut keys = self.lock();
-        let known = keys.get(key).filter(|known| known.times == times);
+        let known = keys
+            .get(key)
+            .filter(|known| known.times == times && known.until > now);
         // The first of those that were out together says since when.
         let last = known.map_or(now, |known| known.last);
         if keys.len() >= COUNTED && !keys.contains_key(key) {
@@ -215,10 +217,12 @@ mod tests {
         assert_eq!(refuse(50, 51), 1);
         assert_eq!(refuse(52, 53), 2);
         assert_eq!(refuse(200, 201), 1, "long ago");
+        assert_eq!(refuse(395, 400), 1, "long ago, with as many before it");
+        assert_eq!(refuse(396, 401), 1, "out together");
         refusals.forget(&key);
-        assert_eq!(refuse(202, 203), 1);
+        assert_eq!(refuse(402, 403), 1);
         assert_eq!(
-            refusals.times(&key, None, at(204)),
+            refusals.times(&key, None, at(404)),
             1,
             "no one knows when it started"
         );

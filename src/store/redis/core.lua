@@ -85,6 +85,8 @@ local function window_ends(w)
     return unpack('<I7', w.s, #w.s - 6) + w.period + EARLY
   elseif w.kind == 1 then
     return now + 2 * w.period + 4 * EARLY
+  elseif w.kind == 3 then
+    return unpack('<I7', w.s) + w.period + EARLY
   end
   local _, ends, _, next = unpack('<I7I7I4I4', w.s)
   if next > 0 then return ends + w.period end
@@ -294,18 +296,18 @@ local function edged_grows(w, rate)
   return after
 end
 
-local function edged_add(w, rate)
+local function edged_add(w, rate, at)
   local starts, ends, count, next = edged_at(w, rate)
-  if now + EARLY >= ends then next = next + 1 end
+  if at + EARLY >= ends then next = next + 1 end
   w.s = pack('<I7I7I4I4', starts, ends, count + 1, next)
 end
 
-local function edged_remove(w, at)
+local function edged_remove(w, at, as_of)
   local starts, ends, count, next = unpack('<I7I7I4I4', w.s)
-  if starts <= at and at < ends then
+  if starts <= as_of and as_of < ends then
     count = max(count - 1, 0)
     if at + EARLY >= ends then next = max(next - 1, 0) end
-  elseif at < starts and at + EARLY >= starts then
+  elseif as_of < starts and at + EARLY >= starts then
     count = max(count - 1, 0)
   end
   w.s = pack('<I7I7I4I4', starts, ends, count, next)
@@ -328,6 +330,7 @@ local function window_count(w, rate)
 end
 
 local function window_idle(w)
+  if w.kind == 3 then return window_ends(w) <= now end
   if w.kind ~= 2 then return sliding_count(w) == 0 end
   local _, ends, count, next = unpack('<I7I7I4I4', w.s)
   if now < ends then return count == 0 end
@@ -340,14 +343,54 @@ local function window_newest(w)
     return (unpack('<I7', w.s, #w.s - 6))
   elseif w.kind == 1 then
     return NEVER
+  elseif w.kind == 3 then
+    return (unpack('<I7', w.s))
   end
   local _, ends = unpack('<I7I7', w.s)
   return ends
 end
 
+-- Until when starts may count in a window of which nothing is known any more; nil if it has none.
+local function forgotten(k, rate)
+  for _, w in ipairs(k.w) do
+    if w.kind == 3 and rate.period <= w.period then
+      local till = unpack('<I7', w.s) + rate.period + EARLY
+      if till > now then return till end
+    end
+  end
+end
+
+-- Of more than 16 windows the longest is forgotten: what may have been it allows no start until its starts
+-- would have left. A start at `at` is the newest.
+local function forget_longest(k, at)
+  if #k.w <= 16 then return end
+  local place, gone
+  for i, w in ipairs(k.w) do
+    if w.kind == 3 then
+      gone = w
+    elseif not place or w.period >= k.w[place].period then
+      place = i
+    end
+  end
+  local w, last = k.w[place], at + EARLY
+  if w.kind ~= 2 then
+    local leaves = sliding_leaves(w, sliding_count(w) - 1)
+    if leaves then last = max(last, leaves - w.period - EARLY) end
+  end
+  k.w[place] = k.w[#k.w]
+  k.w[#k.w] = nil
+  if not gone then
+    gone = { period = 0, name = 'forgotten', kind = 3, s = pack('<I7', 0) }
+    k.w[#k.w + 1] = gone
+  end
+  gone.period = max(gone.period, w.period)
+  gone.s = pack('<I7', max(last, (unpack('<I7', gone.s))))
+end
+
 local function window_add(k, rate, at)
   local w = window(k, rate)
-  if not w then
+  local new = not w
+  if new then
     if #k.w >= 8 then
       local idle
       for i, other in ipairs(k.w) do
@@ -367,7 +410,8 @@ local function window_add(k, rate, at)
     end
     k.w[#k.w + 1] = w
   end
-  if w.kind == 2 then edged_add(w, rate) else sliding_add(w, at) end
+  if w.kind == 2 then edged_add(w, rate, at) else sliding_add(w, at) end
+  if new then forget_longest(k, at) end
 end
 
 -- Spacing: GCRA in nanoseconds, kept as microseconds and the rest, which doubles hold exactly ---------
@@ -451,6 +495,9 @@ local function ask(k, l, lead)
         if w.kind == 2 then at = edged_grows(w, rate) else at = sliding_leaves(w, count - rate.limit) end
         if at then refuse(RATE, rate.limit, count, at + EARLY) end
       end
+    else
+      local at = forgotten(k, rate)
+      if at then refuse(RATE, rate.limit, rate.limit, at + EARLY) end
     end
   end
   local at = now + lead
@@ -509,7 +556,7 @@ local function undo_take(k, undo)
   for i = 1, #periods, 2 do
     for _, w in ipairs(k.w) do
       if w.period == periods[i] and w.name == periods[i + 1] then
-        if w.kind == 2 then edged_remove(w, as_of) else sliding_remove(w, at) end
+        if w.kind == 2 then edged_remove(w, at, as_of) else sliding_remove(w, at) end
       end
     end
   end
