@@ -65,8 +65,8 @@ and with 78 when the config cannot be used."
     /// Show limits at work: real workers, a real backend, one picture
     #[command(
         after_help = "Everything runs in this process, on free ports of 127.0.0.1, and nothing is kept.
-Exits with 0 when every limit was held and no job was lost or doubled, else with 1;
-with --break that is always so."
+Exits with 0 when every limit was held and no job was lost or doubled, else with 1: also
+when there was nothing to judge. With --break that is always so."
     )]
     Demo(Demo),
 }
@@ -173,7 +173,7 @@ pub struct Demo {
     /// Run with the limits off, to see them broken
     #[arg(long = "break")]
     pub broken: bool,
-    /// Write the same as a plot to this file
+    /// Write the same as a plot to this file (not for backpressure)
     #[arg(long, value_name = "FILE.svg")]
     pub record: Option<PathBuf>,
     /// How long producers and workers go on

@@ -41,6 +41,8 @@ use tokio_util::sync::CancellationToken;
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
+/// What was given cannot be meant; clap says the same of what it refuses.
+const WRONG_ARGUMENTS: u8 = 2;
 /// A config that cannot be used (`EX_CONFIG`).
 const BAD_CONFIG: u8 = 78;
 
@@ -165,6 +167,10 @@ fn examine(args: &Doctor) -> anyhow::Result<ExitCode> {
 }
 
 fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
+    if args.scene == Scene::Backpressure && args.record.is_some() {
+        eprintln!("ojs-throttle: `demo backpressure` draws no plot: leave out --record");
+        return Ok(ExitCode::from(WRONG_ARGUMENTS));
+    }
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let dumb = set("TERM").is_none_or(|term| term == "dumb") || set("NO_COLOR").is_some();
     let options = Options {
