@@ -56,7 +56,7 @@ pub(super) fn tenants(root: &mut Table<'_>) -> Vec<(Pattern, u64)> {
         let found = table.get("id");
         if found.is_none() {
             let title = "a tenant entry needs an `id`";
-            table.error(
+            table.missing(
                 &header,
                 title,
                 "add id = \"…\"; a glob gives each tenant its own",
@@ -72,7 +72,7 @@ pub(super) fn tenants(root: &mut Table<'_>) -> Vec<(Pattern, u64)> {
             (most, given)
         });
         if !limits.is_some_and(|(_, given)| given) {
-            table.error(
+            table.missing(
                 &header,
                 "this tenant entry has no bound",
                 format!("add {example}"),
@@ -157,7 +157,7 @@ fn per_key(table: &mut Table<'_>) -> Option<PerKey> {
     let max_depth = max_depth(&mut keys);
     if keys.get("max_depth").is_none() {
         let title = format!("`{}` needs a `max_depth`", keys.path);
-        keys.error(&header, title, format!("such as {example}"));
+        keys.missing(&header, title, format!("such as {example}"));
     }
     let (text, span) = by.map_or(("{tenant}".to_owned(), header), |by| (by.text, by.span));
     let by = match Template::new(&text) {
@@ -183,7 +183,7 @@ fn enqueue_rate(table: &mut Table<'_>) -> Option<PushRate> {
     for (name, there) in [("limit", limit.is_some()), ("period", period.is_some())] {
         if !there && rate.get(name).is_none() {
             let title = format!("`{}` needs a `{name}`", rate.path);
-            rate.error(&header, title, format!("such as {example}"));
+            rate.missing(&header, title, format!("such as {example}"));
         }
     }
     let found = match (&limit, &period) {

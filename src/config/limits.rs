@@ -139,7 +139,7 @@ fn is_reserved(table: &mut Table<'_>, limits: Option<&Limits>, on_limit: OnLimit
 
 fn policy_name(table: &mut Table<'_>) -> Option<Text> {
     if table.get("name").is_none() {
-        table.error(
+        table.missing(
             &table.span,
             "a policy needs a `name`",
             "add name = \"…\"; metrics and headers show it",
@@ -426,7 +426,7 @@ fn throttle(mut table: Table<'_>) -> Option<Throttle> {
 
 fn limit(table: &mut Table<'_>) -> Option<(i64, Range<usize>)> {
     if table.get("limit").is_none() {
-        table.error(
+        table.missing(
             &table.span,
             format!("`{}` needs a `limit`", table.path),
             "such as limit = 100",
@@ -437,7 +437,7 @@ fn limit(table: &mut Table<'_>) -> Option<(i64, Range<usize>)> {
 
 fn period(table: &mut Table<'_>) -> Option<(u64, Range<usize>)> {
     if table.get("period").is_none() {
-        table.error(
+        table.missing(
             &table.span,
             format!("`{}` needs a `period`", table.path),
             "such as period = \"PT1M\"",
@@ -468,7 +468,7 @@ fn queues(reading: &Reading<'_>, root: &mut Table<'_>) -> (Vec<QueueLimits>, Fil
             .get("name")
             .map(|found| (patterns(&table, &found, Some(QUEUE)), found));
         if name.is_none() {
-            table.error(
+            table.missing(
                 &header,
                 "a queue entry needs a `name`",
                 "add name = \"…\"; a glob gives each queue its own counters",
@@ -485,7 +485,7 @@ fn queues(reading: &Reading<'_>, root: &mut Table<'_>) -> (Vec<QueueLimits>, Fil
         };
         if limits == Limits::default() && bounds.is_silent() {
             let title = "this queue entry has no limit and no bound";
-            reading.error(
+            reading.missing(
                 found.span.clone(),
                 title,
                 "add concurrency, rate, throttle, max_depth or max_size, or remove the entry",
@@ -573,7 +573,7 @@ fn joined(reading: &Reading<'_>, written: &[Written], all: bool) -> Vec<Policy> 
         if policies.len() == before && all {
             let title = format!("policy {:?} has no limit", one.policy.name);
             let hint = "add concurrency, rate or throttle, or use the key of a policy that has one";
-            reading.error(one.name.clone(), title, hint);
+            reading.missing(one.name.clone(), title, hint);
         }
     }
     policies
