@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use toml::de::DeTable;
 use super::reader::{Env, Reading, Table};
 use super::report::{Problem, Report};
 use super::{
-    BaseUrl, CONNECT_TIMEOUT, ClaimsCount, Fetch, Heartbeat, Hold, LONGEST_WAIT, Liveness,
+    BaseUrl, CONNECT_TIMEOUT, ClaimsCount, Fetch, Heartbeat, Hold, LONGEST_WAIT, Listen, Liveness,
     LogFormat, MediaType, Metrics, OnStoreError, Overrides, Repairs, Requeue, Secret, Server,
     Settings, Settle, StoreSettings, StoreUrl, UPSTREAM_TIMEOUT, Upstream, limits,
 };
@@ -264,31 +263,6 @@ fn points_at(url: &BaseUrl, listen: SocketAddr) -> bool {
         host == listen.ip() || (listen.ip().is_unspecified() && host.is_loopback())
     };
     url.port == listen.port() && host.is_some_and(same)
-}
-
-/// A listener's address; `localhost:8080` is one too.
-struct Listen(SocketAddr);
-
-impl FromStr for Listen {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Listen, String> {
-        if let Some(port) = text
-            .strip_prefix(':')
-            .or(Some(text))
-            .filter(|p| !p.is_empty() && p.bytes().all(|b| b.is_ascii_digit()))
-        {
-            return Err(format!(
-                "write \"127.0.0.1:{port}\", or \"0.0.0.0:{port}\" to be reached from other machines"
-            ));
-        }
-        let text = text
-            .strip_prefix("localhost:")
-            .map_or(text.to_owned(), |port| format!("127.0.0.1:{port}"));
-        text.parse()
-            .map(Listen)
-            .map_err(|_| "write an IP address and a port, such as \"127.0.0.1:8080\"".into())
-    }
 }
 
 fn upstream(root: &mut Table<'_>, backend: Backend) -> Option<Upstream> {
