@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::LONGEST_WAIT;
-use super::limits::{Names, patterns};
+use super::patterns::{Names, patterns};
 use super::reader::Table;
 use crate::policy::{Pattern, Template, numbers};
 use crate::pressure::bounds::BLOCK_TIMEOUT_MAX;

@@ -16,7 +16,7 @@ use super::report::{Problem, Report};
 use super::{
     BaseUrl, CONNECT_TIMEOUT, ClaimsCount, Fetch, Heartbeat, Hold, LONGEST_WAIT, Listen, Liveness,
     LogFormat, MediaType, Metrics, OnStoreError, Overrides, Repairs, Requeue, Secret, Server,
-    Settings, Settle, StoreSettings, StoreUrl, UPSTREAM_TIMEOUT, Upstream, limits,
+    Settings, Settle, StoreSettings, StoreUrl, UPSTREAM_TIMEOUT, Upstream, policies,
 };
 use crate::store::{postgres, redis, sqlite};
 
@@ -124,7 +124,7 @@ fn sections<'r>(
     let settle = settle(&mut root);
     let repairs = repairs(&mut root);
     let metrics = metrics(&mut root);
-    let read = limits::policies(reading, &mut root);
+    let read = policies::policies(reading, &mut root);
     let store = StoreSettings {
         by_policy: read.on_store_error,
         reserved: read.reserved,
