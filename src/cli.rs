@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::{BaseUrl, Overrides};
+use crate::config::{BaseUrl, Listen, Overrides};
 
 /// Rate limits and backpressure for any Open Job Spec backend.
 #[derive(Clone, PartialEq, Eq, Debug, Parser)]
@@ -65,16 +65,15 @@ and with 78 when the config cannot be used."
     /// Show limits at work: real workers, a real backend, one picture
     #[command(
         after_help = "Everything runs in this process, on free ports of 127.0.0.1, and nothing is kept.
-Exits with 0 when every limit was held and no job was lost or doubled, else with 1;
-with --break that is always so."
+Exits with 0 when every limit was held and no job was lost or doubled, else with 1: also
+when there was nothing to judge. With --break that is always so."
     )]
     Demo(Demo),
 }
 
-/// An address to listen on.
+/// An address to listen on, as in the file.
 fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse()
-        .map_err(|_| "give an IP address and a port, such as 127.0.0.1:8080".to_owned())
+    text.parse().map(|Listen(address)| address)
 }
 
 /// `run`.
@@ -173,7 +172,7 @@ pub struct Demo {
     /// Run with the limits off, to see them broken
     #[arg(long = "break")]
     pub broken: bool,
-    /// Write the same as a plot to this file
+    /// Write the same as a plot to this file (not for backpressure)
     #[arg(long, value_name = "FILE.svg")]
     pub record: Option<PathBuf>,
     /// How long producers and workers go on
@@ -219,9 +218,14 @@ mod tests {
         };
         assert_eq!(cli.command, Command::Demo(demo));
         assert!(Cli::try_parse_from(["ojs-throttle", "run", "--upstream", "ojs:80"]).is_err());
-        let named = Cli::try_parse_from(["ojs-throttle", "run", "--listen", "localhost:8080"]);
-        let told = named.unwrap_err().to_string();
-        assert!(told.contains("such as 127.0.0.1:8080"), "{told}");
+        let named = Cli::parse_from(["ojs-throttle", "run", "--listen", "localhost:8080"]);
+        let Command::Run(run) = named.command else {
+            panic!("not run")
+        };
+        assert_eq!(run.listen, "127.0.0.1:8080".parse().ok());
+        let bare = Cli::try_parse_from(["ojs-throttle", "run", "--listen", "localhost"]);
+        let told = bare.unwrap_err().to_string();
+        assert!(told.contains("such as \"127.0.0.1:8080\""), "{told}");
         let dev = Cli::parse_from(["ojs-throttle", "dev", "--admin-listen", "127.0.0.1:1"]);
         let Command::Dev(dev) = dev.command else {
             panic!("not dev")

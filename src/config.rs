@@ -8,6 +8,10 @@ mod diff;
 mod feedback;
 mod file;
 mod limits;
+mod listen;
+mod patterns;
+mod policies;
+mod queues;
 mod reader;
 mod report;
 mod values;
@@ -29,6 +33,7 @@ use crate::pressure::FileBounds;
 pub use base_url::BaseUrl;
 pub use check::{Checked, check};
 pub use diff::{Changes, Diff};
+pub use listen::Listen;
 pub use report::Report;
 pub use watch::{QUIET, Seen, Watch};
 

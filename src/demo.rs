@@ -53,8 +53,8 @@ pub struct Options {
     pub style: Style,
 }
 
-/// Runs the demo and writes it to `out`; a Ctrl-C ends the traffic early. Whether every limit was
-/// held and every job accounted for.
+/// Runs the demo and writes it to `out`; a Ctrl-C ends the traffic early. Whether all that is limited was
+/// at work, every limit was held, every job accounted for, and no call failed.
 ///
 /// # Errors
 /// Something could not be started or written, or `--break` did not break anything.

@@ -5,6 +5,8 @@
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::panic,
+    clippy::print_stderr,
+    clippy::print_stdout,
     clippy::string_slice,
     clippy::too_many_lines,
     clippy::unreachable,
@@ -12,6 +14,7 @@
     unreachable_pub
 )]
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -41,6 +44,8 @@ use tokio_util::sync::CancellationToken;
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
+/// What was given cannot be meant; clap says the same of what it refuses.
+const WRONG_ARGUMENTS: u8 = 2;
 /// A config that cannot be used (`EX_CONFIG`).
 const BAD_CONFIG: u8 = 78;
 
@@ -49,7 +54,11 @@ fn main() -> ExitCode {
     match act(cli.command) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("ojs-throttle: {error:#}");
+            // A log that runs has the last word too, in its own form.
+            match tracing::dispatcher::has_been_set() {
+                true => tracing::error!("{error:#}"),
+                false => tell(&format!("ojs-throttle: {error:#}")),
+            }
             ExitCode::FAILURE
         }
     }
@@ -61,7 +70,8 @@ fn act(command: Command) -> anyhow::Result<ExitCode> {
         Command::Dev(args) => dev(&args),
         Command::Check { path } => {
             let checked = config::check(&path, std::io::stdout().is_terminal());
-            println!("{}", checked.text);
+            // Who reads only the first lines has them.
+            let _written = writeln!(std::io::stdout(), "{}", checked.text);
             Ok(ExitCode::from(checked.status))
         }
         Command::Doctor(args) => examine(&args),
@@ -73,7 +83,7 @@ fn run(args: &Run) -> anyhow::Result<ExitCode> {
     let settings = match Settings::load_with(args.config.as_deref(), &args.overrides()) {
         Ok(settings) => settings,
         Err(report) => {
-            eprintln!("{}", report.render(std::io::stderr().is_terminal()));
+            tell(&report.render(std::io::stderr().is_terminal()));
             return Ok(ExitCode::from(BAD_CONFIG));
         }
     };
@@ -114,7 +124,7 @@ fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
     let settings = match Settings::load_with(args.config.as_deref(), &overrides) {
         Ok(settings) => settings,
         Err(report) => {
-            eprintln!("{}", report.render(std::io::stderr().is_terminal()));
+            tell(&report.render(std::io::stderr().is_terminal()));
             return Ok(ExitCode::from(BAD_CONFIG));
         }
     };
@@ -142,7 +152,7 @@ fn examine(args: &Doctor) -> anyhow::Result<ExitCode> {
     let settings = match Settings::load_with(args.config.as_deref(), &args.overrides()) {
         Ok(settings) => settings,
         Err(report) => {
-            eprintln!("{}", report.render(std::io::stderr().is_terminal()));
+            tell(&report.render(std::io::stderr().is_terminal()));
             return Ok(ExitCode::from(BAD_CONFIG));
         }
     };
@@ -165,6 +175,10 @@ fn examine(args: &Doctor) -> anyhow::Result<ExitCode> {
 }
 
 fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
+    if args.scene == Scene::Backpressure && args.record.is_some() {
+        tell("ojs-throttle: `demo backpressure` draws no plot: leave out --record");
+        return Ok(ExitCode::from(WRONG_ARGUMENTS));
+    }
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let dumb = set("TERM").is_none_or(|term| term == "dumb") || set("NO_COLOR").is_some();
     let options = Options {
@@ -307,15 +321,29 @@ fn start_log(settings: &config::Server) {
             .init(),
         LogFormat::Json => log.json().init(),
     }
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let backtrace = Backtrace::capture();
+        match backtrace.status() {
+            BacktraceStatus::Captured => {
+                tracing::error!(thread = thread.name(), %backtrace, "{panic}");
+            }
+            _ => tracing::error!(thread = thread.name(), "{panic}"),
+        }
+    }));
 }
 
+/// To the log, which runs by now.
 fn warn(settings: &Settings) {
-    if settings.warnings.warnings() > 0 {
-        eprintln!(
-            "{}",
-            settings.warnings.render(std::io::stderr().is_terminal())
-        );
+    let warnings = &settings.warnings;
+    if warnings.warnings() > 0 {
+        tracing::warn!("the config has warnings\n{warnings}");
     }
+}
+
+/// Says this on stderr, if anybody listens there.
+fn tell(text: &str) {
+    let _said = writeln!(std::io::stderr(), "{text}");
 }
 
 /// The wall clock, read once: after this the store's clock runs by itself and never steps back.

@@ -245,6 +245,21 @@ fn a_policy_without_numbers_takes_those_of_its_key() {
 }
 
 #[test]
+fn numbers_are_what_they_are_written_as() {
+    let text = "server.upstream = \"http://a\"
+        [[policy]]\nname = \"a\"\nconcurrency = 0x1_0
+        feedback = { jitter = 0.2_5, backoff = { multiplier = 0x1_0 } }
+        [[queue]]\nname = \"q\"\nmax_depth = 9\nwarning_threshold = 0b1";
+    let settings = Settings::parse(text, "t").unwrap();
+    let policy = &settings.policies.policies()[0];
+    assert_eq!(policy.limits.concurrency, Some(16));
+    assert_eq!(policy.feedback.jitter, 0.25);
+    assert_eq!(policy.feedback.backoff.unwrap().multiplier, 16.0);
+    let (_, bounds) = &settings.bounds.entries()[0];
+    assert_eq!(bounds.warning_threshold, Some(1.0));
+}
+
+#[test]
 fn the_command_line_wins_over_the_file() {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(

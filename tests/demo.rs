@@ -150,3 +150,16 @@ async fn the_bounded_queue_stays_within_its_bound() {
     assert_eq!(broken.status.code(), Some(1), "{text}");
     assert!(text.contains("never more than 60 waiting   NO"), "{text}");
 }
+
+#[tokio::test]
+async fn a_plot_that_nobody_draws_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("none.svg");
+    let mut command = demo(&["backpressure", "--record", file.to_str().unwrap()]);
+    let output = timeout(PATIENCE, command.stderr(Stdio::piped()).output());
+    let output = output.await.expect("it ends").unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("leave out --record"), "{said}");
+    assert!(!file.exists());
+}

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use ojs_throttle::cli::Cli;
-use ojs_throttle::config::{self, Settings};
+use ojs_throttle::config::{self, Diff, Settings};
 use ojs_throttle::json::Json;
 use ojs_throttle::policy;
 
@@ -115,4 +115,81 @@ fn the_readme_has_every_repair() {
     let mut told = first_column("## Repairs");
     assert!(told.remove("[repairs]"));
     assert_eq!(told, fields);
+}
+
+/// What stands between backquotes.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+#[test]
+fn the_readme_says_what_a_reload_can_change() {
+    let readme = read("README.md");
+    let (_, told) = readme.split_once("**What can change:** ").unwrap();
+    let (told, _) = told.split_once(". ").unwrap();
+    let (tables, of_server) = told.split_once(" of `[server]` ").unwrap();
+    let mut fields: BTreeSet<String> = quoted(of_server)
+        .map(|name| format!("server.{name}"))
+        .collect();
+    for name in quoted(tables) {
+        let table = name.trim_matches(['[', ']']);
+        let within = |field: &str| {
+            let rest = field.strip_prefix(table);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        let all = Diff::can_change().chain(Diff::cannot_change());
+        let before = fields.len();
+        fields.extend(all.filter(|field| within(field)).map(str::to_owned));
+        assert!(fields.len() > before, "{name} is no field");
+    }
+    let expected: BTreeSet<String> = Diff::can_change().map(str::to_owned).collect();
+    assert_eq!(fields, expected);
+}
+
+#[test]
+fn the_example_marks_what_cannot_change() {
+    let example = read("config.example.toml");
+    let mut table = "";
+    let mut marked = BTreeSet::new();
+    for line in example.lines() {
+        if let Some(name) = line.strip_prefix('[') {
+            table = name.trim_matches(['[', ']']);
+        } else if let Some(field) = line.strip_suffix(" # [restart]") {
+            let name = field.trim_start_matches(['#', ' ']).split(' ').next();
+            marked.insert(format!("{table}.{}", name.unwrap()));
+        }
+    }
+    let expected: BTreeSet<String> = Diff::cannot_change().map(str::to_owned).collect();
+    assert_eq!(marked, expected);
+}
+
+#[test]
+fn the_readme_says_which_commands_read_the_variable() {
+    let command = Cli::command();
+    let reads = |command: &&clap::Command| {
+        let mut arguments = command.get_arguments();
+        arguments.any(|of| {
+            of.get_env()
+                .is_some_and(|name| name == "OJS_THROTTLE_CONFIG")
+        })
+    };
+    let names = command.get_subcommands().filter(reads);
+    let names: Vec<&str> = names.map(clap::Command::get_name).collect();
+    let told = format!(
+        "`OJS_THROTTLE_CONFIG` names the file of `{}` like `--config`",
+        names.join("` and `")
+    );
+    assert!(read("README.md").contains(&told), "{told}");
+}
+
+#[test]
+fn the_readme_counts_the_scripts() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/redis");
+    let files = fs::read_dir(folder)
+        .unwrap()
+        .map(|file| file.unwrap().path());
+    let scripts = files.filter(|path| path.extension().is_some_and(|end| end == "lua"));
+    // core.lua stands in front of each.
+    let told = format!("all {} loaded", scripts.count() - 1);
+    assert!(read("README.md").contains(&told), "{told}");
 }

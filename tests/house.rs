@@ -1,4 +1,5 @@
-//! The map in `src/lib.rs` is true: who may import whom, and that every module is on it.
+//! The map in `src/lib.rs` is true: who may import whom, and that every module is on it. And tests that need
+//! a server say so in their names.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -175,4 +176,163 @@ fn imports_are_read_in_all_their_forms() {
         "a", "a::b::C", "a::e", "f", "g::h", "g::i", "k::L", "m::n", "o",
     ];
     assert_eq!(found, expected);
+}
+
+/// What `tests/run.sh --without` leaves out, and the words of a source that starts it.
+const SERVICES: [(&str, &[&str]); 3] = [
+    (
+        "redis",
+        &[
+            "RedisServer",
+            "RedisCluster",
+            "WatchedRedis",
+            "redis-server",
+        ],
+    ),
+    ("postgres", &["PostgresServer", "shared_postgres", "initdb"]),
+    ("faketime", &["libfaketime"]),
+];
+
+/// A function, a type or a macro's use in a file of tests.
+struct Item {
+    text: String,
+    name: String,
+    is_test: bool,
+}
+
+impl Item {
+    fn new(text: String) -> Item {
+        let line = |begin: &str| {
+            let mut lines = text.lines();
+            lines.find_map(|line| line.trim_start_matches("pub ").strip_prefix(begin))
+        };
+        let word = |text: &str| {
+            let end = text.find(|c: char| !c.is_alphanumeric() && c != '_');
+            text[..end.unwrap_or(text.len())].to_owned()
+        };
+        let function = line("fn ").or_else(|| line("async fn "));
+        let of = line("impl ").map(|of| of.split_once(" for ").map_or(of, |(_, of)| of));
+        let name = function.or_else(|| line("struct ")).or(of).map(word);
+        let is_test = ["#[test]", "#[tokio::test", "crate::stamp_"]
+            .iter()
+            .any(|begin| line(begin).is_some());
+        Item {
+            name: name.unwrap_or_default(),
+            is_test,
+            text,
+        }
+    }
+
+    /// Whether it calls the function, or names the type, that `other` is.
+    fn uses(&self, other: &Item) -> bool {
+        let inside = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
+        !other.name.is_empty()
+            && self.text.match_indices(&other.name).any(|(at, name)| {
+                let after = &self.text[at + name.len()..];
+                let called = name.starts_with(char::is_uppercase) || after.starts_with('(');
+                called && !self.text[..at].ends_with(inside) && !after.starts_with(inside)
+            })
+    }
+}
+
+/// The items of a file, without comments and imports.
+fn items(source: &str) -> Vec<Item> {
+    let mut found = vec![String::new()];
+    for line in source
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+    {
+        let item = found.last_mut().unwrap();
+        *item += line;
+        *item += "\n";
+        let ends = line.starts_with('}') || (!line.starts_with(' ') && line.ends_with(';'));
+        if ends {
+            found.push(String::new());
+        }
+    }
+    found.retain(|text| !text.trim_start().starts_with("use "));
+    found.into_iter().map(Item::new).collect()
+}
+
+/// The tests of a file that start one of `words`, themselves or by what they call there, and the others.
+fn tests(source: &str, words: &[&str]) -> (Vec<String>, Vec<String>) {
+    let (mut need, mut others): (Vec<Item>, Vec<Item>) = items(source)
+        .into_iter()
+        .partition(|item| words.iter().any(|word| item.text.contains(word)));
+    while let Some(next) = others
+        .iter()
+        .position(|item| need.iter().any(|by| item.uses(by)))
+    {
+        need.push(others.swap_remove(next));
+    }
+    let names = |items: Vec<Item>| {
+        items
+            .into_iter()
+            .filter(|item| item.is_test)
+            .map(|item| item.name)
+            .collect()
+    };
+    (names(need), names(others))
+}
+
+/// Every file of tests, with the name of its module.
+fn test_files() -> Vec<(String, PathBuf)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let entries = fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let mut files = Vec::new();
+    for root in entries.filter(|path| path.extension().is_some_and(|end| end == "rs")) {
+        let source = fs::read_to_string(&root).unwrap();
+        files.push((String::new(), root));
+        for part in source.split("#[path = \"").skip(1) {
+            let (path, rest) = part.split_once("\"]").unwrap();
+            let module = rest
+                .split("mod ")
+                .nth(1)
+                .and_then(|rest| rest.split(';').next());
+            files.push((module.unwrap().to_owned(), folder.join(path)));
+        }
+    }
+    files
+}
+
+#[test]
+fn what_starts_a_server_is_left_out_without_it_and_nothing_else() {
+    let script = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run.sh"));
+    assert!(script.unwrap().contains("skip+=(--skip \"on_$service\")"));
+    let mut wrong = Vec::new();
+    for (service, words) in SERVICES {
+        let mut seen = 0;
+        for (module, path) in test_files() {
+            let source = fs::read_to_string(&path).unwrap();
+            let (need, others) = tests(&source, words);
+            seen += need.len();
+            let skipped =
+                |test: &str| format!("{module}::{test}").contains(&format!("on_{service}"));
+            let missed = need.iter().filter(|test| !skipped(test));
+            wrong.extend(missed.map(|test| {
+                format!("{module}::{test} needs {service}: put on_{service} into its name")
+            }));
+            let too_many = others.iter().filter(|test| skipped(test));
+            wrong.extend(too_many.map(|test| format!("{module}::{test} needs no {service}")));
+        }
+        assert!(seen >= 2, "{seen} tests need {service}");
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn what_a_test_starts_is_seen_through_what_it_calls() {
+    let source = "use crate::a::AServer;\n// AServer\nfn store() -> u8 {\n    AServer::start()\n}\n\
+        struct Rig {\n    of: AServer,\n}\n#[test]\nfn one() {\n    store()\n}\n\
+        #[tokio::test]\nasync fn two() {\n    Rig::new(\n    )\n}\n#[test]\nfn three() {\n    a.store(my_store());\n}\n";
+    let (need, others) = tests(source, &["AServer"]);
+    assert_eq!(
+        (need, others),
+        (
+            vec!["one".to_owned(), "two".to_owned()],
+            vec!["three".to_owned()]
+        )
+    );
 }

@@ -47,35 +47,35 @@ mod events;
 #[path = "process/reload.rs"]
 mod reload;
 
-#[path = "stores/server.rs"]
-mod server;
+#[path = "stores/redis_server.rs"]
+mod redis_server;
 
-#[path = "stores/servers.rs"]
-mod servers;
+#[path = "stores/redis_servers.rs"]
+mod redis_servers;
 
-#[path = "process/redis_failover.rs"]
-mod redis_failover;
+#[path = "process/failover_on_redis.rs"]
+mod failover_on_redis;
 
 #[path = "process/fleet_depth.rs"]
 mod fleet_depth;
 
-#[path = "process/redis_fleet.rs"]
-mod redis_fleet;
+#[path = "process/fleet_on_redis.rs"]
+mod fleet_on_redis;
 
 #[path = "process/doctor.rs"]
 mod doctor;
 
-#[path = "process/redis_doctor.rs"]
-mod redis_doctor;
+#[path = "process/doctor_on_redis.rs"]
+mod doctor_on_redis;
 
 #[path = "stores/postgres_server.rs"]
 mod postgres_server;
 
-#[path = "process/postgres_fleet.rs"]
-mod postgres_fleet;
+#[path = "process/fleet_on_postgres.rs"]
+mod fleet_on_postgres;
 
-#[path = "process/postgres_doctor.rs"]
-mod postgres_doctor;
+#[path = "process/doctor_on_postgres.rs"]
+mod doctor_on_postgres;
 
 #[path = "process/sqlite_doctor.rs"]
 mod sqlite_doctor;
@@ -83,8 +83,8 @@ mod sqlite_doctor;
 #[path = "process/sqlite_fleet.rs"]
 mod sqlite_fleet;
 
-#[path = "process/redis_calls.rs"]
-mod redis_calls;
+#[path = "process/calls_on_redis.rs"]
+mod calls_on_redis;
 
 #[path = "process/ledger.rs"]
 mod ledger;
@@ -92,11 +92,11 @@ mod ledger;
 #[path = "process/trace.rs"]
 mod trace;
 
-#[path = "process/redis_trace.rs"]
-mod redis_trace;
+#[path = "process/trace_on_redis.rs"]
+mod trace_on_redis;
 
-#[path = "process/postgres_trace.rs"]
-mod postgres_trace;
+#[path = "process/trace_on_postgres.rs"]
+mod trace_on_postgres;
 
-#[path = "process/clocks.rs"]
-mod clocks;
+#[path = "process/clocks_on_faketime.rs"]
+mod clocks_on_faketime;

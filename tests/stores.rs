@@ -4,32 +4,32 @@
 
 #[path = "stores/contract.rs"]
 mod contract;
+#[path = "stores/failover_on_redis.rs"]
+mod failover_on_redis;
+#[path = "stores/faults_on_postgres.rs"]
+mod faults_on_postgres;
+#[path = "stores/faults_on_redis.rs"]
+mod faults_on_redis;
 #[path = "stores/fleet.rs"]
 mod fleet;
 #[path = "stores/memory.rs"]
 mod memory;
+#[path = "stores/on_postgres.rs"]
+mod on_postgres;
+#[path = "stores/on_redis.rs"]
+mod on_redis;
 #[path = "sidecar/port.rs"]
 mod port;
-#[path = "stores/postgres.rs"]
-mod postgres;
-#[path = "stores/postgres_faults.rs"]
-mod postgres_faults;
 #[path = "stores/postgres_server.rs"]
 mod postgres_server;
-#[path = "stores/redis.rs"]
-mod redis;
-#[path = "stores/redis_failover.rs"]
-mod redis_failover;
-#[path = "stores/redis_faults.rs"]
-mod redis_faults;
+#[path = "stores/redis_server.rs"]
+mod redis_server;
+#[path = "stores/redis_servers.rs"]
+mod redis_servers;
 #[path = "stores/rig.rs"]
 mod rig;
 #[path = "stores/sequences.rs"]
 mod sequences;
-#[path = "stores/server.rs"]
-mod server;
-#[path = "stores/servers.rs"]
-mod servers;
 #[path = "stores/sqlite.rs"]
 mod sqlite;
 #[path = "stores/sqlite_faults.rs"]

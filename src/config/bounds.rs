@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use toml::de::DeValue;
-
 use super::LONGEST_WAIT;
-use super::limits::{Names, patterns};
+use super::patterns::{Names, patterns};
 use super::reader::Table;
 use crate::policy::{Pattern, Template, numbers};
 use crate::pressure::bounds::BLOCK_TIMEOUT_MAX;
@@ -13,6 +11,8 @@ use crate::pressure::{Given, PerKey, PushRate, Strategy};
 
 /// The longest `max_age` and `max_wait`.
 const YEAR: Duration = Duration::from_secs(366 * 86_400);
+
+const PART: &str = "a fraction of the bound, such as 0.8";
 
 /// Reads what a `[[queue]]` says of bounds. `everything`: its name matches every queue.
 pub(super) fn bounds(table: &mut Table<'_>, everything: bool) -> Given {
@@ -32,8 +32,8 @@ pub(super) fn bounds(table: &mut Table<'_>, everything: bool) -> Given {
         max_depth: max_depth(table),
         max_bytes,
         strategy: strategy(table, everything),
-        warning_threshold: fraction(table, "warning_threshold"),
-        resume_threshold: fraction(table, "resume_threshold"),
+        warning_threshold: table.fraction("warning_threshold", 0.0..=1.0, PART),
+        resume_threshold: table.fraction("resume_threshold", 0.0..=1.0, PART),
         block_timeout_max: time(table, "block_timeout_max", BLOCK_TIMEOUT_MAX, LONGEST_WAIT),
         enqueue_rate: enqueue_rate(table),
         max_age: time(table, "max_age", YEAR, YEAR),
@@ -56,7 +56,7 @@ pub(super) fn tenants(root: &mut Table<'_>) -> Vec<(Pattern, u64)> {
         let found = table.get("id");
         if found.is_none() {
             let title = "a tenant entry needs an `id`";
-            table.error(
+            table.missing(
                 &header,
                 title,
                 "add id = \"…\"; a glob gives each tenant its own",
@@ -72,7 +72,7 @@ pub(super) fn tenants(root: &mut Table<'_>) -> Vec<(Pattern, u64)> {
             (most, given)
         });
         if !limits.is_some_and(|(_, given)| given) {
-            table.error(
+            table.missing(
                 &header,
                 "this tenant entry has no bound",
                 format!("add {example}"),
@@ -119,26 +119,6 @@ fn strategy(table: &mut Table<'_>, everything: bool) -> Option<Strategy> {
     Some(strategy)
 }
 
-fn fraction(table: &mut Table<'_>, name: &'static str) -> Option<f64> {
-    let found = table.get(name)?;
-    let number: Option<f64> = match found.value {
-        DeValue::Float(text) => text.as_str().replace('_', "").parse().ok(),
-        DeValue::Integer(digits) => i64::from_str_radix(digits.as_str(), digits.radix())
-            .ok()
-            .map(|number| number as f64),
-        _ => {
-            table.wrong_type(&found, "a number from 0 to 1", "such as 0.8");
-            return None;
-        }
-    };
-    let fits = number.filter(|number| (0.0..=1.0).contains(number));
-    if fits.is_none() {
-        let title = format!("`{}` must be from 0 to 1", found.path);
-        table.error(&found.span, title, "a fraction of the bound, such as 0.8");
-    }
-    fits
-}
-
 fn time(
     table: &mut Table<'_>,
     name: &'static str,
@@ -157,7 +137,7 @@ fn per_key(table: &mut Table<'_>) -> Option<PerKey> {
     let max_depth = max_depth(&mut keys);
     if keys.get("max_depth").is_none() {
         let title = format!("`{}` needs a `max_depth`", keys.path);
-        keys.error(&header, title, format!("such as {example}"));
+        keys.missing(&header, title, format!("such as {example}"));
     }
     let (text, span) = by.map_or(("{tenant}".to_owned(), header), |by| (by.text, by.span));
     let by = match Template::new(&text) {
@@ -183,7 +163,7 @@ fn enqueue_rate(table: &mut Table<'_>) -> Option<PushRate> {
     for (name, there) in [("limit", limit.is_some()), ("period", period.is_some())] {
         if !there && rate.get(name).is_none() {
             let title = format!("`{}` needs a `{name}`", rate.path);
-            rate.error(&header, title, format!("such as {example}"));
+            rate.missing(&header, title, format!("such as {example}"));
         }
     }
     let found = match (&limit, &period) {

@@ -46,6 +46,16 @@ impl Diff {
         }
     }
 
+    /// The fields that can change while running: [`Diff::fields`] names some of these.
+    pub fn can_change() -> impl Iterator<Item = &'static str> {
+        CAN_CHANGE.iter().map(|(name, _)| *name)
+    }
+
+    /// The fields that cannot change while running: [`Diff::fixed`] names some of these.
+    pub fn cannot_change() -> impl Iterator<Item = &'static str> {
+        FIXED.iter().map(|(name, _)| *name)
+    }
+
     /// Whether the two mean the same.
     pub fn is_empty(&self) -> bool {
         *self == Diff::default()

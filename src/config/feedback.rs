@@ -1,6 +1,5 @@
 //! `[policy.feedback]`.
 
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use toml::de::DeValue;
@@ -11,7 +10,7 @@ use crate::policy::{Backoff, Feedback, Pattern};
 /// The shortest pause, and the longest: a day.
 const WITHIN: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(86_400));
 
-const JITTER: &str = "the part of default_pause that may be added to it";
+const JITTER: &str = "the part of default_pause that may be added to it, such as 0.1";
 
 /// Reads the table of one policy, if it is there.
 pub(super) fn feedback(policy: &mut Table<'_>) -> Feedback {
@@ -31,7 +30,7 @@ pub(super) fn feedback(policy: &mut Table<'_>) -> Feedback {
         let title = format!("`{}` is longer than `max_pause`", found.path);
         table.error(&found.span, title, "no pause is ever longer than max_pause");
     }
-    if let Some(jitter) = fraction(&mut table, "jitter", 0.0..=1.0, JITTER) {
+    if let Some(jitter) = table.fraction("jitter", 0.0..=1.0, JITTER) {
         feedback.jitter = jitter;
     }
     feedback.probe = table.flag("probe", feedback.probe);
@@ -109,7 +108,7 @@ fn backoff(feedback: &mut Table<'_>, max_pause: u64) -> Option<Backoff> {
         table.error(&found.span, title, "it grows from initial to max");
     }
     let hint = "each refusal in a row multiplies the pause by it, such as 2";
-    if let Some(multiplier) = fraction(&mut table, "multiplier", 1.0..=100.0, hint) {
+    if let Some(multiplier) = table.fraction("multiplier", 1.0..=100.0, hint) {
         backoff.multiplier = multiplier;
     }
     table.finish();
@@ -119,34 +118,4 @@ fn backoff(feedback: &mut Table<'_>, max_pause: u64) -> Option<Backoff> {
 fn pause(table: &mut Table<'_>, name: &'static str, default: u64) -> u64 {
     let found = table.duration(name, Duration::from_micros(default), WITHIN.0..=WITHIN.1);
     u64::try_from(found.as_micros()).unwrap_or(default)
-}
-
-/// A number, whole or not, within a range.
-fn fraction(
-    table: &mut Table<'_>,
-    name: &'static str,
-    within: RangeInclusive<f64>,
-    hint: &str,
-) -> Option<f64> {
-    let found = table.get(name)?;
-    let number: Option<f64> = match found.value {
-        DeValue::Float(number) => number.as_str().parse().ok(),
-        DeValue::Integer(number) => number.as_str().parse().ok(),
-        _ => None,
-    };
-    match number {
-        Some(number) if within.contains(&number) => return Some(number),
-        Some(_) => {
-            let (least, most) = (within.start(), within.end());
-            let title = format!("`{}` must be from {least} to {most}", found.path);
-            table.error(&found.span, title, hint);
-        }
-        None => table.wrong_type(&found, "a number", &format!("such as {}", example(within))),
-    }
-    None
-}
-
-/// A number that is right.
-fn example(within: RangeInclusive<f64>) -> &'static str {
-    if within.contains(&0.1) { "0.1" } else { "2" }
 }

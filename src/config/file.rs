@@ -1,10 +1,10 @@
 //! From the file's text to [`Settings`]: one function a table, then what only shows when all of
 //! them are read.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use toml::de::DeTable;
 use super::reader::{Env, Reading, Table};
 use super::report::{Problem, Report};
 use super::{
-    BaseUrl, CONNECT_TIMEOUT, ClaimsCount, Fetch, Heartbeat, Hold, LONGEST_WAIT, Liveness,
+    BaseUrl, CONNECT_TIMEOUT, ClaimsCount, Fetch, Heartbeat, Hold, LONGEST_WAIT, Listen, Liveness,
     LogFormat, MediaType, Metrics, OnStoreError, Overrides, Repairs, Requeue, Secret, Server,
-    Settings, Settle, StoreSettings, StoreUrl, UPSTREAM_TIMEOUT, Upstream, limits,
+    Settings, Settle, StoreSettings, StoreUrl, UPSTREAM_TIMEOUT, Upstream, policies,
 };
 use crate::store::{postgres, redis, sqlite};
 
@@ -32,21 +32,11 @@ pub(super) fn read(
     overrides: &Overrides,
     env: Env<'_>,
 ) -> Result<Settings, Report> {
-    let document = match DeTable::parse(text) {
-        Ok(document) => document,
-        Err(error) => {
-            let problem = Problem {
-                warning: false,
-                span: Some(error.span().unwrap_or_default()),
-                title: "not valid TOML".into(),
-                hint: error.message().trim().replace('\n', ", "),
-            };
-            return Err(Report::new(name, text, vec![problem]));
-        }
-    };
-    let reading = Reading::new(env);
+    let (document, errors) = DeTable::parse_recoverable(text);
+    let reading = Reading::new(env, errors.is_empty());
     let settings = sections(&reading, &document, overrides);
-    let (problems, _) = reading.finish();
+    let (mut problems, _) = reading.finish();
+    syntax(text, &errors, &mut problems);
     // The text is for showing lines: without problems nobody keeps it.
     let shown = if problems.is_empty() { "" } else { text };
     let report = Report::new(name, shown, problems);
@@ -57,6 +47,40 @@ pub(super) fn read(
         }),
         _ => Err(report),
     }
+}
+
+/// How the parser begins where an array or an inline table does not end: what follows is one more value to it.
+const OPEN: &str = "missing comma";
+
+/// Adds what is not TOML, once a line: the rest of such a line says nothing any more, and neither does
+/// what was read from it.
+fn syntax(text: &str, errors: &[toml::de::Error], problems: &mut Vec<Problem>) {
+    let breaks: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
+    let line = |at: usize| breaks.partition_point(|end| *end < at);
+    let mut broken: BTreeMap<usize, Problem> = BTreeMap::new();
+    for error in errors {
+        let span = error.span().unwrap_or_default();
+        broken.entry(line(span.start)).or_insert_with(|| Problem {
+            warning: false,
+            span: Some(span),
+            title: "not valid TOML".into(),
+            hint: error.message().trim().replace('\n', ", "),
+        });
+    }
+    problems.retain(|problem| {
+        let span = problem.span.clone().unwrap_or_default();
+        let lines = line(span.start)..=line(span.end);
+        broken.range(lines).next().is_none()
+    });
+    // One bracket too few makes nonsense of all that follows.
+    let open = broken
+        .values()
+        .position(|problem| problem.hint.starts_with(OPEN));
+    problems.extend(
+        broken
+            .into_values()
+            .take(open.map_or(usize::MAX, |nth| nth + 1)),
+    );
 }
 
 /// The report on a file that cannot be read at all.
@@ -80,7 +104,7 @@ pub(super) fn known_fields(text: &str) -> Vec<String> {
     let Ok(document) = DeTable::parse(text) else {
         return Vec::new();
     };
-    let reading = Reading::new(&|_| None);
+    let reading = Reading::new(&|_| None, true);
     sections(&reading, &document, &Overrides::default());
     reading.finish().1
 }
@@ -100,7 +124,7 @@ fn sections<'r>(
     let settle = settle(&mut root);
     let repairs = repairs(&mut root);
     let metrics = metrics(&mut root);
-    let read = limits::policies(reading, &mut root);
+    let read = policies::policies(reading, &mut root);
     let store = StoreSettings {
         by_policy: read.on_store_error,
         reserved: read.reserved,
@@ -220,7 +244,7 @@ fn backend_url(table: &mut Table<'_>, overrides: &Overrides) -> Option<(BaseUrl,
     }
     if !given {
         let title = "`server.upstream` is required: the address of the OJS backend";
-        table.error(
+        table.missing(
             &table.span,
             title,
             "add upstream = \"http://127.0.0.1:9090\", or start with --upstream",
@@ -239,31 +263,6 @@ fn points_at(url: &BaseUrl, listen: SocketAddr) -> bool {
         host == listen.ip() || (listen.ip().is_unspecified() && host.is_loopback())
     };
     url.port == listen.port() && host.is_some_and(same)
-}
-
-/// A listener's address; `localhost:8080` is one too.
-struct Listen(SocketAddr);
-
-impl FromStr for Listen {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Listen, String> {
-        if let Some(port) = text
-            .strip_prefix(':')
-            .or(Some(text))
-            .filter(|p| !p.is_empty() && p.bytes().all(|b| b.is_ascii_digit()))
-        {
-            return Err(format!(
-                "write \"127.0.0.1:{port}\", or \"0.0.0.0:{port}\" to be reached from other machines"
-            ));
-        }
-        let text = text
-            .strip_prefix("localhost:")
-            .map_or(text.to_owned(), |port| format!("127.0.0.1:{port}"));
-        text.parse()
-            .map(Listen)
-            .map_err(|_| "write an IP address and a port, such as \"127.0.0.1:8080\"".into())
-    }
 }
 
 fn upstream(root: &mut Table<'_>, backend: Backend) -> Option<Upstream> {

@@ -19,6 +19,8 @@ pub(super) struct Reading<'e> {
     /// Every field that was asked for, by the table's path without indices.
     known: RefCell<BTreeMap<String, BTreeSet<&'static str>>>,
     unknown: RefCell<Vec<Unknown>>,
+    /// Whether all of the file could be parsed. If not, nothing can be said of what is not there.
+    whole: bool,
     env: Env<'e>,
 }
 
@@ -30,11 +32,12 @@ struct Unknown {
 }
 
 impl<'e> Reading<'e> {
-    pub(super) fn new(env: Env<'e>) -> Reading<'e> {
+    pub(super) fn new(env: Env<'e>, whole: bool) -> Reading<'e> {
         Reading {
             problems: RefCell::default(),
             known: RefCell::default(),
             unknown: RefCell::default(),
+            whole,
             env,
         }
     }
@@ -48,13 +51,28 @@ impl<'e> Reading<'e> {
         self.add(false, Some(span), title.into(), hint.into());
     }
 
+    /// Something is not there: an error, unless it may stand where the file could not be parsed.
+    pub(super) fn missing(
+        &self,
+        span: Range<usize>,
+        title: impl Into<String>,
+        hint: impl Into<String>,
+    ) {
+        if self.whole {
+            self.error(span, title, hint);
+        }
+    }
+
+    /// Something is doubtful. Where not all could be parsed there are worse things.
     pub(super) fn warn(
         &self,
         span: Range<usize>,
         title: impl Into<String>,
         hint: impl Into<String>,
     ) {
-        self.add(true, Some(span), title.into(), hint.into());
+        if self.whole {
+            self.add(true, Some(span), title.into(), hint.into());
+        }
     }
 
     fn add(&self, warning: bool, span: Option<Range<usize>>, title: String, hint: String) {
@@ -287,6 +305,16 @@ impl<'r> Table<'r> {
         hint: impl Into<String>,
     ) {
         self.reading.error(span.clone(), title, hint);
+    }
+
+    /// As [`Reading::missing`].
+    pub(super) fn missing(
+        &self,
+        span: &Range<usize>,
+        title: impl Into<String>,
+        hint: impl Into<String>,
+    ) {
+        self.reading.missing(span.clone(), title, hint);
     }
 
     pub(super) fn warn(

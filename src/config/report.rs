@@ -132,20 +132,23 @@ fn clamped(span: &Range<usize>, text: &str) -> Range<usize> {
     start..end
 }
 
-/// The text with `*` over all that stands behind a name such as `token`, and over the login of a
-/// URL, byte for byte.
+/// The text with `*` over all that stands behind a name such as `token`, over what a store's `url` says
+/// after its scheme, and over the login of any URL, byte for byte.
 fn masked(text: &str) -> String {
     text.split_inclusive('\n').map(masked_line).collect()
 }
 
 fn masked_line(line: &str) -> String {
     let lower = line.to_ascii_lowercase();
-    let named = ["tok", "secret", "passw"]
-        .iter()
-        .filter_map(|word| lower.find(word))
-        .min();
-    let from = named.and_then(|at| Some(at + lower.get(at..)?.find('=')? + 1));
-    let login = lower.find("://").map(|at| at + 3);
+    let after = |from: usize, what: &str| Some(from + lower.get(from..)?.find(what)? + what.len());
+    // A store's URL may have a sentinel's password in its query.
+    let named = ["tok", "secret", "passw", "sentinel"].iter();
+    let named = named.filter_map(|word| lower.find(word)).min();
+    let named = named.and_then(|at| after(at, "="));
+    let url = value_of_url(&lower).map(|at| after(at, ":").unwrap_or(at));
+    let from = [named, url].into_iter().flatten().min();
+    // What is no URL may have been meant as one: `redis:user:password@host`.
+    let login = after(0, "://").or_else(|| after(after(0, "=")?, ":"));
     let login = login.and_then(|at| Some(at..at + lower.get(at..)?.rfind('@')?));
     let hidden = |at: usize| {
         from.is_some_and(|from| at >= from) || login.as_ref().is_some_and(|l| l.contains(&at))
@@ -159,6 +162,21 @@ fn masked_line(line: &str) -> String {
         }
     }
     out
+}
+
+/// Where the value of a field `url` begins, in a line that has one.
+fn value_of_url(line: &str) -> Option<usize> {
+    let mut fields = line.match_indices("url").filter_map(|(at, name)| {
+        let whole = !line
+            .get(..at)?
+            .ends_with(|c: char| c.is_alphanumeric() || c == '_');
+        let rest = line.get(at + name.len()..)?;
+        let value = rest
+            .trim_start_matches(['"', '\'', ' ', '\t'])
+            .strip_prefix('=')?;
+        whole.then_some(line.len() - value.len())
+    });
+    fields.next()
 }
 
 #[cfg(test)]
@@ -178,6 +196,27 @@ mod tests {
             masked.contains("a = 1") && masked.contains("@host:1"),
             "{masked}"
         );
+    }
+
+    #[test]
+    fn whatever_a_url_says_its_password_is_hidden() {
+        for line in [
+            r#"url = "redis+sentinel://a,b/m?sentinel=ops:hunter2""#,
+            r#"store = { url = "redis:user:hunter2@host", timeout = "1" }"#,
+            r#"store."url"="redis://user:hunter2""#,
+            "url = 'hunter2'",
+            r#"uri = "redis:user:hunter2@host""#,
+            r#"uri = "redis+sentinel://a/m?db=1&sentinel=ops:hunter2""#,
+            r#"upstream = "http:user:hunter2@host""#,
+        ] {
+            let masked = masked(line);
+            assert!(!masked.contains("hunter2"), "{masked}");
+            assert_eq!(masked.len(), line.len());
+        }
+        for line in ["name = \"curl\" # = 1", "key = \"url:{queue}\"", "url"] {
+            assert_eq!(masked(line), line);
+        }
+        assert!(masked("url = \"postgress://a/b\"").starts_with("url = \"postgress:**"));
     }
 
     #[test]

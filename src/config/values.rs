@@ -181,6 +181,34 @@ impl Table<'_> {
         }
     }
 
+    /// A number, whole or not, within a range, ends included; `hint` is what it does.
+    pub(super) fn fraction(
+        &mut self,
+        name: &'static str,
+        within: RangeInclusive<f64>,
+        hint: &str,
+    ) -> Option<f64> {
+        let found = self.get(name)?;
+        let (least, most) = (within.start(), within.end());
+        let number = match found.value {
+            DeValue::Float(number) => number.as_str().parse().ok(),
+            DeValue::Integer(digits) => i64::from_str_radix(digits.as_str(), digits.radix())
+                .ok()
+                .map(|number| number as f64),
+            _ => {
+                let should = format!("a number from {least} to {most}");
+                self.wrong_type(&found, &should, hint);
+                return None;
+            }
+        };
+        let fits = number.filter(|number| within.contains(number));
+        if fits.is_none() {
+            let title = format!("`{}` must be from {least} to {most}", found.path);
+            self.error(&found.span, title, hint);
+        }
+        fits
+    }
+
     /// A number of bytes: `"8MiB"` or a plain number.
     pub(super) fn size(
         &mut self,

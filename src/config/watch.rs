@@ -27,6 +27,8 @@ const WAITING: usize = 16;
 pub enum Seen {
     /// Something changed, and it has been quiet since.
     Change,
+    /// Something changes, and it was not quiet for as long as is waited: what is there may be half written.
+    Busy,
     /// It sees nothing any more. Until [`Watch::renew`] brings it back only looking helps.
     Blind(String),
 }
@@ -121,36 +123,34 @@ impl Watch {
             return None;
         }
         let event = tokio::time::timeout(patience, self.events.recv()).await;
-        let broken = match event.ok()? {
+        let seen = match event.ok()? {
             Some(Event::Change) => settled(&mut self.events).await,
-            Some(Event::Broken(why)) => Some(why),
-            None => Some("the watcher has ended".to_owned()),
+            Some(Event::Broken(why)) => Seen::Blind(why),
+            None => Seen::Blind("the watcher has ended".to_owned()),
         };
-        match broken {
-            None => Some(Seen::Change),
-            Some(why) => {
-                self.close();
-                Some(Seen::Blind(why))
-            }
+        if matches!(seen, Seen::Blind(_)) {
+            self.close();
         }
+        Some(seen)
     }
 }
 
-/// Waits for the end of a row of changes: until nothing has happened for [`QUIET`], at most for [`MOST`]. Says
-/// so if the watcher broke.
-async fn settled(events: &mut Receiver<Event>) -> Option<String> {
+/// Waits until nothing has happened for [`QUIET`], at most for [`MOST`].
+async fn settled(events: &mut Receiver<Event>) -> Seen {
     let last = Instant::now() + MOST;
     loop {
         let until = (Instant::now() + QUIET).min(last);
         match tokio::time::timeout_at(until, events.recv()).await {
             Ok(Some(Event::Change)) if Instant::now() < last => {}
-            Ok(Some(Event::Broken(why))) => return Some(why),
+            Ok(Some(Event::Change)) => return Seen::Busy,
+            Ok(Some(Event::Broken(why))) => return Seen::Blind(why),
             // It has ended: the next look notices.
             Ok(None) => {
                 tokio::time::sleep_until(until).await;
-                return None;
+                return Seen::Busy;
             }
-            Ok(Some(Event::Change)) | Err(_) => return None,
+            Err(_) if until < last => return Seen::Change,
+            Err(_) => return Seen::Busy,
         }
     }
 }
@@ -223,7 +223,7 @@ mod tests {
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
         });
-        assert_eq!(settled(&mut events).await, None);
+        assert_eq!(settled(&mut events).await, Seen::Change);
         assert_eq!(begun.elapsed(), Duration::from_millis(3 * 30) + QUIET);
         writing.await.unwrap();
     }
@@ -237,7 +237,7 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         });
-        assert_eq!(settled(&mut events).await, None);
+        assert_eq!(settled(&mut events).await, Seen::Busy);
         assert_eq!(begun.elapsed(), MOST);
         drop(events);
         writing.await.unwrap();

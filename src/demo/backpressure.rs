@@ -40,8 +40,8 @@ struct Counts {
     other: AtomicU64,
 }
 
-/// Runs the scene for `time` and writes it to `out`; a Ctrl-C ends it early. Whether the queue was never
-/// over its bound, and every accepted job stored.
+/// Runs the scene for `time` and writes it to `out`; a Ctrl-C ends it early. Whether the queue was full and
+/// never over its bound, and every accepted job stored.
 ///
 /// # Errors
 /// Something could not be started or written, or the bound was off (`broken`) and nothing went over it.
@@ -195,6 +195,7 @@ fn verdict(
     let other = counts.other.load(Ordering::Relaxed);
     let held = most <= BOUND;
     let complete = stored == accepted && other == 0;
+    let refused = counts.refused.load(Ordering::Relaxed);
     let word = |good: bool| if good { "yes" } else { "NO" };
     writeln!(out, "\nFrom the backend's own records:")?;
     writeln!(
@@ -207,9 +208,39 @@ fn verdict(
         "  accepted is stored        {}  ({accepted} accepted, {stored} stored, {other} answered otherwise)",
         word(complete)
     )?;
+    if !broken {
+        // A bound that nobody came near was not seen to be held.
+        let reached = word(refused > 0);
+        writeln!(
+            out,
+            "  the bound was reached     {reached}  ({refused} refused)"
+        )?;
+    }
     anyhow::ensure!(
         !broken || !held,
         "the queue stayed small although it had no bound; give it more time (--seconds)"
     );
-    Ok(held && complete)
+    Ok(held && complete && accepted > 0 && refused > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_nobody_was_refused_nothing_was_held() {
+        let backend = Backend::new(Lax::redis(), 1);
+        let counts = Counts::default();
+        let mut out = Vec::new();
+        assert!(!verdict(false, &backend, &counts, &mut out).unwrap());
+        let said = String::from_utf8(out).unwrap();
+        assert!(
+            said.contains("the bound was reached     NO  (0 refused)"),
+            "{said}"
+        );
+        // With nothing stored, nobody can have been accepted.
+        counts.refused.store(1, Ordering::Relaxed);
+        assert!(!verdict(false, &backend, &counts, &mut Vec::new()).unwrap());
+        assert!(verdict(true, &backend, &counts, &mut Vec::new()).is_err());
+    }
 }

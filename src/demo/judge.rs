@@ -44,9 +44,9 @@ pub struct Finding {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Worst {
     /// The most starts in any interval of the period.
-    Window(usize),
+    Window(u32),
     /// The most jobs with workers at once.
-    AtOnce(usize),
+    AtOnce(u32),
     /// The starts in a row that were the furthest ahead of an even spacing.
     Span {
         /// So many starts,
@@ -126,23 +126,15 @@ pub fn counts_until(limit: Limit, start: &Start) -> Duration {
 pub fn judge(rule: Limit, starts: &[Start], from: Duration, until: Duration) -> Finding {
     let (worst, held, used) = match rule {
         Limit::Rate { limit, period } => {
-            let most = most(starts, |start| counts_until(rule, start));
+            let most = most(rule, starts);
             let used = occupied(starts, from, until, |start| start.seen + period);
-            (
-                Worst::Window(most),
-                most <= at(limit),
-                used / f64::from(limit),
-            )
+            (Worst::Window(most), most <= limit, used / f64::from(limit))
         }
         Limit::AtOnce(limit) => {
             // With its worker until before the ACK is sent, which lies within what is limited.
-            let most = most(starts, |start| counts_until(rule, start));
+            let most = most(rule, starts);
             let used = occupied(starts, from, until, |start| start.done.unwrap_or(until));
-            (
-                Worst::AtOnce(most),
-                most <= at(limit),
-                used / f64::from(limit),
-            )
+            (Worst::AtOnce(most), most <= limit, used / f64::from(limit))
         }
         Limit::Spaced { limit, period } => {
             let step = period / limit;
@@ -160,27 +152,33 @@ pub fn judge(rule: Limit, starts: &[Start], from: Duration, until: Duration) -> 
     }
 }
 
-fn at(limit: u32) -> usize {
-    usize::try_from(limit).unwrap_or(usize::MAX)
-}
-
-/// The most starts that count at one moment, each from when it was seen until before its `end`.
-fn most(starts: &[Start], end: impl Fn(&Start) -> Duration) -> usize {
+/// How many starts count against their limit, from each moment on at which that changes. One that was seen
+/// when it may have ceased to count already, as after a stall, counts nowhere.
+pub fn counts(rule: Limit, starts: &[Start]) -> Vec<(Duration, u32)> {
     let mut changes: Vec<(Duration, bool)> = Vec::with_capacity(2 * starts.len());
-    changes.extend(starts.iter().map(|start| (start.seen, true)));
-    changes.extend(starts.iter().map(|start| (end(start), false)));
+    for start in starts {
+        let end = counts_until(rule, start);
+        if end > start.seen {
+            changes.extend([(start.seen, true), (end, false)]);
+        }
+    }
     // At one moment ends come first.
     changes.sort_unstable();
-    let (mut count, mut most) = (0_usize, 0);
-    for (_, begins) in changes {
-        count = if begins {
-            count + 1
-        } else {
-            count.saturating_sub(1)
+    let mut count = 0_u32;
+    let counted = changes.into_iter().map(|(at, begins)| {
+        count = match begins {
+            true => count + 1,
+            false => count.saturating_sub(1),
         };
-        most = most.max(count);
-    }
-    most
+        (at, count)
+    });
+    counted.collect()
+}
+
+/// The most starts that count at one moment.
+fn most(rule: Limit, starts: &[Start]) -> u32 {
+    let counts = counts(rule, starts).into_iter();
+    counts.map(|(_, count)| count).max().unwrap_or_default()
 }
 
 /// The starts in a row that were certainly the furthest ahead of one start every `step`, and how
@@ -321,6 +319,8 @@ pub struct Verdict {
     pub findings: [Finding; STREAMS.len()],
     /// Every job.
     pub account: Account,
+    /// Calls that failed.
+    pub failed: usize,
 }
 
 impl Verdict {
@@ -340,6 +340,7 @@ impl Verdict {
         Verdict {
             findings,
             account: account(pages, ledger, left),
+            failed: pages.trouble.len(),
         }
     }
 
@@ -348,9 +349,17 @@ impl Verdict {
         self.findings.iter().all(|finding| finding.held)
     }
 
-    /// Whether there is nothing to complain of.
+    /// The limited streams of which nothing was started: nothing can be said of their limits.
+    pub fn idle(&self) -> Vec<&'static str> {
+        let streams = STREAMS.iter().zip(&self.findings);
+        let idle =
+            streams.filter(|(stream, found)| stream.limit != Limit::Free && found.starts == 0);
+        idle.map(|(stream, _)| stream.name).collect()
+    }
+
+    /// Whether all that is limited was at work, and there is nothing to complain of.
     pub fn held(&self) -> bool {
-        self.limits_held() && self.account.right()
+        self.limits_held() && self.account.right() && self.idle().is_empty() && self.failed == 0
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::judge::{Start, Verdict, counts_until, starts};
+use super::judge::{Start, Verdict, counts, starts};
 use super::records::Pages;
 use super::report::sentence;
 use super::streams::{Limit, STREAMS};
@@ -171,23 +171,13 @@ fn level_axis(svg: &mut String, limit: Option<u32>, most: u32, y: impl Fn(u32) -
 
 /// The most starts that count at one moment of each column, from the beginning to `until`.
 fn levels(rule: Limit, starts: &[Start], until: Duration) -> Vec<u32> {
-    let mut changes: Vec<(Duration, bool)> = Vec::with_capacity(2 * starts.len());
-    for start in starts {
-        changes.push((start.seen, true));
-        changes.push((counts_until(rule, start), false));
-    }
-    changes.sort_unstable();
-    let mut changes = changes.into_iter().peekable();
-    let (mut level, mut levels) = (0_u32, Vec::with_capacity(COLUMNS));
+    let mut changes = counts(rule, starts).into_iter().peekable();
+    let (mut level, mut levels) = (0, Vec::with_capacity(COLUMNS));
     for column in 1..=COLUMNS {
         let end = until.mul_f64(column as f64 / COLUMNS as f64);
         let mut most = level;
-        while let Some((_, begins)) = changes.next_if(|(at, _)| *at < end) {
-            level = if begins {
-                level + 1
-            } else {
-                level.saturating_sub(1)
-            };
+        while let Some((_, count)) = changes.next_if(|(at, _)| *at < end) {
+            level = count;
             most = most.max(level);
         }
         levels.push(most);

@@ -154,6 +154,14 @@ pub fn sentence(verdict: &Verdict, broken: bool) -> String {
         false => "Jobs were LOST or DOUBLED, or the sums are wrong.",
     };
     match (over.is_empty(), broken) {
+        (true, false) if !verdict.idle().is_empty() => {
+            let idle = verdict.idle().join(", ");
+            format!("NOT JUDGED: no job of {idle} was started.\n{sums}")
+        }
+        (true, false) if verdict.failed > 0 => format!(
+            "NOT JUDGED: every limit was held, but {} calls failed.\n{sums}",
+            verdict.failed
+        ),
         (true, false) => format!("HELD: every limit was held in every window.\n{sums}"),
         (true, true) => format!("No limit was broken, although they were off.\n{sums}"),
         (false, true) => {
@@ -198,8 +206,14 @@ mod tests {
         SocketAddr::from(([127, 0, 0, 1], port))
     }
 
+    /// Of a run in which one job of each stream was started.
     fn verdict() -> Verdict {
-        Verdict::of(&Pages::default(), &[], 0, (Duration::ZERO, Duration::ZERO))
+        let run = (Duration::ZERO, Duration::ZERO);
+        let mut verdict = Verdict::of(&Pages::default(), &[], 0, run);
+        for finding in &mut verdict.findings {
+            finding.starts = 1;
+        }
+        verdict
     }
 
     #[test]
@@ -223,6 +237,18 @@ mod tests {
         let mut verdict = verdict();
         assert!(sentence(&verdict, false).starts_with("HELD"));
         assert!(sentence(&verdict, true).starts_with("No limit was broken"));
+        verdict.failed = 2;
+        let said = sentence(&verdict, false);
+        assert!(
+            said.starts_with("NOT JUDGED") && said.contains("2 calls"),
+            "{said}"
+        );
+        verdict.findings[1].starts = 0;
+        let said = sentence(&verdict, false);
+        assert!(
+            said.starts_with("NOT JUDGED: no job of render was"),
+            "{said}"
+        );
         verdict.account.lost = 1;
         assert!(sentence(&verdict, false).contains("LOST"));
         verdict.findings[2].held = false;

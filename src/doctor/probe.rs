@@ -40,7 +40,8 @@ pub(super) struct Probed {
     pub(super) requeue: Requeued,
     /// How long a claim for [`VISIBILITY`] lasted; `None`: longer than the probe waited.
     pub(super) lasted: Option<Duration>,
-    /// Whether a heartbeat kept a job that it did not name; `None`: nothing ran out to compare with.
+    /// Whether a heartbeat kept a job that it did not name; `None`: nothing ran out to compare with, or all
+    /// of it at once.
     pub(super) worker_liveness: Option<bool>,
     /// Whether a heartbeat did not move the end of the claim that it named.
     pub(super) from_start: Option<bool>,
@@ -62,6 +63,13 @@ impl Probed {
             ),
         }
     }
+}
+
+/// What a heartbeat did, by whether the job that it named and one that it did not are still active so long
+/// `after` it: whether it kept both, and whether it did not move the end of the claim that it named. `None`: a
+/// backend that seldom looks for claims that are over has ended the moved one with the others.
+fn heeded(named: bool, unnamed: bool, after: Duration) -> Option<(bool, bool)> {
+    (named || after < VISIBILITY).then_some((named && unnamed, !named))
 }
 
 /// A run of the probe.
@@ -103,6 +111,7 @@ impl<'a> Probe<'a> {
             "active_jobs": [named],
             "visibility_timeout_ms": u64::try_from(VISIBILITY.as_millis()).unwrap_or(0),
         });
+        let beaten = Instant::now();
         self.post("workers/heartbeat", beat).await?;
         let lasted = self.runs_out(&alone, claimed).await?;
         let (mut worker_liveness, mut from_start) = (None, None);
@@ -110,8 +119,9 @@ impl<'a> Probe<'a> {
             // What looks for claims that are over may come to these a moment later.
             sleep(LOOK * 3).await;
             let (named, unnamed) = (self.active(&named).await?, self.active(&unnamed).await?);
-            worker_liveness = Some(named && unnamed);
-            from_start = Some(!named);
+            if let Some((by_worker, unmoved)) = heeded(named, unnamed, beaten.elapsed()) {
+                (worker_liveness, from_start) = (Some(by_worker), Some(unmoved));
+            }
         }
         Ok(Probed {
             first_attempt,
@@ -284,5 +294,22 @@ fn stats(waiting: &Result<u64, Refused>, active: &Result<u64, Refused>) -> Stats
             "the queue's stats are wrong: 3 waited and they said {waiting}, 3 were out and they said {active}"
         )),
         (Err(why), _) | (_, Err(why)) => wrong(format!("the queue's stats cannot be read: {why}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_over_with_the_others_says_nothing() {
+        let (soon, late) = (Duration::from_millis(1_300), Duration::from_millis(2_900));
+        // By worker, by job, and from the start.
+        assert_eq!(heeded(true, true, soon), Some((true, false)));
+        assert_eq!(heeded(true, false, soon), Some((false, false)));
+        assert_eq!(heeded(false, false, soon), Some((false, true)));
+        // Of one that is looked at so late that its time was over anyway, only that it lives says something.
+        assert_eq!(heeded(false, false, late), None);
+        assert_eq!(heeded(true, false, late), Some((false, false)));
     }
 }

@@ -158,29 +158,35 @@ impl Proxy {
             hidden,
         };
         let answer = self.insist(&settling, doubt).await;
-        if let (Verb::Nack, Ok(reply)) = (verb, &answer) {
-            let queue = row.as_ref().map(|row| &*row.claimed.queue);
+        self.heard(&settling, &answer).await;
+        answer
+    }
+
+    /// What the backend's answer means here: its feedback is heeded, and what is over is ended.
+    async fn heard(&self, settled: &Settling<'_>, answer: &Result<Reply, UpstreamError>) {
+        let (sidecar, verb, row) = (&self.sidecar, settled.verb, settled.row);
+        if let (Verb::Nack, Ok(reply)) = (verb, answer) {
+            let queue = row.map(|row| &*row.claimed.queue);
             sidecar.nacked(reply, queue);
         }
         let carried_out = answer.as_ref().is_ok_and(|reply| reply.status.is_success());
-        if carried_out && let Some(row) = &row {
+        if carried_out && let Some(row) = row {
             match verb {
                 Verb::Ack => self.succeeded(row).await,
-                Verb::Nack => Box::pin(self.heed(row, &call.body)).await,
+                Verb::Nack => Box::pin(self.heed(row, &settled.call.body)).await,
             }
         }
         let over = carried_out
-            || match (&answer, &row) {
-                (Ok(_), Some(row)) => Box::pin(self.ended_otherwise(scope, row)).await,
+            || match (answer, row) {
+                (Ok(_), Some(row)) => Box::pin(self.ended_otherwise(settled.scope, row)).await,
                 _ => false,
             };
         if over {
-            self.release(&settling, carried_out && verb == Verb::Ack)
+            self.release(settled, carried_out && verb == Verb::Ack)
                 .await;
-        } else if hidden {
-            sidecar.show(&job).await;
+        } else if settled.hidden {
+            sidecar.show(settled.job).await;
         }
-        answer
     }
 
     /// Ends what the job has here: all of it where it is over `for_good`, else what it had when the request

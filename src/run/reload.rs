@@ -15,6 +15,8 @@ use crate::proxy::{Live, Sidecar};
 
 /// How often the file is looked at although nothing was seen: some mounts tell nothing.
 const EVERY: Duration = Duration::from_secs(2);
+/// The longest that a file which is never the same twice is left alone.
+const LONGEST: Duration = Duration::from_secs(2);
 /// How often it is said that the file is bad, for as long as it is.
 const REMIND: Duration = Duration::from_secs(60);
 
@@ -166,8 +168,10 @@ pub(super) struct Following {
     watch: Watch,
     /// Whether the watch works, as was last said.
     sighted: bool,
-    /// What was last found in the file.
+    /// What was last found in the file, and acted upon.
     last: Option<Result<String, String>>,
+    /// What was found since and may be half written, and since when there is something new.
+    unsettled: Option<(Result<String, String>, Instant)>,
     /// Since the file is bad: when that was last said.
     bad: Option<Instant>,
 }
@@ -177,8 +181,10 @@ pub(super) struct Following {
 enum Why {
     /// It is time to.
     Time,
-    /// Something happened beside it.
+    /// Something happened beside it, and it has been quiet since.
     Seen,
+    /// It is being written, for all that is known.
+    Busy,
     /// Somebody asks.
     Asked,
 }
@@ -193,6 +199,7 @@ impl Following {
             ask,
             sighted: true,
             last: None,
+            unsettled: None,
             bad: None,
         }
     }
@@ -217,8 +224,11 @@ impl Following {
             };
             self = back;
             if again {
-                tokio::time::sleep(QUIET).await;
-                why = Why::Seen;
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = tokio::time::sleep(QUIET) => {}
+                }
+                why = Why::Busy;
                 continue;
             }
             why = tokio::select! {
@@ -227,6 +237,7 @@ impl Following {
                 seen = self.watch.seen(EVERY) => match seen {
                     None => Why::Time,
                     Some(Seen::Change) => Why::Seen,
+                    Some(Seen::Busy) => Why::Busy,
                     Some(Seen::Blind(error)) => {
                         self.sight(Err(error));
                         Why::Time
@@ -236,8 +247,8 @@ impl Following {
         }
     }
 
-    /// Looks at the file and does what follows. `true`: it has changed unseen, and may be half written;
-    /// look again when it has been quiet.
+    /// Looks at the file and does what follows. `true`: it has changed, and may be half written; look again
+    /// after [`QUIET`].
     fn look(&mut self, why: Why) -> bool {
         // Before the file is read, so that nothing can happen unseen in between.
         let watching = self.watch.renew();
@@ -246,13 +257,12 @@ impl Following {
         let found = self.file.read().map_err(|error| error.to_string());
         let remind = self.bad.is_some_and(|since| since.elapsed() >= REMIND);
         let same = self.last.as_ref() == Some(&found);
+        if !same && self.is_unsettled(why, &found) {
+            return true;
+        }
+        self.unsettled = None;
         if same && why != Why::Asked && !remind {
             return false;
-        }
-        if !same && why == Why::Time {
-            // A watch that missed it is made anew.
-            self.watch.close();
-            return true;
         }
         let begun = Instant::now();
         let outcome = match &found {
@@ -262,6 +272,23 @@ impl Following {
         let first = self.last.replace(found).is_none();
         self.tell(&outcome, begun.elapsed(), first);
         false
+    }
+
+    /// Whether what was found may be half written: until two looks agree, at most for [`LONGEST`].
+    fn is_unsettled(&mut self, why: Why, found: &Result<String, String>) -> bool {
+        match why {
+            // A watch that missed it is made anew.
+            Why::Time => self.watch.close(),
+            Why::Busy => {}
+            Why::Seen | Why::Asked => return false,
+        }
+        let before = self.unsettled.as_ref();
+        let since = before.map_or_else(Instant::now, |(_, since)| *since);
+        if before.is_some_and(|(text, _)| text == found) || since.elapsed() >= LONGEST {
+            return false;
+        }
+        self.unsettled = Some((found.clone(), since));
+        true
     }
 
     fn outcome(&self, text: &str) -> Outcome {

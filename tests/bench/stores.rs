@@ -10,7 +10,7 @@ mod port;
 mod postgres_server;
 #[path = "stores/redis_bare.rs"]
 mod redis_bare;
-#[path = "../stores/server.rs"]
+#[path = "../stores/redis_server.rs"]
 #[expect(dead_code, reason = "faults are for the tests")]
 mod redis_server;
 
@@ -24,8 +24,9 @@ use ::redis::aio::MultiplexedConnection;
 use mimalloc::MiMalloc;
 use ojs_throttle::limit::{Key, Limited, Limits, OnLimit, Rate, Space, Timestamp};
 use ojs_throttle::store::{Claim, Claimed, Clock, Gen, Store, Verdict, postgres, redis, sqlite};
-use postgres_server::Server;
+use postgres_server::PostgresServer;
 use redis_bare::Calls;
+use redis_server::RedisServer;
 use rusqlite::Connection;
 use tokio_postgres::NoTls;
 
@@ -62,7 +63,7 @@ fn main() {
 }
 
 async fn redis_rows() {
-    let server = redis_server::Server::start();
+    let server = RedisServer::start();
     let config = redis::Config {
         target: redis::Target::parse(&server.url(), None).unwrap(),
         namespace: "bench".to_owned(),
@@ -155,7 +156,7 @@ async fn sqlite_rows() {
 }
 
 async fn postgres_rows() {
-    let server = Server::start(&[]);
+    let server = PostgresServer::start(&[]);
     let store: Arc<dyn Store> = Arc::new(postgres::open(
         postgres::Config {
             target: postgres::Target::parse(&server.url(), None).unwrap(),
@@ -335,7 +336,7 @@ fn raw_file(path: &Path) -> Connection {
 }
 
 /// The same on as many connections as the store has, each with its part of the callers.
-async fn raw_postgres(server: &Server, callers: usize) -> f64 {
+async fn raw_postgres(server: &PostgresServer, callers: usize) -> f64 {
     let mut clients = Vec::new();
     for _ in 0..2 {
         let made = tokio_postgres::connect(&server.url(), NoTls).await;

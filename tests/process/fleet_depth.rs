@@ -12,9 +12,9 @@ use ojs_throttle::backend::{EventKind, Lax};
 use serde_json::json;
 
 use crate::http::{Conn, ack, ask, fetch, get};
-use crate::postgres_server::UNSYNCED;
+use crate::postgres_server::{PostgresServer, UNSYNCED};
+use crate::redis_server::RedisServer;
 use crate::rig::{Backend, Ends, Sidecar, config, until};
-use crate::server::Server;
 
 const JOB: &str = r#"{"type":"t","args":[1],"options":{"queue":"q"}}"#;
 
@@ -137,8 +137,8 @@ fn sidecars(backend: &Backend, store: &str, count: usize, bound: i64) -> Vec<Sid
 }
 
 #[test]
-fn no_fleet_of_producers_gets_a_queue_over_its_bound_or_is_kept_below_it() {
-    let (backend, store) = (Backend::start(Lax::spec()), Server::start());
+fn no_fleet_of_producers_gets_a_queue_on_redis_over_its_bound_or_is_kept_below_it() {
+    let (backend, store) = (Backend::start(Lax::spec()), RedisServer::start());
     let mut three = sidecars(&backend, &store.url(), 3, 1_000);
     fill((&backend, &mut three), (64, 1_000), |sidecars| {
         // One dies with enqueues on their way: that costs those places for a while, and lets none through.
@@ -160,7 +160,7 @@ fn nor_on_sqlite() {
 #[test]
 fn nor_on_postgres() {
     let backend = Backend::start(Lax::spec());
-    let store = crate::postgres_server::Server::start(UNSYNCED);
+    let store = PostgresServer::start(UNSYNCED);
     let mut two = sidecars(&backend, &store.url(), 2, 150);
     fill((&backend, &mut two), (12, 150), |_| {});
 }
@@ -238,9 +238,9 @@ fn held_jobs_count(store: &str) {
 /// A sidecar dies with held jobs. They wait on: first in their rows, then at the backend, which takes them back
 /// when their visibility is over, and they are not counted twice for long.
 #[test]
-fn what_a_dead_sibling_held_is_in_the_depth_until_the_backend_has_it_back() {
+fn what_a_dead_sibling_on_redis_held_is_in_the_depth_until_the_backend_has_it_back() {
     const BOUND: usize = 60;
-    let (backend, store) = (Backend::start(Lax::spec()), Server::start());
+    let (backend, store) = (Backend::start(Lax::spec()), RedisServer::start());
     let limits = format!(
         "[hold]\nmax = 30\n[[queue]]\nname = \"q\"\nmax_depth = {BOUND}\n\
          [[policy]]\nname = \"one\"\nmatch = {{ queue = \"q\" }}\nkey = \"of:{{type}}\"\n\
@@ -289,8 +289,8 @@ fn what_a_dead_sibling_held_is_in_the_depth_until_the_backend_has_it_back() {
 }
 
 #[test]
-fn what_a_sibling_holds_is_in_the_depth() {
-    let store = Server::start();
+fn what_a_sibling_holds_is_in_the_depth_on_redis() {
+    let store = RedisServer::start();
     held_jobs_count(&store.url());
 }
 
@@ -302,15 +302,15 @@ fn what_a_sibling_holds_is_in_the_depth_on_sqlite() {
 
 #[test]
 fn what_a_sibling_holds_is_in_the_depth_on_postgres() {
-    let store = crate::postgres_server::Server::start(UNSYNCED);
+    let store = PostgresServer::start(UNSYNCED);
     held_jobs_count(&store.url());
 }
 
 /// A producer that waits gets the room that a worker makes: within 20 ms at its own sidecar (the best of some
 /// tries, as the machine may be busy), with the next look where the worker is at another.
 #[test]
-fn a_blocked_enqueue_gets_room_that_is_made_anywhere() {
-    let (backend, store) = (Backend::start(Lax::spec()), Server::start());
+fn a_blocked_enqueue_gets_room_that_is_made_anywhere_on_redis() {
+    let (backend, store) = (Backend::start(Lax::spec()), RedisServer::start());
     let bounds = "[[queue]]\nname = \"q\"\nmax_depth = 3\nstrategy = \"block\"\n";
     let (a, b) = (
         sidecar(backend.addr, &store.url(), bounds),
@@ -353,8 +353,8 @@ fn a_blocked_enqueue_gets_room_that_is_made_anywhere() {
     assert_eq!(depths(&backend), (3, 3));
 }
 
-fn calls(store: &Server) -> u64 {
-    let told = crate::redis_fleet::told(store, "INFO commandstats");
+fn calls(store: &RedisServer) -> u64 {
+    let told = crate::fleet_on_redis::told(store, "INFO commandstats");
     let line = told
         .lines()
         .find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
@@ -362,8 +362,8 @@ fn calls(store: &Server) -> u64 {
 }
 
 #[test]
-fn away_from_the_bound_there_is_one_store_call_for_many_enqueues() {
-    let (backend, store) = (Backend::start(Lax::spec()), Server::start());
+fn away_from_the_bound_there_is_one_call_on_redis_for_many_enqueues() {
+    let (backend, store) = (Backend::start(Lax::spec()), RedisServer::start());
     let bounds = "[[queue]]\nname = \"q\"\nmax_depth = 100000\n";
     let one = sidecar(backend.addr, &store.url(), bounds);
     let mut conn = Conn::open(one.data);
@@ -380,8 +380,8 @@ fn away_from_the_bound_there_is_one_store_call_for_many_enqueues() {
 
 /// Bounds set through one sidecar hold at the others, and when all of them were gone.
 #[test]
-fn bounds_set_over_http_are_shared_and_stay() {
-    let (backend, store) = (Backend::start(Lax::spec()), Server::start());
+fn bounds_set_over_http_are_shared_on_redis_and_stay() {
+    let (backend, store) = (Backend::start(Lax::spec()), RedisServer::start());
     let (a, b) = (
         sidecar(backend.addr, &store.url(), ""),
         sidecar(backend.addr, &store.url(), ""),

@@ -4,7 +4,7 @@ use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 
 use crate::http::{Conn, ack, ask, enqueue, fetch, get, heartbeat, nack};
-use crate::rig::{Backend, Sidecar, config, until};
+use crate::rig::{Backend, Sidecar, config, file, program, ran, until};
 
 const ONE: &str = "[upstream]\ntoken = \"CANARY-token\"\n[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
 
@@ -146,4 +146,45 @@ fn queues_without_bounds_are_warned_of() {
         "{said:#?}"
     );
     assert!(said[1].contains("new"), "{said:#?}");
+}
+
+/// Each is one object.
+fn objects(lines: &[String]) -> Vec<Value> {
+    let object = |line: &String| -> Value {
+        serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
+    };
+    lines.iter().map(object).collect()
+}
+
+#[test]
+fn warnings_and_the_last_error_are_objects_too() {
+    let backend = Backend::start(Lax::spec());
+    let warnings = include_str!("../config/valid/warnings.toml");
+    let (_, rest) = warnings.split_once("\n\n").unwrap();
+    let text = config(backend.addr, "log = \"json\"", rest);
+    let mut sidecar = Sidecar::run(&text);
+    let warned = objects(&sidecar.lines())
+        .iter()
+        .filter(|line| line["level"] == "WARN")
+        .any(|line| {
+            line["fields"]["message"]
+                .as_str()
+                .unwrap()
+                .contains("share a key")
+        });
+    assert!(warned, "{}", sidecar.log());
+    sidecar.signal("TERM");
+    sidecar.ended();
+    objects(&sidecar.lines());
+
+    let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (_dir, path) = file(text);
+    let mut command = program();
+    command.arg("run").arg("--config").arg(path);
+    command.args(["--listen", &held.local_addr().unwrap().to_string()]);
+    let done = ran(command);
+    assert_eq!(done.status, Some(1), "{}", done.err);
+    let lines: Vec<String> = done.err.lines().map(str::to_owned).collect();
+    let said = objects(&lines);
+    assert_eq!(said.last().unwrap()["level"], "ERROR", "{}", done.err);
 }

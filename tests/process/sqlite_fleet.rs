@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 use ojs_throttle::backend::Lax;
 use serde_json::json;
 
-use crate::http::{ack, enqueue, fetch};
-use crate::ledger::Ledger;
-use crate::redis_fleet::{
+use crate::fleet_on_redis::{
     held_on, paused_by_a_sibling, taken_over, taken_over_from_one_that_drains, woken_in_time,
 };
+use crate::http::{ack, enqueue, fetch};
+use crate::ledger::Ledger;
 use crate::rig::{Backend, Sidecar, config, until};
 
 const TWO: &str =

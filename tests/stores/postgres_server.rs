@@ -15,7 +15,7 @@ const MISSING: &str =
 pub const UNSYNCED: &[&str] = &["-c", "fsync=off"];
 
 /// A server that is ended with this, and by the end of this process however that comes.
-pub struct Server {
+pub struct PostgresServer {
     pub dir: tempfile::TempDir,
     /// A shell that has the server as its child and waits for the end of its input.
     shell: Option<Child>,
@@ -55,18 +55,18 @@ fn other_user(dir: &Path) -> Option<(u32, u32)> {
     Some((number(), number()))
 }
 
-impl Server {
-    pub fn start(with: &[&str]) -> Server {
-        Server::on(5432, with)
+impl PostgresServer {
+    pub fn start(with: &[&str]) -> PostgresServer {
+        PostgresServer::on(5432, with)
     }
 
-    pub fn on(port: u16, with: &[&str]) -> Server {
+    pub fn on(port: u16, with: &[&str]) -> PostgresServer {
         let dir = tempfile::tempdir().unwrap();
         let user = other_user(dir.path());
         if let Some((user, group)) = user {
             chown(dir.path(), Some(user), Some(group)).unwrap();
         }
-        let mut server = Server {
+        let mut server = PostgresServer {
             dir,
             shell: None,
             user,
@@ -159,7 +159,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for PostgresServer {
     fn drop(&mut self) {
         self.kill();
     }

@@ -8,10 +8,10 @@ use std::time::Duration;
 use ojs_throttle::store::redis::RedisStore;
 use ojs_throttle::store::{Clock, Store, StoreError, postgres, redis};
 
-use crate::postgres_server;
+use crate::postgres_server::PostgresServer;
+use crate::redis_server::{RedisServer, free_port};
+use crate::redis_servers::cli;
 use crate::rig::{SECOND, T, claimed, limited, started, take};
-use crate::server::{self, free_port};
-use crate::servers::cli;
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stores/tls");
 /// A certificate that has signed none but itself.
@@ -52,14 +52,14 @@ fn on_redis(url: &str, roots: Option<Vec<u8>>) -> RedisStore {
 }
 
 /// Without and with TLS, the latter on a port of its own.
-fn redis(more: &[&str]) -> (server::Server, u16) {
+fn redis(more: &[&str]) -> (RedisServer, u16) {
     let port = free_port();
     let [tls, chain, key] = files(port);
     let mut with = vec!["--tls-port", &tls, "--tls-auth-clients", "no"];
     with.extend(["--tls-cert-file", &chain, "--tls-key-file", &key]);
     let ca = format!("{FOLDER}/ca.pem");
     with.extend(["--tls-ca-cert-file", &ca]);
-    (server::Server::with(&[&with, more].concat()), port)
+    (RedisServer::with(&[&with, more].concat()), port)
 }
 
 fn files(port: u16) -> [String; 3] {
@@ -68,7 +68,7 @@ fn files(port: u16) -> [String; 3] {
 }
 
 #[tokio::test]
-async fn redis_over_tls() {
+async fn tls_on_redis() {
     let (server, port) = redis(&[]);
     for host in ["localhost", "127.0.0.1"] {
         let store = on_redis(&format!("rediss://{host}:{port}"), own());
@@ -93,7 +93,7 @@ async fn redis_over_tls() {
 
 /// A cluster of one, which says by itself where its nodes are.
 #[tokio::test]
-async fn redis_cluster_over_tls() {
+async fn tls_on_redis_cluster() {
     // By itself it takes one 10,000 higher, which the system may have given to somebody.
     let bus = free_port().to_string();
     let cluster = ["--cluster-enabled", "yes", "--tls-cluster", "yes"];
@@ -115,7 +115,7 @@ async fn redis_cluster_over_tls() {
 
 /// The sentinel is asked over TLS, and so is the master that it names.
 #[tokio::test]
-async fn redis_sentinel_over_tls() {
+async fn tls_on_redis_sentinel() {
     let (_master, of) = redis(&[]);
     let (port, dir) = (free_port(), tempfile::tempdir().unwrap());
     let [tls, chain, key] = files(port);
@@ -160,10 +160,10 @@ fn on_postgres(url: &str, roots: Option<Vec<u8>>) -> ojs_throttle::store::SqlSto
 }
 
 #[tokio::test]
-async fn postgres_over_tls() {
+async fn tls_on_postgres() {
     let port = free_port();
     let with = ["-c", "listen_addresses=127.0.0.1", "-c", "fsync=off"];
-    let mut server = postgres_server::Server::on(port, &with);
+    let mut server = PostgresServer::on(port, &with);
     let place = format!("postgres://localhost:{port}/postgres");
     let url = |host: &str, mode: &str| {
         format!("postgres://postgres@{host}:{port}/postgres?sslmode={mode}")

@@ -239,8 +239,43 @@ fn a_verdict_needs_both_limits_and_sums() {
     // Two mails at the same moment.
     let verdict = Verdict::of(&pages, &ledger, 1, run);
     assert!(!verdict.limits_held() && verdict.account.right() && !verdict.held());
-    let verdict = Verdict::of(&Pages::default(), &[], 0, run);
-    assert!(verdict.held());
-    let verdict = Verdict::of(&Pages::default(), &[], 1, run);
+    // One of each, one after the other.
+    let mut pages = Pages::default();
+    let mut ledger = Vec::new();
+    for (stream, job) in ["a", "b", "c", "d"].into_iter().enumerate() {
+        pages.enqueued.insert(job.into(), (stream, Duration::ZERO));
+        ledger.push(event(EventKind::Stored, job));
+        ledger.push(event(EventKind::Acked, job));
+        pages.received.push(Received {
+            stream,
+            ..received(job, ms(1))
+        });
+    }
+    assert!(Verdict::of(&pages, &ledger, 0, run).held());
+    let verdict = Verdict::of(&pages, &ledger, 1, run);
     assert!(verdict.limits_held() && !verdict.held());
+    pages.trouble.push("timed out".into());
+    assert!(!Verdict::of(&pages, &ledger, 0, run).held());
+}
+
+#[test]
+fn where_nothing_ran_nothing_was_held() {
+    let run = (Duration::ZERO, SECOND);
+    let verdict = Verdict::of(&Pages::default(), &[], 0, run);
+    assert_eq!(verdict.idle(), ["stripe", "render", "mail"]);
+    assert!(verdict.limits_held() && !verdict.held());
+}
+
+#[test]
+fn what_a_stall_kept_longer_than_the_period_counts_nowhere() {
+    let late = |made, seen| Start {
+        made: ms(made),
+        ..start(seen)
+    };
+    let starts = [late(0, 3_000), late(4_000, 4_000)];
+    let found = judged(rate(1), &starts);
+    assert_eq!((found.worst, found.held), (Worst::Window(1), true));
+    // Nor does it hide one too many after it.
+    let starts = [late(0, 3_000), late(4_000, 4_000), late(4_500, 4_500)];
+    assert!(!judged(rate(1), &starts).held);
 }

@@ -89,9 +89,42 @@ async fn what_was_seen_by_nobody_may_be_half_written() {
     std::fs::write(&path, slots(2)).unwrap();
     assert!(file.look(Why::Time), "look again when it is quiet");
     assert_eq!(file.in_force(), Some(1));
-    assert!(!file.look(Why::Seen));
-    assert_eq!(file.in_force(), Some(2));
+    // More was written meanwhile.
+    std::fs::write(&path, slots(3)).unwrap();
+    assert!(file.look(Why::Busy));
+    assert_eq!(file.in_force(), Some(1));
+    assert!(!file.look(Why::Busy), "two looks agree");
+    assert_eq!(file.in_force(), Some(3));
     assert!(!file.look(Why::Time), "nothing new");
+    // What is put back as it was is no change, and is forgotten.
+    std::fs::write(&path, slots(4)).unwrap();
+    assert!(file.look(Why::Busy));
+    std::fs::write(&path, slots(3)).unwrap();
+    assert!(!file.look(Why::Busy));
+    std::fs::write(&path, slots(4)).unwrap();
+    assert!(file.look(Why::Busy), "seen for the first time");
+    // Who asks, or sees that it is quiet, does not wait.
+    assert!(!file.look(Why::Seen));
+    assert_eq!(file.in_force(), Some(4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_is_written_all_the_time_is_taken_in_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("t.toml");
+    let mut file = following(&path, &slots(1));
+    file.look(Why::Seen);
+    let (begun, mut written) = (Instant::now(), 1);
+    loop {
+        written += 1;
+        std::fs::write(&path, slots(written)).unwrap();
+        if !file.look(Why::Busy) {
+            break;
+        }
+        assert_eq!(file.in_force(), Some(1));
+        tokio::time::advance(QUIET).await;
+    }
+    assert_eq!((begun.elapsed(), file.in_force()), (LONGEST, Some(written)));
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,24 +6,24 @@ use std::process::{Child, Command, Stdio};
 use crate::port;
 
 /// A server in a folder of its own, on a free port; ended with this.
-pub struct Server {
+pub struct RedisServer {
     child: Child,
     pub port: u16,
     pub dir: tempfile::TempDir,
 }
 
-impl Server {
-    pub fn start() -> Server {
-        Server::with(&[])
+impl RedisServer {
+    pub fn start() -> RedisServer {
+        RedisServer::with(&[])
     }
 
-    pub fn with(more: &[&str]) -> Server {
+    pub fn with(more: &[&str]) -> RedisServer {
         let dir = tempfile::tempdir().unwrap();
         // Somebody else may take the port in between; then it does not start, and another is tried.
         for _ in 0..20 {
             let port = free_port();
             if let Some(child) = serve(port, dir.path(), more) {
-                return Server { child, port, dir };
+                return RedisServer { child, port, dir };
             }
         }
         panic!("redis-server does not start")
@@ -74,7 +74,7 @@ fn serve(port: u16, dir: &std::path::Path, more: &[&str]) -> Option<Child> {
     None
 }
 
-impl Drop for Server {
+impl Drop for RedisServer {
     fn drop(&mut self) {
         self.child.kill().ok();
         self.child.wait().ok();

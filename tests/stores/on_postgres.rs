@@ -7,30 +7,30 @@ use std::time::Duration;
 use ojs_throttle::store::postgres::{Config, Target, given};
 use ojs_throttle::store::{Clock, Store};
 
-use crate::postgres_server::{Server, UNSYNCED};
+use crate::postgres_server::{PostgresServer, UNSYNCED};
 use crate::rig::{Opened, Rig, clock};
 
 /// The one server of all checks that need none of their own.
-pub fn shared() -> Arc<Server> {
-    static SHARED: LazyLock<Mutex<Weak<Server>>> = LazyLock::new(Mutex::default);
+pub fn shared_postgres() -> Arc<PostgresServer> {
+    static SHARED: LazyLock<Mutex<Weak<PostgresServer>>> = LazyLock::new(Mutex::default);
     let mut shared = SHARED.lock().unwrap();
     if let Some(server) = shared.upgrade() {
         return server;
     }
     let with = [UNSYNCED, &["-c", "max_connections=200"]].concat();
-    let server = Arc::new(Server::start(&with));
+    let server = Arc::new(PostgresServer::start(&with));
     *shared = Arc::downgrade(&server);
     server
 }
 
 pub struct Postgres {
-    pub server: Arc<Server>,
+    pub server: Arc<PostgresServer>,
     pub namespace: String,
     micros: Arc<AtomicU64>,
     clock: Clock,
 }
 
-pub fn config(server: &Server, namespace: &str, owner: &str) -> Config {
+pub fn config(server: &PostgresServer, namespace: &str, owner: &str) -> Config {
     Config {
         target: Target::parse(&server.url(), None).unwrap(),
         namespace: namespace.to_owned(),
@@ -44,7 +44,7 @@ impl Postgres {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let (micros, clock) = clock();
         Postgres {
-            server: shared(),
+            server: shared_postgres(),
             namespace: format!("limits \"{}\"", COUNT.fetch_add(1, Ordering::Relaxed)),
             micros,
             clock,

@@ -7,10 +7,10 @@ use std::time::Duration;
 use ojs_throttle::store::redis::{Config, RedisStore, Target};
 use ojs_throttle::store::{Clock, Store};
 
+use crate::redis_server::RedisServer;
 use crate::rig::{Opened, Rig, clock};
-use crate::server::Server;
 
-pub fn config(server: &Server, owner: &str) -> Config {
+pub fn config(server: &RedisServer, owner: &str) -> Config {
     Config {
         target: Target::parse(&server.url(), None).unwrap(),
         namespace: "ojs-throttle".to_owned(),
@@ -20,7 +20,7 @@ pub fn config(server: &Server, owner: &str) -> Config {
 }
 
 pub struct Redis {
-    pub server: Server,
+    pub server: RedisServer,
     micros: Arc<AtomicU64>,
     clock: Clock,
 }
@@ -29,7 +29,7 @@ impl Redis {
     pub fn new() -> Redis {
         let (micros, clock) = clock();
         Redis {
-            server: Server::start(),
+            server: RedisServer::start(),
             micros,
             clock,
         }

@@ -9,8 +9,8 @@ use ojs_throttle::store::guard::{Guard, OnStoreError};
 use ojs_throttle::store::redis::{Config, RedisStore, Target};
 use ojs_throttle::store::{Clock, Place, Store, Wake};
 
+use crate::redis_servers::{RedisCluster, WatchedRedis, cli};
 use crate::rig::{Opened, Rig, T, claimed, clock, limited, started, take};
-use crate::servers::{Cluster, Watched, cli};
 
 /// Makes the user of the README, who may do no more than a sidecar needs.
 pub const USER: [&str; 18] = [
@@ -81,7 +81,7 @@ impl Rig for Behind {
 
 #[test]
 fn a_cluster_does_all_that_a_store_must() {
-    let cluster = Cluster::start();
+    let cluster = RedisCluster::start();
     let url = cluster.url();
     crate::run_contract!(async { Behind::new(&url) });
     crate::run_fleet!(async { Behind::new(&url) });
@@ -94,7 +94,7 @@ fn a_cluster_does_all_that_a_store_must() {
 
 #[test]
 fn a_master_behind_a_sentinel_does_all_that_a_store_must() {
-    let watched = Watched::start("");
+    let watched = WatchedRedis::start("");
     let url = watched.url();
     crate::run_contract!(async { Behind::new(&url) });
     crate::run_fleet!(async { Behind::new(&url) });
@@ -102,7 +102,7 @@ fn a_master_behind_a_sentinel_does_all_that_a_store_must() {
 
 #[tokio::test]
 async fn sentinels_that_want_a_password_get_it() {
-    let watched = Watched::start("s3cret");
+    let watched = WatchedRedis::start("s3cret");
     let store = |query: &str| {
         let url = format!("{}{query}", watched.url());
         RedisStore::new(config(&url, "ojs-throttle", "a"), Clock::new(T))
@@ -155,7 +155,7 @@ async fn survives(url: &str, cut: impl AsyncFnOnce(), fail_over: impl AsyncFnOnc
 
 #[tokio::test]
 async fn a_user_limited_to_the_namespace_is_enough_on_a_cluster() {
-    let cluster = Cluster::start();
+    let cluster = RedisCluster::start();
     let ours = [&cluster.ours.master, &cluster.ours.replica];
     for node in cluster.others.iter().chain(ours) {
         assert_eq!(cli(node.port, &USER), "OK");
@@ -171,7 +171,7 @@ async fn a_user_limited_to_the_namespace_is_enough_on_a_cluster() {
 
 #[tokio::test]
 async fn a_cluster_that_fails_over() {
-    let mut cluster = Cluster::start();
+    let mut cluster = RedisCluster::start();
     let url = cluster.url();
     let cluster = std::cell::RefCell::new(&mut cluster);
     survives(
@@ -184,7 +184,7 @@ async fn a_cluster_that_fails_over() {
 
 #[tokio::test]
 async fn a_sentinel_that_fails_over() {
-    let mut watched = Watched::start("");
+    let mut watched = WatchedRedis::start("");
     let url = watched.url();
     let watched = std::cell::RefCell::new(&mut watched);
     survives(

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use ojs_throttle::backend::Lax;
 
-use crate::postgres_server::{Server, UNSYNCED};
+use crate::postgres_server::{PostgresServer, UNSYNCED};
 use crate::rig::{Backend, Sidecar};
 use crate::trace::{Plan, Run, enough, is_long, trace};
 
 fn fleet(plan: &Plan) -> Vec<Run> {
     // The long trace measures, and so pays for the disk.
     let with = if is_long() { &[] } else { UNSYNCED };
-    let (backend, store) = (Backend::start(Lax::redis()), Server::start(with));
+    let (backend, store) = (Backend::start(Lax::redis()), PostgresServer::start(with));
     let url = format!("url = \"{}\"\ntimeout = \"5s\"", store.url());
     let sidecars = [(); 4].map(|()| Sidecar::run(&plan.config(&backend, &url)));
     trace(plan, &backend, &sidecars)

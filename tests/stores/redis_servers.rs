@@ -4,7 +4,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::server::{Server, free_port};
+use crate::redis_server::{RedisServer, free_port};
 
 /// How long a node may be silent before it is taken for gone, in milliseconds.
 const SILENCE: &str = "500";
@@ -27,12 +27,12 @@ fn until(what: &str, mut seen: impl FnMut() -> bool) {
 
 /// A master, and who takes its place.
 pub struct Pair {
-    pub master: Server,
-    pub replica: Server,
+    pub master: RedisServer,
+    pub replica: RedisServer,
 }
 
 impl Pair {
-    fn field(server: &Server, name: &str) -> Option<String> {
+    fn field(server: &RedisServer, name: &str) -> Option<String> {
         let info = cli(server.port, &["INFO", "replication"]);
         let line = info.lines().find_map(|line| line.strip_prefix(name))?;
         Some(line.trim().to_owned())
@@ -69,20 +69,20 @@ impl Pair {
 }
 
 /// Three masters, and a replica of the one that has the namespace `ojs-throttle`.
-pub struct Cluster {
+pub struct RedisCluster {
     pub ours: Pair,
-    pub others: Vec<Server>,
+    pub others: Vec<RedisServer>,
 }
 
-impl Cluster {
-    pub fn start() -> Cluster {
+impl RedisCluster {
+    pub fn start() -> RedisCluster {
         let silence = [
             "--cluster-enabled",
             "yes",
             "--cluster-node-timeout",
             SILENCE,
         ];
-        let mut others: Vec<Server> = (0..3).map(|_| Server::with(&silence)).collect();
+        let mut others: Vec<RedisServer> = (0..3).map(|_| RedisServer::with(&silence)).collect();
         let places: Vec<String> = others.iter().map(place).collect();
         let mut create = vec!["--cluster", "create"];
         create.extend(places.iter().map(String::as_str));
@@ -96,7 +96,7 @@ impl Cluster {
         let at_once = ["--repl-diskless-sync-delay", "0"];
         let ours = Pair {
             master: others.remove(nth),
-            replica: Server::with(&[&silence[..], &any_age, &at_once].concat()),
+            replica: RedisServer::with(&[&silence[..], &any_age, &at_once].concat()),
         };
         let (from, port) = (ours.replica.port, ours.master.port.to_string());
         let id = cli(ours.master.port, &["CLUSTER", "MYID"]);
@@ -106,9 +106,9 @@ impl Cluster {
         });
         ours.follows();
         let told = format!("slave {id}");
-        let knows = |server: &Server| cli(server.port, &["CLUSTER", "NODES"]).contains(&told);
+        let knows = |server: &RedisServer| cli(server.port, &["CLUSTER", "NODES"]).contains(&told);
         until("all know the replica", || others.iter().all(knows));
-        Cluster { ours, others }
+        RedisCluster { ours, others }
     }
 
     pub fn url(&self) -> String {
@@ -118,7 +118,7 @@ impl Cluster {
 
     /// How many keys there are on the node of our namespace, and on others.
     pub fn keys(&self) -> (usize, usize) {
-        let count = |server: &Server| cli(server.port, &["DBSIZE"]).parse::<usize>().unwrap();
+        let count = |server: &RedisServer| cli(server.port, &["DBSIZE"]).parse::<usize>().unwrap();
         (
             count(&self.ours.master),
             self.others.iter().map(count).sum(),
@@ -133,34 +133,35 @@ impl Cluster {
     /// Kills the node that has our keys, and waits until its replica has taken its place.
     pub fn fail_over(&mut self) {
         self.ours.fail_over();
-        let knows =
-            |server: &Server| cli(server.port, &["CLUSTER", "INFO"]).contains("cluster_state:ok");
+        let knows = |server: &RedisServer| {
+            cli(server.port, &["CLUSTER", "INFO"]).contains("cluster_state:ok")
+        };
         until("the cluster is whole", || {
             self.others.iter().chain([&self.ours.replica]).all(knows)
         });
     }
 }
 
-fn place(server: &Server) -> String {
+fn place(server: &RedisServer) -> String {
     format!("127.0.0.1:{}", server.port)
 }
 
 /// A master and a replica that a sentinel watches.
-pub struct Watched {
+pub struct WatchedRedis {
     pair: Pair,
     sentinel: Child,
     port: u16,
     _dir: tempfile::TempDir,
 }
 
-impl Watched {
+impl WatchedRedis {
     /// `password`: what the sentinel wants from who asks, if that is not empty.
-    pub fn start(password: &str) -> Watched {
-        let master = Server::start();
+    pub fn start(password: &str) -> WatchedRedis {
+        let master = RedisServer::start();
         let of = master.port.to_string();
         let follow = ["--replicaof", "127.0.0.1", &of];
         let at_once = ["--repl-diskless-sync-delay", "0"];
-        let replica = Server::with(&[&follow[..], &at_once].concat());
+        let replica = RedisServer::with(&[&follow[..], &at_once].concat());
         let pair = Pair { master, replica };
         pair.follows();
         let (port, dir) = (free_port(), tempfile::tempdir().unwrap());
@@ -177,7 +178,7 @@ impl Watched {
         sentinel.arg(&file).arg("--sentinel");
         sentinel.stdout(Stdio::null()).stderr(Stdio::null());
         let sentinel = sentinel.spawn().unwrap();
-        let watched = Watched {
+        let watched = WatchedRedis {
             pair,
             sentinel,
             port,
@@ -213,7 +214,7 @@ impl Watched {
     }
 }
 
-impl Drop for Watched {
+impl Drop for WatchedRedis {
     fn drop(&mut self) {
         self.sentinel.kill().ok();
         self.sentinel.wait().ok();

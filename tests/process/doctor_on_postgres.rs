@@ -6,10 +6,10 @@ use ojs_throttle::backend::Lax;
 use serde_json::Value;
 
 use crate::doctor::{doctor, finding};
-use crate::postgres_server::{Server, UNSYNCED, programs};
+use crate::postgres_server::{PostgresServer, UNSYNCED, programs};
 use crate::rig::{Backend, Sidecar, config, until};
 
-fn sql(server: &Server, text: &str) -> String {
+fn sql(server: &PostgresServer, text: &str) -> String {
     let mut psql = Command::new(programs().join("psql"));
     psql.args(["-U", "postgres", "-qAt", "-h"])
         .arg(server.dir.path());
@@ -25,7 +25,10 @@ fn says(report: &Value, what: &str) -> String {
 
 #[test]
 fn a_postgres_from_its_first_day_to_its_last() {
-    let (backend, mut store) = (Backend::start(Lax::redis()), Server::start(UNSYNCED));
+    let (backend, mut store) = (
+        Backend::start(Lax::redis()),
+        PostgresServer::start(UNSYNCED),
+    );
     let of = |url: &str| format!("[store]\nurl = \"{url}\"\ntimeout = \"5s\"\n");
     let examined = |url: &str, more: &[&str]| doctor(&config(backend.addr, "", &of(url)), more);
     let url = store.url();

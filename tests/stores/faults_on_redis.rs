@@ -8,13 +8,13 @@ use ojs_throttle::limit::{Key, Space, Timestamp};
 use ojs_throttle::store::redis::{Config, RedisStore, Target};
 use ojs_throttle::store::{Change, Clock, Gen, Override, Place, Store, StoreError, Verdict, Wake};
 
+use crate::failover_on_redis::USER;
 use crate::fleet::lost_data_are_put_back_first;
-use crate::redis::config;
-use crate::redis_failover::USER;
+use crate::on_redis::config;
+use crate::redis_server::RedisServer;
 use crate::rig::{SECOND, T, answered, claimed, clock, limited, started, take};
-use crate::server::Server;
 
-fn cli(server: &Server, args: &[&str]) -> String {
+fn cli(server: &RedisServer, args: &[&str]) -> String {
     let port = server.port.to_string();
     let done = Command::new("redis-cli")
         .args(["-p", &port])
@@ -24,7 +24,7 @@ fn cli(server: &Server, args: &[&str]) -> String {
     String::from_utf8(done.stdout).unwrap().trim().to_owned()
 }
 
-fn open(server: &Server, owner: &str, timeout: u64) -> RedisStore {
+fn open(server: &RedisServer, owner: &str, timeout: u64) -> RedisStore {
     let config = Config {
         timeout: Duration::from_millis(timeout),
         ..config(server, owner)
@@ -46,7 +46,7 @@ async fn back(store: &RedisStore) {
 
 #[tokio::test]
 async fn the_servers_clock_decides() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = open(&server, "a", 5_000);
     store.check().await.unwrap();
     let seconds: u64 = cli(&server, &["TIME"])
@@ -66,7 +66,7 @@ async fn the_servers_clock_decides() {
 
 #[tokio::test]
 async fn scripts_that_were_flushed_are_loaded_again() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = open(&server, "a", 5_000);
     store.check().await.unwrap();
     assert_eq!(cli(&server, &["SCRIPT", "FLUSH"]), "OK");
@@ -78,7 +78,7 @@ async fn scripts_that_were_flushed_are_loaded_again() {
 
 #[tokio::test]
 async fn a_server_that_was_killed_is_found_again_and_has_forgotten() {
-    let mut server = Server::start();
+    let mut server = RedisServer::start();
     let (micros, clock) = clock();
     let [a, b] = ["a", "b"].map(|owner| RedisStore::given(config(&server, owner), clock.clone()));
     a.check().await.unwrap();
@@ -115,7 +115,7 @@ async fn a_server_that_was_killed_is_found_again_and_has_forgotten() {
 
 #[tokio::test]
 async fn data_that_were_wiped_are_missed() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = open(&server, "a", 5_000);
     store.check().await.unwrap();
     assert_eq!(cli(&server, &["FLUSHALL"]), "OK");
@@ -128,7 +128,7 @@ async fn data_that_were_wiped_are_missed() {
 
 #[tokio::test]
 async fn one_that_never_knew_the_lost_data_waits_for_those_that_did() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let (micros, clock) = clock();
     let [knew, fresh] =
         ["a", "b"].map(|owner| RedisStore::given(config(&server, owner), clock.clone()));
@@ -139,7 +139,7 @@ async fn one_that_never_knew_the_lost_data_waits_for_those_that_did() {
 /// Who is idle hears at once that data began anew, and puts its rows back.
 #[tokio::test]
 async fn that_data_begin_anew_is_heard_of() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let [a, b] = ["a", "b"].map(|owner| open(&server, owner, 5_000));
     for store in [&a, &b] {
         store.check().await.unwrap();
@@ -163,7 +163,7 @@ async fn that_data_begin_anew_is_heard_of() {
 
 #[tokio::test]
 async fn what_comes_too_late_is_refused_by_the_server() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let (a, b) = (open(&server, "a", 300), open(&server, "b", 5_000));
     answered(async || a.check().await).await;
     b.check().await.unwrap();
@@ -192,7 +192,7 @@ async fn what_comes_too_late_is_refused_by_the_server() {
 /// connection, and those of the others leave alone the one that was made since.
 #[tokio::test]
 async fn one_stall_costs_one_connection() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = std::sync::Arc::new(open(&server, "a", 1_000));
     answered(async || store.check().await).await;
     let made = || -> u64 {
@@ -222,7 +222,7 @@ async fn one_stall_costs_one_connection() {
 
 #[tokio::test]
 async fn all_that_is_kept_expires() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = open(&server, "a", 5_000);
     store.check().await.unwrap();
     let limits = [
@@ -253,7 +253,7 @@ async fn all_that_is_kept_expires() {
 #[tokio::test]
 async fn limits_whose_time_is_over_are_kept_for_a_day() {
     const DAY: u64 = 24 * 3_600 * SECOND;
-    let server = Server::start();
+    let server = RedisServer::start();
     let (micros, clock) = clock();
     let [store, late] =
         ["a", "b"].map(|owner| RedisStore::given(config(&server, owner), clock.clone()));
@@ -287,7 +287,7 @@ async fn limits_whose_time_is_over_are_kept_for_a_day() {
 #[tokio::test]
 async fn a_row_and_its_slots_outlast_its_time() {
     const DAYS: u64 = 24 * 3_600 * 1_000;
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = open(&server, "a", 5_000);
     let two = [limited("k", Some(2), None, None)];
     let mut long = claimed("long", 1, &two);
@@ -304,7 +304,7 @@ async fn a_row_and_its_slots_outlast_its_time() {
 
 #[tokio::test]
 async fn a_key_stays_under_a_kilobyte_whatever_it_counts() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = open(&server, "a", 5_000);
     store.check().await.unwrap();
     let most = [limited("k", None, Some((1_000, 3_600 * SECOND)), None)];
@@ -323,7 +323,7 @@ async fn a_key_stays_under_a_kilobyte_whatever_it_counts() {
 
 #[tokio::test]
 async fn what_is_no_place_for_us_says_why() {
-    let server = Server::with(&["--requirepass", "right"]);
+    let server = RedisServer::with(&["--requirepass", "right"]);
     let checked = async |url: String| {
         let target = Target::parse(&url, None).unwrap();
         let config = Config {
@@ -346,7 +346,7 @@ async fn what_is_no_place_for_us_says_why() {
     checked(format!("redis://:right@127.0.0.1:{port}/3"))
         .await
         .unwrap();
-    let nobody = Server::start();
+    let nobody = RedisServer::start();
     let port = nobody.port;
     drop(nobody);
     let gone = checked(format!("redis://127.0.0.1:{port}")).await;
@@ -355,7 +355,7 @@ async fn what_is_no_place_for_us_says_why() {
 
 #[tokio::test]
 async fn data_of_another_program_are_left_alone() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let foreign: [&[&str]; 3] = [
         &["SET", "{ojs-throttle}:meta", "mine"],
         &["HSET", "{ojs-throttle}:meta", "color", "red"],
@@ -386,7 +386,7 @@ async fn data_of_another_program_are_left_alone() {
 
 #[tokio::test]
 async fn a_user_limited_to_the_namespace_is_enough() {
-    let server = Server::start();
+    let server = RedisServer::start();
     assert_eq!(cli(&server, &USER), "OK");
     let of = |namespace: &str| {
         let url = format!("redis://ojs:secret@127.0.0.1:{}", server.port);

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use ojs_throttle::backend::Lax;
 
+use crate::redis_server::RedisServer;
 use crate::rig::{Backend, Sidecar};
-use crate::server::Server;
 use crate::trace::{Plan, Run, enough, is_long, trace};
 
 fn fleet(plan: &Plan) -> Vec<Run> {
-    let (backend, store) = (Backend::start(Lax::redis()), Server::start());
+    let (backend, store) = (Backend::start(Lax::redis()), RedisServer::start());
     let url = format!("url = \"{}\"\ntimeout = \"5s\"", store.url());
     let sidecars = [(); 8].map(|()| Sidecar::run(&plan.config(&backend, &url)));
     trace(plan, &backend, &sidecars)

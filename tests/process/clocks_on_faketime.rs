@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use ojs_throttle::backend::Lax;
 
-use crate::postgres_server;
+use crate::postgres_server::{PostgresServer, UNSYNCED};
+use crate::redis_server::RedisServer;
 use crate::rig::{Backend, Sidecar, file, program};
-use crate::server;
 use crate::trace::{Plan, enough, trace};
 
 /// The library that gives a program another clock.
@@ -53,26 +53,26 @@ fn five_minutes_apart(plan: &Plan, backend: &Backend, store: &str) {
 }
 
 #[test]
-fn faketime_redis_one_window_and_its_slots() {
-    let (backend, server) = (Backend::start(Lax::redis()), server::Server::start());
+fn one_window_and_its_slots_on_redis() {
+    let (backend, server) = (Backend::start(Lax::redis()), RedisServer::start());
     let store = format!("url = \"{}\"\ntimeout = \"5s\"", server.url());
     let plan = Plan::window(6, 60, Duration::from_secs(1), 300);
     five_minutes_apart(&plan, &backend, &store);
 }
 
 #[test]
-fn faketime_redis_one_spacing() {
-    let (backend, server) = (Backend::start(Lax::redis()), server::Server::start());
+fn one_spacing_on_redis() {
+    let (backend, server) = (Backend::start(Lax::redis()), RedisServer::start());
     let store = format!("url = \"{}\"\ntimeout = \"5s\"", server.url());
     let plan = Plan::spacing(40, Duration::from_secs(1), 160);
     five_minutes_apart(&plan, &backend, &store);
 }
 
 #[test]
-fn faketime_postgres_one_window_and_its_slots() {
+fn one_window_and_its_slots_on_postgres() {
     let (backend, server) = (
         Backend::start(Lax::redis()),
-        postgres_server::Server::start(postgres_server::UNSYNCED),
+        PostgresServer::start(UNSYNCED),
     );
     let store = format!("url = \"{}\"\ntimeout = \"5s\"", server.url());
     let plan = Plan::window(6, 40, Duration::from_secs(1), 200);
@@ -80,10 +80,10 @@ fn faketime_postgres_one_window_and_its_slots() {
 }
 
 #[test]
-fn faketime_postgres_one_spacing() {
+fn one_spacing_on_postgres() {
     let (backend, server) = (
         Backend::start(Lax::redis()),
-        postgres_server::Server::start(postgres_server::UNSYNCED),
+        PostgresServer::start(UNSYNCED),
     );
     let store = format!("url = \"{}\"\ntimeout = \"5s\"", server.url());
     let plan = Plan::spacing(30, Duration::from_secs(1), 120);

@@ -8,20 +8,20 @@ use std::sync::atomic::Ordering;
 use ojs_throttle::backend::Lax;
 use serde_json::json;
 
-use crate::hole::Hole;
-use crate::http::enqueue;
-use crate::ledger::Ledger;
-use crate::postgres_server::{Server, UNSYNCED};
-use crate::redis_fleet::{
+use crate::fleet_on_redis::{
     cut_off_and_back, held_on, holder_cut_off, paused_by_a_sibling, taken_over,
     taken_over_from_one_that_drains, woken_in_time,
 };
+use crate::hole::Hole;
+use crate::http::enqueue;
+use crate::ledger::Ledger;
+use crate::postgres_server::{PostgresServer, UNSYNCED};
 use crate::rig::{Backend, Sidecar, config, until};
 
 const THREE: &str =
     "[[policy]]\nname = \"three\"\nmatch = { queue = \"q\" }\nkey = \"{type}\"\nconcurrency = 3\n";
 
-fn sidecar(backend: &Backend, store: &Server) -> Sidecar {
+fn sidecar(backend: &Backend, store: &PostgresServer) -> Sidecar {
     let rest = format!(
         "{THREE}\n[fetch]\nmax_wait = \"2s\"\n[store]\nurl = \"{}\"\ntimeout = \"2s\"\n",
         store.url()
@@ -31,7 +31,10 @@ fn sidecar(backend: &Backend, store: &Server) -> Sidecar {
 
 #[test]
 fn four_sidecars_have_one_budget_through_a_restart() {
-    let (backend, mut store) = (Backend::start(Lax::redis()), Server::start(UNSYNCED));
+    let (backend, mut store) = (
+        Backend::start(Lax::redis()),
+        PostgresServer::start(UNSYNCED),
+    );
     let sidecars = [(); 4].map(|()| sidecar(&backend, &store));
     let known = |sidecar: &Sidecar| sidecar.metric("ojs_throttle_siblings") > 2.5;
     until("they know each other", || {
@@ -56,7 +59,7 @@ fn four_sidecars_have_one_budget_through_a_restart() {
 }
 
 /// Where the server, which has a socket in its folder only, is reached over TCP.
-fn over_tcp(server: &Server) -> SocketAddr {
+fn over_tcp(server: &PostgresServer) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
     let socket: PathBuf = server.dir.path().join(".s.PGSQL.5432");
@@ -86,7 +89,7 @@ fn both_ways(client: TcpStream, server: UnixStream) {
 
 #[test]
 fn a_postgres_behind_a_black_hole_is_cut_off_and_comes_back_without_a_burst() {
-    let server = Server::start(UNSYNCED);
+    let server = PostgresServer::start(UNSYNCED);
     let hole = Hole::before(over_tcp(&server));
     let url = format!("postgres://postgres@{}/postgres", hole.addr);
     cut_off_and_back(&hole, &url, "2s", 100);
@@ -94,7 +97,7 @@ fn a_postgres_behind_a_black_hole_is_cut_off_and_comes_back_without_a_burst() {
 
 #[test]
 fn a_held_job_goes_out_once_where_its_holder_is_cut_off() {
-    let server = Server::start(UNSYNCED);
+    let server = PostgresServer::start(UNSYNCED);
     let hole = Hole::before(over_tcp(&server));
     let url = format!("postgres://postgres@{}/postgres", hole.addr);
     holder_cut_off(&hole, &url, &server.url());
@@ -102,32 +105,32 @@ fn a_held_job_goes_out_once_where_its_holder_is_cut_off() {
 
 #[test]
 fn a_slot_freed_in_one_sidecar_wakes_a_worker_in_another() {
-    let store = Server::start(UNSYNCED);
+    let store = PostgresServer::start(UNSYNCED);
     woken_in_time(&store.url());
 }
 
 #[test]
 fn a_pause_through_one_sidecar_keeps_what_another_holds() {
-    let store = Server::start(UNSYNCED);
+    let store = PostgresServer::start(UNSYNCED);
     paused_by_a_sibling(&store.url());
 }
 
 #[test]
 fn a_held_job_of_an_idle_sidecar_goes_to_a_sibling() {
-    let store = Server::start(UNSYNCED);
+    let store = PostgresServer::start(UNSYNCED);
     let (_backend, sidecars, out, held) = held_on(&store.url(), "");
     taken_over(&sidecars[1], &out, &held);
 }
 
 #[test]
 fn a_held_job_of_a_draining_sidecar_goes_to_a_sibling() {
-    let store = Server::start(UNSYNCED);
+    let store = PostgresServer::start(UNSYNCED);
     taken_over_from_one_that_drains(&store.url());
 }
 
 #[test]
 fn a_held_job_of_a_killed_sidecar_goes_to_a_sibling() {
-    let store = Server::start(UNSYNCED);
+    let store = PostgresServer::start(UNSYNCED);
     let (_backend, mut sidecars, out, held) = held_on(&store.url(), "");
     sidecars[0].kill();
     taken_over(&sidecars[1], &out, &held);

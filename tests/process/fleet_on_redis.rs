@@ -12,18 +12,18 @@ use serde_json::json;
 use crate::hole::Hole;
 use crate::http::{ack, ask, enqueue, fetch, heartbeat};
 use crate::ledger::Ledger;
+use crate::redis_server::RedisServer;
 use crate::rig::{Backend, Sidecar, config, until};
-use crate::server::Server;
 use crate::trace::within;
 
 const TWO: &str =
     "[[policy]]\nname = \"two\"\nmatch = { queue = \"q\" }\nkey = \"{type}\"\nconcurrency = 2\n";
 
-fn sidecar(backend: &Backend, store: &Server, more: &str, policy: &str) -> Sidecar {
+fn sidecar(backend: &Backend, store: &RedisServer, more: &str, policy: &str) -> Sidecar {
     sidecar_at(backend.addr, store, more, policy)
 }
 
-fn sidecar_at(upstream: SocketAddr, store: &Server, more: &str, policy: &str) -> Sidecar {
+fn sidecar_at(upstream: SocketAddr, store: &RedisServer, more: &str, policy: &str) -> Sidecar {
     sidecar_on(upstream, &store.url(), more, policy)
 }
 
@@ -47,7 +47,7 @@ fn know_each_other(sidecars: &[Sidecar], others: f64) {
 
 #[test]
 fn three_sidecars_have_one_budget() {
-    let (backend, store) = (Backend::start(Lax::redis()), Server::start());
+    let (backend, store) = (Backend::start(Lax::redis()), RedisServer::start());
     let sidecars = [(); 3].map(|()| sidecar(&backend, &store, "", TWO));
     for _ in 0..60 {
         enqueue(backend.addr, "q", json!({}));
@@ -66,7 +66,7 @@ fn three_sidecars_have_one_budget() {
 }
 
 /// How many scripts the store has run.
-fn calls(store: &Server) -> u64 {
+fn calls(store: &RedisServer) -> u64 {
     let told = told(store, "INFO commandstats");
     let line = told
         .lines()
@@ -75,7 +75,7 @@ fn calls(store: &Server) -> u64 {
 }
 
 /// Enqueues, fetches, extends and acknowledges jobs of a queue, and says how many scripts that took.
-fn calls_for(jobs: usize, queue: &str, to: SocketAddr, store: &Server) -> u64 {
+fn calls_for(jobs: usize, queue: &str, to: SocketAddr, store: &RedisServer) -> u64 {
     let before = calls(store);
     for _ in 0..jobs {
         enqueue(to, queue, json!({}));
@@ -88,7 +88,7 @@ fn calls_for(jobs: usize, queue: &str, to: SocketAddr, store: &Server) -> u64 {
 
 #[test]
 fn what_is_not_limited_costs_no_store_call() {
-    let (backend, store) = (Backend::start(Lax::redis()), Server::start());
+    let (backend, store) = (Backend::start(Lax::redis()), RedisServer::start());
     let one = sidecar(&backend, &store, "", TWO);
     // The sidecar's own beat may fall among them; at first it does not know yet that it is alone.
     let calls = until("it knows that it is alone", || {
@@ -117,7 +117,7 @@ fn what_is_not_limited_costs_no_store_call() {
 
 #[test]
 fn a_slot_freed_in_one_sidecar_wakes_a_worker_in_another() {
-    let store = Server::start();
+    let store = RedisServer::start();
     woken_in_time(&store.url());
 }
 
@@ -157,7 +157,7 @@ pub fn woken_in_time(url: &str) {
 
 #[test]
 fn a_redis_that_is_killed_is_no_way_past_a_limit() {
-    let (backend, mut store) = (Backend::start(Lax::redis()), Server::start());
+    let (backend, mut store) = (Backend::start(Lax::redis()), RedisServer::start());
     let more = "on_store_error = \"share\"\n";
     let sidecars = [(); 2].map(|()| sidecar(&backend, &store, more, TWO));
     let (a, b) = (sidecars[0].data, sidecars[1].data);
@@ -201,7 +201,7 @@ fn a_redis_that_is_killed_is_no_way_past_a_limit() {
 #[test]
 fn each_policy_goes_on_without_the_store_as_it_declares() {
     const MODES: [&str; 3] = ["share", "closed", "open"];
-    let (backend, mut store) = (Backend::start(Lax::redis()), Server::start());
+    let (backend, mut store) = (Backend::start(Lax::redis()), RedisServer::start());
     let policies = MODES.map(|mode| {
         format!(
             "[[policy]]\nname = \"{mode}\"\nmatch = {{ queue = \"{mode}\" }}\nconcurrency = 1\n\
@@ -243,7 +243,7 @@ fn each_policy_goes_on_without_the_store_as_it_declares() {
 
 #[test]
 fn a_store_behind_a_black_hole_is_cut_off_and_comes_back_without_a_burst() {
-    let store = Server::start();
+    let store = RedisServer::start();
     let hole = Hole::before(SocketAddr::from(([127, 0, 0, 1], store.port)));
     cut_off_and_back(&hole, &format!("redis://{}", hole.addr), "1s", 150);
 }
@@ -326,7 +326,7 @@ pub fn cut_off_and_back(hole: &Hole, url: &str, timeout: &str, jobs: usize) {
 
 #[test]
 fn a_held_job_goes_out_once_where_its_holder_is_cut_off() {
-    let store = Server::start();
+    let store = RedisServer::start();
     let hole = Hole::before(SocketAddr::from(([127, 0, 0, 1], store.port)));
     holder_cut_off(&hole, &format!("redis://{}", hole.addr), &store.url());
 }
@@ -375,8 +375,8 @@ pub fn holder_cut_off(hole: &Hole, through: &str, url: &str) {
 }
 
 /// A job that one sidecar holds, and the other that is to hand it out.
-fn held_by_the_first(more: &str) -> (Backend, Server, [Sidecar; 2], String, String) {
-    let store = Server::start();
+fn held_by_the_first(more: &str) -> (Backend, RedisServer, [Sidecar; 2], String, String) {
+    let store = RedisServer::start();
     let (backend, sidecars, out, held) = held_on(&store.url(), more);
     (backend, store, sidecars, out, held)
 }
@@ -429,8 +429,8 @@ fn a_held_job_is_available_whoever_is_asked() {
 }
 
 /// Two sidecars, of which the second one's way to the backend can be cut.
-fn second_cut_off() -> (Backend, Server, Hole, [Sidecar; 2]) {
-    let (backend, store) = (Backend::start(Lax::redis()), Server::start());
+fn second_cut_off() -> (Backend, RedisServer, Hole, [Sidecar; 2]) {
+    let (backend, store) = (Backend::start(Lax::redis()), RedisServer::start());
     let hole = Hole::before(backend.addr);
     let policy = TWO.replace("concurrency = 2", "concurrency = 1");
     let more = "[settle]\nretry_for = \"1s\"\n";
@@ -439,12 +439,12 @@ fn second_cut_off() -> (Backend, Server, Hole, [Sidecar; 2]) {
 }
 
 /// Whether the row of a held job says that it must not go out.
-fn hidden(store: &Server, job: &str) -> bool {
+fn hidden(store: &RedisServer, job: &str) -> bool {
     told(store, &format!("HGET {{ojs-throttle}}:r:{job} hidden")).starts_with("$1\r\n1\r\n")
 }
 
 /// What the store answers to a command, as it stands on the wire.
-pub fn told(store: &Server, command: &str) -> String {
+pub fn told(store: &RedisServer, command: &str) -> String {
     let mut to = TcpStream::connect(("127.0.0.1", store.port)).unwrap();
     to.write_all(format!("{command}\r\nQUIT\r\n").as_bytes())
         .unwrap();
@@ -498,7 +498,7 @@ fn a_cancel_through_a_sibling_that_fails_lets_the_job_go_out_again() {
 
 #[test]
 fn a_pause_through_one_sidecar_keeps_what_another_holds() {
-    let store = Server::start();
+    let store = RedisServer::start();
     paused_by_a_sibling(&store.url());
 }
 
@@ -555,7 +555,7 @@ fn a_held_job_of_an_idle_sidecar_goes_to_a_sibling() {
 
 #[test]
 fn a_held_job_of_a_draining_sidecar_goes_to_a_sibling() {
-    let store = Server::start();
+    let store = RedisServer::start();
     taken_over_from_one_that_drains(&store.url());
 }
 

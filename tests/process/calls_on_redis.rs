@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::redis_server::RedisServer;
 use crate::rig::{Backend, Sidecar, config, until};
-use crate::server::Server;
 use crate::trace::{Plan, is_long, trace};
 use ojs_throttle::backend::Lax;
 
 /// Every command from now on, but not those that scripts run.
-fn overhear(store: &Server) -> Arc<AtomicUsize> {
+fn overhear(store: &RedisServer) -> Arc<AtomicUsize> {
     let mut stream = TcpStream::connect(("127.0.0.1", store.port)).unwrap();
     stream.write_all(b"MONITOR\r\n").unwrap();
     let mut lines = BufReader::new(stream).lines();
@@ -28,7 +28,7 @@ fn overhear(store: &Server) -> Arc<AtomicUsize> {
     count
 }
 
-fn fleet<const N: usize>(backend: &Backend, store: &Server, policy: &str) -> [Sidecar; N] {
+fn fleet<const N: usize>(backend: &Backend, store: &RedisServer, policy: &str) -> [Sidecar; N] {
     let rest = format!("{policy}\n[store]\nurl = \"{}\"\n", store.url());
     let sidecars = [(); N].map(|()| Sidecar::run(&config(backend.addr, "", &rest)));
     let others = N as f64 - 1.5;
@@ -41,7 +41,7 @@ fn fleet<const N: usize>(backend: &Backend, store: &Server, policy: &str) -> [Si
 
 #[test]
 fn an_idle_sidecar_makes_less_than_one_call_a_second() {
-    let (backend, store) = (Backend::start(Lax::redis()), Server::start());
+    let (backend, store) = (Backend::start(Lax::redis()), RedisServer::start());
     let policy = "[[policy]]\nname = \"p\"\nmatch = { queue = \"q\" }\nconcurrency = 2\n";
     let sidecars = fleet::<2>(&backend, &store, policy);
     let count = overhear(&store);
@@ -65,7 +65,7 @@ fn eight_sidecars_reserve_one_saturated_key_ahead() {
     };
     let mut plan = Plan::spacing(limit, Duration::from_secs(1), starts);
     plan.policy += "sync = \"reserved\"\n";
-    let (backend, store) = (Backend::start(Lax::redis()), Server::start());
+    let (backend, store) = (Backend::start(Lax::redis()), RedisServer::start());
     let sidecars = fleet::<8>(&backend, &store, &plan.of_queue());
     let count = overhear(&store);
     let mut fewest = f64::INFINITY;

@@ -10,14 +10,14 @@ use ojs_throttle::store::postgres::{Config, Target, given, open};
 use ojs_throttle::store::{Change, Clock, Gen, Place, SqlStore, Store, StoreError, Verdict, Wake};
 
 use crate::fleet::lost_data_are_put_back_first;
-use crate::postgres::{config, shared};
-use crate::postgres_server::{Server, UNSYNCED, programs};
+use crate::on_postgres::{config, shared_postgres};
+use crate::postgres_server::{PostgresServer, UNSYNCED, programs};
 use crate::rig::{SECOND, T, answered, claimed, clock, limited, started, take};
 
 /// What takes longer than this will not happen.
 const LONG: Duration = Duration::from_secs(60);
 
-fn on(server: &Server, namespace: &str, owner: &str, timeout: u64) -> SqlStore {
+fn on(server: &PostgresServer, namespace: &str, owner: &str, timeout: u64) -> SqlStore {
     let config = Config {
         timeout: Duration::from_millis(timeout),
         ..config(server, namespace, owner)
@@ -26,7 +26,7 @@ fn on(server: &Server, namespace: &str, owner: &str, timeout: u64) -> SqlStore {
 }
 
 /// Runs a statement and gives what it says.
-fn sql(server: &Server, text: &str) -> String {
+fn sql(server: &PostgresServer, text: &str) -> String {
     let mut psql = Command::new(programs().join("psql"));
     psql.args(["-U", "postgres", "-qAt", "-h"])
         .arg(server.dir.path());
@@ -35,7 +35,7 @@ fn sql(server: &Server, text: &str) -> String {
     String::from_utf8(done.stdout).unwrap().trim().to_owned()
 }
 
-async fn refused(server: &Server, namespace: &str) -> String {
+async fn refused(server: &PostgresServer, namespace: &str) -> String {
     match on(server, namespace, "a", 5_000).check().await {
         Err(StoreError::Unusable(why)) => why,
         other => panic!("{other:?}"),
@@ -44,7 +44,7 @@ async fn refused(server: &Server, namespace: &str) -> String {
 
 #[tokio::test]
 async fn the_servers_clock_decides() {
-    let server = shared();
+    let server = shared_postgres();
     let store = on(&server, "clock", "a", 5_000);
     store.check().await.unwrap();
     let seconds = sql(&server, "SELECT extract(epoch FROM now())::bigint");
@@ -60,7 +60,7 @@ async fn the_servers_clock_decides() {
 
 #[tokio::test]
 async fn a_server_that_is_killed_under_load_forgets_nothing() {
-    let mut server = Server::start(UNSYNCED);
+    let mut server = PostgresServer::start(UNSYNCED);
     let stores = ["a", "b"].map(|owner| Arc::new(on(&server, "load", owner, 1_000)));
     for store in &stores {
         answered(async || store.check().await).await;
@@ -129,7 +129,7 @@ async fn a_server_that_is_killed_under_load_forgets_nothing() {
 
 #[tokio::test]
 async fn data_that_were_wiped_are_missed() {
-    let server = shared();
+    let server = shared_postgres();
     for wipe in [
         "TRUNCATE wiped.meta, wiped.rows, wiped.keys",
         "DROP SCHEMA wiped CASCADE",
@@ -164,7 +164,7 @@ async fn data_that_were_wiped_are_missed() {
 
 #[tokio::test]
 async fn one_that_never_knew_the_lost_data_waits_for_those_that_did() {
-    let server = shared();
+    let server = shared_postgres();
     let (micros, clock) = clock();
     let [knew, fresh] =
         ["a", "b"].map(|owner| given(config(&server, "anew", owner), clock.clone()));
@@ -174,7 +174,7 @@ async fn one_that_never_knew_the_lost_data_waits_for_those_that_did() {
 
 #[tokio::test]
 async fn what_cannot_be_used_is_said_at_the_start() {
-    let server = shared();
+    let server = shared_postgres();
     sql(
         &server,
         "CREATE SCHEMA theirs; CREATE TABLE theirs.orders (x int)",
@@ -224,7 +224,7 @@ async fn what_cannot_be_used_is_said_at_the_start() {
 struct Lock(Child);
 
 impl Lock {
-    fn on(server: &Server, namespace: &str, mode: &str) -> Lock {
+    fn on(server: &PostgresServer, namespace: &str, mode: &str) -> Lock {
         let mut psql = Command::new(programs().join("psql"));
         psql.args(["-U", "postgres", "-qAt", "-h"])
             .arg(server.dir.path());
@@ -254,7 +254,7 @@ impl Drop for Lock {
 
 #[tokio::test]
 async fn what_is_locked_by_others_keeps_nobody_waiting() {
-    let server = shared();
+    let server = shared_postgres();
     let store = on(&server, "locked", "a", 500);
     let one = [limited("k", Some(1), None, None)];
     answered(async || store.check().await).await;
@@ -274,12 +274,12 @@ async fn what_is_locked_by_others_keeps_nobody_waiting() {
 /// The connection is ended when all was read and locked, and the start is written.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_whose_commit_was_cut_off_did_not_happen() {
-    let server = shared();
+    let server = shared_postgres();
     let store = on(&server, "cut", "a", 10_000);
     let one = [limited("k", Some(1), None, None)];
     store.check().await.unwrap();
     let asking = server.clone();
-    let until = async |server: &Arc<Server>, text: &'static str| {
+    let until = async |server: &Arc<PostgresServer>, text: &'static str| {
         let begun = Instant::now();
         loop {
             let server = server.clone();
@@ -306,7 +306,7 @@ async fn a_start_whose_commit_was_cut_off_did_not_happen() {
 /// Held rows are counted by an index, which tables of an earlier version get when they are met.
 #[tokio::test]
 async fn tables_of_an_earlier_version_get_the_index_of_held_rows() {
-    let server = shared();
+    let server = shared_postgres();
     let (space, free) = ("earlier", [limited("k", Some(9), None, None)]);
     let first = on(&server, space, "a", 10_000);
     first.take(&[&claimed("1", 1, &free)], 0).await.unwrap();
@@ -326,7 +326,7 @@ async fn tables_of_an_earlier_version_get_the_index_of_held_rows() {
 /// write to the disk.
 #[tokio::test]
 async fn many_rows_are_changed_in_few_transactions() {
-    let server = Server::start(UNSYNCED);
+    let server = PostgresServer::start(UNSYNCED);
     let store = on(&server, "many", "a", 10_000);
     let free = [limited("k", Some(999), None, None)];
     let jobs: Vec<_> = (0..512)
@@ -369,7 +369,7 @@ async fn many_rows_are_changed_in_few_transactions() {
 /// Who cannot hear of others does not know that it is alone.
 #[tokio::test]
 async fn the_end_of_the_connection_that_listens_is_noticed_at_once() {
-    let server = shared();
+    let server = shared_postgres();
     let store = on(&server, "deaf", "a", 10_000);
     store.check().await.unwrap();
     assert_eq!(store.wake().await, Wake::All);
@@ -390,7 +390,7 @@ async fn the_end_of_the_connection_that_listens_is_noticed_at_once() {
 /// A server has room for some thousands of locks at a time, for all its programs.
 #[tokio::test]
 async fn many_keys_that_nobody_uses_are_forgotten_with_few_locks() {
-    let server = Server::start(&[UNSYNCED, &["-c", "max_connections=10"]].concat());
+    let server = PostgresServer::start(&[UNSYNCED, &["-c", "max_connections=10"]].concat());
     let (micros, clock) = clock();
     let store = given(config(&server, "idle", "a"), clock);
     let once = [limited("k", None, Some((1, SECOND)), None)];

@@ -5,8 +5,8 @@ use redis::Commands;
 use serde_json::Value;
 
 use crate::doctor::{doctor, finding};
+use crate::redis_server::RedisServer;
 use crate::rig::{Backend, Sidecar, config, until};
-use crate::server::Server;
 
 fn examined(backend: &Backend, url: &str, more: &[&str]) -> (Value, Option<i32>) {
     let store = format!("[store]\nurl = \"{url}\"\ntimeout = \"2s\"\n");
@@ -24,7 +24,7 @@ fn fails(report: &Value, what: &str, words: &[&str]) {
 
 #[test]
 fn a_store_that_is_well() {
-    let (backend, store) = (Backend::start(Lax::redis()), Server::start());
+    let (backend, store) = (Backend::start(Lax::redis()), RedisServer::start());
     let (report, status) = examined(&backend, &store.url(), &[]);
     assert_eq!(status, Some(0), "{report}");
     let says = |report: &Value, what: &str| {
@@ -58,7 +58,7 @@ fn a_store_that_is_well() {
 #[test]
 fn a_store_that_forgets_when_it_is_full() {
     let backend = Backend::start(Lax::redis());
-    let store = Server::with(&["--maxmemory-policy", "allkeys-lru"]);
+    let store = RedisServer::with(&["--maxmemory-policy", "allkeys-lru"]);
     let (report, status) = examined(&backend, &store.url(), &[]);
     assert_eq!(status, Some(0), "{report}");
     let one = finding(&report, "store", "eviction");
@@ -67,7 +67,7 @@ fn a_store_that_forgets_when_it_is_full() {
 
 #[test]
 fn a_store_that_is_down() {
-    let (backend, mut store) = (Backend::start(Lax::redis()), Server::start());
+    let (backend, mut store) = (Backend::start(Lax::redis()), RedisServer::start());
     store.kill();
     let (report, status) = examined(&backend, &store.url(), &[]);
     assert_eq!(status, Some(1), "{report}");
@@ -83,7 +83,7 @@ fn a_store_that_is_down() {
 #[test]
 fn a_wrong_password_and_missing_rights() {
     let backend = Backend::start(Lax::redis());
-    let store = Server::with(&["--requirepass", "SECRET"]);
+    let store = RedisServer::with(&["--requirepass", "SECRET"]);
     let (report, status) = examined(&backend, &store.url(), &[]);
     assert_eq!(status, Some(1), "{report}");
     fails(&report, "reachable", &["cannot be used"]);
@@ -121,7 +121,7 @@ fn a_wrong_password_and_missing_rights() {
 
 #[test]
 fn data_of_somebody_else() {
-    let (backend, store) = (Backend::start(Lax::redis()), Server::start());
+    let (backend, store) = (Backend::start(Lax::redis()), RedisServer::start());
     let mut client = redis::Client::open(store.url()).unwrap();
     let _: () = client.set("{ojs-throttle}:meta", "mine").unwrap();
     let (report, status) = examined(&backend, &store.url(), &[]);

@@ -1,0 +1,82 @@
+//! The globs that queues, types, meta and tenants are matched with.
+
+use toml::de::DeValue;
+
+use super::reader::{Found, Table};
+use super::values::Text;
+use crate::policy::Pattern;
+
+/// What names of one sort look like, to tell patterns that nothing can match.
+#[derive(Clone, Copy)]
+pub(super) struct Names {
+    pub(super) what: &'static str,
+    pub(super) allowed: fn(char) -> bool,
+}
+
+/// Queue names (OJS core): lower case, digits, `.` and `-`.
+pub(super) const QUEUE: Names = Names {
+    what: "queue names have",
+    allowed: |c| c.is_ascii_lowercase() || c.is_ascii_digit() || ".-*?".contains(c),
+};
+/// Job types (OJS core): as queue names, and `_`.
+pub(super) const TYPE: Names = Names {
+    what: "job types have",
+    allowed: |c| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-*?".contains(c),
+};
+
+/// One pattern or a list of them.
+pub(super) fn patterns(
+    table: &Table<'_>,
+    found: &Found<'_>,
+    names: Option<Names>,
+) -> Option<Vec<Pattern>> {
+    let texts: Vec<Text> = match found.value {
+        DeValue::String(text) => vec![Text {
+            text: text.to_string(),
+            span: found.span.clone(),
+        }],
+        DeValue::Array(items) => {
+            let each = items.iter().map(|item| {
+                table.as_text(&Found {
+                    path: found.path.clone(),
+                    span: item.span(),
+                    value: item.get_ref(),
+                })
+            });
+            each.collect::<Option<_>>()?
+        }
+        _ => {
+            table.wrong_type(found, "a string or a list of strings", "put it in quotes");
+            return None;
+        }
+    };
+    if texts.is_empty() {
+        table.error(
+            &found.span,
+            format!("`{}` matches nothing", found.path),
+            "leave it out to match everything",
+        );
+    }
+    for text in &texts {
+        let strange = names
+            .and_then(|names| Some((names, text.text.chars().find(|c| !(names.allowed)(*c))?)));
+        if text.text.is_empty() {
+            table.error(
+                &text.span,
+                format!("`{}` matches nothing", found.path),
+                "leave it out to match everything",
+            );
+        } else if let Some((names, c)) = strange {
+            let title = format!(
+                "`{}` can never match: {:?} has {c:?}",
+                found.path, text.text
+            );
+            table.warn(
+                &text.span,
+                title,
+                format!("{} lower case letters, digits and a few marks", names.what),
+            );
+        }
+    }
+    Some(texts.iter().map(|text| Pattern::new(&text.text)).collect())
+}

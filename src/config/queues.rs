@@ -1,0 +1,72 @@
+//! `[[queue]]`: limits and bounds, and the bounds of `[[tenant]]`.
+
+use std::collections::HashSet;
+
+use super::bounds;
+use super::limits::limits;
+use super::patterns::{QUEUE, patterns};
+use super::reader::{Reading, Table};
+use crate::limit::Limits;
+use crate::policy::{Pattern, QueueLimits};
+use crate::pressure::FileBounds;
+
+/// Reads and compiles all of them, in their order.
+pub(super) fn queues(
+    reading: &Reading<'_>,
+    root: &mut Table<'_>,
+) -> (Vec<QueueLimits>, FileBounds) {
+    let mut queues: Vec<QueueLimits> = Vec::new();
+    let mut bounded = Vec::new();
+    let mut seen = HashSet::new();
+    for mut table in root.tables("queue", "[[queue]] above its fields") {
+        let header = table.span.clone();
+        let name = table
+            .get("name")
+            .map(|found| (patterns(&table, &found, Some(QUEUE)), found));
+        if name.is_none() {
+            table.missing(
+                &header,
+                "a queue entry needs a `name`",
+                "add name = \"…\"; a glob gives each queue its own counters",
+            );
+        }
+        let limits = limits(&mut table);
+        let names = name.as_ref().and_then(|(names, _)| names.as_ref());
+        let all = |name: &Pattern| name.as_str().bytes().all(|byte| byte == b'*');
+        let everything = names.is_some_and(|names| names.iter().any(all));
+        let bounds = bounds::bounds(&mut table, everything);
+        table.finish();
+        let (Some((Some(names), found)), Some(limits)) = (name, limits) else {
+            continue;
+        };
+        if limits == Limits::default() && bounds.is_silent() {
+            let title = "this queue entry has no limit and no bound";
+            reading.missing(
+                found.span.clone(),
+                title,
+                "add concurrency, rate, throttle, max_depth or max_size, or remove the entry",
+            );
+        }
+        for name in names {
+            if !seen.insert(name.as_str().to_owned()) {
+                reading.error(
+                    found.span.clone(),
+                    format!("queue {:?} is there twice", name.as_str()),
+                    "make it one entry",
+                );
+            }
+            if !bounds.is_silent() {
+                bounded.push((name.clone(), bounds.clone()));
+            }
+            // What only bounds a queue must not make its FETCHes look for limits.
+            if limits != Limits::default() {
+                queues.push(QueueLimits {
+                    name,
+                    limits: limits.clone(),
+                });
+            }
+        }
+    }
+    let tenants = bounds::tenants(root);
+    (queues, FileBounds::new(bounded).with_tenants(tenants))
+}
