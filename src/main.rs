@@ -313,7 +313,9 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
 fn start_log(settings: &config::Server) {
     let log = tracing_subscriber::fmt()
         .with_max_level(settings.log_level)
-        .with_writer(std::io::stderr);
+        .with_writer(std::io::stderr)
+        // There is nowhere to say that the log cannot be written; to try would be a panic.
+        .log_internal_errors(false);
     match settings.log {
         LogFormat::Human => log
             .with_ansi(std::io::stderr().is_terminal())

@@ -235,12 +235,27 @@ fn the_environment_names_the_file_and_the_command_line_wins() {
 }
 
 #[test]
+fn a_log_that_nobody_reads_is_no_panic() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (_dir, path) = file(format!(
+        "[server]\nlisten = \"{}\"\nadmin_listen = \"127.0.0.1:0\"\nupstream = \"http://127.0.0.1:1\"\n",
+        taken.local_addr().unwrap()
+    ));
+    let mut command = program();
+    command.arg("run").arg("--config").arg(path);
+    let done = command.stderr(closed()).output().unwrap();
+    assert_eq!(done.status.code(), Some(1), "{:?}", done.status);
+}
+
+/// The end of a pipe whose other end is closed.
+fn closed() -> std::io::PipeWriter {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    writer
+}
+
+#[test]
 fn a_closed_pipe_is_no_panic() {
-    let closed = || {
-        let (reader, writer) = std::io::pipe().unwrap();
-        drop(reader);
-        writer
-    };
     let valid = concat!(env!("CARGO_MANIFEST_DIR"), "/config.example.toml");
     for (args, status) in [
         (&["--help"][..], 0),
