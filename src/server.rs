@@ -71,8 +71,8 @@ pub struct Limits {
     pub write: Duration,
     /// Connections at once, WebSockets among them; more wait in the listener's backlog. Default 10,000.
     pub connections: usize,
-    /// Requests at once that have no reply yet; more are answered 503. As many urgent ones beside them.
-    /// Default 1,024.
+    /// Requests at once that have no reply yet; more are answered 503. As many urgent ones beside them. What
+    /// clients that hung up have left counts too, of all threads in each. Default 1,024.
     pub in_flight: usize,
 }
 
@@ -173,31 +173,34 @@ async fn connection<S: Service>(stream: Stream, shared: Arc<Shared<S>>, flags: A
             handler,
         )
         .with_upgrades();
-    let mut connection = pin!(connection);
-    let mut watchdog = Watchdog::new(limits);
-    let mut ending = false;
-    let mut waker: Option<Waker> = None;
-    std::future::poll_fn(|cx| {
-        // A spawned task has one waker for life.
-        let waker = waker.get_or_insert_with(|| {
-            flags.register(cx.waker());
-            Gate::before(cx.waker())
-        });
-        let cx = &mut Context::from_waker(waker);
-        if flags.draining() && !ending {
-            if flags.is_idle() {
+    {
+        // It ends here whatever becomes of the tunnel: one whose beginning failed waits for that.
+        let mut connection = pin!(connection);
+        let mut watchdog = Watchdog::new(limits);
+        let mut ending = false;
+        let mut waker: Option<Waker> = None;
+        std::future::poll_fn(|cx| {
+            // A spawned task has one waker for life.
+            let waker = waker.get_or_insert_with(|| {
+                flags.register(cx.waker());
+                Gate::before(cx.waker())
+            });
+            let cx = &mut Context::from_waker(waker);
+            if flags.draining() && !ending {
+                if flags.is_idle() {
+                    return Poll::Ready(());
+                }
+                ending = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            // How a client's connection ended is of no interest: what failed was answered or noted.
+            if connection.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(());
             }
-            ending = true;
-            connection.as_mut().graceful_shutdown();
-        }
-        // How a client's connection ended is of no interest: what failed was answered or noted.
-        if connection.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(());
-        }
-        watchdog.poll(&flags, cx)
-    })
-    .await;
+            watchdog.poll(&flags, cx)
+        })
+        .await;
+    }
     let tunnel = tunnel.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(tunnel) = tunnel {
         // Here, so that it counts among the connections, and ends when they do.

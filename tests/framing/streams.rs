@@ -206,6 +206,49 @@ async fn a_websocket_is_one_of_the_connections_and_ends_with_the_server() {
 }
 
 #[tokio::test]
+async fn a_websocket_whose_client_has_gone_keeps_no_place() {
+    let go = Arc::<AtomicBool>::default();
+    let gone = Arc::clone(&go);
+    let backend = Backend::run(move |connection| {
+        let Some(head) = connection.head() else {
+            return;
+        };
+        if !head.contains("upgrade: websocket") {
+            connection.write("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            return;
+        }
+        connection.note("asked");
+        while !gone.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        connection.write(
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        );
+        let _ = connection.stream.read_to_end(&mut Vec::new());
+    });
+    let limits = Limits {
+        connections: 1,
+        ..Limits::default()
+    };
+    let front = Front::with(&backend, limits, Default::default()).await;
+    let mut first = front.client().await;
+    // What comes behind the head keeps its end from being seen.
+    first.send(format!("{SWITCH}early")).await;
+    let asked = async {
+        while backend.seen().is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(LONG, asked).await.unwrap();
+    first.0.set_zero_linger().unwrap();
+    drop(first);
+    go.store(true, Ordering::SeqCst);
+    let mut second = front.client().await;
+    second.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    assert_eq!(second.reply().await.status, 200);
+}
+
+#[tokio::test]
 async fn a_refused_websocket_is_an_ordinary_reply() {
     let backend = Backend::canned("HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno");
     let front = Front::before(&backend).await;
