@@ -35,7 +35,8 @@ impl KeyState {
     ///
     /// Windows must be sliding ones: those with edges know only the window of now. No slots are taken, so
     /// a limit on them refuses what is over it and counts nothing. A shut key grants what it would grant
-    /// now.
+    /// now, and so does one with a window of which nothing is known any more: a start in it would be all that
+    /// is known.
     pub fn reserve(
         &mut self,
         limits: &Limits,
@@ -44,7 +45,7 @@ impl KeyState {
         now: Timestamp,
     ) -> Reserved {
         let mut reserved = Reserved::default();
-        let is_shut = self.is_shut(now).is_some();
+        let only_now = self.is_shut(now).is_some() || self.has_forgotten(limits, now);
         let mut from = now;
         while reserved.turns.len() < want {
             match self.ask(limits, from) {
@@ -56,7 +57,7 @@ impl KeyState {
                 Err(refusal) => {
                     let next = refusal.at.map(|at| Timestamp(at.0.saturating_sub(EARLY)));
                     let soon = next.filter(|next| *next > from && *next <= until);
-                    let waits = refusal.slot || refusal.strategy == Strategy::Shut || is_shut;
+                    let waits = refusal.slot || refusal.strategy == Strategy::Shut || only_now;
                     match soon.filter(|_| !waits) {
                         Some(next) => from = next,
                         None => {

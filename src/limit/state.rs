@@ -175,6 +175,12 @@ impl KeyState {
         }
     }
 
+    /// Whether a window of these limits may have been forgotten while it counted starts.
+    pub(super) fn has_forgotten(&self, limits: &Limits, now: Timestamp) -> bool {
+        let mut rates = limits.rates.iter();
+        rates.any(|rate| self.windows.forgotten(rate, now).is_some())
+    }
+
     /// A start that was counted at `at` did not happen, however old it is.
     pub(super) fn uncount(&mut self, rate: &Rate, at: Timestamp) {
         self.windows.release(rate, at);

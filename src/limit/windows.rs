@@ -38,12 +38,30 @@ pub(super) struct Forgotten {
     last: Timestamp,
     /// No period among them was longer, in microseconds.
     longest: u64,
+    /// None of their starts counts from then on: however often short ones are forgotten, what a long one
+    /// had is over in its time.
+    till: Timestamp,
 }
 
 impl Forgotten {
+    /// Of one window whose newest start was at `last`.
+    fn of(window: &Counted, last: Timestamp) -> Forgotten {
+        Forgotten {
+            last,
+            longest: window.period(),
+            till: last.plus(window.period()).plus(EARLY),
+        }
+    }
+
+    fn and(&mut self, other: &Forgotten) {
+        self.last = self.last.max(other.last);
+        self.longest = self.longest.max(other.longest);
+        self.till = self.till.max(other.till);
+    }
+
     /// Until when starts may count that a window of this period had.
     fn counts_until(&self, period: u64) -> Timestamp {
-        self.last.plus(period).plus(EARLY)
+        self.last.plus(period).plus(EARLY).min(self.till)
     }
 }
 
@@ -70,7 +88,7 @@ impl Counted {
         match self {
             Counted::Sliding(window) => window.count(now),
             Counted::Edged(block) => block.count(now),
-            Counted::Forgotten(gone) => u32::from(gone.counts_until(gone.longest) > now),
+            Counted::Forgotten(gone) => u32::from(gone.till > now),
         }
     }
 
@@ -182,7 +200,10 @@ impl Windows {
             match window {
                 Counted::Sliding(window) => window.pack(&mut body),
                 Counted::Edged(block) => block.pack(&mut body),
-                Counted::Forgotten(gone) => body.time(gone.last),
+                Counted::Forgotten(gone) => {
+                    body.time(gone.last);
+                    body.time(gone.till);
+                }
             }
             to.u16(u16::try_from(body.0.len()).unwrap_or(u16::MAX));
             to.0.append(&mut body.0);
@@ -206,6 +227,7 @@ impl Windows {
                 3 => Counted::Forgotten(Forgotten {
                     last: body.time()?,
                     longest: period,
+                    till: body.time()?,
                 }),
                 _ => Counted::Sliding(Window::unpack(period, kind == 0, body)?),
             });
@@ -299,29 +321,24 @@ fn make_place(windows: &mut Vec<Counted>, now: Timestamp) {
 /// Forgets the longest window if there are too many, where the newest start is at `at`: whoever brings
 /// the longest one waits for longest.
 fn forget_longest(windows: &mut Vec<Counted>, at: Timestamp, now: Timestamp) {
-    if windows.len() <= MOST {
-        return;
-    }
     let known = windows.iter().enumerate();
     let known = known.filter(|(_, window)| !matches!(window, Counted::Forgotten(_)));
+    if known.clone().count() <= MOST {
+        return;
+    }
     let Some((place, _)) = known.max_by_key(|(_, window)| window.period()) else {
         return;
     };
     let longest = windows.swap_remove(place);
     // Windows with edges count by decisions, which are not after this one.
     let last = longest.last(now).max(Some(at.plus(EARLY))).unwrap_or(at);
-    let gone = windows.iter_mut().find_map(|window| match window {
-        Counted::Forgotten(gone) => Some(gone),
+    let gone = Forgotten::of(&longest, last);
+    let known = windows.iter_mut().find_map(|window| match window {
+        Counted::Forgotten(known) => Some(known),
         _ => None,
     });
-    match gone {
-        Some(gone) => {
-            gone.last = gone.last.max(last);
-            gone.longest = gone.longest.max(longest.period());
-        }
-        None => windows.push(Counted::Forgotten(Forgotten {
-            last,
-            longest: longest.period(),
-        })),
+    match known {
+        Some(known) => known.and(&gone),
+        None => windows.push(Counted::Forgotten(gone)),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ojs_throttle::limit::{EARLY, Key, Limited, Limits, OnLimit, Space, Strategy, Timestamp};
+use ojs_throttle::limit::{EARLY, Key, Limited, Limits, OnLimit, Rate, Space, Strategy, Timestamp};
 use ojs_throttle::store::{Change, Gen, Override, Place, Row, Step, Store, Verdict};
 
 use crate::rig::{Rig, SECOND, T, advance, claimed, limited, now, number, started, take};
@@ -382,6 +382,57 @@ pub async fn many_windows_of_a_key_forget_no_start(rig: &dyn Rig) {
     assert!(started(&take(&*store, ask("d", &long)).await));
     advance(rig, 61 * SECOND);
     assert!(started(&take(&*store, ask("e", &two)).await));
+}
+
+pub async fn a_window_that_counts_stays_while_others_are_idle(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    let rate = |limit, seconds| {
+        let one = limited("k", None, Some((limit, seconds * SECOND)), None);
+        one.limits.rates
+    };
+    let ask = |job: &str, rates: Vec<Rate>| {
+        let mut all = limited("k", None, None, None);
+        all.limits.rates = rates;
+        claimed(job, 1, &[all])
+    };
+    let day = || rate(2, 86_400);
+    assert!(started(&take(&*store, ask("a", day())).await));
+    // Fifteen short ones beside it, and a longer one, which is forgotten.
+    let short = (1..=15).flat_map(|n| rate(9, n)).collect();
+    assert!(started(&take(&*store, ask("b", short)).await));
+    assert!(started(&take(&*store, ask("c", rate(9, 200_000))).await));
+    advance(rig, 30 * SECOND);
+    // A new one finds a place among those that are idle.
+    let both = [rate(9, 21), day()].concat();
+    assert!(started(&take(&*store, ask("d", both)).await));
+    let refused = take(&*store, ask("e", day())).await;
+    assert!(!started(&refused), "{refused:?}");
+    // Undone, it counts nothing, and is the first to make room for others.
+    assert!(store.back("a", Gen(1)).await.unwrap());
+    assert!(store.back("d", Gen(1)).await.unwrap());
+    advance(rig, 60 * SECOND);
+    let many = (30..50).flat_map(|n| rate(9, n)).collect();
+    assert!(started(&take(&*store, ask("f", many)).await));
+}
+
+pub async fn a_forgotten_window_opens_in_its_time(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    let ask = |job: &str, periods: std::ops::Range<u64>| {
+        let each = periods.map(|n| limited("k", None, Some((9, n * SECOND)), None));
+        let mut all = limited("k", None, None, None);
+        all.limits.rates = each.flat_map(|one| one.limits.rates).collect();
+        claimed(job, 1, &[all])
+    };
+    assert!(started(&take(&*store, ask("long", 100..101)).await));
+    // More than are kept, so that the long one is forgotten, and then short ones, again and again.
+    for round in 0..3 {
+        assert!(started(
+            &take(&*store, ask(&format!("short {round}"), 10..27)).await
+        ));
+        advance(rig, 37 * SECOND);
+    }
+    let opens = take(&*store, ask("again", 100..101)).await;
+    assert!(started(&opens), "{opens:?}");
 }
 
 pub async fn many_starts_in_a_window_are_never_too_many(rig: &dyn Rig) {

@@ -129,6 +129,8 @@ macro_rules! contract {
                 a_row_goes_on_under_another_claim,
                 many_starts_in_a_window_are_never_too_many,
                 many_windows_of_a_key_forget_no_start,
+                a_window_that_counts_stays_while_others_are_idle,
+                a_forgotten_window_opens_in_its_time,
                 a_queue_and_a_job_key_of_one_name_are_two,
                 room_and_usage_say_what_a_take_would,
                 overrides_are_kept_and_taken_away,

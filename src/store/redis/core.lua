@@ -86,7 +86,7 @@ local function window_ends(w)
   elseif w.kind == 1 then
     return now + 2 * w.period + 4 * EARLY
   elseif w.kind == 3 then
-    return unpack('<I7', w.s) + w.period + EARLY
+    return (unpack('<I7', w.s, 8))
   end
   local _, ends, _, next = unpack('<I7I7I4I4', w.s)
   if next > 0 then return ends + w.period end
@@ -354,7 +354,8 @@ end
 local function forgotten(k, rate)
   for _, w in ipairs(k.w) do
     if w.kind == 3 and rate.period <= w.period then
-      local till = unpack('<I7', w.s) + rate.period + EARLY
+      local last, till = unpack('<I7I7', w.s)
+      till = min(last + rate.period + EARLY, till)
       if till > now then return till end
     end
   end
@@ -363,7 +364,6 @@ end
 -- Of more than 16 windows the longest is forgotten: what may have been it allows no start until its starts
 -- would have left. A start at `at` is the newest.
 local function forget_longest(k, at)
-  if #k.w <= 16 then return end
   local place, gone
   for i, w in ipairs(k.w) do
     if w.kind == 3 then
@@ -372,19 +372,22 @@ local function forget_longest(k, at)
       place = i
     end
   end
+  if #k.w - (gone and 1 or 0) <= 16 then return end
   local w, last = k.w[place], at + EARLY
-  if w.kind ~= 2 then
-    local leaves = sliding_leaves(w, sliding_count(w) - 1)
+  local count = w.kind ~= 2 and sliding_count(w) or 0
+  if count > 0 then
+    local leaves = sliding_leaves(w, count - 1)
     if leaves then last = max(last, leaves - w.period - EARLY) end
   end
   k.w[place] = k.w[#k.w]
   k.w[#k.w] = nil
   if not gone then
-    gone = { period = 0, name = 'forgotten', kind = 3, s = pack('<I7', 0) }
+    gone = { period = 0, name = 'forgotten', kind = 3, s = pack('<I7I7', 0, 0) }
     k.w[#k.w + 1] = gone
   end
+  local known, till = unpack('<I7I7', gone.s)
   gone.period = max(gone.period, w.period)
-  gone.s = pack('<I7', max(last, (unpack('<I7', gone.s))))
+  gone.s = pack('<I7I7', max(last, known), max(last + w.period + EARLY, till))
 end
 
 local function window_add(k, rate, at)

@@ -19,7 +19,11 @@ end
 
 local told = { now, {} }
 local real, from, till = now, now, now + ahead
-local shut = k.shut and k.shut.till > now
+-- A start ahead in a window of which nothing is known any more would be all that is known of it.
+local only_now = k.shut and k.shut.till > now
+for _, rate in ipairs(l.rates) do
+  only_now = only_now or not window(k, rate) and forgotten(k, rate)
+end
 for _ = 1, want do
   local at, why
   repeat
@@ -28,7 +32,7 @@ for _ = 1, want do
     now = real
     if not at then
       local next = why.at - EARLY
-      if shut or why.slot == 1 or next <= from or next > till then break end
+      if only_now or why.slot == 1 or next <= from or next > till then break end
       from = next
     end
   until at
