@@ -40,8 +40,16 @@ type Unasked = HashMap<(Arc<str>, Gen), Failed>;
 #[derive(Clone, Copy)]
 struct Failed {
     since: Instant,
-    /// When it is asked again: a slot that is due later than this had word of its worker meanwhile.
+    /// When it is asked again.
     next: Timestamp,
+}
+
+impl Failed {
+    /// Whether a slot that is due then had word of its worker since. Siblings that look at it, or lease the
+    /// look, move it a little too.
+    fn had_word(self, until: Timestamp) -> bool {
+        until > self.next.plus(micros(3 * SOON))
+    }
 }
 
 impl Proxy {
@@ -255,7 +263,7 @@ impl Proxy {
             }
             None => {
                 let known = unasked.get(&slot);
-                let known = known.filter(|failed| row.until <= failed.next);
+                let known = known.filter(|failed| !failed.had_word(row.until));
                 let since = known.map_or_else(Instant::now, |failed| failed.since);
                 if since.elapsed() < Duration::from_micros(claimed.visibility) {
                     let next = sidecar.store.now().plus(soon);
@@ -306,5 +314,22 @@ impl Sidecar {
     /// Whether nothing limited is out with workers through us.
     pub async fn quiet(&self) -> bool {
         matches!(self.store.count(Place::Out).await, Ok(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_of_a_sibling_is_no_word_of_the_worker() {
+        let next = Timestamp(1_000_000_000);
+        let failed = Failed {
+            since: Instant::now(),
+            next,
+        };
+        for (later, word) in [(0, false), (2_500_000, false), (10_000_000, true)] {
+            assert_eq!(failed.had_word(next.plus(later)), word, "{later}");
+        }
     }
 }
