@@ -12,6 +12,8 @@ use hyper::body::Incoming;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::admin::{Admin, Readiness};
 use crate::config::{self, ClaimsCount, Heartbeat, Liveness, MediaType, Requeue, Settings};
@@ -72,6 +74,8 @@ pub struct Running {
     admin: Listener,
     closing: CancellationToken,
     over: CancellationToken,
+    /// The threads beyond this one that have connections.
+    serving: TaskTracker,
     reload: Reload,
     following: Option<Following>,
 }
@@ -86,6 +90,8 @@ pub struct Thread {
     limits: (server::Limits, upstream::Limits),
     closing: CancellationToken,
     over: CancellationToken,
+    /// Held while it has connections.
+    serving: TaskTrackerToken,
 }
 
 impl Running {
@@ -145,6 +151,7 @@ impl Running {
             admin,
             closing: CancellationToken::new(),
             over: CancellationToken::new(),
+            serving: TaskTracker::new(),
         })
     }
 
@@ -193,6 +200,7 @@ impl Running {
             ),
             closing: self.closing.clone(),
             over: self.over.clone(),
+            serving: self.serving.token(),
         };
         let addr = self.addr()?;
         Ok((1..self.settings.server.threads)
@@ -255,6 +263,8 @@ impl Running {
         self.closing.cancel();
         let closed = async {
             while tasks.join_next().await.is_some() {}
+            self.serving.close();
+            self.serving.wait().await;
             proxy.sidecar().finished().await;
         };
         tokio::select! {
@@ -293,7 +303,7 @@ async fn broken(tasks: &mut JoinSet<()>) -> anyhow::Error {
 /// Drains, for so long at most.
 async fn drain(proxy: &Proxy, most: Duration, stop: &Stop) {
     let drained = async {
-        proxy.drain().await;
+        proxy.drain(most).await;
         while !proxy.sidecar().quiet().await {
             tokio::time::sleep(LOOK).await;
         }
@@ -316,6 +326,7 @@ impl Thread {
         let proxy = Proxy::new(self.sidecar, upstream);
         let served = async {
             server::serve(listener, proxy, self.limits.0, self.closing).await;
+            drop(self.serving);
             // What clients that hung up have asked for is done here still.
             sidecar.finished().await;
         };

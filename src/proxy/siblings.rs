@@ -463,15 +463,15 @@ impl Sidecar {
         }
     }
 
-    /// Offers all held jobs, and waits a while for siblings to take them.
-    pub(super) async fn offer_all(&self) {
+    /// Offers all held jobs, and waits a while for siblings to take them, `most` at the most.
+    pub(super) async fn offer_all(&self, most: Duration) {
         if self.store.siblings() == 0 {
             return;
         }
         let held = self.hold.proofs();
         let offers = held.iter().map(|(claimed, _)| Sidecar::offer(claimed));
         self.renew_rows(offers.collect()).await;
-        let patience = Instant::now() + OFFER;
+        let patience = Instant::now() + OFFER.min(most);
         while !self.hold.proofs().is_empty() && Instant::now() < patience {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

@@ -80,9 +80,18 @@ fn a_stop_is_heard_while_the_backend_is_asked_what_runs() {
     assert!(took < Duration::from_secs(6), "{took:?}");
 }
 
-/// Which thread has which connection is the kernel's choice; sixteen do not all go to one.
 #[test]
 fn acks_of_workers_that_hung_up_arrive_whichever_thread_has_them() {
+    acks_arrive_after(|workers| workers.clear());
+}
+
+#[test]
+fn acks_of_workers_that_wait_arrive_whichever_thread_has_them() {
+    acks_arrive_after(|_| {});
+}
+
+/// Which thread has which connection is the kernel's choice; sixteen do not all go to one.
+fn acks_arrive_after(what: impl Fn(&mut Vec<Conn>)) {
     let mut backend = Backend::start(Lax::spec());
     let mut sidecar = Sidecar::run(&config(backend.addr, "threads = 2", ONE));
     for _ in 0..16 {
@@ -106,7 +115,7 @@ fn acks_of_workers_that_hung_up_arrive_whichever_thread_has_them() {
     until("each is tried again and again", || {
         (sidecar.metric("ojs_throttle_settle_retries_total") > 64.0).then_some(())
     });
-    drop(workers);
+    what(&mut workers);
     sidecar.signal("TERM");
     until("it accepts nothing any more", || {
         TcpStream::connect(sidecar.data).is_err().then_some(())

@@ -31,11 +31,16 @@ impl Proxy {
                 () = stop.cancelled() => return,
                 () = sidecar.draining.cancelled() => return,
             }
-            let none = HashSet::new();
+            // What cannot be given back does not hold up the others.
+            let mut stay = HashSet::new();
             while self.returns_idle()
-                && let Some(held) = (sidecar.hold).take_last(|at| self.is_idle(at), &none)
-                && self.give_back(held).await
-            {}
+                && let Some(held) = (sidecar.hold).take_last(|at| self.is_idle(at), &stay)
+            {
+                let job = held.claimed.job.clone();
+                if !self.give_back(held).await {
+                    stay.insert(job);
+                }
+            }
         }
     }
 
@@ -53,17 +58,19 @@ impl Proxy {
 
     /// Nothing new starts from now on: waiting FETCHes are answered, claims in flight end in the hold, and
     /// held jobs are offered to siblings. What none of them takes goes back where that costs it nothing
-    /// (elsewhere it is kept until the process ends, and the backend takes it back when its claim lapses).
-    pub async fn drain(&self) {
+    /// (elsewhere it is kept until the process ends, and the backend takes it back when its claim lapses). There
+    /// is so much time for all of it.
+    pub async fn drain(&self, most: Duration) {
         let sidecar = &self.sidecar;
         sidecar.draining.cancel();
         sidecar.hold.wake_all();
-        let patience = sidecar.live().settings.upstream_timeout.min(PATIENCE);
+        let patience = sidecar.live().settings.upstream_timeout;
+        let patience = patience.min(PATIENCE).min(most / 4);
         let patience = Instant::now() + patience;
         while sidecar.hold.in_flight() > 0 && Instant::now() < patience {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        sidecar.offer_all().await;
+        sidecar.offer_all(most / 4).await;
         if !sidecar.backend.requeue_harmless() {
             return;
         }
