@@ -62,6 +62,8 @@ pub struct Held {
     pub edition: u64,
     /// The limits that it brings itself.
     pub own: Box<[JobPolicy]>,
+    /// How long a worker gets it for that does not say.
+    pub lasts: Duration,
     /// The tenant header of the FETCH that claimed it.
     pub tenant: Option<Arc<str>>,
     /// The job as a worker gets it.

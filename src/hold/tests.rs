@@ -61,6 +61,7 @@ fn job(id: &str, priority: i32, keys: &[&str]) -> Held {
         body: Bytes::from(format!("{{\"id\":\"{id}\"}}")),
         deadline: deadline(now, visibility),
         proven: now,
+        lasts: visibility,
         granted: visibility,
         since: now,
         refused: None,

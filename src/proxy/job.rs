@@ -166,10 +166,8 @@ impl Sidecar {
         let limits = limits_of(&seen, &own, live, &mut reading.known);
         let wished = || mirror::visibility(job).map(Duration::from_millis);
         let wished = || brings.then(wished).flatten();
-        let visibility = origin
-            .visibility
-            .or_else(wished)
-            .unwrap_or(DEFAULT_VISIBILITY);
+        let lasts = wished().unwrap_or(DEFAULT_VISIBILITY);
+        let visibility = origin.visibility.unwrap_or(lasts);
         let claimed = Claimed::from(Claim {
             job: Arc::from(id.as_ref()),
             generation: self.next_claim(came_at),
@@ -189,6 +187,7 @@ impl Sidecar {
             limits,
             edition: live.edition,
             own,
+            lasts,
             tenant: origin.tenant.map(Arc::from),
             body: match brings {
                 true => mirror::shown(job),

@@ -181,6 +181,7 @@ fn held(nth: usize, key: &str) -> Held {
         body: Bytes::from_static(b"{}"),
         deadline: now,
         proven: now,
+        lasts: Duration::from_secs(30),
         granted: Duration::from_secs(30),
         since: now,
         refused: None,

@@ -390,3 +390,31 @@ async fn every_form_of_visibility() {
         );
     }
 }
+
+/// A worker that names no visibility gets a held job for as long as the job or the default says, whoever asked
+/// for it first: its heartbeats come too seldom for less.
+#[tokio::test(start_paused = true)]
+async fn a_held_job_has_the_visibility_of_its_own_worker() {
+    for (own, lasts) in [(None, 30), (Some(90_000), 90)] {
+        let rig = Rig::with("").await;
+        let mut job = json!({"type": "t", "args": [], "options": {"rate_limit": {"key": "k", "concurrency": 1}}});
+        if let Some(own) = own {
+            job["options"]["visibility_timeout_ms"] = json!(own);
+        }
+        let first = rig.client.enqueue(job.clone()).await;
+        rig.client.enqueue(job).await;
+        let short = json!({"queues": ["default"], "count": 2, "worker_id": "short",
+                           "visibility_timeout_ms": 2000});
+        let out = rig.client.fetch_as(short).await;
+        assert_eq!(out.len(), 1, "the other one is held");
+        assert_eq!(rig.client.ack(&first).await.status, 200);
+        let plain = json!({"queues": ["default"], "count": 1, "worker_id": "plain"});
+        assert_eq!(rig.client.fetch_as(plain.clone()).await.len(), 1);
+        let began = rig.after_noon();
+        while rig.client.fetch_as(plain.clone()).await.is_empty() {
+            tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+        }
+        let (took, least) = (rig.after_noon() - began, f64::from(lasts));
+        assert!((least..least + 8.0).contains(&took), "{own:?}: {took}");
+    }
+}

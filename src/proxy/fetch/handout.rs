@@ -282,6 +282,7 @@ mod tests {
             body: Bytes::from_static(b"{}"),
             deadline: now + visibility,
             proven: now,
+            lasts: visibility,
             granted: visibility,
             since: now,
             refused: None,

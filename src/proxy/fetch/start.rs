@@ -41,7 +41,7 @@ const NO_WORD: u64 = 250_000;
 impl Held {
     /// How long a worker that asks for `visibility` gets the job for.
     fn wanted(&self, visibility: Option<Duration>) -> Duration {
-        visibility.unwrap_or(Duration::from_micros(self.claimed.visibility))
+        visibility.unwrap_or(self.lasts)
     }
 
     /// Whether the backend said just now that it is ours, for as long as the worker wants it.
