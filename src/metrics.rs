@@ -52,6 +52,7 @@ struct Inner {
     held_bytes: Gauge,
     capacity: Gauge,
     store_up: Gauge,
+    store_wiped: Counter,
     siblings: Gauge,
     turns: Counter,
     turns_unused: Counter,
@@ -139,6 +140,7 @@ impl Metrics {
             held: gauge(&recorder, "ojs_throttle_held_jobs", vec![]),
             held_bytes: gauge(&recorder, "ojs_throttle_held_bytes", vec![]),
             store_up: gauge(&recorder, "ojs_throttle_store_up", vec![]),
+            store_wiped: counter(&recorder, "ojs_throttle_store_wiped_total", vec![]),
             siblings: gauge(&recorder, "ojs_throttle_siblings", vec![]),
             turns: counter(&recorder, "ojs_throttle_reserved_turns_total", vec![]),
             turns_unused: counter(
@@ -425,9 +427,10 @@ impl Metrics {
         self.0.events_lost.increment(events);
     }
 
-    /// Whether the store answers, and how many others share it.
-    pub fn store(&self, is_lost: bool, siblings: usize) {
+    /// Whether the store answers, how many others share it, and how often it had other data than before.
+    pub fn store(&self, is_lost: bool, siblings: usize, times_wiped: u64) {
         self.0.store_up.set(f64::from(u8::from(!is_lost)));
+        self.0.store_wiped.absolute(times_wiped);
         self.0.siblings.set(siblings as f64);
     }
 

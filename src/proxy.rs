@@ -365,8 +365,8 @@ impl Sidecar {
             self.hold_max(&self.live().settings),
             &waiting,
         );
-        self.metrics
-            .store(self.store.is_lost(), self.store.siblings());
+        let (siblings, wiped) = (self.store.siblings(), self.store.times_wiped());
+        self.metrics.store(self.store.is_lost(), siblings, wiped);
         let (granted, unused) = self.store.turns();
         self.metrics.turns(granted, unused);
         self.metrics.overrides(self.store.overrides().len());

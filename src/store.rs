@@ -18,6 +18,7 @@
 //! * **A store that forgot says so** ([`StoreError::Wiped`]), and starts nothing until the sidecar has put
 //!   back what it knows ([`Store::announce`]).
 
+mod anew;
 mod clock;
 pub mod faulty;
 mod fleet;
@@ -540,6 +541,11 @@ pub trait Store: std::fmt::Debug + Send + Sync {
         0
     }
 
+    /// How often the store had other data than this sidecar knew: it was emptied, or replaced.
+    fn times_wiped(&self) -> u64 {
+        0
+    }
+
     /// Whether the store does not answer, and [`guard::OnStoreError`] says what happens.
     fn is_lost(&self) -> bool {
         false
@@ -575,6 +581,10 @@ pub trait Store: std::fmt::Debug + Send + Sync {
 
     /// Puts our rows back as they are, those out with their slots, and from then on goes by what the
     /// store knows. Done at the start (with no rows), after [`StoreError::Wiped`] and after an outage.
+    ///
+    /// Where the data began anew, what we know of limits and settings made over HTTP comes first: what is not
+    /// there is put back, but only before anything may start. Who comes later takes what it finds: the others
+    /// have put back theirs, and what is missing may have been deleted since.
     fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
         Answer::later(async move {
             for row in rows {

@@ -157,6 +157,10 @@ pub(super) const DESCRIPTIONS: &[(&str, &str)] = &[
         "Whether the store answers; at 0 limits go on as store.on_store_error says.",
     ),
     (
+        "ojs_throttle_store_wiped_total",
+        "How often the store came back empty, or older than it was.",
+    ),
+    (
         "ojs_throttle_siblings",
         "Other sidecars that share the store and live.",
     ),

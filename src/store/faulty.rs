@@ -226,6 +226,10 @@ impl Store for Faulty {
         self.inner.lead(micros);
     }
 
+    fn times_wiped(&self) -> u64 {
+        self.inner.times_wiped()
+    }
+
     fn overrides(&self) -> &Overrides {
         self.inner.overrides()
     }

@@ -494,6 +494,10 @@ impl Store for Guard {
         self.inner.lead(micros);
     }
 
+    fn times_wiped(&self) -> u64 {
+        self.inner.times_wiped()
+    }
+
     fn overrides(&self) -> &Overrides {
         self.inner.overrides()
     }

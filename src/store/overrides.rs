@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::record::Kept;
+use super::record::{self, Kept, Written};
 use crate::limit::{Key, Limits, Space, Timestamp};
 
 /// More than this are not kept: keys come from requests.
@@ -246,6 +246,28 @@ impl Overrides {
         }
         self.first_end.store(first_end.0, Ordering::Release);
         self.count(&all);
+    }
+
+    /// All that stand at `now`, and all settings, as stores keep them.
+    pub(super) fn standing(&self, now: Timestamp) -> Vec<Written> {
+        let all = self.read();
+        let of = |space| {
+            let standing = all.of(space).iter().filter(|(_, set)| set.stands(now));
+            standing.map(move |(key, set)| Written {
+                name: record::name(space, key),
+                text: record::set(set),
+                ends: set.expires_at,
+            })
+        };
+        let settings = all.settings.iter().map(|(name, text)| Written {
+            name: record::setting(name),
+            text: text.to_string(),
+            ends: None,
+        });
+        of(Space::Job)
+            .chain(of(Space::Queue))
+            .chain(settings)
+            .collect()
     }
 
     /// Takes all away.

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::{Receiver, channel};
 
+use super::record::Written;
 use super::sql::{Books, Due, Head, Job, MOST, Need, Page, Post, SqlStore, serve};
 use super::{Clock, StoreError};
 use crate::limit::Timestamp;
@@ -249,6 +250,12 @@ impl Books for Server {
     ) -> Result<bool, StoreError> {
         let me = self.owner.clone();
         self.with(async |session| session.put_override((name, text, ends), &me).await)
+            .await
+    }
+
+    async fn put_back(&mut self, known: &[Written]) -> Result<u64, StoreError> {
+        let me = self.owner.clone();
+        self.with(async |session| session.put_back(known, &me).await)
             .await
     }
 

@@ -134,6 +134,16 @@ pub(super) fn read_set(text: &str) -> Option<Override> {
     })
 }
 
+/// Limits or a setting, as stores keep them.
+#[derive(Clone, Debug)]
+pub(super) struct Written {
+    /// [`name`] or [`setting`]
+    pub(super) name: String,
+    pub(super) text: String,
+    /// When it ends by itself.
+    pub(super) ends: Option<Timestamp>,
+}
+
 /// What is kept by [`name`] or [`setting`].
 #[derive(Debug)]
 pub(super) enum Kept {

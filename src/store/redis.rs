@@ -19,6 +19,7 @@ use redis::{Cmd, PushInfo, PushKind, Value};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
+use super::anew::Anew;
 use super::clock::ServerClock;
 use super::fleet::{Alone, BEAT, SETTLING};
 use super::{
@@ -60,6 +61,7 @@ pub struct RedisStore {
     overrides: Overrides,
     /// Which edition of the overrides that is; below zero: none was read yet.
     edition: AtomicI64,
+    anew: Anew,
     siblings: AtomicUsize,
     /// How long a hand-out takes, in microseconds.
     lead: AtomicU64,
@@ -95,6 +97,7 @@ impl RedisStore {
             epoch: Mutex::default(),
             overrides: Overrides::default(),
             edition: AtomicI64::new(-1),
+            anew: Anew::default(),
             siblings: AtomicUsize::new(0),
             lead: AtomicU64::new(0),
             alone: Alone::default(),
@@ -211,16 +214,44 @@ impl RedisStore {
         let fresh = format!("{:016x}", rand::random::<u64>());
         command
             .arg(fresh)
-            .arg(knew.unwrap_or_default())
+            .arg(knew.as_deref().unwrap_or_default())
             .arg(SETTLING);
         let told = self.send(&self.scripts.join, &command).await?;
         let epoch = told.get(1).and_then(wire::text);
         let epoch = epoch.ok_or_else(|| self.strange(&told))?.to_owned();
-        *self.epoch() = Some(epoch.clone());
-        if self.edition.load(Ordering::Relaxed) < 0 {
+        if knew.is_some_and(|knew| knew != epoch) {
+            // Until this is done we go by the data that are gone, so that it is begun again if it fails.
+            self.begin_anew(&epoch).await?;
+        } else if self.edition.load(Ordering::Relaxed) < 0 {
             self.reload(&epoch).await?;
         }
+        *self.epoch() = Some(epoch.clone());
         Ok(epoch)
+    }
+
+    /// Puts back what we know beside our rows of data that are gone, and reads what is there now.
+    async fn begin_anew(&self, epoch: &str) -> Result<(), StoreError> {
+        let now = self.now();
+        let known = self.overrides.standing(now);
+        let mut put_back = 0;
+        for some in known.chunks(AT_ONCE) {
+            let mut command = self.command(&self.scripts.set, epoch);
+            wire::write_put_back(&mut command, some);
+            let told = self.send(&self.scripts.set, &command).await?;
+            let count = told.get(1).and_then(wire::int);
+            let count = count.ok_or_else(|| self.strange(&told))?;
+            // Below zero it was too late.
+            put_back += u64::try_from(count).unwrap_or(0);
+        }
+        for some in self.anew.shut_again(now).chunks(AT_ONCE) {
+            let mut command = self.command(&self.scripts.set, epoch);
+            wire::write_changes(&mut command, some, now);
+            self.send(&self.scripts.set, &command).await?;
+        }
+        self.reload(epoch).await?;
+        self.anew
+            .tell(&known, put_back, &self.overrides, self.now());
+        Ok(())
     }
 
     /// Reads the overrides.
@@ -391,6 +422,7 @@ impl RedisStore {
             .run(&self.scripts.set, |to| wire::write_change(to, &change, now))
             .await?;
         let done = self.done(&told)?;
+        self.anew.noted(&change, done, now);
         match change {
             Change::Override { space, key, set } => {
                 self.overrides.put(space, key, set);
@@ -413,11 +445,7 @@ impl RedisStore {
         for some in changes.chunks(AT_ONCE) {
             let now = self.now();
             some.iter().for_each(|change| self.leaves(change));
-            let write = |to: &mut Cmd| {
-                to.arg("all").arg(some.len());
-                some.iter()
-                    .for_each(|change| wire::write_change(to, change, now));
-            };
+            let write = |to: &mut Cmd| wire::write_changes(to, some, now);
             self.run(&self.scripts.set, write).await?;
         }
         Ok(())
@@ -557,6 +585,10 @@ impl Store for RedisStore {
 
     fn overrides(&self) -> &Overrides {
         &self.overrides
+    }
+
+    fn times_wiped(&self) -> u64 {
+        self.anew.times()
     }
 
     fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved> {

@@ -610,6 +610,10 @@ impl Store for ReservedStore {
         })
     }
 
+    fn times_wiped(&self) -> u64 {
+        self.inner.times_wiped()
+    }
+
     fn overrides(&self) -> &Overrides {
         self.inner.overrides()
     }

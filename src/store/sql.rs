@@ -94,6 +94,8 @@ pub(super) enum Op {
     /// How many jobs of a queue others hold.
     Others(String),
     Overrides,
+    /// What the caller knows of limits and settings made over HTTP in data that are lost.
+    PutBack(Vec<record::Written>),
     /// The caller comes, or comes back, and may have known other data.
     Join {
         knew: Option<Arc<str>>,
@@ -125,6 +127,8 @@ pub(super) enum Reply {
     },
     Count(usize),
     Overrides(i64, Vec<record::Kept>),
+    /// How many were not there; none where it was too late.
+    PutBack(u64),
     Joined(Arc<str>),
 }
 
@@ -151,14 +155,14 @@ impl Op {
             }
             Op::Forget { found } => found.iter().for_each(|name| need.name(name.clone())),
             Op::Offered { found, .. } => found.iter().for_each(|job| need.job(job)),
-            Op::Count(_) | Op::Others(_) | Op::Overrides | Op::Join { .. } => {}
+            Op::Count(_) | Op::Others(_) | Op::Overrides | Op::PutBack(_) | Op::Join { .. } => {}
         }
     }
 
     /// Whether it is no step on a page.
     fn is_apart(&self) -> bool {
         match self {
-            Op::Count(_) | Op::Others(_) | Op::Overrides | Op::Join { .. } => true,
+            Op::Count(_) | Op::Others(_) | Op::Overrides | Op::PutBack(_) | Op::Join { .. } => true,
             Op::Set(change) => change.is_apart(),
             _ => false,
         }
@@ -189,8 +193,7 @@ impl Op {
             }
             Op::Row(job) => Reply::Row(page.row(&job, me)),
             Op::States(names) => {
-                let states = names.iter().map(|name| page.state_of(name));
-                Reply::States(states.collect())
+                Reply::States(names.iter().map(|name| page.state_of(name)).collect())
             }
             Op::Number(name, step) => Reply::Number(page.number(&name, step)),
             Op::Pause { queue, paused } => Reply::Number(page.pause(&queue, paused, me)),
@@ -219,11 +222,12 @@ impl Op {
                 max,
                 found,
             } => {
-                let mut rows = page.offered(&found, (scope, &queue), me);
-                rows.truncate(max);
-                Reply::Rows(rows)
+                let rows = page.offered(&found, (scope, &queue), me).into_iter();
+                Reply::Rows(rows.take(max).collect())
             }
-            Op::Count(_) | Op::Others(_) | Op::Overrides | Op::Join { .. } => Reply::Done(false),
+            Op::Count(_) | Op::Others(_) | Op::Overrides | Op::PutBack(_) | Op::Join { .. } => {
+                Reply::Done(false)
+            }
         })
     }
 }
@@ -274,6 +278,16 @@ async fn serve_apart<B: Books>(books: &mut B, job: Job) {
                 Reply::Overrides(head.edition, all.collect())
             }
             Op::Join { knew } => Reply::Joined(books.join(knew.as_deref()).await?.into()),
+            Op::PutBack(known) if head.is_settling() => {
+                Reply::PutBack(books.put_back(&known).await?)
+            }
+            Op::PutBack(_) => Reply::PutBack(0),
+            // A sibling may put it back.
+            Op::Set(Change::Override { set: None, .. } | Change::Setting { text: None, .. })
+                if head.is_settling() =>
+            {
+                return Err(StoreError::Settling);
+            }
             Op::Set(Change::Override { space, key, set }) => {
                 let ends = set.as_ref().and_then(|set| set.expires_at);
                 let text = set.as_ref().map(record::set);

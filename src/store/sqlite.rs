@@ -23,6 +23,7 @@ use std::time::Duration;
 use rusqlite::{Connection, Error, ErrorCode};
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::record::Written;
 use super::sql::{Books, Due, Head, Job, MOST, Need, Page, Post, SqlStore, serve, unsigned};
 use super::{Clock, StoreError};
 use crate::limit::Timestamp;
@@ -384,6 +385,11 @@ impl Books for File {
     ) -> Result<bool, StoreError> {
         let (me, now) = (self.owner.clone(), self.now());
         self.with_head(|connection| table::put_override(connection, (name, text, ends), &me, now))
+    }
+
+    async fn put_back(&mut self, known: &[Written]) -> Result<u64, StoreError> {
+        let (me, now) = (self.owner.clone(), self.now());
+        self.with_head(|connection| table::put_back(connection, known, &me, now))
     }
 
     async fn join(&mut self, knew: Option<&str>) -> Result<String, StoreError> {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use ojs_throttle::store::postgres::{Config, Target, given, open};
 use ojs_throttle::store::{Change, Clock, Gen, Place, SqlStore, Store, StoreError, Verdict, Wake};
 
-use crate::fleet::lost_data_are_put_back_first;
+use crate::fleet::{lost_data_are_put_back_first, what_was_set_by_hand_is_put_back};
 use crate::on_postgres::{config, shared_postgres};
 use crate::postgres_server::{PostgresServer, UNSYNCED, programs};
 use crate::rig::{SECOND, T, answered, claimed, clock, limited, started, take};
@@ -170,6 +170,17 @@ async fn one_that_never_knew_the_lost_data_waits_for_those_that_did() {
         ["a", "b"].map(|owner| given(config(&server, "anew", owner), clock.clone()));
     let wipe = || drop(sql(&server, "DROP SCHEMA anew CASCADE"));
     lost_data_are_put_back_first(&knew, &fresh, &micros, wipe).await;
+}
+
+#[tokio::test]
+async fn what_was_set_by_hand_outlasts_the_data() {
+    let server = shared_postgres();
+    let (micros, clock) = clock();
+    let all = ["a", "b", "c", "d"];
+    let all = all.map(|owner| given(config(&server, "byhand", owner), clock.clone()));
+    let wipe = || drop(sql(&server, "DROP SCHEMA byhand CASCADE"));
+    let all = all.each_ref().map(|store| store as &dyn Store);
+    what_was_set_by_hand_is_put_back(all, &micros, wipe).await;
 }
 
 #[tokio::test]

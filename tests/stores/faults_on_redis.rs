@@ -9,7 +9,7 @@ use ojs_throttle::store::redis::{Config, RedisStore, Target};
 use ojs_throttle::store::{Change, Clock, Gen, Override, Place, Store, StoreError, Verdict, Wake};
 
 use crate::failover_on_redis::USER;
-use crate::fleet::lost_data_are_put_back_first;
+use crate::fleet::{lost_data_are_put_back_first, what_was_set_by_hand_is_put_back};
 use crate::on_redis::config;
 use crate::redis_server::RedisServer;
 use crate::rig::{SECOND, T, answered, claimed, clock, limited, started, take};
@@ -134,6 +134,17 @@ async fn one_that_never_knew_the_lost_data_waits_for_those_that_did() {
         ["a", "b"].map(|owner| RedisStore::given(config(&server, owner), clock.clone()));
     let wipe = || drop(cli(&server, &["FLUSHALL"]));
     lost_data_are_put_back_first(&knew, &fresh, &micros, wipe).await;
+}
+
+#[tokio::test]
+async fn what_was_set_by_hand_outlasts_the_data() {
+    let server = RedisServer::start();
+    let (micros, clock) = clock();
+    let all = ["a", "b", "c", "d"];
+    let all = all.map(|owner| RedisStore::given(config(&server, owner), clock.clone()));
+    let wipe = || drop(cli(&server, &["FLUSHALL"]));
+    let all = all.each_ref().map(|store| store as &dyn Store);
+    what_was_set_by_hand_is_put_back(all, &micros, wipe).await;
 }
 
 /// Who is idle hears at once that data began anew, and puts its rows back.

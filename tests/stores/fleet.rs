@@ -559,6 +559,114 @@ pub async fn lost_data_are_put_back_first(
     assert!(started(&take(fresh, claimed("3", 1, &[])).await));
 }
 
+/// The data are lost: `wipe` loses them. All sidecars but the last, which was not asked yet, knew them.
+pub async fn what_was_set_by_hand_is_put_back(
+    [a, b, late, fresh]: [&dyn Store; 4],
+    micros: &AtomicU64,
+    wipe: impl FnOnce(),
+) {
+    for store in [a, b, late] {
+        store.announce(&[]).await.unwrap();
+    }
+    let key = |name: &str| Key::new(name).unwrap();
+    let set = |name: &str, set| Change::Override {
+        space: Space::Job,
+        key: key(name),
+        set,
+    };
+    let paused = |expires_at| {
+        Some(Override {
+            limits: Limits {
+                concurrency: Some(0),
+                ..Limits::default()
+            },
+            expires_at,
+            ..Override::default()
+        })
+    };
+    let bounds = |text: Option<&str>| Change::Setting {
+        name: "bounds:mail".into(),
+        text: text.map(Into::into),
+    };
+    let now = a.now();
+    let shut = Change::Shut {
+        key: key("shut"),
+        until: now.plus(1_800 * SECOND),
+        at_least: false,
+        probe: None,
+    };
+    let soon = Some(now.plus(4 * SECOND));
+    for change in [
+        set("paused", paused(None)),
+        set("ended", paused(Some(now.plus(SECOND)))),
+        set("ends", paused(Some(now.plus(3_600 * SECOND)))),
+        set("soon", paused(soon)),
+        set("gone", paused(None)),
+        bounds(Some("{}")),
+        shut,
+    ] {
+        assert!(a.set(change).await.unwrap());
+    }
+    micros.fetch_add(3 * SECOND, Ordering::AcqRel);
+    late.due(1).await.unwrap();
+    b.due(1).await.unwrap();
+    assert!(b.set(set("gone", None)).await.unwrap());
+    wipe();
+    assert_eq!(b.end("9", None).await.err(), Some(StoreError::Wiped));
+    b.announce(&[]).await.unwrap();
+    // Who knew nothing of all this goes by it too.
+    fresh.announce(&[]).await.unwrap();
+    let names = |store: &dyn Store| {
+        let mut keys = store.overrides().job_keys(store.now());
+        keys.sort();
+        let keys: Vec<String> = keys.iter().map(|key| key.as_str().to_owned()).collect();
+        keys.join(" ")
+    };
+    assert_eq!(names(fresh), "ends paused soon");
+    assert_eq!(
+        fresh.overrides().setting("bounds:mail").as_deref(),
+        Some("{}")
+    );
+    // While others may put it back, nothing can be deleted, but changed.
+    for gone in [set("paused", None), bounds(None)] {
+        assert_eq!(b.set(gone).await, Err(StoreError::Settling));
+    }
+    let changed = Override {
+        by: Some("eve".into()),
+        ..paused(None).unwrap()
+    };
+    assert!(b.set(set("ends", Some(changed))).await.unwrap());
+    // One that has not heard of the deletion.
+    a.announce(&[]).await.unwrap();
+    assert_eq!(names(a), "ends gone paused soon");
+    let by = |store: &dyn Store| {
+        let found = store.overrides().get(Space::Job, &key("ends"), store.now());
+        found.and_then(|set| set.by.clone())
+    };
+    assert_eq!(by(a).as_deref(), Some("eve"), "a change is not undone");
+    let (shut, none) = (key("shut"), Limits::default());
+    let usage = fresh
+        .usage(Space::Job, &shut, &none)
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(usage.shut_until, Some(now.plus(1_800 * SECOND)));
+    // Then it is as ever, and who comes only now brings nothing back.
+    micros.fetch_add(3_600_000, Ordering::AcqRel);
+    for gone in [set("paused", None), set("gone", None), bounds(None)] {
+        assert!(b.set(gone).await.unwrap());
+    }
+    assert_eq!(late.end("9", None).await.err(), Some(StoreError::Wiped));
+    late.announce(&[]).await.unwrap();
+    fresh.due(1).await.unwrap();
+    for store in [late, fresh] {
+        assert_eq!(names(store), "ends");
+        assert_eq!(store.overrides().setting("bounds:mail"), None);
+    }
+    let times = [a, b, late, fresh].map(Store::times_wiped);
+    assert_eq!(times, [1, 1, 1, 0]);
+}
+
 pub async fn limits_set_over_http_are_told_to_all(rig: &dyn Rig) {
     let (a, b) = (rig.open("a").await, rig.open("b").await);
     let key = Key::new("k").unwrap();

@@ -8,7 +8,7 @@ use ojs_throttle::store::sqlite::{Config, given, open};
 use ojs_throttle::store::{Clock, Gen, SqlStore, Store, StoreError};
 use rusqlite::Connection;
 
-use crate::fleet::lost_data_are_put_back_first;
+use crate::fleet::{lost_data_are_put_back_first, what_was_set_by_hand_is_put_back};
 use crate::rig::{SECOND, T, answered, claimed, clock, limited, started, take};
 
 fn config(path: &Path, owner: &str, timeout: Duration) -> Config {
@@ -140,6 +140,24 @@ async fn one_that_never_knew_the_lost_data_waits_for_those_that_did() {
         }
     };
     lost_data_are_put_back_first(&knew, &fresh, &micros, wipe).await;
+}
+
+#[tokio::test]
+async fn what_was_set_by_hand_outlasts_the_data() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("limits.db");
+    let (micros, clock) = clock();
+    let all = ["a", "b", "c", "d"].map(|owner| {
+        let config = config(&path, owner, Duration::from_secs(10));
+        given(config, clock.clone())
+    });
+    let wipe = || {
+        for end in ["", "-wal", "-shm"] {
+            std::fs::remove_file(dir.path().join(format!("limits.db{end}"))).ok();
+        }
+    };
+    let all = all.each_ref().map(|store| store as &dyn Store);
+    what_was_set_by_hand_is_put_back(all, &micros, wipe).await;
 }
 
 #[tokio::test]

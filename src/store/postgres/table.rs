@@ -6,6 +6,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Statement};
 
 use super::super::fleet::SETTLING;
+use super::super::record::Written;
 use super::super::sql::{
     Due, Flat, Head, IDLE, KEPT, LATE, LONG_OVER, Need, PATIENCE, Page, SILENCE, number, unsigned,
 };
@@ -518,6 +519,27 @@ impl Session {
         }
         transaction.commit().await?;
         Ok(changed > 0)
+    }
+
+    /// Sets those of which there are none by their names; how many these are.
+    pub(super) async fn put_back(&mut self, known: &[Written], me: &str) -> Result<u64, Failed> {
+        let names: Vec<&str> = known.iter().map(|one| &*one.name).collect();
+        let texts: Vec<&str> = known.iter().map(|one| &*one.text).collect();
+        let ends = known.iter().map(|one| one.ends.map(|at| number(at.0)));
+        let ends: Vec<Option<i64>> = ends.collect();
+        let transaction = self.client.transaction().await?;
+        let put = "INSERT INTO overrides
+            SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[]) ON CONFLICT DO NOTHING";
+        let count = transaction.execute(put, &[&names, &texts, &ends]).await?;
+        if count > 0 {
+            let edition = "UPDATE meta SET edition = edition + 1";
+            transaction.execute(edition, &[]).await?;
+            let told = vec![news(me, "over")];
+            let say = &self.statements.say;
+            transaction.query(say, &[&self.namespace, &told]).await?;
+        }
+        transaction.commit().await?;
+        Ok(count)
     }
 
     /// Is counted among the living, and says which data these are.

@@ -64,10 +64,19 @@ local function own()
   return true
 end
 
--- Limits set over HTTP, and when they end; without a text they are taken away.
+-- Whether these data began anew, and others may still put back what they know.
+local function settling()
+  return meta[2] and now < tonumber(meta[2])
+end
+
+-- Limits set over HTTP, and when they end; without a text they are taken away: not while others may put back what
+-- they know, and that with it.
 local function override()
   local name, text, ends = arg(), arg(), num()
   local done
+  if text == '' and settling() then
+    return redis.error_reply('SETTLING others have to announce themselves first')
+  end
   redis.call('ZREM', P .. 'ends', name)
   if text == '' then
     done = redis.call('HDEL', P .. 'over', name) == 1
@@ -83,6 +92,27 @@ local function override()
     publish('over')
   end
   return done
+end
+
+-- What a caller knows of limits and settings made over HTTP in data that are lost: says how many of them were not
+-- here, or -1 if it comes too late.
+local function put_back()
+  if not settling() then return -1 end
+  local count = 0
+  for _ = 1, num() do
+    local name, text, ends = arg(), arg(), num()
+    if redis.call('HSETNX', P .. 'over', name, text) == 1 then
+      if ends >= 0 then redis.call('ZADD', P .. 'ends', ends, name) end
+      count = count + 1
+    end
+  end
+  if count > 0 then
+    redis.call('PEXPIRE', P .. 'over', WEEK)
+    redis.call('PEXPIRE', P .. 'ends', WEEK)
+    redis.call('HINCRBY', P .. 'meta', 'over', 1)
+    publish('over')
+  end
+  return count
 end
 
 -- A queue was paused or resumed: a number says so, and a message.
@@ -133,7 +163,7 @@ local function open()
 end
 
 local verbs = { till = till, hidden = hidden, adopt = adopt, own = own, override = override, clear = clear, shut = shut, open = open,
-  unused = unused, paused = paused }
+  unused = unused, paused = paused, put_back = put_back }
 
 -- Many changes in one step.
 function verbs.all()
@@ -143,6 +173,8 @@ function verbs.all()
 end
 
 local done = verbs[verb]()
+if type(done) == 'table' then return done end
 save_all()
 publish_freed()
+if type(done) == 'number' then return { now, done } end
 return { now, done and 1 or 0 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use redis::{Cmd, Value};
 
-use super::super::{Change, Claimed, Gen, Place, Row, Verdict, record};
+use super::super::record::{self, Written};
+use super::super::{Change, Claimed, Gen, Place, Row, Verdict};
 use crate::limit::{
     Limited, Limits, Measure, OnLimit, Rate, Refusal, Reserved, Space, Strategy, Timestamp, Turn,
     WindowKind,
@@ -238,6 +239,11 @@ pub(super) fn text(of: &Value) -> Option<&str> {
 }
 
 /// The arguments of one change.
+pub(super) fn write_changes(to: &mut Cmd, some: &[Change], now: Timestamp) {
+    to.arg("all").arg(some.len());
+    some.iter().for_each(|change| write_change(to, change, now));
+}
+
 pub(super) fn write_change(to: &mut Cmd, change: &Change, now: Timestamp) {
     match change {
         Change::Until {
@@ -298,6 +304,18 @@ pub(super) fn write_change(to: &mut Cmd, change: &Change, now: Timestamp) {
             .arg(time(until.0)),
         Change::Clear => to.arg("clear"),
     };
+}
+
+/// What was set over HTTP and has to be put back, all of it.
+pub(super) fn write_put_back(to: &mut Cmd, some: &[Written]) {
+    to.arg("put_back").arg(some.len());
+    for one in some {
+        to.arg(&one.name).arg(&one.text);
+        match one.ends {
+            Some(at) => to.arg(time(at.0)),
+            None => to.arg(-1),
+        };
+    }
 }
 
 /// What was set over HTTP, and when it ends; without a text it is taken away.

@@ -10,6 +10,7 @@ use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_ch
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::super::anew::Anew;
 use super::super::clock::ServerClock;
 use super::super::fleet::{Alone, BEAT};
 use super::super::{
@@ -56,6 +57,7 @@ pub struct SqlStore {
     overrides: Overrides,
     /// Which edition of the overrides that is; below zero: none was read yet.
     edition: AtomicI64,
+    anew: Anew,
     siblings: AtomicUsize,
     alone: Alone,
     /// How long a hand-out takes, in microseconds.
@@ -85,6 +87,7 @@ impl SqlStore {
             joining: tokio::sync::Mutex::default(),
             overrides: Overrides::default(),
             edition: AtomicI64::new(-1),
+            anew: Anew::default(),
             siblings: AtomicUsize::new(0),
             alone: Alone::default(),
             lead: AtomicU64::new(0),
@@ -133,15 +136,40 @@ impl SqlStore {
     /// Learns the epoch of the store's data, or begins one; `knew` is the one before.
     async fn join(&self, knew: Option<Arc<str>>) -> Result<Arc<str>, StoreError> {
         let _one_at_a_time = self.joining.lock().await;
-        let told = self.send(Op::Join { knew }, None).await?;
-        let Reply::Joined(epoch) = told.reply else {
+        let join = Op::Join { knew: knew.clone() };
+        let Reply::Joined(epoch) = self.send(join, None).await?.reply else {
             return Err(strange());
         };
-        *self.epoch() = Some(epoch.clone());
-        if self.edition.load(Ordering::Relaxed) < 0 {
+        if knew.is_some_and(|knew| knew != epoch) {
+            // Until this is done we go by the data that are gone, so that it is begun again if it fails.
+            self.begin_anew(&epoch).await?;
+        } else if self.edition.load(Ordering::Relaxed) < 0 {
             self.reload(epoch.clone()).await?;
         }
+        *self.epoch() = Some(epoch.clone());
         Ok(epoch)
+    }
+
+    /// Puts back what we know beside our rows of data that are gone, and reads what is there now.
+    async fn begin_anew(&self, epoch: &Arc<str>) -> Result<(), StoreError> {
+        let now = self.now();
+        let known = self.overrides.standing(now);
+        let mut put_back = 0;
+        for some in known.chunks(AT_ONCE) {
+            let op = Op::PutBack(some.to_vec());
+            match self.send(op, Some(epoch.clone())).await?.reply {
+                Reply::PutBack(count) => put_back += count,
+                _ => return Err(strange()),
+            }
+        }
+        for some in self.anew.shut_again(now).chunks(AT_ONCE) {
+            self.send(Op::SetAll(some.to_vec()), Some(epoch.clone()))
+                .await?;
+        }
+        self.reload(epoch.clone()).await?;
+        self.anew
+            .tell(&known, put_back, &self.overrides, self.now());
+        Ok(())
     }
 
     /// Reads the overrides.
@@ -273,10 +301,12 @@ impl SqlStore {
     }
 
     async fn change(&self, change: Change) -> Result<bool, StoreError> {
+        let now = self.now();
         self.leaves(&change);
         let Reply::Done(done) = self.ask(Op::Set(change.clone())).await?.reply else {
             return Err(strange());
         };
+        self.anew.noted(&change, done, now);
         match change {
             Change::Override { space, key, set } => {
                 self.overrides.put(space, key, set);
@@ -430,6 +460,10 @@ impl Store for SqlStore {
 
     fn overrides(&self) -> &Overrides {
         &self.overrides
+    }
+
+    fn times_wiped(&self) -> u64 {
+        self.anew.times()
     }
 
     fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>> {

@@ -59,6 +59,13 @@ pub(in crate::store) struct Head {
     pub(in crate::store) live: Vec<(String, Timestamp)>,
 }
 
+impl Head {
+    /// Whether the data began anew, and others may still put back what they know.
+    pub(super) fn is_settling(&self) -> bool {
+        self.now < self.opens
+    }
+}
+
 impl Page {
     pub(in crate::store) fn new(head: Head) -> Page {
         Page {

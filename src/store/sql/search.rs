@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::super::{Change, Claimed, StoreError, record};
+use super::super::record::{self, Written};
+use super::super::{Change, Claimed, StoreError};
 use super::page::{Head, Page};
 use crate::limit::{Space, Timestamp};
 
@@ -122,6 +123,12 @@ pub(in crate::store) trait Books: Send {
         text: Option<&str>,
         ends: Option<Timestamp>,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// Sets those of which there are none by their names, and says so to the others; how many these are.
+    fn put_back(
+        &mut self,
+        known: &[Written],
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
     /// Is counted among the living, and says which data these are. Where there are none an epoch begins;
     /// if the first that knew any knew others, nothing starts until all had time to put their rows back.

@@ -3,6 +3,7 @@
 use rusqlite::{Connection, Error, OptionalExtension as _, Params, Row, params};
 
 use super::super::fleet::SETTLING;
+use super::super::record::Written;
 use super::super::sql::{
     Due, Flat, Head, IDLE, KEPT, Kept, LATE, LONG_OVER, Need, PATIENCE, Page, SILENCE, number,
     unsigned,
@@ -407,6 +408,29 @@ pub(super) fn put_override(
             say(connection, me, "over", now)?;
         }
         Ok(changed > 0)
+    })
+}
+
+/// Sets those of which there are none by their names; how many these are.
+pub(super) fn put_back(
+    connection: &Connection,
+    known: &[Written],
+    me: &str,
+    now: Timestamp,
+) -> Result<u64, Error> {
+    immediately(connection, || {
+        let mut put =
+            connection.prepare_cached("INSERT OR IGNORE INTO overrides VALUES (?1, ?2, ?3)")?;
+        let mut count = 0;
+        for one in known {
+            let ends = one.ends.map(|at| number(at.0));
+            count += put.execute(params![one.name, one.text, ends])?;
+        }
+        if count > 0 {
+            connection.execute("UPDATE meta SET edition = edition + 1", ())?;
+            say(connection, me, "over", now)?;
+        }
+        Ok(count as u64)
     })
 }
 
