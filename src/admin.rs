@@ -44,9 +44,14 @@ impl Readiness {
         self.0.store(2, Ordering::Relaxed);
     }
 
-    fn page(&self) -> (StatusCode, &'static str) {
+    /// `store_answered`: or its URL may be wrong, and whoever rolls out a change must not go on.
+    fn page(&self, store_answered: bool) -> (StatusCode, &'static str) {
         match self.0.load(Ordering::Relaxed) {
             0 => (StatusCode::SERVICE_UNAVAILABLE, "starting\n"),
+            1 if !store_answered => {
+                let word = "the store has not answered yet\n";
+                (StatusCode::SERVICE_UNAVAILABLE, word)
+            }
             1 => (StatusCode::OK, "ready\n"),
             _ => (StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
         }
@@ -80,7 +85,8 @@ impl Admin {
         match path {
             "/livez" => text(StatusCode::OK, "alive\n"),
             "/readyz" => {
-                let (status, word) = self.readiness.page();
+                let answered = self.sidecar.store().has_answered();
+                let (status, word) = self.readiness.page(answered);
                 text(status, word)
             }
             METRICS => {

@@ -257,6 +257,13 @@ impl PolicySet {
         self.policies.iter().any(strict)
     }
 
+    /// The name of the first policy that has this key as a whole.
+    pub fn named_by(&self, key: &Key) -> Option<Arc<str>> {
+        let named = |policy: &&Policy| policy.key.constant() == Some(key);
+        let found = self.policies.iter().find(named);
+        found.map(|policy| policy.name.clone())
+    }
+
     /// The numbers that the file has for a constant key.
     pub fn constant(&self, key: &Key) -> Option<Limits> {
         let named = |policy: &&Policy| policy.key.constant() == Some(key);

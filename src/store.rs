@@ -551,6 +551,11 @@ pub trait Store: std::fmt::Debug + Send + Sync {
         false
     }
 
+    /// Whether it has ever answered. What was never seen may be another store than the one that is meant.
+    fn has_answered(&self) -> bool {
+        true
+    }
+
     /// Whether a held job must not go out, nor be kept alive, before the store is back: it is lost, and a sibling
     /// that still has it may have taken the job over ([`guard`]).
     fn sets_aside(&self, claimed: &Claimed) -> bool {

@@ -58,6 +58,7 @@ impl Proxy {
         let slots = sidecar.store.count(Place::Out).await;
         let status = match &slots {
             _ if sidecar.draining.is_cancelled() => "draining",
+            _ if sidecar.store.is_lost() => "store_lost",
             Ok(_) => "ok",
             Err(_) => "store_unavailable",
         };

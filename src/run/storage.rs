@@ -17,7 +17,7 @@ pub(super) fn name(seed: u64) -> String {
 }
 
 /// Opens the store for the sidecar with this seed. A shared one that does not answer is no reason not
-/// to start: `on_store_error` says what happens until it does.
+/// to start, but to be unready: nothing that is limited starts until it does.
 ///
 /// # Errors
 /// It answers, and cannot be used as it is.
@@ -69,11 +69,15 @@ pub async fn open_store(
             (Arc::new(store), checked)
         }
     };
+    let answered = checked.is_ok();
     match checked {
         Ok(()) => {}
         Err(error @ StoreError::Unusable(_)) => return Err(error).context("store.url"),
-        Err(error) => tracing::warn!(%error, "the store is not there yet"),
+        Err(error) => tracing::warn!(
+            %error,
+            "the store is not there yet (store.url); until it is nothing that is limited starts, and /readyz is 503"
+        ),
     }
-    let guarded = Guard::new(store, settings.on_store_error);
+    let guarded = Guard::new(store, settings.on_store_error).answered(answered);
     Ok(Arc::new(ReservedStore::new(Arc::new(guarded))))
 }

@@ -92,6 +92,8 @@ pub struct Guard {
     inner: Arc<dyn Store>,
     mode: OnStoreError,
     declared: Arc<Mutex<Declared>>,
+    /// It has answered before it was guarded.
+    answered: bool,
     state: Mutex<State>,
     recovering: tokio::sync::Mutex<()>,
     /// The store is lost, or is sure to know all again: what may start is another question now.
@@ -130,10 +132,17 @@ impl Guard {
             inner,
             mode,
             declared: Arc::default(),
+            answered: false,
             state: Mutex::default(),
             recovering: tokio::sync::Mutex::default(),
             turned: Notify::new(),
         }
+    }
+
+    /// The same store, which has answered already or has not.
+    #[must_use]
+    pub fn answered(self, answered: bool) -> Guard {
+        Guard { answered, ..self }
     }
 
     // Nothing in here panics between two steps that belong together.
@@ -170,12 +179,14 @@ impl Guard {
                 false => (OnStoreError::Closed, None),
             };
             let lost = Lost::new(&*self.inner, &state, mode, declared);
-            tracing::error!(
-                %error,
-                mode = mode.as_str(),
-                sidecars = lost.sidecars,
-                "the store is lost; limits go on as store.on_store_error says"
-            );
+            match state.known {
+                true => lost.tell(error),
+                false => tracing::error!(
+                    %error,
+                    "the store has not answered since the start: nothing that is limited starts before it does, \
+                     whatever on_store_error says"
+                ),
+            }
             state.lost = Some(Arc::new(lost));
             self.turned.notify_one();
         }
@@ -468,7 +479,7 @@ impl Store for Guard {
             let there = self.inner.set(change.clone());
             let done = self
                 .ask(there, async |lost| match &change {
-                    Change::Override { .. } | Change::Setting { .. } => lost.closed(),
+                    Change::Override { .. } | Change::Setting { .. } => lost.keeps_nothing(),
                     _ => lost.local.set(change.clone()).await,
                 })
                 .await?;
@@ -576,7 +587,7 @@ impl Store for Guard {
     fn pause<'a>(&'a self, queue: &'a str, paused: bool) -> Answer<'a, ()> {
         Answer::later(async move {
             let there = self.inner.pause(queue, paused);
-            self.ask(there, async |lost| lost.closed()).await
+            self.ask(there, async |lost| lost.keeps_nothing()).await
         })
     }
 
@@ -594,6 +605,10 @@ impl Store for Guard {
 
     fn is_lost(&self) -> bool {
         self.state().lost.is_some()
+    }
+
+    fn has_answered(&self) -> bool {
+        self.answered || self.state().known
     }
 
     fn sets_aside(&self, claimed: &Claimed) -> bool {

@@ -689,6 +689,10 @@ impl Store for ReservedStore {
         self.inner.is_lost()
     }
 
+    fn has_answered(&self) -> bool {
+        self.inner.has_answered()
+    }
+
     fn sets_aside(&self, claimed: &Claimed) -> bool {
         self.inner.sets_aside(claimed)
     }

@@ -13,7 +13,7 @@ use crate::hole::Hole;
 use crate::http::{ack, ask, enqueue, fetch, heartbeat};
 use crate::ledger::Ledger;
 use crate::redis_server::RedisServer;
-use crate::rig::{Backend, Sidecar, config, until};
+use crate::rig::{Backend, Sidecar, config, file, program, until};
 use crate::trace::within;
 
 const TWO: &str =
@@ -564,4 +564,109 @@ fn a_held_job_of_a_killed_sidecar_goes_to_a_sibling() {
     let (_backend, _store, mut sidecars, out, held) = held_by_the_first("");
     sidecars[0].kill();
     taken_over(&sidecars[1], &out, &held);
+}
+
+/// A store that is lost is seen to be, and what was set over HTTP outlasts one that comes back empty.
+#[test]
+fn a_lost_store_is_seen_and_what_was_set_is_put_back() {
+    let (backend, mut store) = (Backend::start(Lax::redis()), RedisServer::start());
+    let sidecars = [(); 2].map(|()| sidecar(&backend, &store, "", TWO));
+    know_each_other(&sidecars, 1.0);
+    let (a, b) = (sidecars[0].data, sidecars[1].data);
+    for _ in 0..3 {
+        enqueue(a, "q", json!({}));
+    }
+    let job = fetch(a, "q", 1, "w").jobs().remove(0);
+    let shown = |to| ask(to, "GET", "/ojs/v1/rate-limits/t", "").json();
+    let status = |to| {
+        let health = ask(to, "GET", "/ojs/v1/health", "").json();
+        health["throttle"]["status"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(shown(a)["available"], 1, "{}", shown(a));
+    assert_eq!(status(a), "ok");
+    let paused = r#"{"concurrency":0,"reason":"INC-42"}"#;
+    let path = "/ojs/v1/rate-limits/stripe";
+    assert_eq!(ask(a, "PUT", path, paused).status, 200);
+    until("both know of it", || {
+        (ask(b, "GET", path, "").status == 200).then_some(())
+    });
+
+    store.kill();
+    let lost = |sidecar: &Sidecar| sidecar.metric("ojs_throttle_store_up") < 0.5;
+    until("both know that it is lost", || {
+        sidecars.iter().all(lost).then_some(())
+    });
+    assert_eq!(status(a), "store_lost");
+    // Of two slots this one has the one that it had.
+    let key = shown(a);
+    assert_eq!(
+        (&key["store"], &key["available"]),
+        (&json!("lost"), &json!(0)),
+        "{key}"
+    );
+    assert!(fetch(a, "q", 1, "w").jobs().is_empty());
+    let refused = ask(a, "PUT", path, paused);
+    assert_eq!(refused.status, 503);
+    assert!(
+        refused.body.contains("nothing can be changed"),
+        "{refused:?}"
+    );
+    let log = sidecars[0].log();
+    assert!(
+        log.contains("goes on with its part") && log.contains("slots=1"),
+        "{log}"
+    );
+
+    store.restart(&[]);
+    until("both have it back", || {
+        (!sidecars.iter().any(lost)).then_some(())
+    });
+    for sidecar in &sidecars {
+        let key = ask(sidecar.data, "GET", path, "").json();
+        assert_eq!(key["concurrency"]["limit"], 0, "{key}");
+        assert_eq!(key["override"]["reason"], "INC-42", "{key}");
+        assert_eq!(sidecar.metric("ojs_throttle_store_wiped_total"), 1.0);
+        let log = sidecar.log();
+        assert!(
+            log.contains("came back empty") && log.contains("set_over_http=1"),
+            "{log}"
+        );
+    }
+    let third = sidecar(&backend, &store, "", TWO);
+    assert_eq!(
+        ask(third.data, "GET", path, "").json()["override"]["reason"],
+        "INC-42"
+    );
+    assert_eq!(status(a), "ok");
+    assert!(shown(a).get("store").is_none());
+    assert_eq!(ack(a, &job, "w").status, 200);
+    until("deletes are heeded again", || {
+        (ask(b, "DELETE", path, "").status < 300).then_some(())
+    });
+}
+
+/// Whoever rolls out a wrong URL is stopped at the first sidecar.
+#[test]
+fn a_sidecar_whose_store_was_never_there_is_not_ready() {
+    let (backend, mut store) = (Backend::start(Lax::redis()), RedisServer::start());
+    store.kill();
+    let rest = format!("{TWO}[store]\nurl = \"{}\"\n", store.url());
+    let (dir, path) = file(config(backend.addr, "", &rest));
+    let mut command = program();
+    command.arg("run").arg("--config").arg(path);
+    let sidecar = Sidecar::begin(command, dir);
+    sidecar.state("the store has not answered yet");
+    until("it says so", || {
+        let log = sidecar.log();
+        log.contains("has not answered since the start")
+            .then_some(())
+    });
+    store.restart(&[]);
+    sidecar.state("ready");
+    // One that was there does not make it unready.
+    store.kill();
+    until("it is lost", || {
+        (sidecar.metric("ojs_throttle_store_up") < 0.5).then_some(())
+    });
+    sidecar.state("ready");
 }

@@ -9,7 +9,7 @@ use http::request::Parts;
 use http::{Method, Response, StatusCode};
 
 use super::shape::{self, State};
-use crate::limit::{Key, Limited, Limits, Space};
+use crate::limit::{Key, Limited, Limits, OnLimit, Space};
 use crate::policy::PolicySet;
 use crate::proxy::body::Body;
 use crate::proxy::respond::Fault;
@@ -53,6 +53,8 @@ impl Ages {
 #[derive(Debug)]
 struct Entry {
     limits: Limits,
+    /// Which policy named it first.
+    policy: Arc<str>,
     /// Enqueued through us and not yet claimed.
     pending: usize,
 }
@@ -69,6 +71,7 @@ impl Named {
             } else {
                 let entry = Entry {
                     limits: limited.limits.clone(),
+                    policy: limited.policy.clone(),
                     pending: pending(0),
                 };
                 named.put(&limited.key, entry);
@@ -76,10 +79,10 @@ impl Named {
         }
     }
 
-    fn get(&self, key: &Key) -> Option<(Limits, usize)> {
+    fn get(&self, key: &Key) -> Option<(Limits, Arc<str>, usize)> {
         let named = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = named.young.get(key).or_else(|| named.old.get(key))?;
-        Some((entry.limits.clone(), entry.pending))
+        Some((entry.limits.clone(), entry.policy.clone(), entry.pending))
     }
 
     pub(in crate::proxy) fn keys(&self) -> Vec<Key> {
@@ -119,6 +122,8 @@ impl Sidecar {
 struct Known {
     /// The numbers it has by the file or by the job that named it last.
     limits: Limits,
+    /// The policy that named it; empty: none did yet.
+    policy: Arc<str>,
     /// Jobs enqueued through us and not yet claimed.
     pending: usize,
     /// What was set for it over HTTP.
@@ -133,13 +138,17 @@ impl Sidecar {
             .store
             .overrides()
             .get(Space::Job, key, self.store.now());
-        let pending = named.as_ref().map_or(0, |(_, pending)| *pending);
+        let pending = named.as_ref().map_or(0, |(.., pending)| *pending);
+        let policy = named.as_ref().map(|(_, policy, _)| policy.clone());
         let limits = policies
             .constant(key)
-            .or(named.map(|(limits, _)| limits))
+            .or(named.map(|(limits, ..)| limits))
             .or_else(|| set.as_ref().map(|set| set.limits.clone()))?;
         Some(Known {
             limits,
+            policy: policy
+                .or_else(|| policies.named_by(key))
+                .unwrap_or_default(),
             pending,
             set,
         })
@@ -161,6 +170,33 @@ impl Sidecar {
         keys
     }
 
+    /// While the store is lost: how many more slots this sidecar has for a key, of which the policy says what
+    /// happens then.
+    pub(super) async fn free_slots(
+        &self,
+        space: Space,
+        key: &Key,
+        limits: &Limits,
+        policy: Arc<str>,
+    ) -> Option<u32> {
+        if !self.store.is_lost() {
+            return None;
+        }
+        let slots = Limited {
+            space,
+            key: key.clone(),
+            limits: Limits {
+                concurrency: limits.concurrency,
+                ..Limits::default()
+            },
+            on_limit: OnLimit::Wait,
+            policy,
+        };
+        let room = self.store.room(&[slots]).await;
+        // Closed, there is none.
+        Some(room.map_or(0, |room| room.starts))
+    }
+
     /// A key as it is shown.
     async fn state(&self, key: &Key, known: Known) -> Result<State, StoreError> {
         let limits = match &known.set {
@@ -171,7 +207,11 @@ impl Sidecar {
         let held = self
             .hold
             .waiting(|l| l.space == Space::Job && l.key == *key);
+        let lost = self
+            .free_slots(Space::Job, key, &limits, known.policy)
+            .await;
         Ok(State {
+            lost,
             what: "key",
             name: key.as_str().to_owned(),
             limits,
@@ -292,7 +332,6 @@ pub(super) fn store_failed(error: &StoreError) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::OnLimit;
 
     fn limited(n: usize) -> Limited {
         Limited {
@@ -308,7 +347,7 @@ mod tests {
     fn keys_that_were_not_named_for_longest_make_place() {
         let named = Named::default();
         let note = |n: usize| named.note(std::iter::once(&limited(n)), |pending| pending + 1);
-        let pending = |n: usize| named.get(&limited(n).key).map(|(_, pending)| pending);
+        let pending = |n: usize| named.get(&limited(n).key).map(|(.., pending)| pending);
         for n in 0..=LISTED {
             note(n);
         }

@@ -301,7 +301,11 @@ impl Sidecar {
         let key = policy::queue_key(queue);
         let usage = self.store.usage(Space::Queue, &key, &limits).await;
         let usage = usage.map_err(|error| store_failed(&error))?;
+        let lost = self
+            .free_slots(Space::Queue, &key, &limits, Arc::from("queue"))
+            .await;
         Ok(Some(State {
+            lost,
             what: "queue",
             name: queue.to_owned(),
             limits,

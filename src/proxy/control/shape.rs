@@ -23,6 +23,9 @@ pub(super) struct State {
     pub(super) waiting: usize,
     /// What was set over HTTP.
     pub(super) set: Option<Arc<Override>>,
+    /// Where the store is lost: how many jobs may have slots beside those that have. The usage is of this
+    /// sidecar alone then.
+    pub(super) lost: Option<u32>,
     /// As of when.
     pub(super) now: Timestamp,
 }
@@ -67,6 +70,9 @@ impl State {
         if let Some(set) = &self.set {
             text += &format!(r#","override":{}"#, set_limits(set));
         }
+        if self.lost.is_some() {
+            text += r#","store":"lost""#;
+        }
         text + "}"
     }
 
@@ -82,7 +88,8 @@ impl State {
 
     fn available(&self) -> Option<u32> {
         let limit = self.limits.concurrency?;
-        Some(limit.saturating_sub(self.usage.active))
+        let free = limit.saturating_sub(self.usage.active);
+        Some(self.lost.map_or(free, |lost| lost.min(free)))
     }
 
     /// The key as the OJS command line lists it: `concurrency` is a number there.

@@ -86,6 +86,37 @@ impl Lost {
         std::mem::take(&mut self.ended.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Says that the store is lost, and what that means here.
+    pub(super) fn tell(&self, error: &StoreError) {
+        let declared = self.declared.as_ref().map(|declared| {
+            let declared = declared.lock().unwrap_or_else(PoisonError::into_inner);
+            let others = declared.values().filter(|mode| **mode != self.mode);
+            others.count()
+        });
+        let effect = match self.mode {
+            OnStoreError::Share => {
+                "this sidecar goes on with its part of each limit, and of slots with those that it has now"
+            }
+            OnStoreError::Closed => "nothing that is limited starts until it is back",
+            OnStoreError::Open => "everything starts, as if there were no limits",
+        };
+        tracing::error!(
+            %error,
+            on_store_error = self.mode.as_str(),
+            policies_that_say_otherwise = declared.unwrap_or(0),
+            sidecars = self.sidecars,
+            slots = self.slots.values().sum::<u32>(),
+            "the store is lost: {effect}"
+        );
+    }
+
+    /// What is kept for others too cannot be changed.
+    pub(super) fn keeps_nothing<T>(&self) -> Result<T, StoreError> {
+        Err(StoreError::Unavailable(
+            "it is lost, and nothing can be changed in it until it is back".to_owned(),
+        ))
+    }
+
     /// Nobody is asked.
     pub(super) fn closed<T>(&self) -> Result<T, StoreError> {
         Err(StoreError::Unavailable(

@@ -554,3 +554,18 @@ async fn a_store_that_is_told_slower_than_things_happen_decides_in_the_end() {
     }
     assert_eq!(rig.faulty.count(Place::Out).await.unwrap(), ours.len());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_store_has_answered_from_its_first_answer_on() {
+    let rig = rig(OnStoreError::Share);
+    rig.faulty.standing(Some(Fault::gone()));
+    assert!(rig.guard.count(Place::Out).await.is_err());
+    assert!(!rig.guard.has_answered());
+    rig.faulty.standing(None);
+    rig.guard.due(1).await.unwrap();
+    assert!(rig.guard.has_answered());
+    lose(&rig).await;
+    assert!(rig.guard.has_answered(), "though it is lost");
+    let guard = Guard::new(rig.faulty.clone(), OnStoreError::Share);
+    assert!(guard.answered(true).has_answered());
+}
