@@ -176,6 +176,8 @@ pub struct Sidecar {
     /// Looks at queues that may be on their way.
     looks: Semaphore,
     refusals: AtomicU64,
+    /// Held jobs that the backend took back.
+    given_back: AtomicU64,
     metrics: Metrics,
     events: Events,
     backend: Backend,
@@ -250,6 +252,7 @@ impl Sidecar {
             stats: depth::told::Stats::default(),
             looks: Semaphore::new(depth::AT_ONCE),
             refusals: AtomicU64::new(0),
+            given_back: AtomicU64::new(0),
             events: Events::new(name, metrics.clone()),
             metrics,
             backend,

@@ -256,8 +256,9 @@ impl Running {
             broken = broken(&mut tasks) => Err(broken),
         };
         self.readiness.draining();
+        let given_back = proxy.sidecar().given_back();
         drain(&proxy, self.reload.settings().server.drain_timeout, &stop).await;
-        say_what_is_left(proxy.sidecar()).await;
+        say_what_is_left(proxy.sidecar(), given_back).await;
         sweeping.cancel();
         proxy.sidecar().events().close();
         self.closing.cancel();
@@ -350,8 +351,20 @@ async fn follow(file: Option<Following>, stop: CancellationToken) {
     }
 }
 
-/// A drain that ran out of time, or was cut short, says so.
-async fn say_what_is_left(sidecar: &Sidecar) {
+/// Says what became of the held jobs, of which so many had been given back before the drain. One that ran out
+/// of time, or was cut short, says so.
+async fn say_what_is_left(sidecar: &Sidecar, before: u64) {
+    let (given_back, left) = (sidecar.given_back() - before, sidecar.held());
+    if left > 0 {
+        let fate = sidecar.fate_of_held();
+        tracing::warn!(
+            given_back,
+            left,
+            "held jobs are left to their claims: {fate}"
+        );
+    } else if given_back > 0 {
+        tracing::info!(given_back, "held jobs were given back to the backend");
+    }
     if !sidecar.quiet().await {
         tracing::warn!(
             "limited jobs are still out with workers, which now cannot end them through here"

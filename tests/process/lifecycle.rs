@@ -137,7 +137,14 @@ fn drains(lax: Lax, signal: &str, gives_back: bool) {
         .iter()
         .filter(|job| backend.count(EventKind::Claimed, job) > 0);
     assert_eq!(started.count(), held + 2);
-    assert!(!sidecar.log().contains("still out"), "{}", sidecar.log());
+    let log = sidecar.log();
+    assert!(!log.contains("still out"), "{log}");
+    let said = match gives_back {
+        true => format!("given_back={held}"),
+        false => format!("left={held}"),
+    };
+    assert!(log.contains(&said), "{log}");
+    assert_eq!(log.contains("discards"), !gives_back, "{log}");
     if gives_back {
         // Straight from the backend: they are there for anyone, as they were; the one that failed may be
         // there again too.

@@ -2,6 +2,7 @@
 //! that costs them nothing.
 
 use std::collections::HashSet;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -11,11 +12,35 @@ use super::EVERY;
 use crate::hold::Held;
 use crate::json::quote;
 use crate::metrics::Event;
-use crate::proxy::{Proxy, call, post};
+use crate::proxy::{Proxy, Sidecar, call, post};
 use crate::upstream::UpstreamError;
 
 /// How long the backend may take to take a job back.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+impl Sidecar {
+    /// How many held jobs the backend has taken back since the start.
+    pub fn given_back(&self) -> u64 {
+        self.given_back.load(Ordering::Relaxed)
+    }
+
+    /// How many jobs are held.
+    pub fn held(&self) -> usize {
+        self.hold.len()
+    }
+
+    /// What becomes of held jobs if the process ends now, in words.
+    pub fn fate_of_held(&self) -> &'static str {
+        if self.store.siblings() > 0 {
+            "other sidecars take them over while those last"
+        } else if self.backend.claims_count() {
+            "they never ran, but when those are over the backend takes each for a failed attempt, and discards the \
+             job where it was the last"
+        } else {
+            "when those are over the backend has them back"
+        }
+    }
+}
 
 impl Proxy {
     /// Gives held jobs back that no worker has asked for in a while, where that costs them nothing, until told
@@ -114,6 +139,7 @@ impl Proxy {
                 sidecar.pressure.came(&held.claimed.queue, None);
                 sidecar.hold.forget_claim(&job, generation);
                 sidecar.metrics.count(Event::Returned);
+                sidecar.given_back.fetch_add(1, Ordering::Relaxed);
                 true
             }
             // It may be done yet, and must not be with a worker then.
