@@ -105,11 +105,12 @@ impl Pressure {
         match told {
             Told::Counts(counts) => {
                 let (tells_scheduled, tells_retryable) = &self.tells;
-                let hides = |tells: &AtomicBool, told: u64, ours: u64| {
-                    if told > 0 {
+                // An answer without them tells nothing of them, whatever others told.
+                let hides = |tells: &AtomicBool, told: Option<u64>, ours: u64| {
+                    if told > Some(0) {
                         tells.store(true, Ordering::Relaxed);
                     }
-                    match tells.load(Ordering::Relaxed) {
+                    match told.is_some() && tells.load(Ordering::Relaxed) {
                         true => 0,
                         false => ours,
                     }

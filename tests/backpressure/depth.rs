@@ -488,3 +488,59 @@ async fn what_was_cancelled_before_its_time_is_gone() {
     full(&client.offer("q").await, "q", 2);
     sidecar.stop().await;
 }
+
+/// The statistics under `admin` tell of delayed jobs, the plain ones do not. Whatever `admin` answers for a while,
+/// and to whomever: delayed jobs keep counting.
+#[tokio::test(start_paused = true)]
+async fn one_bad_answer_ends_no_bound() {
+    for (status, answer) in [
+        (500, 502),
+        (429, 502),
+        (401, 429),
+        (403, 429),
+        (404, 429),
+        (405, 429),
+    ] {
+        let (there, now) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(200)));
+        let (jobs, admin) = (there.clone(), now.clone());
+        let answers = move |method: &Method, path: &str| match path {
+            "/ojs/v1/jobs" if method == Method::POST => {
+                jobs.fetch_add(1, Ordering::SeqCst);
+                let job = json!({"id": "x", "type": "t.x", "queue": "q", "state": "scheduled",
+                    "scheduled_at": "2030-02-02T04:00:00Z"});
+                (201, json!({"job": job}).to_string())
+            }
+            "/ojs/v1/admin/queues/q" => match admin.load(Ordering::SeqCst) {
+                200 => {
+                    let scheduled = jobs.load(Ordering::SeqCst);
+                    let counts = json!({"available": 0, "scheduled": scheduled, "retryable": 0});
+                    (200, json!({ "counts": counts }).to_string())
+                }
+                status => (u16::try_from(status).unwrap(), "no".to_owned()),
+            },
+            "/ojs/v1/queues/q/stats" => (200, r#"{"queue":{"available":0,"active":0}}"#.to_owned()),
+            _ => (404, "404 page not found".to_owned()),
+        };
+        let (backend, sidecar, client) = told(FILE, Duration::ZERO, answers).await;
+        client.fill("q", 3).await;
+        sleep(Duration::from_millis(150)).await;
+        full(&client.offer("q").await, "q", 3);
+        now.store(status, Ordering::SeqCst);
+        sleep(Duration::from_millis(150)).await;
+        assert_eq!(client.offer("q").await.status, answer, "{status}");
+        now.store(200, Ordering::SeqCst);
+        let asked = backend.asked(Method::GET, "/admin/queues/q");
+        for _ in 0..5 {
+            sleep(Duration::from_millis(150)).await;
+            full(&client.offer("q").await, "q", 3);
+        }
+        let again = backend.asked(Method::GET, "/admin/queues/q") - asked;
+        assert_eq!(
+            again > 0,
+            !matches!(status, 404 | 405),
+            "{status}: {again} times"
+        );
+        assert_eq!(there.load(Ordering::SeqCst), 3, "{status}");
+        sidecar.stop().await;
+    }
+}

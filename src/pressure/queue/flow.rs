@@ -176,7 +176,7 @@ impl Queue {
         (shared, others): (Option<Shared>, Option<Others>),
         (now, mark): (Instant, Mark),
     ) {
-        self.later = counts.scheduled + counts.retryable + hidden;
+        self.later = counts.later() + hidden;
         let total = counts.available + self.later;
         let since = self.estimate.since_asked();
         let more = self.recount.told(total, since).saturating_sub(total);

@@ -62,7 +62,7 @@ impl Sidecar {
         let bounds = self.pressure.bounds(queue)?;
         let whole = Json::parse(text, REPLY_DEPTH).ok()?;
         let counts = counts(whole)?;
-        let told = counts.available + counts.scheduled + counts.retryable;
+        let told = counts.total();
         let lies = told == 0 && self.stats.lie.load(Ordering::Relaxed);
         let ours = (lies || self.pressure.is_short(queue))
             .then(|| self.tell_level(queue))
@@ -109,7 +109,7 @@ impl Proxy {
         let stored = stats.kept(queue);
         let told = self.depth_asked(queue, scope).await;
         match told {
-            Told::Counts(counts) if counts != Counts::default() => {
+            Told::Counts(counts) if counts.total() > 0 => {
                 stats.counts();
                 return told;
             }
@@ -141,9 +141,9 @@ impl Proxy {
     /// Asks the backend's list of jobs how many of a queue wait, where its statistics leave out much of what
     /// should be there.
     pub(super) async fn recount(&self, queue: &str, counts: Counts, scope: u64) {
-        let later = counts.scheduled + counts.retryable;
-        let listed = self.listed(queue, scope).await.map(|listed| listed + later);
-        let told = counts.available + later;
+        let listed = self.listed(queue, scope).await;
+        let listed = listed.map(|listed| listed + counts.later());
+        let told = counts.total();
         let now = tokio::time::Instant::now();
         if self.sidecar.pressure.recounted(queue, listed, told, now) {
             tracing::warn!(
@@ -219,15 +219,15 @@ impl Proxy {
             Ok(reply) => match read(&reply) {
                 Read::Counts(counts) => {
                     // The queue is there, and `admin` does not know it: there is no such route.
-                    let known = counts != Counts::default();
-                    if absent == Some(Read::NoRoute) || (absent.is_some() && known) {
+                    let known = counts.total() > 0;
+                    if absent == Some(Read::NoRoute) || (absent == Some(Read::Unknown) && known) {
                         stats.plain_only.store(true, Ordering::Relaxed);
                     }
                     Told::Counts(counts)
                 }
                 // No queue of that name yet.
                 Read::Unknown => Told::Counts(Counts::default()),
-                Read::NoRoute => Told::Nothing,
+                Read::NoRoute | Read::Denied => Told::Nothing,
                 Read::Away => Told::Away(Away::Silent(status(&reply))),
             },
             Err(away) => Told::Away(away),
@@ -261,16 +261,19 @@ enum Read {
     Unknown,
     /// There are no such numbers.
     NoRoute,
-    /// Something between us and the backend speaks for it.
+    /// Whoever asked may not know them; others may.
+    Denied,
+    /// It, or something between us and it, has no answer this time.
     Away,
 }
 
 fn read(reply: &Reply) -> Read {
     match reply.status {
         StatusCode::OK => {}
-        StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
-            return Read::Away;
-        }
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => return Read::Denied,
+        StatusCode::NOT_IMPLEMENTED => return Read::NoRoute,
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => return Read::Away,
+        status if status.is_server_error() => return Read::Away,
         // A route that is not there is answered with plain text.
         StatusCode::NOT_FOUND if Json::parse(&reply.body, REPLY_DEPTH).is_ok() => {
             return Read::Unknown;
@@ -295,8 +298,8 @@ pub(super) fn counts(whole: Json<'_>) -> Option<Counts> {
         };
         Some(Counts {
             available: number("available")?,
-            scheduled: number("scheduled").unwrap_or(0),
-            retryable: number("retryable").unwrap_or(0),
+            scheduled: number("scheduled"),
+            retryable: number("retryable"),
         })
     })
 }
