@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 
-use super::{Away, Counts, Now, Others, Pressure, Shared};
+use super::queue::Queue;
+use super::{Away, Counts, Looking, Now, Others, Pressure, Shared};
 
 /// What a look came to.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,6 +45,22 @@ impl Pressure {
         let mut state = self.state();
         let queue = state.queues.get_mut(queue);
         queue.is_some_and(|queue| queue.estimate.is_due(now) && queue.estimate.begin(true))
+    }
+
+    /// Begins looks at queues in which jobs of a tenant are counted, where the last one is long enough ago: some
+    /// may have left unseen. No more than `most` of them, those first that were not looked at for longest.
+    pub fn look_for_tenant(&self, tenant: &str, most: usize, now: Instant) -> Vec<Looking> {
+        let mut state = self.state();
+        let mut due: Vec<_> = (state.queues.iter_mut())
+            .filter(|(_, queue)| queue.tenants.count(tenant) > 0 && queue.estimate.is_due(now))
+            .collect();
+        due.sort_by_key(|(_, queue)| queue.estimate.due());
+        let begin = |(name, queue): (&Arc<str>, &mut Queue)| Looking {
+            done: Arc::clone(&queue.done).notified_owned(),
+            begin: queue.estimate.begin(false),
+            queue: Arc::clone(name),
+        };
+        due.into_iter().take(most).map(begin).collect()
     }
 
     /// When the last look is long enough ago; `None`: there was none.

@@ -19,7 +19,10 @@ use crate::json::{Json, JsonError};
 use crate::limit::{Key, Limits};
 use crate::policy::template::key_of;
 use crate::policy::{JobView, Rendered};
-use crate::pressure::{Answer, Away, DEFAULT_TENANT, Full, Met, Outcome, Places, Strategy, Want};
+use crate::pressure::{
+    Answer, Away, DEFAULT_TENANT, Full, Looking, Met, Outcome, Places, Strategy, Want,
+};
+use crate::proxy::depth::AT_ONCE;
 use crate::proxy::respond::Fault;
 use crate::proxy::{DEPTH, Proxy, Sidecar};
 use crate::upstream::{Reply, UpstreamError};
@@ -73,17 +76,17 @@ impl Proxy {
     ) -> Result<Places, Fault> {
         // Only looks need it, and they are rare.
         let scope = || self.sidecar.scopes.of(&parts.headers);
+        let mut looked_for_tenant = false;
         loop {
             match answer {
                 Answer::Go(places) => return Ok(places),
                 Answer::Away(away) => return Err(Fault::backend(&unanswered(away), false)),
-                Answer::Look(looks) => {
-                    for look in looks.iter().filter(|look| look.begin) {
-                        self.look_soon(Arc::clone(&look.queue), scope());
-                    }
-                    for look in looks {
-                        look.done.await;
-                    }
+                Answer::Look(looks) => self.see(looks, scope()).await,
+                Answer::Full(full)
+                    if full.met == Met::Tenant && full.ever && !looked_for_tenant =>
+                {
+                    looked_for_tenant = true;
+                    self.see(self.sidecar.where_tenant_is(&full), scope()).await;
                 }
                 Answer::Full(full) => {
                     let blocks = full.strategy == Strategy::Block && full.ever;
@@ -97,6 +100,16 @@ impl Proxy {
                 }
             }
             answer = self.sidecar.pressure.ask(&mut wants, self.sidecar.now());
+        }
+    }
+
+    /// Waits for looks, and asks where nobody else does.
+    async fn see(&self, looks: Vec<Looking>, scope: u64) {
+        for look in looks.iter().filter(|look| look.begin) {
+            self.look_soon(Arc::clone(&look.queue), scope);
+        }
+        for look in looks {
+            look.done.await;
         }
     }
 
@@ -150,6 +163,9 @@ impl Proxy {
                             self.look_soon(Arc::clone(queue), scope);
                         }
                     }
+                    for look in sidecar.where_tenant_is(&full).into_iter().filter(|look| look.begin) {
+                        self.look_soon(look.queue, scope);
+                    }
                 }
             }
         }
@@ -157,6 +173,15 @@ impl Proxy {
 }
 
 impl Sidecar {
+    /// Looks at queues where jobs of the tenant whose bound was met are counted: they may have left behind our
+    /// back, and nobody looks at a queue that is not used.
+    fn where_tenant_is(&self, full: &Full) -> Vec<Looking> {
+        let tenant = full.key.as_ref().filter(|_| full.met == Met::Tenant);
+        tenant.map_or_else(Vec::new, |tenant| {
+            (self.pressure).look_for_tenant(tenant, AT_ONCE, Instant::now())
+        })
+    }
+
     /// What an enqueue of a job, or of a batch, wants of bounded queues, by name. A body that is no JSON is
     /// the backend's to refuse.
     fn wants(
