@@ -455,16 +455,24 @@ impl Pressure {
         }
     }
 
-    /// A job of a queue waits again: given back, or (`due`) to be tried again from then on.
-    pub fn came(&self, name: &str, due: Option<Timestamp>) {
+    /// A job of a queue waits again: given back, or (`retry`) this one is to be tried again from then on.
+    pub fn came(&self, name: &str, retry: Option<(&str, Timestamp)>) {
         let mark = self.mark();
         let mut state = self.state();
         if let Some(queue) = state.queues.get_mut(name) {
             queue.came(mark);
-            if let Some(due) = due {
-                queue.retries(due);
+            if let Some((job, due)) = retry {
+                queue.retries(job, due);
             }
         }
+    }
+
+    /// A job of a queue that had failed was cancelled, or made available by hand. `false`: it is not known to have
+    /// waited for its next attempt.
+    pub fn unretried(&self, name: &str, job: &str, now: Timestamp) -> bool {
+        let mut state = self.state();
+        let queue = state.queues.get_mut(name);
+        queue.is_some_and(|queue| queue.unretries(job, now))
     }
 
     /// A job of a queue was stored that waits for `due`.

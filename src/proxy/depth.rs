@@ -161,7 +161,7 @@ impl Sidecar {
     }
 
     /// What the backend says of a job that failed: it may wait again.
-    pub(super) fn nacked(&self, reply: &Reply, queue: Option<&str>) {
+    pub(super) fn nacked(&self, reply: &Reply, id: &str, queue: Option<&str>) {
         if !reply.status.is_success() || !self.pressure.any() {
             return;
         }
@@ -179,15 +179,34 @@ impl Sidecar {
             Some("available") => self.pressure.came(queue, None),
             Some("retryable" | "scheduled") => {
                 let at = text("next_attempt_at").and_then(|at| moment(&at));
-                self.pressure
-                    .came(queue, Some(at.unwrap_or_else(|| self.store.now())));
+                let at = at.unwrap_or_else(|| self.store.now());
+                self.pressure.came(queue, Some((id, at)));
             }
             _ => {}
         }
     }
 
+    /// What the backend says of a job that was made available by hand: it waited for its next attempt, or it
+    /// had ended.
+    pub(super) fn revived(&self, reply: &Reply, id: &str) {
+        if !reply.status.is_success() || !self.pressure.any() {
+            return;
+        }
+        let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH) else {
+            return;
+        };
+        let job = whole.get_exact("job").unwrap_or(whole);
+        let queue = job.get_exact("queue").and_then(|queue| queue.text());
+        if let Some(queue) = queue
+            && !self.pressure.unretried(&queue, id, self.store.now())
+        {
+            self.pressure.came(&queue, None);
+        }
+    }
+
     /// What the backend says of a job that was cancelled by what was `sent` then: it waits no longer, if it
-    /// never started. One that was held (`None`) left the backend's number when it was claimed.
+    /// never started or waited for its next attempt. One that was held (`None`) left the backend's number when
+    /// it was claimed.
     pub(super) fn cancelled(&self, reply: &Reply, sent: Option<Mark>) {
         if !reply.status.is_success() || !self.pressure.any() {
             return;
@@ -199,8 +218,17 @@ impl Sidecar {
         let text = |name: &str| job.get_exact(name).and_then(|value| value.text());
         let Some(queue) = text("queue") else { return };
         let started = job.get_exact("started_at").is_some_and(|at| !at.is_null());
+        let retried = || {
+            let id = text("id");
+            id.is_some_and(|id| self.pressure.unretried(&queue, &id, self.store.now()))
+        };
         match sent {
-            Some(_) if started => return,
+            Some(sent) if started => {
+                if retried() {
+                    self.pressure.left(&queue, 1, sent, true, self.now());
+                }
+                return;
+            }
             Some(sent) => {
                 self.pressure.left(&queue, 1, sent, true, self.now());
                 if let Some(due) = text("scheduled_at").and_then(|at| moment(&at)) {

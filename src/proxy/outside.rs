@@ -130,6 +130,17 @@ impl Proxy {
         }
     }
 
+    /// Retry of a job by hand: it waits again, or is available before its time.
+    pub(super) async fn revive(&self, parts: &Parts, body: Bytes, job: &str) -> Response<Body> {
+        match self.upstream.call(self.plain_call(parts, body)).await {
+            Ok(reply) => {
+                self.sidecar.revived(&reply, job);
+                self.theirs(parts, reply)
+            }
+            Err(error) => refuse(parts, Fault::backend(&error, false)),
+        }
+    }
+
     /// Pause and resume: held jobs of a paused queue stay from the moment the call comes.
     pub(super) async fn pause(
         &self,

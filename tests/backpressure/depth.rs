@@ -544,3 +544,52 @@ async fn one_bad_answer_ends_no_bound() {
         sidecar.stop().await;
     }
 }
+
+/// On a backend that does not tell what is to be tried again: a job that is cancelled meanwhile counts no more, and
+/// one that is retried by hand counts once.
+#[tokio::test(start_paused = true)]
+async fn what_was_to_be_tried_again_is_gone_when_it_is_cancelled() {
+    for lax in [Lax::redis, Lax::spec] {
+        let (pair, client) = simulated(lax(), FILE).await;
+        let job = json!({"type": "t", "args": [], "options": {"queue": "q",
+            "retry": {"max_attempts": 5, "initial_interval": "PT3600S"}}});
+        let mut jobs = Vec::new();
+        for _ in 0..3 {
+            client.enqueue(job.clone()).await;
+            let active = client.fetch("q", 1).await;
+            client.nack(id(&active[0]), true).await;
+            jobs.push(id(&active[0]).to_owned());
+        }
+        full(&client.offer("q").await, "q", 3);
+        let cancel = async |job: &str| {
+            let path = format!("/ojs/v1/jobs/{job}");
+            let reply = client.send(Method::DELETE, &path, &[], "").await;
+            assert_eq!(reply.status, 200, "{}", reply.text());
+        };
+        cancel(&jobs[0]).await;
+        client.fill("q", 1).await;
+        full(&client.offer("q").await, "q", 3);
+        sleep(Duration::from_millis(200)).await;
+        full(&client.offer("q").await, "q", 3);
+        // Two are to be tried again, and one waits.
+        let path = format!("/ojs/v1/admin/jobs/{}/retry", jobs[1]);
+        assert_eq!(client.post(&path, "{}").await.status, 200);
+        full(&client.offer("q").await, "q", 3);
+        sleep(Duration::from_millis(200)).await;
+        let error = full(&client.offer("q").await, "q", 3);
+        assert_eq!(error["depth"], 3);
+        // A job that runs was not waiting: cancelled, it makes no more room than its FETCH made.
+        let active = client.fetch("q", 1).await;
+        client.fill("q", 1).await;
+        cancel(id(&active[0])).await;
+        full(&client.offer("q").await, "q", 3);
+        // One that had ended waits again.
+        client.fetch("q", 1).await;
+        let path = format!("/ojs/v1/admin/jobs/{}/retry", jobs[0]);
+        assert_eq!(client.post(&path, "{}").await.status, 200);
+        full(&client.offer("q").await, "q", 3);
+        sleep(Duration::from_millis(200)).await;
+        full(&client.offer("q").await, "q", 3);
+        pair.stop().await;
+    }
+}
