@@ -579,15 +579,6 @@ impl Pressure {
         queue.is_some_and(|queue| queue.estimate.in_backend() > 0)
     }
 
-    /// How many jobs of a queue wait in states that the backend does not tell of.
-    pub fn untold(&self, name: &str) -> u64 {
-        let state = self.state();
-        state
-            .queues
-            .get(name)
-            .map_or(0, |queue| queue.estimate.hidden())
-    }
-
     /// The queues of which something is known.
     pub fn names(&self) -> Vec<Arc<str>> {
         let state = self.state();

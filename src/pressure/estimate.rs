@@ -140,11 +140,6 @@ impl Estimate {
         self.in_flight
     }
 
-    /// Waiting in states that the backend does not tell of, as of the last look.
-    pub fn hidden(&self) -> u64 {
-        self.hidden
-    }
-
     /// Whether anything is known.
     pub fn is_known(&self) -> bool {
         self.source != Source::Unknown

@@ -160,16 +160,16 @@ mod tests {
 
     #[test]
     fn those_to_be_tried_again_are_told_apart() {
-        let (mut hidden, at) = (Hidden::default(), |secs| Timestamp(secs * 1_000_000));
+        let (mut hidden, at) = (Hidden::default(), |secs: u64| Timestamp(secs * 1_000_000));
         for (job, secs) in [("a", 10), ("b", 10), ("c", 20), ("c", 30)] {
             hidden.retry(job, at(secs));
         }
-        assert_eq!(hidden.waiting(at(5), |..| {}), (0, 3), "one failed twice");
+        assert_eq!(hidden.waiting(at(5), |_, _| {}), (0, 3), "one failed twice");
         assert!(hidden.unretry("a", at(5)) && !hidden.unretry("a", at(5)));
         assert!(!hidden.unretry("b", at(10)), "it may run");
         assert!(!hidden.unretry("x", at(5)));
-        assert_eq!(hidden.waiting(at(5), |..| {}), (0, 2));
-        assert_eq!(hidden.waiting(at(12), |..| {}), (0, 1));
+        assert_eq!(hidden.waiting(at(5), |_, _| {}), (0, 2));
+        assert_eq!(hidden.waiting(at(12), |_, _| {}), (0, 1));
         assert!(hidden.unretry("c", at(25)) && hidden.is_empty());
     }
 }

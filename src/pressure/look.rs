@@ -31,6 +31,17 @@ pub enum Untold {
     All,
 }
 
+impl Looking {
+    /// A look for which no enqueue waits.
+    fn beside(queue: &mut Queue, name: &Arc<str>) -> Looking {
+        Looking {
+            done: Arc::clone(&queue.done).notified_owned(),
+            begin: queue.estimate.begin(false),
+            queue: Arc::clone(name),
+        }
+    }
+}
+
 impl Pressure {
     /// Begins a look at a queue; `closed`: enqueues wait for it. `false`: one is on its way, or the queue
     /// is not known.
@@ -55,12 +66,24 @@ impl Pressure {
             .filter(|(_, queue)| queue.tenants.count(tenant) > 0 && queue.estimate.is_due(now))
             .collect();
         due.sort_by_key(|(_, queue)| queue.estimate.due());
-        let begin = |(name, queue): (&Arc<str>, &mut Queue)| Looking {
-            done: Arc::clone(&queue.done).notified_owned(),
-            begin: queue.estimate.begin(false),
-            queue: Arc::clone(name),
-        };
-        due.into_iter().take(most).map(begin).collect()
+        let due = due.into_iter().take(most);
+        due.map(|(name, queue)| Looking::beside(queue, name))
+            .collect()
+    }
+
+    /// Begins a look at a queue of which something is known, for somebody who wants to be told its depth.
+    pub fn look_for_reader(&self, queue: &str, now: Instant) -> Option<Looking> {
+        let mut state = self.state();
+        let (name, queue) = state.queues.get_key_value_mut(queue)?;
+        let due = queue.estimate.is_known() && queue.estimate.is_due(now);
+        due.then(|| Looking::beside(queue, name))
+    }
+
+    /// Whether the backend's numbers are all that waits in its queue.
+    pub fn tells_all(&self, counts: &Counts) -> bool {
+        let (tells_scheduled, tells_retryable) = &self.tells;
+        let told = counts.scheduled.is_some() && counts.retryable.is_some();
+        told && tells_scheduled.load(Ordering::Relaxed) && tells_retryable.load(Ordering::Relaxed)
     }
 
     /// When the last look is long enough ago; `None`: there was none.

@@ -457,6 +457,7 @@ impl Queue {
         Level {
             depth,
             max_depth: bounds.max_depth,
+            bytes,
             most,
             above: self.edges.is_above(),
             edge,

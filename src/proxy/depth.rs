@@ -18,7 +18,7 @@ use crate::duration;
 use crate::events::{Event, Value};
 use crate::json::Json;
 use crate::limit::Timestamp;
-use crate::pressure::{Edge, Level, Mark, Now, Told, Untold};
+use crate::pressure::{Edge, Level, Looking, Mark, Now, Told, Untold};
 use crate::upstream::Reply;
 
 /// How long a look waits for enqueues that are on their way.
@@ -311,6 +311,16 @@ impl Proxy {
             .sidecar
             .tasks
             .spawn(async move { proxy.look(&queue, scope).await });
+    }
+
+    /// Waits for looks, and asks where nobody else does.
+    pub(super) async fn see(&self, looks: Vec<Looking>, scope: u64) {
+        for look in looks.iter().filter(|look| look.begin) {
+            self.look_soon(Arc::clone(&look.queue), scope);
+        }
+        for look in looks {
+            look.done.await;
+        }
     }
 
     /// Says once which of the backend's queues have no bound: they can grow until it fails (backpressure

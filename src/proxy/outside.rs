@@ -87,7 +87,7 @@ impl Proxy {
         }
         if let Some(queue) = queue
             && reply.status == StatusCode::OK
-            && let Some(body) = self.sidecar.with_depth(&reply.body, queue)
+            && let Some(body) = self.with_depth(&reply.body, queue, &parts.headers).await
         {
             reply.body = body.into();
         }

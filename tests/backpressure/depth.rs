@@ -276,6 +276,71 @@ async fn statistics_tell_depth_and_bound() {
     pair.stop().await;
 }
 
+/// They tell what the next enqueue will be told, also of jobs that the backend's own reply leaves out, and of what
+/// left behind our back.
+#[tokio::test(start_paused = true)]
+async fn statistics_tell_of_jobs_that_wait_for_a_time() {
+    for lax in [Lax::spec, Lax::redis, Lax::postgres, Lax::amqp] {
+        let name = lax().name;
+        let (pair, client) = simulated(lax(), FILE).await;
+        let later =
+            json!({"type": "t", "args": [], "options": {"queue": "q", "delay_until": "+PT60S"}});
+        let shown = async |depth: u64| {
+            for path in ["/ojs/v1/queues/q/stats", "/ojs/v1/admin/queues/q"] {
+                let reply = client.get(path).await;
+                if reply.status == 404 {
+                    continue;
+                }
+                let stats = reply.json()["stats"].clone();
+                assert_eq!(stats["depth"], depth, "{name}: {path}");
+                let pressure = (depth as f64 / 3.0 * 1e4).round() / 1e4;
+                assert_eq!(stats["pressure"].as_f64(), Some(pressure), "{name}: {path}");
+            }
+        };
+        for depth in 1..=3 {
+            client.enqueue(later.clone()).await;
+            shown(depth).await;
+        }
+        assert_eq!(full(&client.offer("q").await, "q", 3)["depth"], 3, "{name}");
+        if lax().counts_all && lax().admin_queues {
+            sleep(Duration::from_secs(63)).await;
+            let fetch = json!({"queues": ["q"], "count": 2, "worker_id": "around"});
+            directly(&pair.behind.backend, "/ojs/v1/workers/fetch", fetch).await;
+            sleep(Duration::from_millis(150)).await;
+            shown(1).await;
+        }
+        pair.stop().await;
+    }
+}
+
+/// Bytes and their bound stand beside the depth, and `pressure` is that of the nearest bound.
+#[tokio::test(start_paused = true)]
+async fn statistics_tell_bytes() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let size = job("q").to_string().len() as u64;
+    let stats = async || client.get("/ojs/v1/queues/q/stats").await.json()["stats"].clone();
+    client
+        .bound("q", json!({"max_depth": 100, "max_size_bytes": 4 * size}))
+        .await;
+    client.fill("q", 3).await;
+    let expected = json!({
+        "queue": "q", "depth": 3, "bound": 100, "max_depth": 100,
+        "bytes": 3 * size, "max_size_bytes": 4 * size, "pressure": 0.75,
+    });
+    assert_eq!(stats().await, expected);
+    client.bound("q", json!({"max_size_bytes": 6 * size})).await;
+    let expected = json!({
+        "queue": "q", "depth": 3, "bytes": 3 * size, "max_size_bytes": 6 * size, "pressure": 0.5,
+    });
+    assert_eq!(stats().await, expected);
+    // What leaves behind our back is found out, although nobody enqueues.
+    let fetch = json!({"queues": ["q"], "count": 3, "worker_id": "around"});
+    directly(&pair.behind.backend, "/ojs/v1/workers/fetch", fetch).await;
+    sleep(Duration::from_millis(150)).await;
+    assert_eq!(stats().await["pressure"], 0);
+    pair.stop().await;
+}
+
 /// `Retry-After` follows the drain.
 #[tokio::test(start_paused = true)]
 async fn when_to_come_back_is_measured() {

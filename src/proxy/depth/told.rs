@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
+use tokio::time::Instant;
 
 use crate::json::{Json, Kind, Splice, quote};
-use crate::pressure::{Away, Counts, Told};
+use crate::pressure::{Away, Bounds, Counts, Told};
 use crate::proxy::{Proxy, REPLY_DEPTH, Sidecar};
 use crate::upstream::{Reply, UpstreamError};
 
@@ -55,49 +56,80 @@ impl Stats {
     }
 }
 
-impl Sidecar {
-    /// A bounded queue's numbers with `stats` in them: `queue`, `depth`, `bound` and `pressure`, beside
-    /// what is there already. `None`: they stay as they are.
-    pub(in crate::proxy) fn with_depth(&self, text: &[u8], queue: &str) -> Option<Vec<u8>> {
-        let bounds = self.pressure.bounds(queue)?;
+impl Proxy {
+    /// A bounded queue's numbers with `stats` in them: its depth, how full it is and its bounds, beside what is
+    /// there already. What they leave out is known from the last look, which is made anew with the credentials
+    /// of `headers` where it is due. `None`: they stay as they are.
+    pub(in crate::proxy) async fn with_depth(
+        &self,
+        text: &[u8],
+        queue: &str,
+        headers: &HeaderMap,
+    ) -> Option<Vec<u8>> {
+        let sidecar = &self.sidecar;
+        let bounds = sidecar.pressure.bounds(queue)?;
         let whole = Json::parse(text, REPLY_DEPTH).ok()?;
         let counts = counts(whole)?;
-        let told = counts.total();
-        let lies = told == 0 && self.stats.lie.load(Ordering::Relaxed);
-        let ours = (lies || self.pressure.is_short(queue))
-            .then(|| self.tell_level(queue))
-            .flatten();
-        let depth = ours.map_or(told + self.pressure.untold(queue), |level| level.depth);
-        let mut members = vec![("queue", quote(queue)), ("depth", depth.to_string())];
-        if let Some(bound) = bounds.max_depth {
-            let pressure = (depth as f64 / bound as f64).min(1.0);
-            let pressure = (pressure * 1e4).round() / 1e4;
-            members.push(("bound", bound.to_string()));
-            members.push(("max_depth", bound.to_string()));
-            members.push(("pressure", pressure.to_string()));
+        let tells_all = sidecar.pressure.tells_all(&counts);
+        if !tells_all {
+            let look = sidecar.pressure.look_for_reader(queue, Instant::now());
+            let scope = sidecar.scopes.of(headers);
+            self.see(look.into_iter().collect(), scope).await;
         }
-        let mut splice = Splice::new();
-        match whole
-            .get_exact("stats")
-            .filter(|stats| stats.kind() == Kind::Object)
-        {
-            Some(stats) => {
-                for (name, value) in members {
-                    match stats.get_exact(name) {
-                        Some(theirs) => splice.replace(theirs.range(), value),
-                        None => splice.add_member(stats, name, value.as_bytes()),
-                    }
+        let level = sidecar.tell_level(queue);
+        let told = counts.total();
+        let lies = told == 0 && sidecar.stats.lie.load(Ordering::Relaxed);
+        let ours = level.filter(|_| !tells_all || lies || sidecar.pressure.is_short(queue));
+        let depth = ours.map_or(told, |level| level.depth.max(told));
+        let bytes = level.map_or(0, |level| level.bytes);
+        Some(beside(whole, members(queue, &bounds, depth, bytes)).apply(text))
+    }
+}
+
+/// What `stats` says of a queue.
+fn members(queue: &str, bounds: &Bounds, depth: u64, bytes: u64) -> Vec<(&'static str, String)> {
+    let mut members = vec![("queue", quote(queue)), ("depth", depth.to_string())];
+    if let Some(bound) = bounds.max_depth {
+        members.push(("bound", bound.to_string()));
+        members.push(("max_depth", bound.to_string()));
+    }
+    if let Some(bound) = bounds.max_bytes {
+        members.push(("bytes", bytes.to_string()));
+        members.push(("max_size_bytes", bound.to_string()));
+    }
+    let share = |used: u64, bound: Option<u64>| Some((used as f64 / bound? as f64).min(1.0));
+    let both = [
+        share(depth, bounds.max_depth),
+        share(bytes, bounds.max_bytes),
+    ];
+    if let Some(pressure) = both.into_iter().flatten().max_by(f64::total_cmp) {
+        let pressure = (pressure * 1e4).round() / 1e4;
+        members.push(("pressure", pressure.to_string()));
+    }
+    members
+}
+
+/// Puts members into the `stats` of a reply.
+fn beside(whole: Json<'_>, members: Vec<(&'static str, String)>) -> Splice {
+    let mut splice = Splice::new();
+    let stats = whole.get_exact("stats");
+    match stats.filter(|stats| stats.kind() == Kind::Object) {
+        Some(stats) => {
+            for (name, value) in members {
+                match stats.get_exact(name) {
+                    Some(theirs) => splice.replace(theirs.range(), value),
+                    None => splice.add_member(stats, name, value.as_bytes()),
                 }
             }
-            None => {
-                let each: Vec<String> = (members.iter())
-                    .map(|(name, value)| format!("\"{name}\":{value}"))
-                    .collect();
-                splice.add_member(whole, "stats", format!("{{{}}}", each.join(",")).as_bytes());
-            }
         }
-        Some(splice.apply(text))
+        None => {
+            let each: Vec<String> = (members.iter())
+                .map(|(name, value)| format!("\"{name}\":{value}"))
+                .collect();
+            splice.add_member(whole, "stats", format!("{{{}}}", each.join(",")).as_bytes());
+        }
     }
+    splice
 }
 
 impl Proxy {
@@ -144,7 +176,7 @@ impl Proxy {
         let listed = self.listed(queue, scope).await;
         let listed = listed.map(|listed| listed + counts.later());
         let told = counts.total();
-        let now = tokio::time::Instant::now();
+        let now = Instant::now();
         if self.sidecar.pressure.recounted(queue, listed, told, now) {
             tracing::warn!(
                 queue,

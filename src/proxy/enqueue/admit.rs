@@ -103,16 +103,6 @@ impl Proxy {
         }
     }
 
-    /// Waits for looks, and asks where nobody else does.
-    async fn see(&self, looks: Vec<Looking>, scope: u64) {
-        for look in looks.iter().filter(|look| look.begin) {
-            self.look_soon(Arc::clone(&look.queue), scope);
-        }
-        for look in looks {
-            look.done.await;
-        }
-    }
-
     /// Settles what had places; then jobs go for it, and its queues are looked at, if that is due. The look
     /// comes last: an enqueue on its way would count twice.
     pub(super) async fn settled(
