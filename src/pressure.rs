@@ -201,36 +201,44 @@ impl Pressure {
         self.table.load().given(queue)
     }
 
-    /// The bounds of another file.
-    pub fn publish(self: &Arc<Self>, file: Arc<FileBounds>, now: Now) {
+    /// The bounds of another file. Says where the queues stand now that were near their bounds.
+    #[must_use]
+    pub fn publish(self: &Arc<Self>, file: Arc<FileBounds>, now: Now) -> Vec<(Arc<str>, Level)> {
         let mut state = self.state();
         self.table
             .store(Arc::new(self.table.load().with_file(file)));
-        self.bound_again(&mut state);
+        let levels = self.bound_again(&mut state);
         self.serve(&mut state, now);
+        levels
     }
 
-    /// These bounds of queues and of tenants are set over HTTP, and no others.
+    /// These bounds of queues and of tenants are set over HTTP, and no others. Says where the queues stand now
+    /// that were near their bounds.
+    #[must_use]
     pub fn set(
         self: &Arc<Self>,
         queues: HashMap<Arc<str>, Given>,
         tenants: HashMap<Arc<str>, u64>,
         now: Now,
-    ) {
+    ) -> Vec<(Arc<str>, Level)> {
         let mut state = self.state();
         let table = self.table.load().with_set(queues, tenants);
         self.table.store(Arc::new(table));
-        self.bound_again(&mut state);
+        let levels = self.bound_again(&mut state);
         self.serve(&mut state, now);
+        levels
     }
 
     /// Queues have other bounds from now on, or none, whether anybody enqueues or not.
-    fn bound_again(&self, state: &mut State) {
+    fn bound_again(&self, state: &mut State) -> Vec<(Arc<str>, Level)> {
         let table = self.table.load();
         let none = Arc::new(UNBOUNDED);
-        for (name, queue) in &mut state.queues {
-            queue.bound_again(table.of(name).unwrap_or(&none));
-        }
+        let each = state.queues.iter_mut().filter_map(|(name, queue)| {
+            let held = || (self.held)(name);
+            let level = queue.bound_again(table.of(name).unwrap_or(&none), held)?;
+            Some((Arc::clone(name), level))
+        });
+        each.collect()
     }
 
     /// How many jobs of a tenant may wait, over all queues; 0 is any number, `None`: nothing is said.

@@ -47,8 +47,15 @@ impl Sidecar {
         Some(level)
     }
 
+    /// Tells of edges that were crossed.
+    pub(super) fn tell_edges(&self, levels: &[(Arc<str>, Level)]) {
+        for (queue, level) in levels {
+            self.tell_edge(queue, level);
+        }
+    }
+
     /// Tells of an edge that was crossed.
-    pub(super) fn tell_edge(&self, queue: &str, level: &Level) {
+    fn tell_edge(&self, queue: &str, level: &Level) {
         if let (Some(edge), Some((depth, bound))) = (level.edge, level.most) {
             let kind = match edge {
                 Edge::Warning => "backpressure.warning",

@@ -184,6 +184,32 @@ async fn pressure_is_that_of_the_bounds_of_now() {
     full(&client.offer("q").await, "q", 10);
 }
 
+/// A queue that has other bounds, or none any more, is well again at once, and those who were warned hear of it.
+#[tokio::test(start_paused = true)]
+async fn a_bound_that_is_taken_away_clears_the_queue() {
+    for (bounds, bound) in [
+        (json!(null), 3),
+        (json!({"max_depth": 0}), 3),
+        (json!({"max_age": "1h"}), 3),
+        (json!({"max_depth": 100}), 100),
+    ] {
+        let (pair, client) = simulated(Lax::spec(), "").await;
+        client.bound("q", json!({"max_depth": 3})).await;
+        let mut stream = Listener::open(&client, STREAM, &[]).await;
+        client.fill("q", 3).await;
+        assert_eq!(stream.next().await.event, "backpressure.warning");
+        client.bound("q", bounds.clone()).await;
+        let heard = stream.so_far().await;
+        let cleared = json!({"queue": "q", "depth": 3, "bound": bound});
+        assert_eq!(
+            told(&heard),
+            [("backpressure.cleared", cleared)],
+            "{bounds}"
+        );
+        pair.stop().await;
+    }
+}
+
 /// `max_age`: refused while the oldest waits too long.
 #[tokio::test(start_paused = true)]
 async fn old_jobs_keep_new_ones_out() {

@@ -297,9 +297,7 @@ impl Sidecar {
             queues: to_drop,
             stored: ids.into_iter().map(|(_, id)| id).collect(),
         });
-        for (queue, level) in &levels {
-            self.tell_edge(queue, level);
-        }
+        self.tell_edges(&levels);
         let Ok(reply) = answer else {
             return overflow;
         };
