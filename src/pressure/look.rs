@@ -43,6 +43,20 @@ impl Looking {
 }
 
 impl Pressure {
+    /// A bounded queue is seen for the first time, and something is kept of it from now on. `false`: it is known.
+    pub fn meet(&self, queue: &str, now: Instant) -> bool {
+        let Some(bounds) = self.bounds(queue) else {
+            return false;
+        };
+        let mut state = self.state();
+        let new = !state.queues.contains_key(queue);
+        if new {
+            let met = Queue::new(bounds, now);
+            state.queues.insert(Arc::from(queue), met);
+        }
+        new
+    }
+
     /// Begins a look at a queue; `closed`: enqueues wait for it. `false`: one is on its way, or the queue
     /// is not known.
     pub fn begin_look(&self, queue: &str, closed: bool) -> bool {

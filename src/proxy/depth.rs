@@ -18,13 +18,15 @@ use crate::duration;
 use crate::events::{Event, Value};
 use crate::json::Json;
 use crate::limit::Timestamp;
-use crate::pressure::{Edge, Level, Looking, Mark, Now, Told, Untold};
+use crate::pressure::{Bounds, Edge, Level, Looking, Mark, Now, Told, Untold};
 use crate::upstream::Reply;
 
 /// How long a look waits for enqueues that are on their way.
 const SETTLE: Duration = Duration::from_millis(250);
 /// The most looks that are on their way at once: each has a connection.
 pub(super) const AT_ONCE: usize = 16;
+/// The most queues that are looked at at the start.
+const MET: usize = 1_000;
 /// The most queues that one line names.
 const NAMED: usize = 20;
 
@@ -37,6 +39,25 @@ impl Sidecar {
         Now {
             at: Instant::now(),
             stamp: self.store.now(),
+        }
+    }
+
+    /// Says once which of these queues have no bound: they can grow until the backend fails (backpressure
+    /// text, 6.3).
+    fn warn_of_unbounded(&self, names: &[String]) {
+        let pressure = &self.pressure;
+        let unbounded =
+            |name: &str| pressure.bounds(name).is_none() && pressure.first_unbounded(name);
+        let names = names.iter().map(String::as_str);
+        let names: Vec<&str> = names.filter(|name| unbounded(name)).collect();
+        if !names.is_empty() {
+            let shown: Vec<&str> = names.iter().take(NAMED).copied().collect();
+            let more = if names.len() > NAMED { ", …" } else { "" };
+            tracing::warn!(
+                queues = format!("{}{more}", shown.join(", ")),
+                "{} queues have no bound: they can grow until the backend fails",
+                names.len()
+            );
         }
     }
 
@@ -330,33 +351,51 @@ impl Proxy {
         }
     }
 
-    /// Says once which of the backend's queues have no bound: they can grow until it fails (backpressure
-    /// text, 6.3).
-    pub(super) async fn warn_of_unbounded(&self) {
+    /// Meets the queues that the backend lists: those without a bound are warned of, and those with one are
+    /// looked at once, for one that is full may get no enqueue for long.
+    pub(super) async fn meet_queues(&self) {
+        let names = self.listed_queues().await;
+        self.sidecar.warn_of_unbounded(&names);
+        let proxy = self.clone();
+        let _task = self.sidecar.tasks.spawn(async move {
+            for queue in names.iter().take(MET) {
+                proxy.meet(queue).await;
+            }
+        });
+    }
+
+    async fn listed_queues(&self) -> Vec<String> {
         let call = super::get(self, 0, "/ojs/v1/queues".to_owned());
         let Ok(reply) = super::call(self, "queues", call).await else {
-            return;
+            return Vec::new();
         };
         let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH) else {
-            return;
+            return Vec::new();
         };
         let lists = ["queues", "items"].into_iter();
         let each = lists
             .filter_map(|name| whole.get_exact(name))
             .flat_map(|list| list.items());
-        let pressure = &self.sidecar.pressure;
-        let names: Vec<String> = each
-            .filter_map(|queue| Some(queue.get_exact("name")?.text()?.into_owned()))
-            .filter(|name| pressure.bounds(name).is_none() && pressure.first_unbounded(name))
-            .collect();
-        if !names.is_empty() {
-            let shown: Vec<&str> = names.iter().take(NAMED).map(String::as_str).collect();
-            let more = if names.len() > NAMED { ", …" } else { "" };
-            tracing::warn!(
-                queues = format!("{}{more}", shown.join(", ")),
-                "{} queues have no bound: they can grow until the backend fails",
-                names.len()
-            );
+        each.filter_map(|queue| Some(queue.get_exact("name")?.text()?.into_owned()))
+            .collect()
+    }
+
+    async fn meet(&self, queue: &str) {
+        let sidecar = &self.sidecar;
+        let bounds = sidecar.pressure.bounds(queue);
+        let bounded = |bounds: &Bounds| bounds.max_depth.is_some() || bounds.max_bytes.is_some();
+        if !bounds.as_deref().is_some_and(bounded) || sidecar.draining.is_cancelled() {
+            return;
+        }
+        // Asked before anything is kept of it: without the credentials of a producer the backend may have
+        // nothing to say, and that says nothing of what it tells others.
+        let waits =
+            matches!(self.depth_told(queue, 0).await, Told::Counts(counts) if counts.total() > 0);
+        if waits
+            && sidecar.pressure.meet(queue, Instant::now())
+            && sidecar.pressure.begin_look(queue, false)
+        {
+            self.look(queue, 0).await;
         }
     }
 
