@@ -411,8 +411,9 @@ fn block_timeout(parts: &Parts) -> Result<Duration, Fault> {
         .to_str()
         .ok()
         .and_then(|text| text.trim().parse::<f64>().ok());
-    match seconds.filter(|seconds| (0.0..1e9).contains(seconds)) {
-        Some(seconds) => Ok(Duration::from_secs_f64(seconds)),
+    match seconds.filter(|seconds| seconds.is_finite() && *seconds >= 0.0) {
+        // Nobody waits longer than queues let them.
+        Some(seconds) => Ok(Duration::from_secs_f64(seconds.min(1e9))),
         None => Err(Fault::field(
             "OJS-Block-Timeout",
             "must be a number of seconds, from 0",
