@@ -186,6 +186,10 @@ fn the_file_is_checked() {
             "for every queue",
         ),
         (
+            "name = ['q', '?*']\nmax_depth = 1\nstrategy = 'drop_oldest'",
+            "for every queue",
+        ),
+        (
             "name = 'q'\nmax_depth = 1\nwarning_threshold = 1.2",
             "`queue.warning_threshold` must be from 0 to 1",
         ),
