@@ -85,12 +85,13 @@ impl Pressure {
             .collect()
     }
 
-    /// Begins a look at a queue of which something is known, for somebody who wants to be told its depth.
-    pub fn look_for_reader(&self, queue: &str, now: Instant) -> Option<Looking> {
+    /// Begins a look at a queue of which something is known, for somebody who wants to be told its depth, and
+    /// says whose credentials were used last: a reader's may tell less.
+    pub fn look_for_reader(&self, queue: &str, now: Instant) -> Option<(Looking, u64)> {
         let mut state = self.state();
         let (name, queue) = state.queues.get_key_value_mut(queue)?;
         let due = queue.estimate.is_known() && queue.estimate.is_due(now);
-        due.then(|| Looking::beside(queue, name))
+        due.then(|| (Looking::beside(queue, name), queue.scope))
     }
 
     /// Whether the backend's numbers are all that waits in its queue.

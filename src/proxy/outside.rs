@@ -87,7 +87,7 @@ impl Proxy {
         }
         if let Some(queue) = queue
             && reply.status == StatusCode::OK
-            && let Some(body) = self.with_depth(&reply.body, queue, &parts.headers).await
+            && let Some(body) = self.with_depth(&reply.body, queue).await
         {
             reply.body = body.into();
         }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 use tokio::time::Instant;
 
 use crate::json::{Json, Kind, Splice, quote};
@@ -58,14 +58,9 @@ impl Stats {
 
 impl Proxy {
     /// A bounded queue's numbers with `stats` in them: its depth, how full it is and its bounds, beside what is
-    /// there already. What they leave out is known from the last look, which is made anew with the credentials
-    /// of `headers` where it is due. `None`: they stay as they are.
-    pub(in crate::proxy) async fn with_depth(
-        &self,
-        text: &[u8],
-        queue: &str,
-        headers: &HeaderMap,
-    ) -> Option<Vec<u8>> {
+    /// there already. What they leave out is known from the last look, which is made anew where it is due.
+    /// `None`: they stay as they are.
+    pub(in crate::proxy) async fn with_depth(&self, text: &[u8], queue: &str) -> Option<Vec<u8>> {
         let sidecar = &self.sidecar;
         let bounds = sidecar.pressure.bounds(queue)?;
         let whole = Json::parse(text, REPLY_DEPTH).ok()?;
@@ -73,8 +68,9 @@ impl Proxy {
         let tells_all = sidecar.pressure.tells_all(&counts);
         if !tells_all {
             let look = sidecar.pressure.look_for_reader(queue, Instant::now());
-            let scope = sidecar.scopes.of(headers);
-            self.see(look.into_iter().collect(), scope).await;
+            if let Some((look, scope)) = look {
+                self.see(vec![look], scope).await;
+            }
         }
         let level = sidecar.tell_level(queue);
         let told = counts.total();
