@@ -201,36 +201,44 @@ impl Pressure {
         self.table.load().given(queue)
     }
 
-    /// The bounds of another file.
-    pub fn publish(self: &Arc<Self>, file: Arc<FileBounds>, now: Now) {
+    /// The bounds of another file. Says where the queues stand now that were near their bounds.
+    #[must_use]
+    pub fn publish(self: &Arc<Self>, file: Arc<FileBounds>, now: Now) -> Vec<(Arc<str>, Level)> {
         let mut state = self.state();
         self.table
             .store(Arc::new(self.table.load().with_file(file)));
-        self.bound_again(&mut state);
+        let levels = self.bound_again(&mut state);
         self.serve(&mut state, now);
+        levels
     }
 
-    /// These bounds of queues and of tenants are set over HTTP, and no others.
+    /// These bounds of queues and of tenants are set over HTTP, and no others. Says where the queues stand now
+    /// that were near their bounds.
+    #[must_use]
     pub fn set(
         self: &Arc<Self>,
         queues: HashMap<Arc<str>, Given>,
         tenants: HashMap<Arc<str>, u64>,
         now: Now,
-    ) {
+    ) -> Vec<(Arc<str>, Level)> {
         let mut state = self.state();
         let table = self.table.load().with_set(queues, tenants);
         self.table.store(Arc::new(table));
-        self.bound_again(&mut state);
+        let levels = self.bound_again(&mut state);
         self.serve(&mut state, now);
+        levels
     }
 
     /// Queues have other bounds from now on, or none, whether anybody enqueues or not.
-    fn bound_again(&self, state: &mut State) {
+    fn bound_again(&self, state: &mut State) -> Vec<(Arc<str>, Level)> {
         let table = self.table.load();
         let none = Arc::new(UNBOUNDED);
-        for (name, queue) in &mut state.queues {
-            queue.bound_again(table.of(name).unwrap_or(&none));
-        }
+        let each = state.queues.iter_mut().filter_map(|(name, queue)| {
+            let held = || (self.held)(name);
+            let level = queue.bound_again(table.of(name).unwrap_or(&none), held)?;
+            Some((Arc::clone(name), level))
+        });
+        each.collect()
     }
 
     /// How many jobs of a tenant may wait, over all queues; 0 is any number, `None`: nothing is said.
@@ -455,16 +463,24 @@ impl Pressure {
         }
     }
 
-    /// A job of a queue waits again: given back, or (`due`) to be tried again from then on.
-    pub fn came(&self, name: &str, due: Option<Timestamp>) {
+    /// A job of a queue waits again: given back, or (`retry`) this one is to be tried again from then on.
+    pub fn came(&self, name: &str, retry: Option<(&str, Timestamp)>) {
         let mark = self.mark();
         let mut state = self.state();
         if let Some(queue) = state.queues.get_mut(name) {
             queue.came(mark);
-            if let Some(due) = due {
-                queue.retries(due);
+            if let Some((job, due)) = retry {
+                queue.retries(job, due);
             }
         }
+    }
+
+    /// A job of a queue that had failed was cancelled, or made available by hand. `false`: it is not known to have
+    /// waited for its next attempt.
+    pub fn unretried(&self, name: &str, job: &str, now: Timestamp) -> bool {
+        let mut state = self.state();
+        let queue = state.queues.get_mut(name);
+        queue.is_some_and(|queue| queue.unretries(job, now))
     }
 
     /// A job of a queue was stored that waits for `due`.
@@ -569,15 +585,6 @@ impl Pressure {
         let state = self.state();
         let queue = state.queues.get(name);
         queue.is_some_and(|queue| queue.estimate.in_backend() > 0)
-    }
-
-    /// How many jobs of a queue wait in states that the backend does not tell of.
-    pub fn untold(&self, name: &str) -> u64 {
-        let state = self.state();
-        state
-            .queues
-            .get(name)
-            .map_or(0, |queue| queue.estimate.hidden())
     }
 
     /// The queues of which something is known.

@@ -14,7 +14,7 @@ const YEAR: Duration = Duration::from_secs(366 * 86_400);
 
 const PART: &str = "a fraction of the bound, such as 0.8";
 
-/// Reads what a `[[queue]]` says of bounds. `everything`: its name matches every queue.
+/// Reads what a `[[queue]]` says of bounds. `everything`: its name is wildcards only.
 pub(super) fn bounds(table: &mut Table<'_>, everything: bool) -> Given {
     let sized = table.get("max_size").is_some();
     let size = if sized { "max_size" } else { "max_size_bytes" };

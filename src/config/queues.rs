@@ -32,7 +32,11 @@ pub(super) fn queues(
         }
         let limits = limits(&mut table);
         let names = name.as_ref().and_then(|(names, _)| names.as_ref());
-        let all = |name: &Pattern| name.as_str().bytes().all(|byte| byte == b'*');
+        let all = |name: &Pattern| {
+            name.as_str()
+                .bytes()
+                .all(|byte| matches!(byte, b'*' | b'?'))
+        };
         let everything = names.is_some_and(|names| names.iter().any(all));
         let bounds = bounds::bounds(&mut table, everything);
         table.finish();

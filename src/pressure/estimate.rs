@@ -28,10 +28,22 @@ const BLIND: Duration = Duration::from_secs(30);
 pub struct Counts {
     /// Jobs that a FETCH would get.
     pub available: u64,
-    /// Jobs that wait for a time. 0 where the backend does not tell.
-    pub scheduled: u64,
-    /// Jobs that wait for another attempt. 0 where the backend does not tell.
-    pub retryable: u64,
+    /// Jobs that wait for a time; `None`: they are not in its answer.
+    pub scheduled: Option<u64>,
+    /// Jobs that wait for another attempt; `None`: they are not in its answer.
+    pub retryable: Option<u64>,
+}
+
+impl Counts {
+    /// Jobs that no FETCH would get, as far as it says.
+    pub fn later(&self) -> u64 {
+        self.scheduled.unwrap_or(0) + self.retryable.unwrap_or(0)
+    }
+
+    /// All jobs that wait, as far as it says.
+    pub fn total(&self) -> u64 {
+        self.available + self.later()
+    }
 }
 
 /// What is held in this sidecar: to the backend it is active.
@@ -126,11 +138,6 @@ impl Estimate {
     /// Enqueues that are on their way.
     pub fn in_flight(&self) -> u64 {
         self.in_flight
-    }
-
-    /// Waiting in states that the backend does not tell of, as of the last look.
-    pub fn hidden(&self) -> u64 {
-        self.hidden
     }
 
     /// Whether anything is known.
@@ -296,7 +303,7 @@ impl Estimate {
         let there = self.in_backend();
         let since = self.look.take().map_or(0, |look| look.since);
         self.source = Source::Stats;
-        self.base = counts.available + counts.scheduled + counts.retryable;
+        self.base = counts.total();
         self.hidden = hidden;
         self.since = since;
         self.unsure = since + self.in_flight;

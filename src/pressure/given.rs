@@ -35,7 +35,7 @@ const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 
 impl Given {
     /// What the body of `PUT …/queues/{name}/config` says of bounds: `None`, nothing; `Some(None)`, that
-    /// there are none any more (`"backpressure": null`).
+    /// there are none any more (`"backpressure"` is there, and `null` or without a bound in it).
     ///
     /// # Errors
     /// The first member about bounds that is wrong.
@@ -56,7 +56,10 @@ impl Given {
         }
         given = given.over(&read_capacity(body, "", "overflow_policy")?);
         // A word about overflow alone bounds nothing, but it is one about bounds.
-        Ok((!given.is_silent()).then_some(Some(given)))
+        Ok(match given.is_silent() {
+            true => backpressure.map(|_| None),
+            false => Some(Some(given)),
+        })
     }
 
     /// What [`Given::to_json`] made; `None`: somebody else wrote it.
@@ -364,7 +367,10 @@ mod tests {
             let again = read(&format!("{{\"backpressure\":{want}}}")).unwrap();
             assert_eq!(again, Some(Some(given)), "{body}");
         }
-        assert_eq!(read(r#"{"backpressure":null}"#).unwrap(), Some(None));
+        for none in ["null", "{}", r#"{"max_depth":null}"#] {
+            let body = format!("{{\"backpressure\":{none}}}");
+            assert_eq!(read(&body).unwrap(), Some(None), "{none}");
+        }
         for silent in [r#"{"retention":{}}"#, r#"{"capacity":5}"#, "[]", "{}"] {
             assert_eq!(read(silent).unwrap(), None, "{silent}");
         }

@@ -1,7 +1,8 @@
 //! Jobs that wait for a time, on backends whose numbers leave them out: those that passed through here
 //! are counted until their time has come.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use crate::limit::Timestamp;
 
@@ -9,13 +10,13 @@ use crate::limit::Timestamp;
 /// and then.
 const LATE: u64 = 1_500_000;
 /// More are not counted by their times in one queue.
-const MOST: u64 = 100_000;
+const MOST: usize = 100_000;
 
 /// The waiting jobs of one queue that its backend does not tell of.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Hidden {
     scheduled: Later,
-    retryable: Later,
+    retryable: Retries,
 }
 
 /// Jobs by the time that they wait for, as the backend has it.
@@ -23,6 +24,14 @@ pub(super) struct Hidden {
 struct Later {
     jobs: BTreeMap<Timestamp, u64>,
     count: u64,
+}
+
+/// Jobs that wait for their next attempt, by the time of that: when one is cancelled, no backend says whether it
+/// waited or ran, so their ids are known.
+#[derive(Clone, Default, Debug)]
+struct Retries {
+    due: BTreeSet<(Timestamp, Arc<str>)>,
+    jobs: HashMap<Arc<str>, Timestamp>,
 }
 
 impl Hidden {
@@ -37,12 +46,19 @@ impl Hidden {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.scheduled.count + self.retryable.count == 0
+        self.scheduled.count == 0 && self.retryable.jobs.is_empty()
     }
 
     /// A job failed and is available again from `due` on.
-    pub(super) fn retry(&mut self, due: Timestamp) {
-        self.retryable.add(due);
+    pub(super) fn retry(&mut self, job: &str, due: Timestamp) {
+        self.retryable.add(job, due);
+    }
+
+    /// A job that had failed was cancelled at `now`, or made available by hand. `false`: it is not known to
+    /// have waited still.
+    pub(super) fn unretry(&mut self, job: &str, now: Timestamp) -> bool {
+        let waits = self.retryable.jobs.get(job).is_some_and(|due| *due > now);
+        waits && self.retryable.remove(job)
     }
 
     /// How many still waited at `now`, scheduled and retryable; tells `came` when the others came to be
@@ -59,7 +75,7 @@ impl Hidden {
 
 impl Later {
     fn add(&mut self, due: Timestamp) {
-        if self.count < MOST {
+        if self.count < MOST as u64 {
             *self.jobs.entry(due).or_default() += 1;
             self.count += 1;
         }
@@ -89,6 +105,33 @@ impl Later {
     }
 }
 
+impl Retries {
+    fn add(&mut self, job: &str, due: Timestamp) {
+        self.remove(job);
+        if self.jobs.len() < MOST {
+            let job: Arc<str> = Arc::from(job);
+            self.due.insert((due, Arc::clone(&job)));
+            self.jobs.insert(job, due);
+        }
+    }
+
+    fn remove(&mut self, job: &str) -> bool {
+        let known = self.jobs.remove_entry(job);
+        known.is_some_and(|(job, due)| self.due.remove(&(due, job)))
+    }
+
+    fn waiting(&mut self, now: Timestamp, came: &mut impl FnMut(Timestamp, u64)) -> u64 {
+        while let Some((due, _)) = self.due.first()
+            && due.plus(LATE) <= now
+            && let Some((due, job)) = self.due.pop_first()
+        {
+            self.jobs.remove(&job);
+            came(due, 1);
+        }
+        self.jobs.len() as u64
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,7 +143,7 @@ mod tests {
         [30, 10, 20, 20]
             .into_iter()
             .for_each(|secs| hidden.schedule(at(secs)));
-        hidden.retry(at(5));
+        hidden.retry("a", at(5));
         let mut came = Vec::new();
         let mut waiting = |hidden: &mut Hidden, secs| {
             hidden.waiting(at(secs), |due, jobs| came.push((due, jobs)))
@@ -113,5 +156,20 @@ mod tests {
         assert_eq!(waiting(&mut hidden, 12), (2, 0));
         assert_eq!(waiting(&mut hidden, 40), (0, 0));
         assert_eq!(came, [10, 5, 20, 30].map(|secs| (at(secs), 1)));
+    }
+
+    #[test]
+    fn those_to_be_tried_again_are_told_apart() {
+        let (mut hidden, at) = (Hidden::default(), |secs: u64| Timestamp(secs * 1_000_000));
+        for (job, secs) in [("a", 10), ("b", 10), ("c", 20), ("c", 30)] {
+            hidden.retry(job, at(secs));
+        }
+        assert_eq!(hidden.waiting(at(5), |_, _| {}), (0, 3), "one failed twice");
+        assert!(hidden.unretry("a", at(5)) && !hidden.unretry("a", at(5)));
+        assert!(!hidden.unretry("b", at(10)), "it may run");
+        assert!(!hidden.unretry("x", at(5)));
+        assert_eq!(hidden.waiting(at(5), |_, _| {}), (0, 2));
+        assert_eq!(hidden.waiting(at(12), |_, _| {}), (0, 1));
+        assert!(hidden.unretry("c", at(25)) && hidden.is_empty());
     }
 }

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 
-use super::{Away, Counts, Now, Others, Pressure, Shared};
+use super::queue::Queue;
+use super::{Away, Counts, Looking, Now, Others, Pressure, Shared};
 
 /// What a look came to.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,7 +31,32 @@ pub enum Untold {
     All,
 }
 
+impl Looking {
+    /// A look for which no enqueue waits.
+    fn beside(queue: &mut Queue, name: &Arc<str>) -> Looking {
+        Looking {
+            done: Arc::clone(&queue.done).notified_owned(),
+            begin: queue.estimate.begin(false),
+            queue: Arc::clone(name),
+        }
+    }
+}
+
 impl Pressure {
+    /// A bounded queue is seen for the first time, and something is kept of it from now on. `false`: it is known.
+    pub fn meet(&self, queue: &str, now: Instant) -> bool {
+        let Some(bounds) = self.bounds(queue) else {
+            return false;
+        };
+        let mut state = self.state();
+        let new = !state.queues.contains_key(queue);
+        if new {
+            let met = Queue::new(bounds, now);
+            state.queues.insert(Arc::from(queue), met);
+        }
+        new
+    }
+
     /// Begins a look at a queue; `closed`: enqueues wait for it. `false`: one is on its way, or the queue
     /// is not known.
     pub fn begin_look(&self, queue: &str, closed: bool) -> bool {
@@ -44,6 +70,35 @@ impl Pressure {
         let mut state = self.state();
         let queue = state.queues.get_mut(queue);
         queue.is_some_and(|queue| queue.estimate.is_due(now) && queue.estimate.begin(true))
+    }
+
+    /// Begins looks at queues in which jobs of a tenant are counted, where the last one is long enough ago: some
+    /// may have left unseen. No more than `most` of them, those first that were not looked at for longest.
+    pub fn look_for_tenant(&self, tenant: &str, most: usize, now: Instant) -> Vec<Looking> {
+        let mut state = self.state();
+        let mut due: Vec<_> = (state.queues.iter_mut())
+            .filter(|(_, queue)| queue.tenants.count(tenant) > 0 && queue.estimate.is_due(now))
+            .collect();
+        due.sort_by_key(|(_, queue)| queue.estimate.due());
+        let due = due.into_iter().take(most);
+        due.map(|(name, queue)| Looking::beside(queue, name))
+            .collect()
+    }
+
+    /// Begins a look at a queue of which something is known, for somebody who wants to be told its depth, and
+    /// says whose credentials were used last: a reader's may tell less.
+    pub fn look_for_reader(&self, queue: &str, now: Instant) -> Option<(Looking, u64)> {
+        let mut state = self.state();
+        let (name, queue) = state.queues.get_key_value_mut(queue)?;
+        let due = queue.estimate.is_known() && queue.estimate.is_due(now);
+        due.then(|| (Looking::beside(queue, name), queue.scope))
+    }
+
+    /// Whether the backend's numbers are all that waits in its queue.
+    pub fn tells_all(&self, counts: &Counts) -> bool {
+        let (tells_scheduled, tells_retryable) = &self.tells;
+        let told = counts.scheduled.is_some() && counts.retryable.is_some();
+        told && tells_scheduled.load(Ordering::Relaxed) && tells_retryable.load(Ordering::Relaxed)
     }
 
     /// When the last look is long enough ago; `None`: there was none.
@@ -105,11 +160,12 @@ impl Pressure {
         match told {
             Told::Counts(counts) => {
                 let (tells_scheduled, tells_retryable) = &self.tells;
-                let hides = |tells: &AtomicBool, told: u64, ours: u64| {
-                    if told > 0 {
+                // An answer without them tells nothing of them, whatever others told.
+                let hides = |tells: &AtomicBool, told: Option<u64>, ours: u64| {
+                    if told > Some(0) {
                         tells.store(true, Ordering::Relaxed);
                     }
-                    match tells.load(Ordering::Relaxed) {
+                    match told.is_some() && tells.load(Ordering::Relaxed) {
                         true => 0,
                         false => ours,
                     }

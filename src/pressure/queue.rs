@@ -457,14 +457,21 @@ impl Queue {
         Level {
             depth,
             max_depth: bounds.max_depth,
+            bytes,
             most,
             above: self.edges.is_above(),
             edge,
         }
     }
 
-    /// It has these bounds from now on.
-    pub(super) fn bound_again(&mut self, bounds: &Arc<Bounds>) {
+    /// It has these bounds from now on. Says where it stands, if it was near those that it had: where it has
+    /// none any more, beside the last.
+    pub(super) fn bound_again(
+        &mut self,
+        bounds: &Arc<Bounds>,
+        held: impl Fn() -> Held,
+    ) -> Option<Level> {
+        let last = self.edges.is_above().then(|| self.level(held()));
         if *self.bounds != **bounds {
             (self.shut, self.shut_by_bytes) = Default::default();
         }
@@ -473,6 +480,13 @@ impl Queue {
             // What comes from now on is not seen.
             self.estimate.doubt_all();
         }
+        let last = last?;
+        if last.edge.is_some() {
+            return Some(last);
+        }
+        let level = self.level(held());
+        let most = level.most.or(last.most);
+        Some(Level { most, ..level })
     }
 
     /// Whether its last level was at the warning threshold or beyond.

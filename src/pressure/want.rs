@@ -96,6 +96,8 @@ pub struct Level {
     pub depth: u64,
     /// The bound of that; `None`: none.
     pub max_depth: Option<u64>,
+    /// The bytes of what waits, as far as they are known.
+    pub bytes: u64,
     /// What is used of the bound that is nearest, and that bound; `None`: no bound of this kind.
     pub most: Option<(u64, u64)>,
     /// Whether that is at the warning threshold or beyond.

@@ -18,13 +18,15 @@ use crate::duration;
 use crate::events::{Event, Value};
 use crate::json::Json;
 use crate::limit::Timestamp;
-use crate::pressure::{Edge, Level, Mark, Now, Told, Untold};
+use crate::pressure::{Bounds, Edge, Level, Looking, Mark, Now, Told, Untold};
 use crate::upstream::Reply;
 
 /// How long a look waits for enqueues that are on their way.
 const SETTLE: Duration = Duration::from_millis(250);
 /// The most looks that are on their way at once: each has a connection.
 pub(super) const AT_ONCE: usize = 16;
+/// The most queues that are looked at at the start.
+const MET: usize = 1_000;
 /// The most queues that one line names.
 const NAMED: usize = 20;
 
@@ -40,6 +42,25 @@ impl Sidecar {
         }
     }
 
+    /// Says once which of these queues have no bound: they can grow until the backend fails (backpressure
+    /// text, 6.3).
+    fn warn_of_unbounded(&self, names: &[String]) {
+        let pressure = &self.pressure;
+        let unbounded =
+            |name: &str| pressure.bounds(name).is_none() && pressure.first_unbounded(name);
+        let names = names.iter().map(String::as_str);
+        let names: Vec<&str> = names.filter(|name| unbounded(name)).collect();
+        if !names.is_empty() {
+            let shown: Vec<&str> = names.iter().take(NAMED).copied().collect();
+            let more = if names.len() > NAMED { ", …" } else { "" };
+            tracing::warn!(
+                queues = format!("{}{more}", shown.join(", ")),
+                "{} queues have no bound: they can grow until the backend fails",
+                names.len()
+            );
+        }
+    }
+
     /// Where a queue stands, told if an edge was crossed.
     pub(super) fn tell_level(&self, queue: &str) -> Option<Level> {
         let level = self.pressure.level(queue)?;
@@ -47,8 +68,15 @@ impl Sidecar {
         Some(level)
     }
 
+    /// Tells of edges that were crossed.
+    pub(super) fn tell_edges(&self, levels: &[(Arc<str>, Level)]) {
+        for (queue, level) in levels {
+            self.tell_edge(queue, level);
+        }
+    }
+
     /// Tells of an edge that was crossed.
-    pub(super) fn tell_edge(&self, queue: &str, level: &Level) {
+    fn tell_edge(&self, queue: &str, level: &Level) {
         if let (Some(edge), Some((depth, bound))) = (level.edge, level.most) {
             let kind = match edge {
                 Edge::Warning => "backpressure.warning",
@@ -161,7 +189,7 @@ impl Sidecar {
     }
 
     /// What the backend says of a job that failed: it may wait again.
-    pub(super) fn nacked(&self, reply: &Reply, queue: Option<&str>) {
+    pub(super) fn nacked(&self, reply: &Reply, id: &str, queue: Option<&str>) {
         if !reply.status.is_success() || !self.pressure.any() {
             return;
         }
@@ -179,15 +207,34 @@ impl Sidecar {
             Some("available") => self.pressure.came(queue, None),
             Some("retryable" | "scheduled") => {
                 let at = text("next_attempt_at").and_then(|at| moment(&at));
-                self.pressure
-                    .came(queue, Some(at.unwrap_or_else(|| self.store.now())));
+                let at = at.unwrap_or_else(|| self.store.now());
+                self.pressure.came(queue, Some((id, at)));
             }
             _ => {}
         }
     }
 
+    /// What the backend says of a job that was made available by hand: it waited for its next attempt, or it
+    /// had ended.
+    pub(super) fn revived(&self, reply: &Reply, id: &str) {
+        if !reply.status.is_success() || !self.pressure.any() {
+            return;
+        }
+        let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH) else {
+            return;
+        };
+        let job = whole.get_exact("job").unwrap_or(whole);
+        let queue = job.get_exact("queue").and_then(|queue| queue.text());
+        if let Some(queue) = queue
+            && !self.pressure.unretried(&queue, id, self.store.now())
+        {
+            self.pressure.came(&queue, None);
+        }
+    }
+
     /// What the backend says of a job that was cancelled by what was `sent` then: it waits no longer, if it
-    /// never started. One that was held (`None`) left the backend's number when it was claimed.
+    /// never started or waited for its next attempt. One that was held (`None`) left the backend's number when
+    /// it was claimed.
     pub(super) fn cancelled(&self, reply: &Reply, sent: Option<Mark>) {
         if !reply.status.is_success() || !self.pressure.any() {
             return;
@@ -199,8 +246,17 @@ impl Sidecar {
         let text = |name: &str| job.get_exact(name).and_then(|value| value.text());
         let Some(queue) = text("queue") else { return };
         let started = job.get_exact("started_at").is_some_and(|at| !at.is_null());
+        let retried = || {
+            let id = text("id");
+            id.is_some_and(|id| self.pressure.unretried(&queue, &id, self.store.now()))
+        };
         match sent {
-            Some(_) if started => return,
+            Some(sent) if started => {
+                if retried() {
+                    self.pressure.left(&queue, 1, sent, true, self.now());
+                }
+                return;
+            }
             Some(sent) => {
                 self.pressure.left(&queue, 1, sent, true, self.now());
                 if let Some(due) = text("scheduled_at").and_then(|at| moment(&at)) {
@@ -285,33 +341,61 @@ impl Proxy {
             .spawn(async move { proxy.look(&queue, scope).await });
     }
 
-    /// Says once which of the backend's queues have no bound: they can grow until it fails (backpressure
-    /// text, 6.3).
-    pub(super) async fn warn_of_unbounded(&self) {
+    /// Waits for looks, and asks where nobody else does.
+    pub(super) async fn see(&self, looks: Vec<Looking>, scope: u64) {
+        for look in looks.iter().filter(|look| look.begin) {
+            self.look_soon(Arc::clone(&look.queue), scope);
+        }
+        for look in looks {
+            look.done.await;
+        }
+    }
+
+    /// Meets the queues that the backend lists: those without a bound are warned of, and those with one are
+    /// looked at once, for one that is full may get no enqueue for long.
+    pub(super) async fn meet_queues(&self) {
+        let names = self.listed_queues().await;
+        self.sidecar.warn_of_unbounded(&names);
+        let proxy = self.clone();
+        let _task = self.sidecar.tasks.spawn(async move {
+            for queue in names.iter().take(MET) {
+                proxy.meet(queue).await;
+            }
+        });
+    }
+
+    async fn listed_queues(&self) -> Vec<String> {
         let call = super::get(self, 0, "/ojs/v1/queues".to_owned());
         let Ok(reply) = super::call(self, "queues", call).await else {
-            return;
+            return Vec::new();
         };
         let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH) else {
-            return;
+            return Vec::new();
         };
         let lists = ["queues", "items"].into_iter();
         let each = lists
             .filter_map(|name| whole.get_exact(name))
             .flat_map(|list| list.items());
-        let pressure = &self.sidecar.pressure;
-        let names: Vec<String> = each
-            .filter_map(|queue| Some(queue.get_exact("name")?.text()?.into_owned()))
-            .filter(|name| pressure.bounds(name).is_none() && pressure.first_unbounded(name))
-            .collect();
-        if !names.is_empty() {
-            let shown: Vec<&str> = names.iter().take(NAMED).map(String::as_str).collect();
-            let more = if names.len() > NAMED { ", …" } else { "" };
-            tracing::warn!(
-                queues = format!("{}{more}", shown.join(", ")),
-                "{} queues have no bound: they can grow until the backend fails",
-                names.len()
-            );
+        each.filter_map(|queue| Some(queue.get_exact("name")?.text()?.into_owned()))
+            .collect()
+    }
+
+    async fn meet(&self, queue: &str) {
+        let sidecar = &self.sidecar;
+        let bounds = sidecar.pressure.bounds(queue);
+        let bounded = |bounds: &Bounds| bounds.max_depth.is_some() || bounds.max_bytes.is_some();
+        if !bounds.as_deref().is_some_and(bounded) || sidecar.draining.is_cancelled() {
+            return;
+        }
+        // Asked before anything is kept of it: without the credentials of a producer the backend may have
+        // nothing to say, and that says nothing of what it tells others.
+        let waits =
+            matches!(self.depth_told(queue, 0).await, Told::Counts(counts) if counts.total() > 0);
+        if waits
+            && sidecar.pressure.meet(queue, Instant::now())
+            && sidecar.pressure.begin_look(queue, false)
+        {
+            self.look(queue, 0).await;
         }
     }
 

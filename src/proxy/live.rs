@@ -59,7 +59,8 @@ impl Sidecar {
         let limits = self.under(&next, self.hold.before(edition));
         let bounds = Arc::clone(&next.settings.bounds);
         let last = self.live.swap(Arc::clone(&next));
-        self.pressure.publish(bounds, self.now());
+        let levels = self.pressure.publish(bounds, self.now());
+        self.tell_edges(&levels);
         self.hold.relimit(edition, limits);
         // Those that came meanwhile. Any that are in hand just now follow when they are next picked.
         let limits = self.under(&next, self.hold.before(edition));

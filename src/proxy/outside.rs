@@ -87,7 +87,7 @@ impl Proxy {
         }
         if let Some(queue) = queue
             && reply.status == StatusCode::OK
-            && let Some(body) = self.sidecar.with_depth(&reply.body, queue)
+            && let Some(body) = self.with_depth(&reply.body, queue).await
         {
             reply.body = body.into();
         }
@@ -127,6 +127,17 @@ impl Proxy {
         match to_the_end(&self.sidecar.left, Client::default(), work).await {
             Ok(reply) => self.theirs(&parts, reply),
             Err(error) => refuse(&parts, Fault::backend(&error, false)),
+        }
+    }
+
+    /// Retry of a job by hand: it waits again, or is available before its time.
+    pub(super) async fn revive(&self, parts: &Parts, body: Bytes, job: &str) -> Response<Body> {
+        match self.upstream.call(self.plain_call(parts, body)).await {
+            Ok(reply) => {
+                self.sidecar.revived(&reply, job);
+                self.theirs(parts, reply)
+            }
+            Err(error) => refuse(parts, Fault::backend(&error, false)),
         }
     }
 

@@ -138,6 +138,9 @@ impl Proxy {
                 self.enqueue(parts, bytes, Sends::Templates).await
             }
             Operation::CancelJob { id } => Box::pin(self.cancel(parts, bytes, &id)).await,
+            Operation::RetryJob { id } | Operation::RetryDeadLetter { id } => {
+                Box::pin(self.revive(&parts, bytes, &id)).await
+            }
             Operation::Pause { queue } => Box::pin(self.pause(parts, bytes, &queue, true)).await,
             Operation::Resume { queue } => Box::pin(self.pause(parts, bytes, &queue, false)).await,
             Operation::RateLimit { key } | Operation::Override { key } => {

@@ -59,7 +59,7 @@ impl Proxy {
         let mut edition = self.sidecar.live().edition;
         let mut ticks = tokio::time::interval(EVERY);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        self.warn_of_unbounded().await;
+        self.meet_queues().await;
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}

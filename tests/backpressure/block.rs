@@ -284,3 +284,18 @@ async fn the_line_is_bounded() {
     assert_eq!(accepted, 2);
     pair.stop().await;
 }
+
+/// However long a producer would wait: where nobody has to, it is accepted, and elsewhere it waits as long as it may.
+#[tokio::test(start_paused = true)]
+async fn the_longest_patience_is_no_mistake() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    client.bound("q", json!({"max_depth": 1})).await;
+    assert_eq!(client.offer_blocking("q", "2147483647").await.status, 201);
+    full(&client.offer_blocking("q", "1e300").await, "q", 1);
+    let blocks = json!({"max_depth": 1, "strategy": "block", "block_timeout_max": "PT5S"});
+    client.bound("q", blocks).await;
+    let begun = Instant::now();
+    full(&client.offer_blocking("q", "2147483647").await, "q", 1);
+    assert_eq!(begun.elapsed().as_secs(), 5);
+    pair.stop().await;
+}

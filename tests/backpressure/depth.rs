@@ -276,6 +276,71 @@ async fn statistics_tell_depth_and_bound() {
     pair.stop().await;
 }
 
+/// They tell what the next enqueue will be told, also of jobs that the backend's own reply leaves out, and of what
+/// left behind our back.
+#[tokio::test(start_paused = true)]
+async fn statistics_tell_of_jobs_that_wait_for_a_time() {
+    for lax in [Lax::spec, Lax::redis, Lax::postgres, Lax::amqp] {
+        let name = lax().name;
+        let (pair, client) = simulated(lax(), FILE).await;
+        let later =
+            json!({"type": "t", "args": [], "options": {"queue": "q", "delay_until": "+PT60S"}});
+        let shown = async |depth: u64| {
+            for path in ["/ojs/v1/queues/q/stats", "/ojs/v1/admin/queues/q"] {
+                let reply = client.get(path).await;
+                if reply.status == 404 {
+                    continue;
+                }
+                let stats = reply.json()["stats"].clone();
+                assert_eq!(stats["depth"], depth, "{name}: {path}");
+                let pressure = (depth as f64 / 3.0 * 1e4).round() / 1e4;
+                assert_eq!(stats["pressure"].as_f64(), Some(pressure), "{name}: {path}");
+            }
+        };
+        for depth in 1..=3 {
+            client.enqueue(later.clone()).await;
+            shown(depth).await;
+        }
+        assert_eq!(full(&client.offer("q").await, "q", 3)["depth"], 3, "{name}");
+        if lax().counts_all && lax().admin_queues {
+            sleep(Duration::from_secs(63)).await;
+            let fetch = json!({"queues": ["q"], "count": 2, "worker_id": "around"});
+            directly(&pair.behind.backend, "/ojs/v1/workers/fetch", fetch).await;
+            sleep(Duration::from_millis(150)).await;
+            shown(1).await;
+        }
+        pair.stop().await;
+    }
+}
+
+/// Bytes and their bound stand beside the depth, and `pressure` is that of the nearest bound.
+#[tokio::test(start_paused = true)]
+async fn statistics_tell_bytes() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let size = job("q").to_string().len() as u64;
+    let stats = async || client.get("/ojs/v1/queues/q/stats").await.json()["stats"].clone();
+    client
+        .bound("q", json!({"max_depth": 100, "max_size_bytes": 4 * size}))
+        .await;
+    client.fill("q", 3).await;
+    let expected = json!({
+        "queue": "q", "depth": 3, "bound": 100, "max_depth": 100,
+        "bytes": 3 * size, "max_size_bytes": 4 * size, "pressure": 0.75,
+    });
+    assert_eq!(stats().await, expected);
+    client.bound("q", json!({"max_size_bytes": 6 * size})).await;
+    let expected = json!({
+        "queue": "q", "depth": 3, "bytes": 3 * size, "max_size_bytes": 6 * size, "pressure": 0.5,
+    });
+    assert_eq!(stats().await, expected);
+    // What leaves behind our back is found out, although nobody enqueues.
+    let fetch = json!({"queues": ["q"], "count": 3, "worker_id": "around"});
+    directly(&pair.behind.backend, "/ojs/v1/workers/fetch", fetch).await;
+    sleep(Duration::from_millis(150)).await;
+    assert_eq!(stats().await["pressure"], 0);
+    pair.stop().await;
+}
+
 /// `Retry-After` follows the drain.
 #[tokio::test(start_paused = true)]
 async fn when_to_come_back_is_measured() {
@@ -487,4 +552,109 @@ async fn what_was_cancelled_before_its_time_is_gone() {
     }
     full(&client.offer("q").await, "q", 2);
     sidecar.stop().await;
+}
+
+/// The statistics under `admin` tell of delayed jobs, the plain ones do not. Whatever `admin` answers for a while,
+/// and to whomever: delayed jobs keep counting.
+#[tokio::test(start_paused = true)]
+async fn one_bad_answer_ends_no_bound() {
+    for (status, answer) in [
+        (500, 502),
+        (429, 502),
+        (401, 429),
+        (403, 429),
+        (404, 429),
+        (405, 429),
+    ] {
+        let (there, now) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(200)));
+        let (jobs, admin) = (there.clone(), now.clone());
+        let answers = move |method: &Method, path: &str| match path {
+            "/ojs/v1/jobs" if method == Method::POST => {
+                jobs.fetch_add(1, Ordering::SeqCst);
+                let job = json!({"id": "x", "type": "t.x", "queue": "q", "state": "scheduled",
+                    "scheduled_at": "2030-02-02T04:00:00Z"});
+                (201, json!({"job": job}).to_string())
+            }
+            "/ojs/v1/admin/queues/q" => match admin.load(Ordering::SeqCst) {
+                200 => {
+                    let scheduled = jobs.load(Ordering::SeqCst);
+                    let counts = json!({"available": 0, "scheduled": scheduled, "retryable": 0});
+                    (200, json!({ "counts": counts }).to_string())
+                }
+                status => (u16::try_from(status).unwrap(), "no".to_owned()),
+            },
+            "/ojs/v1/queues/q/stats" => (200, r#"{"queue":{"available":0,"active":0}}"#.to_owned()),
+            _ => (404, "404 page not found".to_owned()),
+        };
+        let (backend, sidecar, client) = told(FILE, Duration::ZERO, answers).await;
+        client.fill("q", 3).await;
+        sleep(Duration::from_millis(150)).await;
+        full(&client.offer("q").await, "q", 3);
+        now.store(status, Ordering::SeqCst);
+        sleep(Duration::from_millis(150)).await;
+        assert_eq!(client.offer("q").await.status, answer, "{status}");
+        now.store(200, Ordering::SeqCst);
+        let asked = backend.asked(Method::GET, "/admin/queues/q");
+        for _ in 0..5 {
+            sleep(Duration::from_millis(150)).await;
+            full(&client.offer("q").await, "q", 3);
+        }
+        let again = backend.asked(Method::GET, "/admin/queues/q") - asked;
+        assert_eq!(
+            again > 0,
+            !matches!(status, 404 | 405),
+            "{status}: {again} times"
+        );
+        assert_eq!(there.load(Ordering::SeqCst), 3, "{status}");
+        sidecar.stop().await;
+    }
+}
+
+/// On a backend that does not tell what is to be tried again: a job that is cancelled meanwhile counts no more, and
+/// one that is retried by hand counts once.
+#[tokio::test(start_paused = true)]
+async fn what_was_to_be_tried_again_is_gone_when_it_is_cancelled() {
+    for lax in [Lax::redis, Lax::spec] {
+        let (pair, client) = simulated(lax(), FILE).await;
+        let job = json!({"type": "t", "args": [], "options": {"queue": "q",
+            "retry": {"max_attempts": 5, "initial_interval": "PT3600S"}}});
+        let mut jobs = Vec::new();
+        for _ in 0..3 {
+            client.enqueue(job.clone()).await;
+            let active = client.fetch("q", 1).await;
+            client.nack(id(&active[0]), true).await;
+            jobs.push(id(&active[0]).to_owned());
+        }
+        full(&client.offer("q").await, "q", 3);
+        let cancel = async |job: &str| {
+            let path = format!("/ojs/v1/jobs/{job}");
+            let reply = client.send(Method::DELETE, &path, &[], "").await;
+            assert_eq!(reply.status, 200, "{}", reply.text());
+        };
+        cancel(&jobs[0]).await;
+        client.fill("q", 1).await;
+        full(&client.offer("q").await, "q", 3);
+        sleep(Duration::from_millis(200)).await;
+        full(&client.offer("q").await, "q", 3);
+        // Two are to be tried again, and one waits.
+        let path = format!("/ojs/v1/admin/jobs/{}/retry", jobs[1]);
+        assert_eq!(client.post(&path, "{}").await.status, 200);
+        full(&client.offer("q").await, "q", 3);
+        sleep(Duration::from_millis(200)).await;
+        let error = full(&client.offer("q").await, "q", 3);
+        assert_eq!(error["depth"], 3);
+        // A job that runs was not waiting: cancelled, it makes no more room than its FETCH made.
+        let active = client.fetch("q", 1).await;
+        client.fill("q", 1).await;
+        cancel(id(&active[0])).await;
+        full(&client.offer("q").await, "q", 3);
+        // One that had ended waits again.
+        client.fetch("q", 1).await;
+        let path = format!("/ojs/v1/admin/jobs/{}/retry", jobs[0]);
+        assert_eq!(client.post(&path, "{}").await.status, 200);
+        full(&client.offer("q").await, "q", 3);
+        sleep(Duration::from_millis(200)).await;
+        full(&client.offer("q").await, "q", 3);
+        pair.stop().await;
+    }
 }

@@ -35,6 +35,15 @@ pub async fn simulated(lax: Lax, config: &str) -> (Pair, Client) {
 pub async fn measured(config: &str) -> (Client, Client) {
     let net = Net::Sim(sim::Network::default());
     let behind = crate::pair::backend(&net, Lax::spec(), 7).await;
+    measured_before(&net, &behind, config).await
+}
+
+/// The same before a backend that is there.
+pub async fn measured_before(
+    net: &Net,
+    behind: &crate::pair::Served,
+    config: &str,
+) -> (Client, Client) {
     let text = format!(
         "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\nupstream = {:?}\n{config}",
         behind.base()
@@ -50,7 +59,7 @@ pub async fn measured(config: &str) -> (Client, Client) {
         .unwrap();
     let ports = (running.addr().unwrap(), running.admin_addr().unwrap());
     tokio::spawn(running.serve(Stop::default()));
-    (Client::new(&net, ports.0), Client::new(&net, ports.1))
+    (Client::new(net, ports.0), Client::new(net, ports.1))
 }
 
 /// A sidecar before a backend with usage in this store, and a client of it.

@@ -59,6 +59,44 @@ async fn each_wrong_field_is_named_and_changes_nothing() {
     pair.stop().await;
 }
 
+/// A present `backpressure` replaces what was set, also one without a word in it; what nobody understands is no
+/// success.
+#[tokio::test(start_paused = true)]
+async fn a_put_that_changes_nothing_is_no_success() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let path = config("q");
+    let raw = async |path: &str, body: &str| {
+        let kind = [("content-type", "application/json")];
+        let reply = client.send(Method::PUT, path, &kind, body.to_owned()).await;
+        let code = reply.json()["error"]["code"].clone();
+        (reply.status, code)
+    };
+    let nothing = json!({"queue": "q"});
+    for none in [json!({}), json!({"max_depth": null}), json!(null)] {
+        assert_eq!(client.bound("q", none.clone()).await, nothing, "{none}");
+        client.bound("q", json!({"max_depth": 5})).await;
+        assert_eq!(client.bound("q", none.clone()).await, nothing, "{none}");
+        assert_eq!(client.get(&path).await.status, 404, "{none}");
+    }
+    client.bound("q", json!({"max_depth": 5})).await;
+    let tenant = "/ojs/v1/admin/tenants/acme/limits";
+    let set = client.put(tenant, json!({"max_queue_depth": 1})).await;
+    assert_eq!(set.status, 200);
+    for path in [&*path, tenant] {
+        for bad in ["x", "[]", "", "5"] {
+            let refused = (400, json!("invalid_request"));
+            assert_eq!(raw(path, bad).await, refused, "{path}: {bad:?}");
+        }
+        let reply = client.put(path, json!({"retention": {"days": 3}})).await;
+        assert_eq!(reply.status, 404, "{path}: {}", reply.text());
+    }
+    let shown = client.get(&path).await.json();
+    assert_eq!(shown["backpressure"], json!({"max_depth": 5}));
+    let shown = client.get(tenant).await.json();
+    assert_eq!(shown["limits"], json!({"max_queue_depth": 1}));
+    pair.stop().await;
+}
+
 /// The backend's own route gets every word of a PUT, ours too; what it refuses is not set; where it shows
 /// a queue's configuration, ours stands in it.
 #[tokio::test(start_paused = true)]
@@ -145,6 +183,10 @@ fn the_file_is_checked() {
         ),
         (
             "name = '*'\nmax_depth = 1\nstrategy = 'drop_oldest'",
+            "for every queue",
+        ),
+        (
+            "name = ['q', '?*']\nmax_depth = 1\nstrategy = 'drop_oldest'",
             "for every queue",
         ),
         (

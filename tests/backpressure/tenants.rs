@@ -1,5 +1,7 @@
 //! How many jobs of a tenant may wait, over all queues (9.2, and the multi-tenancy text 8.1, 8.2, 9.3, 10.1).
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::Method;
@@ -264,4 +266,89 @@ async fn a_held_job_that_is_cancelled_makes_room() {
     }
     assert_eq!(offer(&client, "a", acme).await.status, 201);
     pair.stop().await;
+}
+
+/// Jobs that leave behind our back, in queues that nobody uses any more, keep no tenant out: one that is refused
+/// nor one that waits.
+#[tokio::test(start_paused = true)]
+async fn jobs_that_left_unseen_keep_nobody_out() {
+    let file = format!("{FILE}[[queue]]\nname = \"waits\"\nmax_depth = 9\nstrategy = \"block\"\n");
+    let (pair, client) = simulated(Lax::spec(), &file).await;
+    let acme = Some("acme-corp");
+    let backend = &pair.behind.backend;
+    let cancel = async |job: &str| {
+        let path = format!("/ojs/v1/admin/jobs/{job}/cancel");
+        directly(backend, &path, json!({})).await;
+    };
+    let mut jobs = Vec::new();
+    for queue in ["a", "b"] {
+        let reply = offer(&client, queue, acme).await.json();
+        jobs.push(reply["job"]["id"].as_str().unwrap().to_owned());
+    }
+    sleep(Duration::from_millis(150)).await;
+    refused(&offer(&client, "c", acme).await, "acme-corp", 2);
+    cancel(&jobs[0]).await;
+    sleep(Duration::from_millis(150)).await;
+    assert_eq!(offer(&client, "c", acme).await.status, 201);
+    refused(&offer(&client, "c", acme).await, "acme-corp", 2);
+    let waits = tokio::spawn(async move {
+        let job = json!({"type": "t", "args": [], "meta": {"tenant_id": "acme-corp"},
+            "options": {"queue": "waits"}});
+        let headers = [
+            ("content-type", "application/openjobspec+json"),
+            ("ojs-block-timeout", "10"),
+        ];
+        let path = "/ojs/v1/jobs";
+        let reply = client.send(Method::POST, path, &headers, job.to_string());
+        reply.await.status
+    });
+    sleep(Duration::from_secs(1)).await;
+    assert!(!waits.is_finished());
+    cancel(&jobs[1]).await;
+    sleep(Duration::from_secs(1)).await;
+    assert!(waits.is_finished());
+    assert_eq!(waits.await.unwrap(), 201);
+    pair.stop().await;
+}
+
+/// A tenant in many queues: each refusal asks about some of them, so that all are asked about in the end.
+#[tokio::test(start_paused = true)]
+async fn many_queues_are_looked_at_by_and_by() {
+    let file = "[[tenant]]\nid = \"acme\"\nlimits = { max_queue_depth = 40 }\n";
+    let there = Arc::new(AtomicU64::new(1));
+    let jobs = there.clone();
+    let answers = move |method: &Method, path: &str| match path {
+        "/ojs/v1/jobs" => (201, r#"{"job":{"id":"x","queue":"q"}}"#.to_owned()),
+        "/ojs/v1/jobs/batch" => {
+            let all: Vec<Value> = (0..40)
+                .map(|nth| json!({"id": format!("x{nth}"), "queue": format!("q{nth}")}))
+                .collect();
+            (201, json!({ "jobs": all }).to_string())
+        }
+        _ if *method == Method::GET && path.contains("/admin/queues/") => {
+            let available = jobs.load(Ordering::SeqCst);
+            (200, json!({"counts": {"available": available}}).to_string())
+        }
+        _ => (404, "404 page not found".to_owned()),
+    };
+    let (backend, sidecar, client) = told(file, Duration::ZERO, answers).await;
+    let job = |queue: String| json!({"type": "t", "args": [], "meta": {"tenant_id": "acme"}, "options": {"queue": queue}});
+    let all: Vec<Value> = (0..40).map(|nth| job(format!("q{nth}"))).collect();
+    let body = json!({ "jobs": all }).to_string();
+    let reply = client.post("/ojs/v1/jobs/batch", body).await;
+    assert_eq!(reply.status, 201, "{}", reply.text());
+    sleep(Duration::from_millis(150)).await;
+    let more = job("q".to_owned()).to_string();
+    let before = backend.asked(Method::GET, "/admin/queues/q");
+    refused(&client.post("/ojs/v1/jobs", more.clone()).await, "acme", 40);
+    let looks = backend.asked(Method::GET, "/admin/queues/q") - before;
+    assert_eq!(looks, 16 + 1, "and the queue itself");
+    refused(&client.post("/ojs/v1/jobs", more.clone()).await, "acme", 40);
+    refused(&client.post("/ojs/v1/jobs", more.clone()).await, "acme", 40);
+    let looks = backend.asked(Method::GET, "/admin/queues/q") - before;
+    assert_eq!(looks, 40 + 1, "none of them twice");
+    there.store(0, Ordering::SeqCst);
+    sleep(Duration::from_millis(150)).await;
+    assert_eq!(client.post("/ojs/v1/jobs", more).await.status, 201);
+    sidecar.stop().await;
 }

@@ -1,13 +1,18 @@
 //! Events (10.1) and metrics (10.2), and the two bounds by time.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use http::Method;
 use ojs_throttle::backend::Lax;
+use ojs_throttle::net::{Net, sim};
 use serde_json::json;
 use tokio::time::sleep;
 
 use crate::listen::{Heard, Listener};
-use crate::rig::{config, full, measured, number, simulated};
+use crate::pair;
+use crate::rig::{config, directly, full, job, measured, measured_before, number, simulated};
 
 const STREAM: &str = "/ojs/v1/events/stream?types=backpressure.*";
 
@@ -157,6 +162,57 @@ async fn pressure_is_measured() {
     assert!(page.contains(dropped), "{page}");
 }
 
+/// A queue that is full when a sidecar comes up is measured although nobody enqueues.
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_was_full_before_is_measured() {
+    let net = Net::Sim(sim::Network::default());
+    let behind = pair::backend(&net, Lax::spec(), 7).await;
+    for queue in ["q", "q", "q", "free"] {
+        directly(&behind.backend, "/ojs/v1/jobs", job(queue)).await;
+    }
+    let file = "[[queue]]\nname = \"q\"\nmax_depth = 4\nwarning_threshold = 0.7\n";
+    let (client, admin) = measured_before(&net, &behind, file).await;
+    sleep(Duration::from_millis(500)).await;
+    let page = admin.get("/metrics").await.text();
+    let lines = page
+        .lines()
+        .filter(|line| line.starts_with("ojs_backpressure_pressure{"));
+    let lines: Vec<&str> = lines.collect();
+    assert_eq!(lines, ["ojs_backpressure_pressure{queue=\"q\"} 0.75"]);
+    let health = client.get("/ojs/v1/health").await.json();
+    assert_eq!(health["throttle"]["near_bound"], 1, "{health}");
+    // It is watched from then on.
+    let fetch = json!({"queues": ["q"], "count": 3, "worker_id": "around"});
+    directly(&behind.backend, "/ojs/v1/workers/fetch", fetch).await;
+    sleep(Duration::from_secs(3)).await;
+    let page = admin.get("/metrics").await.text();
+    assert!(
+        page.contains("ojs_backpressure_pressure{queue=\"q\"} 0\n"),
+        "{page}"
+    );
+}
+
+/// What the backend does not tell without a producer's credentials is asked with them.
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_nobody_tells_of_at_the_start_is_asked_about_later() {
+    let may = Arc::new(AtomicBool::new(false));
+    let now = may.clone();
+    let answers = move |_: &Method, path: &str| match path {
+        "/ojs/v1/queues" => (200, r#"{"queues":[{"name":"q"}]}"#.to_owned()),
+        "/ojs/v1/jobs" => (201, r#"{"job":{"id":"x","queue":"q"}}"#.to_owned()),
+        _ if !path.contains("/queues/q") => (404, "404 page not found".to_owned()),
+        _ if now.load(Ordering::SeqCst) => (200, r#"{"counts":{"available":4}}"#.to_owned()),
+        _ => (401, r#"{"error":{"code":"unauthorized"}}"#.to_owned()),
+    };
+    let file = "[[queue]]\nname = \"q\"\nmax_depth = 4\n";
+    let (backend, sidecar, client) = crate::rig::told(file, Duration::ZERO, answers).await;
+    sleep(Duration::from_millis(500)).await;
+    assert!(backend.asked(Method::GET, "/queues/q") > 0);
+    may.store(true, Ordering::SeqCst);
+    full(&client.offer("q").await, "q", 4);
+    sidecar.stop().await;
+}
+
 /// Other bounds count at once, although nobody enqueues.
 #[tokio::test(start_paused = true)]
 async fn pressure_is_that_of_the_bounds_of_now() {
@@ -182,6 +238,32 @@ async fn pressure_is_that_of_the_bounds_of_now() {
     client.fill("q", 6).await;
     client.bound("q", json!({"max_depth": 10})).await;
     full(&client.offer("q").await, "q", 10);
+}
+
+/// A queue that has other bounds, or none any more, is well again at once, and those who were warned hear of it.
+#[tokio::test(start_paused = true)]
+async fn a_bound_that_is_taken_away_clears_the_queue() {
+    for (bounds, bound) in [
+        (json!(null), 3),
+        (json!({"max_depth": 0}), 3),
+        (json!({"max_age": "1h"}), 3),
+        (json!({"max_depth": 100}), 100),
+    ] {
+        let (pair, client) = simulated(Lax::spec(), "").await;
+        client.bound("q", json!({"max_depth": 3})).await;
+        let mut stream = Listener::open(&client, STREAM, &[]).await;
+        client.fill("q", 3).await;
+        assert_eq!(stream.next().await.event, "backpressure.warning");
+        client.bound("q", bounds.clone()).await;
+        let heard = stream.so_far().await;
+        let cleared = json!({"queue": "q", "depth": 3, "bound": bound});
+        assert_eq!(
+            told(&heard),
+            [("backpressure.cleared", cleared)],
+            "{bounds}"
+        );
+        pair.stop().await;
+    }
 }
 
 /// `max_age`: refused while the oldest waits too long.

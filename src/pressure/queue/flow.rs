@@ -133,9 +133,16 @@ impl Queue {
     }
 
     /// A job failed that is tried again from `due` on.
-    pub(in crate::pressure) fn retries(&mut self, due: Timestamp) {
+    pub(in crate::pressure) fn retries(&mut self, job: &str, due: Timestamp) {
         self.later += 1;
-        self.hidden.retry(due);
+        self.hidden.retry(job, due);
+    }
+
+    /// A job that had failed does not wait for another attempt any more. `false`: it is not known to have.
+    pub(in crate::pressure) fn unretries(&mut self, job: &str, now: Timestamp) -> bool {
+        let waited = self.hidden.unretry(job, now);
+        self.later = self.later.saturating_sub(u64::from(waited));
+        waited
     }
 
     /// How many are known to wait for a time, scheduled and retryable.
@@ -176,7 +183,7 @@ impl Queue {
         (shared, others): (Option<Shared>, Option<Others>),
         (now, mark): (Instant, Mark),
     ) {
-        self.later = counts.scheduled + counts.retryable + hidden;
+        self.later = counts.later() + hidden;
         let total = counts.available + self.later;
         let since = self.estimate.since_asked();
         let more = self.recount.told(total, since).saturating_sub(total);

@@ -33,16 +33,31 @@ impl Proxy {
         body: Bytes,
         queue: &str,
     ) -> Response<Body> {
-        if parts.method == Method::PUT {
+        let puts = parts.method == Method::PUT;
+        if puts {
             match self.read_config(&parts, &body) {
                 Ok(Some(config)) => return self.change_config(&parts, body, queue, config).await,
                 Ok(None) => {}
                 Err(fault) => return refuse(&parts, fault),
             }
         }
-        match self.ask_config(&parts, body).await {
+        match self.ask_config(&parts, body.clone()).await {
+            // Nobody has heard of it.
+            Ok(reply) if puts && has_no_route(reply.status) => self.unheard(&parts, reply, &body),
             Ok(reply) => self.with_limits(&parts, reply, queue),
             Err(error) => refuse(&parts, Fault::backend(&error, false)),
+        }
+    }
+
+    /// The answer to a change of which nothing is ours, where the backend has no route for it.
+    pub(super) fn unheard(&self, parts: &Parts, reply: Reply, body: &[u8]) -> Response<Body> {
+        match json(body).map(|body| body.kind()) {
+            Ok(Kind::Object) => self.theirs(parts, reply),
+            Ok(_) => refuse(
+                parts,
+                Fault::bad_request("the body must be a JSON object".to_owned()),
+            ),
+            Err(fault) => refuse(parts, fault),
         }
     }
 

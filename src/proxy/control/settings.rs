@@ -33,7 +33,8 @@ impl Sidecar {
         let tenants: HashMap<Arc<str>, u64> = (all.settings(TENANT).into_iter())
             .filter_map(|(tenant, text)| Some((Arc::from(tenant), text.parse().ok()?)))
             .collect();
-        self.pressure.set(queues, tenants, self.now());
+        let levels = self.pressure.set(queues, tenants, self.now());
+        self.tell_edges(&levels);
     }
 
     /// Makes a setting, in place of an earlier one, or takes it away; says whether there was anything to do.

@@ -34,13 +34,16 @@ impl Proxy {
             Err(fault) => return refuse(&parts, fault),
         };
         // The backend goes first: what it refuses changes nothing.
-        let reply = match self.ask_config(&parts, body).await {
+        let reply = match self.ask_config(&parts, body.clone()).await {
             Ok(reply) => reply,
             Err(error) => return refuse(&parts, Fault::backend(&error, false)),
         };
         let alone = has_no_route(reply.status);
         if !reply.status.is_success() && !alone {
             return self.theirs(&parts, reply);
+        }
+        if alone && change.is_none() && parts.method == Method::PUT {
+            return self.unheard(&parts, reply, &body);
         }
         let mut changed = false;
         if let Some(most) = change {

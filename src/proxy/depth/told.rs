@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
+use tokio::time::Instant;
 
 use crate::json::{Json, Kind, Splice, quote};
-use crate::pressure::{Away, Counts, Told};
+use crate::pressure::{Away, Bounds, Counts, Told};
 use crate::proxy::{Proxy, REPLY_DEPTH, Sidecar};
 use crate::upstream::{Reply, UpstreamError};
 
@@ -55,49 +56,76 @@ impl Stats {
     }
 }
 
-impl Sidecar {
-    /// A bounded queue's numbers with `stats` in them: `queue`, `depth`, `bound` and `pressure`, beside
-    /// what is there already. `None`: they stay as they are.
-    pub(in crate::proxy) fn with_depth(&self, text: &[u8], queue: &str) -> Option<Vec<u8>> {
-        let bounds = self.pressure.bounds(queue)?;
+impl Proxy {
+    /// A bounded queue's numbers with `stats` in them: its depth, how full it is and its bounds, beside what is
+    /// there already. What they leave out is known from the last look, which is made anew where it is due.
+    /// `None`: they stay as they are.
+    pub(in crate::proxy) async fn with_depth(&self, text: &[u8], queue: &str) -> Option<Vec<u8>> {
+        let sidecar = &self.sidecar;
+        let bounds = sidecar.pressure.bounds(queue)?;
         let whole = Json::parse(text, REPLY_DEPTH).ok()?;
         let counts = counts(whole)?;
-        let told = counts.available + counts.scheduled + counts.retryable;
-        let lies = told == 0 && self.stats.lie.load(Ordering::Relaxed);
-        let ours = (lies || self.pressure.is_short(queue))
-            .then(|| self.tell_level(queue))
-            .flatten();
-        let depth = ours.map_or(told + self.pressure.untold(queue), |level| level.depth);
-        let mut members = vec![("queue", quote(queue)), ("depth", depth.to_string())];
-        if let Some(bound) = bounds.max_depth {
-            let pressure = (depth as f64 / bound as f64).min(1.0);
-            let pressure = (pressure * 1e4).round() / 1e4;
-            members.push(("bound", bound.to_string()));
-            members.push(("max_depth", bound.to_string()));
-            members.push(("pressure", pressure.to_string()));
+        let tells_all = sidecar.pressure.tells_all(&counts);
+        if !tells_all {
+            let look = sidecar.pressure.look_for_reader(queue, Instant::now());
+            if let Some((look, scope)) = look {
+                self.see(vec![look], scope).await;
+            }
         }
-        let mut splice = Splice::new();
-        match whole
-            .get_exact("stats")
-            .filter(|stats| stats.kind() == Kind::Object)
-        {
-            Some(stats) => {
-                for (name, value) in members {
-                    match stats.get_exact(name) {
-                        Some(theirs) => splice.replace(theirs.range(), value),
-                        None => splice.add_member(stats, name, value.as_bytes()),
-                    }
+        let level = sidecar.tell_level(queue);
+        let told = counts.total();
+        let lies = told == 0 && sidecar.stats.lie.load(Ordering::Relaxed);
+        let ours = level.filter(|_| !tells_all || lies || sidecar.pressure.is_short(queue));
+        let depth = ours.map_or(told, |level| level.depth.max(told));
+        let bytes = level.map_or(0, |level| level.bytes);
+        Some(beside(whole, members(queue, &bounds, depth, bytes)).apply(text))
+    }
+}
+
+/// What `stats` says of a queue.
+fn members(queue: &str, bounds: &Bounds, depth: u64, bytes: u64) -> Vec<(&'static str, String)> {
+    let mut members = vec![("queue", quote(queue)), ("depth", depth.to_string())];
+    if let Some(bound) = bounds.max_depth {
+        members.push(("bound", bound.to_string()));
+        members.push(("max_depth", bound.to_string()));
+    }
+    if let Some(bound) = bounds.max_bytes {
+        members.push(("bytes", bytes.to_string()));
+        members.push(("max_size_bytes", bound.to_string()));
+    }
+    let share = |used: u64, bound: Option<u64>| Some((used as f64 / bound? as f64).min(1.0));
+    let both = [
+        share(depth, bounds.max_depth),
+        share(bytes, bounds.max_bytes),
+    ];
+    if let Some(pressure) = both.into_iter().flatten().max_by(f64::total_cmp) {
+        let pressure = (pressure * 1e4).round() / 1e4;
+        members.push(("pressure", pressure.to_string()));
+    }
+    members
+}
+
+/// Puts members into the `stats` of a reply.
+fn beside(whole: Json<'_>, members: Vec<(&'static str, String)>) -> Splice {
+    let mut splice = Splice::new();
+    let stats = whole.get_exact("stats");
+    match stats.filter(|stats| stats.kind() == Kind::Object) {
+        Some(stats) => {
+            for (name, value) in members {
+                match stats.get_exact(name) {
+                    Some(theirs) => splice.replace(theirs.range(), value),
+                    None => splice.add_member(stats, name, value.as_bytes()),
                 }
             }
-            None => {
-                let each: Vec<String> = (members.iter())
-                    .map(|(name, value)| format!("\"{name}\":{value}"))
-                    .collect();
-                splice.add_member(whole, "stats", format!("{{{}}}", each.join(",")).as_bytes());
-            }
         }
-        Some(splice.apply(text))
+        None => {
+            let each: Vec<String> = (members.iter())
+                .map(|(name, value)| format!("\"{name}\":{value}"))
+                .collect();
+            splice.add_member(whole, "stats", format!("{{{}}}", each.join(",")).as_bytes());
+        }
     }
+    splice
 }
 
 impl Proxy {
@@ -109,7 +137,7 @@ impl Proxy {
         let stored = stats.kept(queue);
         let told = self.depth_asked(queue, scope).await;
         match told {
-            Told::Counts(counts) if counts != Counts::default() => {
+            Told::Counts(counts) if counts.total() > 0 => {
                 stats.counts();
                 return told;
             }
@@ -141,10 +169,10 @@ impl Proxy {
     /// Asks the backend's list of jobs how many of a queue wait, where its statistics leave out much of what
     /// should be there.
     pub(super) async fn recount(&self, queue: &str, counts: Counts, scope: u64) {
-        let later = counts.scheduled + counts.retryable;
-        let listed = self.listed(queue, scope).await.map(|listed| listed + later);
-        let told = counts.available + later;
-        let now = tokio::time::Instant::now();
+        let listed = self.listed(queue, scope).await;
+        let listed = listed.map(|listed| listed + counts.later());
+        let told = counts.total();
+        let now = Instant::now();
         if self.sidecar.pressure.recounted(queue, listed, told, now) {
             tracing::warn!(
                 queue,
@@ -219,15 +247,15 @@ impl Proxy {
             Ok(reply) => match read(&reply) {
                 Read::Counts(counts) => {
                     // The queue is there, and `admin` does not know it: there is no such route.
-                    let known = counts != Counts::default();
-                    if absent == Some(Read::NoRoute) || (absent.is_some() && known) {
+                    let known = counts.total() > 0;
+                    if absent == Some(Read::NoRoute) || (absent == Some(Read::Unknown) && known) {
                         stats.plain_only.store(true, Ordering::Relaxed);
                     }
                     Told::Counts(counts)
                 }
                 // No queue of that name yet.
                 Read::Unknown => Told::Counts(Counts::default()),
-                Read::NoRoute => Told::Nothing,
+                Read::NoRoute | Read::Denied => Told::Nothing,
                 Read::Away => Told::Away(Away::Silent(status(&reply))),
             },
             Err(away) => Told::Away(away),
@@ -261,16 +289,19 @@ enum Read {
     Unknown,
     /// There are no such numbers.
     NoRoute,
-    /// Something between us and the backend speaks for it.
+    /// Whoever asked may not know them; others may.
+    Denied,
+    /// It, or something between us and it, has no answer this time.
     Away,
 }
 
 fn read(reply: &Reply) -> Read {
     match reply.status {
         StatusCode::OK => {}
-        StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
-            return Read::Away;
-        }
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => return Read::Denied,
+        StatusCode::NOT_IMPLEMENTED => return Read::NoRoute,
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => return Read::Away,
+        status if status.is_server_error() => return Read::Away,
         // A route that is not there is answered with plain text.
         StatusCode::NOT_FOUND if Json::parse(&reply.body, REPLY_DEPTH).is_ok() => {
             return Read::Unknown;
@@ -295,8 +326,8 @@ pub(super) fn counts(whole: Json<'_>) -> Option<Counts> {
         };
         Some(Counts {
             available: number("available")?,
-            scheduled: number("scheduled").unwrap_or(0),
-            retryable: number("retryable").unwrap_or(0),
+            scheduled: number("scheduled"),
+            retryable: number("retryable"),
         })
     })
 }

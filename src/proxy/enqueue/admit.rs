@@ -19,7 +19,10 @@ use crate::json::{Json, JsonError};
 use crate::limit::{Key, Limits};
 use crate::policy::template::key_of;
 use crate::policy::{JobView, Rendered};
-use crate::pressure::{Answer, Away, DEFAULT_TENANT, Full, Met, Outcome, Places, Strategy, Want};
+use crate::pressure::{
+    Answer, Away, DEFAULT_TENANT, Full, Looking, Met, Outcome, Places, Strategy, Want,
+};
+use crate::proxy::depth::AT_ONCE;
 use crate::proxy::respond::Fault;
 use crate::proxy::{DEPTH, Proxy, Sidecar};
 use crate::upstream::{Reply, UpstreamError};
@@ -73,17 +76,17 @@ impl Proxy {
     ) -> Result<Places, Fault> {
         // Only looks need it, and they are rare.
         let scope = || self.sidecar.scopes.of(&parts.headers);
+        let mut looked_for_tenant = false;
         loop {
             match answer {
                 Answer::Go(places) => return Ok(places),
                 Answer::Away(away) => return Err(Fault::backend(&unanswered(away), false)),
-                Answer::Look(looks) => {
-                    for look in looks.iter().filter(|look| look.begin) {
-                        self.look_soon(Arc::clone(&look.queue), scope());
-                    }
-                    for look in looks {
-                        look.done.await;
-                    }
+                Answer::Look(looks) => self.see(looks, scope()).await,
+                Answer::Full(full)
+                    if full.met == Met::Tenant && full.ever && !looked_for_tenant =>
+                {
+                    looked_for_tenant = true;
+                    self.see(self.sidecar.where_tenant_is(&full), scope()).await;
                 }
                 Answer::Full(full) => {
                     let blocks = full.strategy == Strategy::Block && full.ever;
@@ -150,6 +153,9 @@ impl Proxy {
                             self.look_soon(Arc::clone(queue), scope);
                         }
                     }
+                    for look in sidecar.where_tenant_is(&full).into_iter().filter(|look| look.begin) {
+                        self.look_soon(look.queue, scope);
+                    }
                 }
             }
         }
@@ -157,6 +163,15 @@ impl Proxy {
 }
 
 impl Sidecar {
+    /// Looks at queues where jobs of the tenant whose bound was met are counted: they may have left behind our
+    /// back, and nobody looks at a queue that is not used.
+    fn where_tenant_is(&self, full: &Full) -> Vec<Looking> {
+        let tenant = full.key.as_ref().filter(|_| full.met == Met::Tenant);
+        tenant.map_or_else(Vec::new, |tenant| {
+            (self.pressure).look_for_tenant(tenant, AT_ONCE, Instant::now())
+        })
+    }
+
     /// What an enqueue of a job, or of a batch, wants of bounded queues, by name. A body that is no JSON is
     /// the backend's to refuse.
     fn wants(
@@ -282,9 +297,7 @@ impl Sidecar {
             queues: to_drop,
             stored: ids.into_iter().map(|(_, id)| id).collect(),
         });
-        for (queue, level) in &levels {
-            self.tell_edge(queue, level);
-        }
+        self.tell_edges(&levels);
         let Ok(reply) = answer else {
             return overflow;
         };
@@ -398,8 +411,9 @@ fn block_timeout(parts: &Parts) -> Result<Duration, Fault> {
         .to_str()
         .ok()
         .and_then(|text| text.trim().parse::<f64>().ok());
-    match seconds.filter(|seconds| (0.0..1e9).contains(seconds)) {
-        Some(seconds) => Ok(Duration::from_secs_f64(seconds)),
+    match seconds.filter(|seconds| seconds.is_finite() && *seconds >= 0.0) {
+        // Nobody waits longer than queues let them.
+        Some(seconds) => Ok(Duration::from_secs_f64(seconds.min(1e9))),
         None => Err(Fault::field(
             "OJS-Block-Timeout",
             "must be a number of seconds, from 0",
