@@ -173,7 +173,7 @@ impl Proxy {
         let limits = brings && live.policies.accept() != Accept::Ignore;
         if !all && !limits {
             if let Some(asked) = &wanted.asked {
-                sidecar.passed(&reply, &asked.queues, asked.count, mark);
+                sidecar.passed(&reply, &asked.queues, asked.given(), mark);
             }
             // What brings no limits has no mirror either.
             let answer = if brings {

@@ -96,3 +96,16 @@ async fn a_backlog_of_large_jobs_holds_up_no_other_queue() {
     let bytes = rig.metric("ojs_throttle_held_bytes").await.unwrap();
     assert!(bytes <= f64::from(5 << 18), "{bytes}");
 }
+
+/// A worker that says `batch_size` only (Ruby) gets what one that says `count` gets, from a backend that
+/// does not know that name.
+#[tokio::test(start_paused = true)]
+async fn a_batch_size_looks_as_far_as_a_count() {
+    for name in ["batch_size", "count"] {
+        let rig = Rig::with(ONE).await;
+        rig.enqueue(&job("slots", "A"), 8).await;
+        rig.enqueue(&job("slots", "B"), 1).await;
+        let jobs = rig.client.fetch_as(json!({"queues": ["slots"], name: 5}));
+        assert_eq!(keys(&jobs.await), ["A", "B"], "{name}");
+    }
+}
