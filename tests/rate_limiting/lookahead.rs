@@ -1,9 +1,10 @@
 //! 8.1.2 and RL-004 past a deep backlog: what may start does, in its queue and in others, and the hold stays
-//! within its bounds.
+//! within its bounds. And what an answer without jobs says of it.
 
 use ojs_throttle::backend::EventKind;
 use serde_json::{Value, json};
 
+use crate::client::Reply;
 use crate::rig::Rig;
 
 /// Some queues, a key for each `t`, one job of a key at a time.
@@ -24,6 +25,13 @@ impl Rig {
     /// How many jobs are claimed now: held, or out with workers.
     fn claimed(&self) -> usize {
         self.count(EventKind::Claimed) - self.count(EventKind::Acked)
+    }
+
+    async fn asked(&self, body: Value) -> Reply {
+        let path = "/ojs/v1/workers/fetch";
+        let reply = self.client.post(path, body.to_string()).await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        reply
     }
 
     /// As many of the first queue's backlog are held as ever will be.
@@ -108,4 +116,47 @@ async fn a_batch_size_looks_as_far_as_a_count() {
         let jobs = rig.client.fetch_as(json!({"queues": ["slots"], name: 5}));
         assert_eq!(keys(&jobs.await), ["A", "B"], "{name}");
     }
+}
+
+/// What the answer says of limits.
+fn told(reply: &Reply) -> (bool, Option<&str>) {
+    assert_eq!(reply.json()["jobs"], json!([]));
+    let text = |name: &str| Some(reply.headers.get(name)?.to_str().unwrap());
+    let limited = text("ojs-throttle-limited");
+    assert!(limited.is_none_or(|text| text == "true"));
+    (limited.is_some(), text("ojs-throttle-policy"))
+}
+
+/// Whoever gets nothing because of limits is told so, with a policy's name where a queue has one.
+#[tokio::test(start_paused = true)]
+async fn an_answer_without_jobs_says_that_it_is_us() {
+    let rig = Rig::with(
+        "[hold]\nmax = 1\n\
+         [[queue]]\nname = \"paused\"\nconcurrency = 0\n\
+         [[policy]]\nname = \"th\"\nmatch = { queue = \"const\" }\nconcurrency = 5\n\
+         [[policy]]\nname = \"s\"\nmatch = { queue = [\"slots\", \"third\", \"full\"] }\n\
+         key = \"s:{meta.t}\"\nconcurrency = 1\n",
+    )
+    .await;
+    let fetch = |queue: &str| rig.asked(json!({"queues": [queue], "worker_id": "w"}));
+    assert_eq!(told(&fetch("const").await), (false, None), "it is empty");
+    let kind = [("content-type", "application/json")];
+    let (path, pause) = ("/ojs/v1/rate-limits/th", r#"{"concurrency":0}"#);
+    let set = rig.client.send(http::Method::PUT, path, &kind, pause);
+    assert_eq!(set.await.status, 200);
+    for queue in ["paused", "const", "full", "free"] {
+        rig.enqueue(&job(queue, "B"), 1).await;
+    }
+    let (limited, policy) = (fetch("paused").await, fetch("const").await);
+    assert_eq!(told(&limited), (true, Some("queue")));
+    assert_eq!(told(&policy), (true, Some("th")));
+    rig.enqueue(&job("slots", "A"), 2).await;
+    rig.enqueue(&job("third", "A"), 1).await;
+    assert_eq!(rig.client.fetch("slots", 1).await.len(), 1);
+    assert_eq!(told(&fetch("slots").await), (true, Some("s")));
+    assert_eq!(told(&fetch("third").await), (true, Some("s")));
+    // The place of the hold is taken, and the one beside it.
+    assert_eq!(told(&fetch("full").await), (true, None));
+    assert_eq!(rig.client.fetch("free", 1).await.len(), 1);
+    assert_eq!(told(&fetch("free").await), (false, None));
 }
