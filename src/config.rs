@@ -249,9 +249,10 @@ pub struct Fetch {
 pub struct Hold {
     /// After how long without a FETCH for its queue a held job is offered or given back.
     pub idle: Duration,
-    /// The most held jobs; `None`: 1024, or 32 where claims count as attempts.
+    /// The most held jobs, beside a quarter more for queues that find it full; `None`: 1024, or 32 where claims
+    /// count as attempts.
     pub max: Option<usize>,
-    /// The most bytes of held jobs.
+    /// The most bytes of held jobs, and a quarter more likewise.
     pub max_bytes: usize,
 }
 

@@ -24,12 +24,14 @@ mod aside;
 mod doom;
 mod idle;
 mod line;
+mod lookahead;
 mod queue;
 mod relimit;
 mod state;
 mod view;
 
 pub use line::{Place, Waiter};
+pub use lookahead::Lookahead;
 pub use relimit::Relimited;
 pub use view::View;
 
@@ -182,18 +184,6 @@ impl Prospect {
     }
 }
 
-/// How far the hold lets FETCH claim past limited jobs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lookahead {
-    /// This many jobs.
-    Free(usize),
-    /// Nothing until a claim that is on its way has been answered, or a job that is being dropped is
-    /// gone.
-    Soon,
-    /// Nothing until a held job leaves.
-    Full,
-}
-
 /// The hold of one sidecar.
 #[derive(Debug)]
 pub struct Hold {
@@ -277,30 +267,6 @@ impl Hold {
         let mut state = self.state();
         state.leave(&held.claimed.job);
         state.know(held, Whereabouts::InHand);
-    }
-
-    /// How many jobs more may be claimed before the hold is full, those already asked for included. Jobs
-    /// that come are taken to be as large as those that are there.
-    pub fn lookahead(&self, max: usize, max_bytes: usize) -> Lookahead {
-        let mut state = self.state();
-        let fit = match state.bytes {
-            0 => max,
-            bytes if bytes >= max_bytes => 0,
-            bytes => ((max_bytes - bytes).saturating_mul(state.jobs.len()) / bytes).max(1),
-        };
-        let room = max.saturating_sub(state.jobs.len()).min(fit);
-        match room.saturating_sub(state.in_flight) {
-            0 if room > 0 => {
-                state.starved = true;
-                Lookahead::Soon
-            }
-            0 if state.is_dropping() => {
-                state.starved = true;
-                Lookahead::Soon
-            }
-            0 => Lookahead::Full,
-            free => Lookahead::Free(free),
-        }
     }
 
     /// Jobs of the queue, over all scopes, that wait for nothing but the gate's own limits, with those in

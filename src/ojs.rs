@@ -314,6 +314,13 @@ pub fn decoded(segment: &str) -> Option<Cow<'_, str>> {
     String::from_utf8(out).ok().map(Cow::Owned)
 }
 
+/// The parameters of a query, percent-decoded, in order. Those without `=` are left out, and those that are
+/// not UTF-8.
+pub fn parameters(query: &str) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
+    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    pairs.filter_map(|(name, value)| decoded(name).zip(decoded(value)))
+}
+
 /// What makes a path readable in two ways, if anything does.
 fn ambiguous(path: &str) -> Option<BadPath> {
     let path = path.strip_prefix('/').unwrap_or(path);

@@ -382,7 +382,7 @@ impl Sidecar {
         !self.hold.is_empty() || self.offered.any() || self.store.overrides().any(Space::Queue)
     }
 
-    /// The most jobs that may be held.
+    /// The most jobs that may be held, beside those of queues that find it full.
     fn hold_max(&self, settings: &Settings) -> usize {
         settings
             .hold_max

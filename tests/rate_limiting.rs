@@ -30,6 +30,8 @@ mod large;
 mod learning;
 #[path = "rate_limiting/limits.rs"]
 mod limits;
+#[path = "rate_limiting/lookahead.rs"]
+mod lookahead;
 #[path = "rate_limiting/metrics.rs"]
 mod metrics;
 #[path = "rate_limiting/overrides.rs"]

@@ -286,17 +286,81 @@ async fn lookahead_counts_what_is_held_and_what_is_on_its_way() {
     let hold = Hold::default();
     let lane = lane(1);
     hold.add(vec![job("a1", 0, &["a"])]);
-    assert_eq!(hold.lookahead(4, 1 << 20), Lookahead::Free(3));
+    assert_eq!(hold.lookahead(&lane, 4, 1 << 20), Lookahead::Free(3));
     hold.asking(&lane, 3, Instant::now());
-    assert_eq!(hold.lookahead(4, 1 << 20), Lookahead::Soon);
+    assert_eq!(hold.lookahead(&lane, 4, 1 << 20), Lookahead::Soon);
     hold.asked(&lane, 3, false, Instant::now());
-    assert_eq!(hold.lookahead(4, 1 << 20), Lookahead::Free(3));
-    assert_eq!(hold.lookahead(1, 1 << 20), Lookahead::Full);
-    assert_eq!(hold.lookahead(4, 1), Lookahead::Full, "bytes count too");
+    assert_eq!(hold.lookahead(&lane, 4, 1 << 20), Lookahead::Free(3));
+    assert_eq!(hold.lookahead(&lane, 1, 1 << 20), Lookahead::Full);
+    let full = hold.lookahead(&lane, 4, 1);
+    assert_eq!(full, Lookahead::Full, "bytes count too");
     // As many as should fit, by the size of those that are there, and one where that is unsure.
     let each = hold.bytes();
-    assert_eq!(hold.lookahead(9, each * 6 + 1), Lookahead::Free(5));
-    assert_eq!(hold.lookahead(9, each + 1), Lookahead::Free(1));
+    assert_eq!(hold.lookahead(&lane, 9, each * 6 + 1), Lookahead::Free(5));
+    assert_eq!(hold.lookahead(&lane, 9, each + 1), Lookahead::Free(1));
+    assert_eq!(hold.lookahead(&lane, 9, each), Lookahead::Full);
+}
+
+/// How many places of a hold for `max` jobs each of these lanes gets, one after the other, when it takes all
+/// that there are for it.
+fn given(max: usize, lanes: u64) -> Vec<usize> {
+    let hold = Hold::default();
+    let take = |scope: u64| {
+        let mut taken = 0;
+        while let Lookahead::Free(n) = hold.lookahead(&lane(scope), max, 64 << 20) {
+            let jobs = (0..n).map(|nth| {
+                let mut held = job(&format!("{scope}:{}", taken + nth), 0, &["a"]);
+                held.claimed.scope = scope;
+                held
+            });
+            hold.add(jobs.collect());
+            taken += n;
+        }
+        taken
+    };
+    (1..=lanes).map(take).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_hold_has_places_for_other_lanes() {
+    assert_eq!(given(32, 8), [32, 2, 2, 1, 1, 1, 1, 0]);
+    assert_eq!(given(2, 3), [2, 1, 0]);
+    assert_eq!(given(1, 3), [1, 1, 0]);
+    let many = given(1024, 19);
+    assert_eq!(many[..4], [1024, 64, 48, 36]);
+    assert_eq!(many[17..], [1, 0]);
+    assert_eq!(many.iter().sum::<usize>(), 1280);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_kept_for_others_is_not_given_twice() {
+    let (hold, now) = (Hold::default(), Instant::now());
+    let lookahead = |scope| hold.lookahead(&lane(scope), 8, 1 << 20);
+    hold.add((0..8).map(|n| job(&n.to_string(), 0, &["a"])).collect());
+    assert_eq!(lookahead(1), Lookahead::Full);
+    assert_eq!(lookahead(2), Lookahead::Free(1));
+    // Both places are asked for.
+    for scope in [2, 3] {
+        hold.asking(&lane(scope), 1, now);
+    }
+    assert_eq!(lookahead(2), Lookahead::Soon);
+    assert_eq!(lookahead(4), Lookahead::Soon);
+    assert_eq!(lookahead(1), Lookahead::Full, "nothing of that is for it");
+    hold.asked(&lane(2), 1, false, now);
+    assert_eq!(lookahead(4), Lookahead::Free(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_full_of_bytes_has_places_for_other_lanes() {
+    let hold = Hold::default();
+    hold.add((0..8).map(|n| job(&n.to_string(), 0, &["a"])).collect());
+    let (eight, lookahead) = (hold.bytes(), |scope| {
+        let hold = &hold;
+        move |bytes| hold.lookahead(&lane(scope), 100, bytes)
+    });
+    assert_eq!(lookahead(1)(eight), Lookahead::Full);
+    assert_eq!(lookahead(2)(eight), Lookahead::Free(1));
+    assert_eq!(lookahead(2)(eight / 2), Lookahead::Full);
 }
 
 #[tokio::test(start_paused = true)]
@@ -443,7 +507,7 @@ async fn a_doomed_job_never_leaves_and_is_ended_by_one_at_a_time() {
     assert!(!starts(&hold, &a), "it must not go out");
     assert_eq!(ids(&hold.pick(&lane(1), 9, NOW)), ["b"]);
     assert!(hold.doomed().is_empty(), "someone is at it");
-    assert_eq!(hold.lookahead(2, 1 << 20), Lookahead::Soon);
+    assert_eq!(hold.lookahead(&lane(1), 2, 1 << 20), Lookahead::Soon);
 
     // It failed: the next to look gets it, once, also after a cancel that failed too.
     hold.spared("a", Gen(0));

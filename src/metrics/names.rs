@@ -118,7 +118,7 @@ pub(super) const DESCRIPTIONS: &[(&str, &str)] = &[
     ("ojs_throttle_held_bytes", "Their bytes."),
     (
         "ojs_throttle_hold_capacity",
-        "The most jobs that may wait here.",
+        "hold.max: jobs that may wait here, beside a quarter more for queues that find it full.",
     ),
     (
         "ojs_throttle_slots",

@@ -29,7 +29,7 @@ use super::refuse;
 use super::respond::{self, Fault};
 use super::{Proxy, mirror};
 use crate::hold::{Lane, Prospect};
-use crate::limit::EARLY;
+use crate::limit::{EARLY, Limited};
 use crate::policy::{Accept, Gate, PolicySet};
 use crate::pressure::Mark;
 use crate::upstream::{Path, Reply, UpstreamError};
@@ -173,7 +173,7 @@ impl Proxy {
         let limits = brings && live.policies.accept() != Accept::Ignore;
         if !all && !limits {
             if let Some(asked) = &wanted.asked {
-                sidecar.passed(&reply, &asked.queues, asked.count, mark);
+                sidecar.passed(&reply, &asked.queues, asked.given(), mark);
             }
             // What brings no limits has no mirror either.
             let answer = if brings {
@@ -455,10 +455,13 @@ impl Proxy {
                 continue;
             }
             let (held, policy) = sidecar.hold.prospect(lane);
-            hint.limited |= sidecar.hold.holds(lane) || !allowance.prospect.is_none();
+            // Whether a job waits in a queue without room is not asked.
+            hint.limited |= allowance.jobs == 0 || sidecar.hold.holds(lane);
             let closed = || {
                 let limited = sidecar.limits_now(&lane.queue, &gate.limited);
-                limited.first().map(|limited| limited.policy.clone())
+                let paused = |one: &&Limited| one.limits.concurrency == Some(0);
+                let first = limited.iter().find(paused).or(limited.first());
+                first.map(|limited| limited.policy.clone())
             };
             hint.policy = hint
                 .policy

@@ -3,8 +3,8 @@
 //! cancelling and deleting them works at once.
 
 mod elsewhere;
+mod list;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -20,6 +20,7 @@ use super::{Proxy, REPLY_DEPTH, mirror};
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Timestamp;
 use crate::upstream::{Call, Reply, UpstreamError};
+use list::Asked;
 
 impl Proxy {
     /// `GET` of one job or a list of jobs.
@@ -33,7 +34,7 @@ impl Proxy {
             Err(error) => return refuse(&parts, Fault::backend(&error, false)),
         };
         let shown = match self.held_elsewhere(&reply).await {
-            None => self.shown(&parts, &reply),
+            None => self.shown(&parts, &reply).await,
             shown => shown,
         };
         if let Some(shown) = shown {
@@ -195,23 +196,17 @@ impl Proxy {
     }
 
     /// The reply with held jobs shown as what they are and mirrors hidden; `None`: as it came.
-    fn shown(&self, parts: &Parts, reply: &Reply) -> Option<Vec<u8>> {
+    async fn shown(&self, parts: &Parts, reply: &Reply) -> Option<Vec<u8>> {
         if reply.status != StatusCode::OK {
             return None;
         }
         if self.sidecar.hold.is_empty() {
             return mirror::hide_all(&reply.body);
         }
-        let query = parts.uri.query().unwrap_or_default();
-        let asked: HashMap<&str, &str> = query
-            .split('&')
-            .filter_map(|pair| pair.split_once('='))
-            .collect();
-        match asked.get("state") {
-            Some(&"active") => self.without_held(&reply.body),
-            Some(state @ (&"available" | &"scheduled")) => {
-                self.with_held(&reply.body, state, &asked)
-            }
+        let asked = Asked::of(parts.uri.query().unwrap_or_default());
+        match asked.state.as_deref() {
+            Some("active") => Box::pin(self.without_held(parts, &reply.body, &asked)).await,
+            Some("available" | "scheduled") => self.with_held(&reply.body, &asked),
             _ => self.relabelled(&reply.body),
         }
     }
@@ -271,76 +266,6 @@ impl Proxy {
                 splice.remove_member(job, member);
             }
         }
-    }
-
-    /// A list of active jobs without those that are held.
-    fn without_held(&self, text: &[u8]) -> Option<Vec<u8>> {
-        let whole = Json::parse(text, REPLY_DEPTH).ok()?;
-        let items = whole.get_exact("items")?;
-        let mut kept = Vec::new();
-        let mut removed = 0;
-        for job in items.items() {
-            let id = job.get_exact("id").and_then(|id| id.text());
-            if id.is_some_and(|id| self.sidecar.hold.has(&id)) {
-                removed += 1;
-            } else {
-                kept.push(mirror::shown(job));
-            }
-        }
-        let mut splice = Splice::new();
-        splice.replace(items.range(), list(&kept));
-        add_to_total(whole, -removed, &mut splice);
-        Some(splice.apply(text))
-    }
-
-    /// A list of available or scheduled jobs, first page, with those that are held.
-    fn with_held(&self, text: &[u8], state: &str, asked: &HashMap<&str, &str>) -> Option<Vec<u8>> {
-        let whole = Json::parse(text, REPLY_DEPTH).ok()?;
-        let items = whole.get_exact("items")?;
-        let first_page = asked.get("page").is_none_or(|page| *page == "1");
-        let mut shown: Vec<Bytes> = items.items().map(mirror::shown).collect();
-        let mut added = 0;
-        let now = self.sidecar.store.now();
-        let held = self.sidecar.hold.views(asked.get("queue").copied(), now);
-        for view in held
-            .iter()
-            .filter(|view| view.scheduled_at.is_some() == (state == "scheduled"))
-        {
-            let Ok(job) = Json::parse(&view.body, REPLY_DEPTH) else {
-                continue;
-            };
-            let kind = job.get_exact("type").and_then(|kind| kind.text());
-            if asked
-                .get("type")
-                .is_some_and(|asked| kind.as_deref() != Some(asked))
-            {
-                continue;
-            }
-            added += 1;
-            if first_page {
-                let mut splice = Splice::new();
-                self.relabel(job, view.attempt, view.scheduled_at, &mut splice);
-                shown.push(splice.apply(&view.body).into());
-            }
-        }
-        let mut splice = Splice::new();
-        splice.replace(items.range(), list(&shown));
-        add_to_total(whole, added, &mut splice);
-        Some(splice.apply(text))
-    }
-}
-
-fn list(items: &[Bytes]) -> Vec<u8> {
-    let parts: Vec<&[u8]> = items.iter().map(|item| item.as_ref()).collect();
-    [b"[".as_slice(), &parts.join(&b","[..]), b"]"].concat()
-}
-
-fn add_to_total(whole: Json<'_>, change: i64, splice: &mut Splice) {
-    let total = whole
-        .get_exact("pagination")
-        .and_then(|pages| pages.get_exact("total"));
-    if let Some((total, now)) = total.and_then(|total| Some((total, total.int()?))) {
-        splice.replace(total.range(), now.saturating_add(change).max(0).to_string());
     }
 }
 

@@ -448,3 +448,89 @@ async fn a_directive_for_a_job_of_ours_reaches_its_worker() {
     }
     pair.stop().await;
 }
+
+/// One page of a list of jobs: its ids, and how many there are on all.
+async fn listed(client: &Client, query: &str) -> (Vec<String>, u64) {
+    let list = client
+        .get(&format!("/ojs/v1/admin/jobs?{query}"))
+        .await
+        .json();
+    let items = list["items"].as_array().unwrap().iter();
+    let ids = items.map(|job| id(job).to_owned()).collect();
+    (ids, list["pagination"]["total"].as_u64().unwrap())
+}
+
+/// 30 jobs of a key, of which one is out and 20 are held, and two of other keys that are out: each list has
+/// pages of the length that is asked for, which together are all of it.
+#[tokio::test(start_paused = true)]
+async fn pages_of_lists_are_whole_while_jobs_are_held() {
+    let config = "[hold]\nmax = 20\n\
+                  [[policy]]\nname = \"p\"\nkey = \"k:{meta.t}\"\nconcurrency = 1\n";
+    let (_pair, client) = simulated(Lax::spec(), config).await;
+    let mut out = Vec::new();
+    for (t, jobs) in [("a", 15), ("b", 1), ("a", 5), ("c", 1), ("a", 10)] {
+        for _ in 0..jobs {
+            let kind = if t == "a" { "test.a" } else { "test.b" };
+            let job =
+                json!({"type": kind, "args": [], "meta": {"t": t}, "options": {"queue": "q"}});
+            client.enqueue(job).await;
+        }
+    }
+    for _ in 0..8 {
+        let jobs = client.fetch("q", 1).await;
+        out.extend(jobs.iter().map(|job| id(job).to_owned()));
+    }
+    out.sort_unstable();
+    assert_eq!(out.len(), 3);
+    for per_page in [1, 2, 5, 20, 100] {
+        for (state, more, total) in [
+            ("active", "", 3),
+            ("active", "&type=test.b", 2),
+            ("available", "", 29),
+            ("available", "&queue=q&type=test.a", 29),
+            ("available", "&type=test.b", 0),
+        ] {
+            let query = format!("state={state}{more}&per_page={per_page}");
+            let mut all = Vec::new();
+            for page in 1..=total / per_page + 2 {
+                let (ids, said) = listed(&client, &format!("{query}&page={page}")).await;
+                assert_eq!(said, total, "{query}, page {page}");
+                let left = total.saturating_sub(per_page * (page - 1));
+                assert_eq!(ids.len() as u64, left.min(per_page), "{query}, page {page}");
+                all.extend(ids);
+            }
+            all.sort_unstable();
+            all.dedup();
+            assert_eq!(all.len() as u64, total, "{query}");
+            if (state, more) == ("active", "") {
+                assert_eq!(all, out, "{query}");
+            }
+        }
+    }
+}
+
+/// What a list is asked for may be percent-encoded.
+#[tokio::test(start_paused = true)]
+async fn lists_of_held_jobs_are_asked_for_in_any_spelling() {
+    let policy = "[[policy]]\nname = \"p\"\nmatch = { queue = \"sq\" }\nkey = \"k:{meta.t}\"\n\
+                  concurrency = 1\non_limit = \"reschedule\"\n";
+    let (_pair, client) = simulated(Lax::spec(), policy).await;
+    for _ in 0..3 {
+        let job = json!({"type": "test.a", "args": [], "options": {"queue": "sq"}});
+        client.enqueue(job).await;
+    }
+    assert_eq!(client.fetch("sq", 3).await.len(), 1);
+    for query in [
+        "queue=sq&state=scheduled",
+        "queue=s%71&state=scheduled",
+        "%71ueue=sq&state=%73cheduled",
+        "state=scheduled&type=test%2Ea",
+        "state=scheduled&page=%31",
+        "queue=&state=scheduled",
+    ] {
+        let (ids, total) = listed(&client, query).await;
+        assert_eq!((ids.len(), total), (2, 2), "{query}");
+    }
+    let (ids, _) = listed(&client, "state=scheduled&queue=s%70").await;
+    assert!(ids.is_empty());
+}

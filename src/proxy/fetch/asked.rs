@@ -28,6 +28,8 @@ pub(super) struct Asked {
 enum What {
     Queues,
     Count,
+    /// `batch_size`, which official backends do not read; to us it is `count` where there is none.
+    Batch,
     WorkerId,
 }
 
@@ -43,8 +45,10 @@ impl What {
     fn of(name: MemberName<'_>) -> Option<What> {
         if name.folds_to("queues") {
             Some(What::Queues)
-        } else if name.folds_to("count") || name.folds_to("batch_size") {
+        } else if name.folds_to("count") {
             Some(What::Count)
+        } else if name.folds_to("batch_size") {
+            Some(What::Batch)
         } else if name.folds_to("worker_id") {
             Some(What::WorkerId)
         } else {
@@ -56,6 +60,7 @@ impl What {
         match self {
             What::Queues => "queues",
             What::Count => "count",
+            What::Batch => "batch_size",
             What::WorkerId => "worker_id",
         }
     }
@@ -82,8 +87,8 @@ impl Asked {
                 _ => reader.value()?,
             };
             match what {
-                Some(What::Count) if name.folds_to("count") => count = Some(value),
-                Some(What::Count) => batch = Some(value),
+                Some(What::Count) => count = Some(value),
+                Some(What::Batch) => batch = Some(value),
                 Some(What::WorkerId) => worker_id = value.text(),
                 None if name.folds_to("visibility_timeout_ms") => visibility = value.int(),
                 _ => {}
@@ -105,6 +110,15 @@ impl Asked {
         })
     }
 
+    /// How many jobs the backend gives at most for it as it came.
+    pub(super) fn given(&self) -> usize {
+        let mut said = self.places.found.iter();
+        match said.any(|(what, _)| *what == What::Count) {
+            true => self.count,
+            false => 1,
+        }
+    }
+
     /// The same FETCH, of which `body` is the text, for these queues and this many jobs, under `claim_id` if
     /// there is one; everything else as it came, and the queues too where they are the same.
     pub(super) fn rewritten(
@@ -123,7 +137,7 @@ impl Asked {
                 }
                 text.push(b']');
             }
-            What::Count => {
+            What::Count | What::Batch => {
                 // Writing to a vector does not fail.
                 let _ = write!(text, "{count}");
             }
@@ -133,7 +147,7 @@ impl Asked {
             && lanes.iter().map(|lane| &lane.queue).eq(&self.queues);
         let said = |what: What| match what {
             What::Queues => !asks_all,
-            What::Count => true,
+            What::Count | What::Batch => true,
             What::WorkerId => claim_id.is_some(),
         };
         let piece = |range: Range<usize>| body.get(range).unwrap_or_default();
@@ -202,7 +216,8 @@ mod tests {
         )
         .unwrap();
         assert_eq!(asked.queues, [Arc::from("a"), Arc::from("b\n")]);
-        assert_eq!((asked.count, asked.worker_id), (7, Some(Arc::from("w"))));
+        assert_eq!((asked.count, asked.given()), (7, 1));
+        assert_eq!(asked.worker_id, Some(Arc::from("w")));
         assert_eq!(asked.visibility, Some(Duration::from_secs(5)));
         for (body, count) in [
             (r#"{"queues":["a"]}"#, 1),
@@ -210,7 +225,8 @@ mod tests {
             (r#"{"queues":["a"],"count":-4}"#, 1),
             (r#"{"queues":[1],"queues":["a"],"count":99999}"#, 10_000),
         ] {
-            assert_eq!(Asked::read(body.as_bytes()).unwrap().count, count, "{body}");
+            let asked = Asked::read(body.as_bytes()).unwrap();
+            assert_eq!((asked.count, asked.given()), (count, count), "{body}");
         }
         for body in [
             "",
@@ -259,6 +275,16 @@ mod tests {
                 None
             ),
             r#"{"queues":["a"],"queues":["a"],"batch_size":1,"count":1}"#
+        );
+        assert_eq!(
+            asked_again(
+                r#"{"queues":["a"],"batch_size":3,"worker_id":"w"}"#,
+                &["a"],
+                2,
+                Some("me")
+            ),
+            r#"{"queues":["a"],"batch_size":2,"worker_id":"me","count":2}"#,
+            "backends read no `batch_size`"
         );
     }
 }

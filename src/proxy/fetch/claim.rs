@@ -112,7 +112,7 @@ impl Proxy {
                 let settings = &sidecar.live().settings;
                 (sidecar.hold_max(settings), settings.hold_bytes)
             };
-            let free = match sidecar.hold.lookahead(max, bytes) {
+            let free = match sidecar.hold.lookahead(lane, max, bytes) {
                 Lookahead::Free(free) => free,
                 Lookahead::Full => 0,
                 Lookahead::Soon => {

@@ -21,7 +21,7 @@ use crate::proxy::{Proxy, ours_under, timed};
 pub(super) struct Hint {
     /// The policy that the next of them waits for.
     pub(super) policy: Option<Arc<str>>,
-    /// Whether held jobs of the asked queues wait for their limits.
+    /// Whether limits keep jobs of the asked queues back, if any wait there.
     pub(super) limited: bool,
     /// When the next of them could start.
     pub(super) next: Option<Duration>,

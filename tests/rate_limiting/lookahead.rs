@@ -1,0 +1,162 @@
+//! 8.1.2 and RL-004 past a deep backlog: what may start does, in its queue and in others, and the hold stays
+//! within its bounds. And what an answer without jobs says of it.
+
+use ojs_throttle::backend::EventKind;
+use serde_json::{Value, json};
+
+use crate::client::Reply;
+use crate::rig::Rig;
+
+/// Some queues, a key for each `t`, one job of a key at a time.
+const ONE: &str = "[[policy]]\nname = \"s\"\nmatch = { queue = [\"slots\", \"other*\"] }\n\
+                   key = \"s:{meta.t}\"\nconcurrency = 1\n";
+
+fn job(queue: &str, t: &str) -> String {
+    json!({"type": "t", "args": [], "meta": {"t": t}, "options": {"queue": queue}}).to_string()
+}
+
+/// The keys of the jobs that came.
+fn keys(jobs: &[Value]) -> Vec<&str> {
+    let each = jobs.iter().map(|job| job["meta"]["t"].as_str().unwrap());
+    each.collect()
+}
+
+impl Rig {
+    /// How many jobs are claimed now: held, or out with workers.
+    fn claimed(&self) -> usize {
+        self.count(EventKind::Claimed) - self.count(EventKind::Acked)
+    }
+
+    async fn asked(&self, body: Value) -> Reply {
+        let path = "/ojs/v1/workers/fetch";
+        let reply = self.client.post(path, body.to_string()).await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        reply
+    }
+
+    /// As many of the first queue's backlog are held as ever will be.
+    async fn fill(&self, queue: &str) {
+        for _ in 0..40 {
+            let before = self.count(EventKind::Claimed);
+            self.client.fetch(queue, 2).await;
+            if before > 0 && self.count(EventKind::Claimed) == before {
+                return;
+            }
+        }
+        panic!("there is no end of what is claimed");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backlog_holds_up_no_other_queue() {
+    for (hold, most) in [("", 40), ("[hold]\nmax = 2\n", 3)] {
+        let rig = Rig::with(&format!("{hold}{ONE}")).await;
+        rig.enqueue(&job("slots", "A"), 200).await;
+        rig.fill("slots").await;
+        // A queue that nothing has used yet.
+        for t in ["B", "C"] {
+            rig.enqueue(&job("other", t), 1).await;
+        }
+        let both = json!({"queues": ["slots", "other"], "count": 1, "worker_id": "w"});
+        for t in ["B", "C"] {
+            assert_eq!(
+                keys(&rig.client.fetch_as(both.clone()).await),
+                [t],
+                "{most}"
+            );
+        }
+        // Three are out.
+        assert!(rig.claimed() <= most + 3, "{} of {most}", rig.claimed());
+    }
+}
+
+/// Each queue has a job of the full key in front.
+#[tokio::test(start_paused = true)]
+async fn several_backlogs_hold_up_no_other_queue() {
+    let rig = Rig::with(ONE).await;
+    rig.enqueue(&job("slots", "A"), 200).await;
+    rig.fill("slots").await;
+    for nth in 1..=5 {
+        let queue = format!("other{nth}");
+        if nth <= 2 {
+            rig.enqueue(&job(&queue, "A"), 1).await;
+        }
+        rig.enqueue(&job(&queue, &queue), 1).await;
+        rig.enqueue(&job(&queue, "A"), 20).await;
+        assert_eq!(keys(&rig.client.fetch(&queue, 1).await), [queue.as_str()]);
+        rig.fill(&queue).await;
+    }
+    assert!(rig.claimed() <= 40 + 6, "{}", rig.claimed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backlog_of_large_jobs_holds_up_no_other_queue() {
+    let rig = Rig::with(&format!("[hold]\nmax = 1000\nmax_bytes = \"1MiB\"\n{ONE}")).await;
+    let args = json!(["x".repeat(64 << 10)]);
+    let large =
+        json!({"type": "t", "args": args, "meta": {"t": "A"}, "options": {"queue": "slots"}});
+    for _ in 0..30 {
+        rig.client.enqueue(large.clone()).await;
+    }
+    rig.fill("slots").await;
+    rig.enqueue(&job("other", "B"), 1).await;
+    assert_eq!(keys(&rig.client.fetch("other", 1).await), ["B"]);
+    let bytes = rig.metric("ojs_throttle_held_bytes").await.unwrap();
+    assert!(bytes <= f64::from(5 << 18), "{bytes}");
+}
+
+/// A worker that says `batch_size` only (Ruby) gets what one that says `count` gets, from a backend that
+/// does not know that name.
+#[tokio::test(start_paused = true)]
+async fn a_batch_size_looks_as_far_as_a_count() {
+    for name in ["batch_size", "count"] {
+        let rig = Rig::with(ONE).await;
+        rig.enqueue(&job("slots", "A"), 8).await;
+        rig.enqueue(&job("slots", "B"), 1).await;
+        let jobs = rig.client.fetch_as(json!({"queues": ["slots"], name: 5}));
+        assert_eq!(keys(&jobs.await), ["A", "B"], "{name}");
+    }
+}
+
+/// What the answer says of limits.
+fn told(reply: &Reply) -> (bool, Option<&str>) {
+    assert_eq!(reply.json()["jobs"], json!([]));
+    let text = |name: &str| Some(reply.headers.get(name)?.to_str().unwrap());
+    let limited = text("ojs-throttle-limited");
+    assert!(limited.is_none_or(|text| text == "true"));
+    (limited.is_some(), text("ojs-throttle-policy"))
+}
+
+/// Whoever gets nothing because of limits is told so, with a policy's name where a queue has one.
+#[tokio::test(start_paused = true)]
+async fn an_answer_without_jobs_says_that_it_is_us() {
+    let rig = Rig::with(
+        "[hold]\nmax = 1\n\
+         [[queue]]\nname = \"paused\"\nconcurrency = 0\n\
+         [[policy]]\nname = \"th\"\nmatch = { queue = \"const\" }\nconcurrency = 5\n\
+         [[policy]]\nname = \"s\"\nmatch = { queue = [\"slots\", \"third\", \"full\"] }\n\
+         key = \"s:{meta.t}\"\nconcurrency = 1\n",
+    )
+    .await;
+    let fetch = |queue: &str| rig.asked(json!({"queues": [queue], "worker_id": "w"}));
+    assert_eq!(told(&fetch("const").await), (false, None), "it is empty");
+    let kind = [("content-type", "application/json")];
+    let (path, pause) = ("/ojs/v1/rate-limits/th", r#"{"concurrency":0}"#);
+    let set = rig.client.send(http::Method::PUT, path, &kind, pause);
+    assert_eq!(set.await.status, 200);
+    for queue in ["paused", "const", "full", "free"] {
+        rig.enqueue(&job(queue, "B"), 1).await;
+    }
+    let (limited, policy) = (fetch("paused").await, fetch("const").await);
+    assert_eq!(told(&limited), (true, Some("queue")));
+    assert_eq!(told(&policy), (true, Some("th")));
+    rig.enqueue(&job("slots", "A"), 2).await;
+    rig.enqueue(&job("third", "A"), 1).await;
+    assert_eq!(rig.client.fetch("slots", 1).await.len(), 1);
+    assert_eq!(told(&fetch("slots").await), (true, Some("s")));
+    assert_eq!(told(&fetch("third").await), (true, Some("s")));
+    // The place of the hold is taken, and the one beside it.
+    assert_eq!(told(&fetch("full").await), (true, None));
+    assert_eq!(rig.client.fetch("free", 1).await.len(), 1);
+    assert_eq!(told(&fetch("free").await), (false, None));
+}
