@@ -80,7 +80,9 @@ pub struct Held {
     pub since: Instant,
     /// What it was refused by first, if it was: it is limited from then until it starts, and that is
     /// counted and told once.
-    pub refused: Option<Episode>,
+    pub refused: Option<Box<Episode>>,
+    /// When its start counts, once it was granted.
+    pub starts: Timestamp,
 }
 
 /// What limits a job, from the first refusal until it starts.

@@ -65,6 +65,7 @@ fn job(id: &str, priority: i32, keys: &[&str]) -> Held {
         granted: visibility,
         since: now,
         refused: None,
+        starts: Timestamp::default(),
     }
 }
 

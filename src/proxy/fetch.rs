@@ -19,6 +19,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Response;
 use http::request::Parts;
+use smallvec::{SmallVec, smallvec};
 use tokio::time::Instant;
 
 use super::body::Body;
@@ -36,7 +37,6 @@ use crate::upstream::{Path, Reply, UpstreamError};
 use asked::Asked;
 use claim::{Allowance, Answer, Section, Wanted};
 use handout::{HandOut, Hint};
-use start::Started;
 use wait::{ASK_AGAIN, Standing};
 
 /// What a FETCH came to.
@@ -130,9 +130,11 @@ impl Proxy {
     ) -> impl Future<Output = Outcome> + Send {
         async move {
             let begun = Instant::now();
+            let mut now = begun;
             let patience = begun + live.settings.max_wait.max(live.settings.claim_budget);
             loop {
-                let outcome = self.fill(&wanted, &sections, &live, begun, &client).await;
+                let times = (begun, now);
+                let outcome = self.fill(&wanted, &sections, &live, times, &client).await;
                 let (mut out, hint) = match outcome {
                     Outcome::Ours(out, hint) => (out, hint),
                     Outcome::Overtaken => {
@@ -140,11 +142,16 @@ impl Proxy {
                         let lanes = sections.iter().flat_map(|section| &section.lanes);
                         let queues: Vec<Arc<str>> = lanes.map(|lane| lane.queue.clone()).collect();
                         sections = self.sections(wanted.scope, &queues, &live.policies);
+                        now = Instant::now();
                         continue;
                     }
                     other => return other,
                 };
-                if !out.all_late().await || Instant::now() >= patience || client.has_gone() {
+                if !out.all_late().await {
+                    return Outcome::Ours(out, hint);
+                }
+                now = Instant::now();
+                if now >= patience || client.has_gone() {
                     return Outcome::Ours(out, hint);
                 }
             }
@@ -253,13 +260,13 @@ impl Proxy {
                 match sections.last_mut() {
                     Some(section) if section.gate.is_none() => section.lanes.push(lane),
                     _ => sections.push(Section {
-                        lanes: vec![lane],
+                        lanes: smallvec![lane],
                         gate: None,
                     }),
                 }
             } else {
                 sections.push(Section {
-                    lanes: vec![lane],
+                    lanes: smallvec![lane],
                     gate: Some(gate),
                 });
             }
@@ -267,26 +274,25 @@ impl Proxy {
         sections
     }
 
-    /// Claims and starts, again and again while waiting may help.
+    /// Claims and starts, again and again while waiting may help. It may have `begun` before and been late: a
+    /// round has its whole time each time, from `now` on.
     async fn fill(
         &self,
         wanted: &Wanted,
         sections: &[Section],
         live: &Live,
-        begun: Instant,
+        (begun, mut now): (Instant, Instant),
         client: &Client,
     ) -> Outcome {
         let sidecar = &self.sidecar;
         let deadline = begun + live.settings.max_wait;
-        // It may have begun before, and been late: a round has its whole time each time.
-        let mut now = Instant::now();
         sidecar.note_fetched(sections, now);
         if let Err(error) = self.ensure_learnt().await {
             return Outcome::Lost(error);
         }
         let mut line: Option<Standing<'_>> = None;
         let mut shut = Vec::new();
-        let mut closed = vec![None; sections.len()];
+        let mut closed: SmallVec<[Option<Prospect>; 1]> = smallvec![None; sections.len()];
         let mut out = HandOut::new(self.clone());
         if client.has_gone() {
             return Outcome::Ours(out, Hint::default());
@@ -390,10 +396,10 @@ impl Proxy {
                         self.start_into(lane, wanted, out).await;
                     }
                 }
-                if short || Instant::now() >= until {
+                let missing = wanted.count.saturating_sub(out.len());
+                if short || missing == 0 || Instant::now() >= until {
                     break;
                 }
-                let missing = wanted.count.saturating_sub(out.len());
                 n = if out.len() == before { n * 2 } else { missing };
             }
         }
@@ -419,8 +425,7 @@ impl Proxy {
         let missing = wanted.count.saturating_sub(out.len());
         // Boxed, so that a FETCH whose jobs all start at once has no room for it.
         let starting = Box::pin(self.start(lane, missing, wanted.visibility()));
-        let started: Vec<Started> = starting.await;
-        out.extend(started);
+        out.extend(starting.await);
     }
 
     /// What waiting could bring, over all queues; notes which of them have no room now. Those that the

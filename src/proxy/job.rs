@@ -199,6 +199,7 @@ impl Sidecar {
             granted: visibility,
             since: came,
             refused: None,
+            starts: Timestamp::default(),
         })
     }
 

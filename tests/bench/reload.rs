@@ -185,6 +185,7 @@ fn held(nth: usize, key: &str) -> Held {
         granted: Duration::from_secs(30),
         since: now,
         refused: None,
+        starts: Timestamp::default(),
     }
 }
 

@@ -5,6 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use crate::hold::Lane;
 use crate::json::{Json, JsonError, Kind, MemberName, Reader, quote_to};
 use crate::proxy::DEPTH;
@@ -36,7 +38,7 @@ enum What {
 /// Where a FETCH says what is said in other words, in the order of its text.
 #[derive(Debug, Default, Clone)]
 struct Places {
-    found: Vec<(What, Range<usize>)>,
+    found: SmallVec<[(What, Range<usize>); 3]>,
     /// Where the object ends; there is at least one member in it.
     end: usize,
 }

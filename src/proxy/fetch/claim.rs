@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::asked::Asked;
@@ -15,7 +16,7 @@ use crate::hold::{Held, Lane, Lookahead, Prospect};
 use crate::metrics::Event;
 use crate::policy::Gate;
 use crate::proxy::job::{Origin, Shown};
-use crate::proxy::{Proxy, job, respond};
+use crate::proxy::{Proxy, job};
 use crate::store::Place;
 use crate::upstream::{Call, Path, Reply, UpstreamError};
 
@@ -40,7 +41,7 @@ pub(super) struct Wanted {
 /// Queues that are asked together: one that limits can touch, or a run of others.
 #[derive(Debug)]
 pub(super) struct Section {
-    pub(super) lanes: Vec<Lane>,
+    pub(super) lanes: SmallVec<[Lane; 1]>,
     /// What the name of a limited queue says; `None`: no limit can touch these queues.
     pub(super) gate: Option<Gate>,
 }
@@ -164,22 +165,23 @@ impl Proxy {
             Err(_) => None,
         };
         let got = came.as_ref().map(|came| came.shown);
-        if let (Ok(reply), Some(Came { jobs, .. })) = (&answer, came) {
-            let id = out.request_id.take();
-            out.request_id = id.or_else(|| respond::request_id(&reply.headers));
-            if !jobs.is_empty() {
-                self.start_or_hold(jobs, wanted, section, &origin, out)
-                    .await;
-            }
+        if let Some(Came { jobs, .. }) = came
+            && !jobs.is_empty()
+        {
+            self.start_or_hold(jobs, wanted, section, &origin, out)
+                .await;
         }
         sidecar
             .hold
             .asked(first, n, got.is_some_and(|got| got >= n), ended);
-        match (answer, got) {
-            (Ok(_), Some(got)) => Ok(Answer::Jobs { short: got < n }),
-            (Ok(reply), None) => Ok(Answer::Other(reply)),
-            (Err(error), _) => Err(error),
-        }
+        let reply = answer?;
+        Ok(match got {
+            Some(got) => {
+                out.came(reply);
+                Answer::Jobs { short: got < n }
+            }
+            None => Answer::Other(reply),
+        })
     }
 
     /// The worker id to claim under; `alone`: no other claim may be under it.

@@ -107,7 +107,7 @@ impl Gated {
         }
         for held in jobs {
             if let Some(episode) = self.end(&held.claimed.queue) {
-                held.refused.get_or_insert(episode);
+                held.refused.get_or_insert_with(|| Box::new(episode));
             }
         }
     }

@@ -6,15 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use http::Response;
 use http::request::Parts;
-use http::{HeaderValue, Response};
 use tokio::task::JoinHandle;
 
-use super::start::Started;
+use crate::hold::Held;
 use crate::limit::{EARLY, Timestamp};
 use crate::metrics::Event;
 use crate::proxy::body::{Body, Watch};
-use crate::proxy::{Proxy, ours_under, timed};
+use crate::proxy::{Proxy, ours_under, respond, timed};
+use crate::upstream::Reply;
 
 /// What the headers of an answer of ours tell.
 #[derive(Clone, Default)]
@@ -52,13 +53,19 @@ impl Hint {
     }
 }
 
+/// How our answer begins, and nearly every backend's.
+const OPENING: &[u8] = br#"{"jobs":["#;
+
+/// Up to this many bytes are copied: the connection writes so few in one piece, and would copy them itself.
+const COPIED: usize = 4096;
+
 /// Started jobs and the means to take them back.
 #[derive(Debug)]
 pub(super) struct HandOut {
     proxy: Proxy,
-    jobs: Vec<Started>,
-    /// The id under which the backend gave them: ours too, if the worker gave none.
-    pub(super) request_id: Option<HeaderValue>,
+    jobs: Vec<Held>,
+    /// The backend's first answer: its id is ours too, if the worker gave none, and mostly its text is.
+    reply: Option<Reply>,
 }
 
 impl HandOut {
@@ -66,16 +73,21 @@ impl HandOut {
         HandOut {
             proxy,
             jobs: Vec::new(),
-            request_id: None,
+            reply: None,
         }
     }
 
-    pub(super) fn extend(&mut self, mut jobs: Vec<Started>) {
+    pub(super) fn extend(&mut self, mut jobs: Vec<Held>) {
         if self.jobs.is_empty() {
             self.jobs = jobs;
         } else {
             self.jobs.append(&mut jobs);
         }
+    }
+
+    /// Keeps what the backend answered, for the answer of ours.
+    pub(super) fn came(&mut self, reply: Reply) {
+        self.reply.get_or_insert(reply);
     }
 
     pub(super) fn len(&self) -> usize {
@@ -91,25 +103,30 @@ impl HandOut {
     /// to the next ones than was promised. `true`: all of them, and they are in the hold again.
     pub(super) async fn all_late(&mut self) -> bool {
         let sidecar = &self.proxy.sidecar;
-        if !self.jobs.iter().any(|job| timed(&job.held.claimed.limited)) {
+        if !self.jobs.iter().any(|job| timed(&job.claimed.limited)) {
             return false;
         }
-        let is_spaced = |job: &&Started| {
-            let mut limited = job.held.claimed.limited.iter();
+        let is_spaced = |job: &&Held| {
+            let mut limited = job.claimed.limited.iter();
             limited.any(|one| one.limits.throttle.is_some())
         };
-        let last = self.jobs.iter().filter(is_spaced).map(|job| job.at).max();
+        let last = self
+            .jobs
+            .iter()
+            .filter(is_spaced)
+            .map(|job| job.starts)
+            .max();
         let from = Timestamp(last.unwrap_or_default().0.saturating_sub(EARLY));
         let mut now = sidecar.store.now();
         if from > now {
             tokio::time::sleep_until(sidecar.instant_of(from)).await;
             now = sidecar.store.now();
         }
-        let late = |job: &Started| now > job.at.plus(EARLY) && timed(&job.held.claimed.limited);
+        let late = |job: &Held| now > job.starts.plus(EARLY) && timed(&job.claimed.limited);
         if !self.jobs.iter().any(late) {
             return false;
         }
-        let (late, jobs): (Vec<Started>, Vec<Started>) = self.jobs.drain(..).partition(late);
+        let (late, jobs): (Vec<Held>, Vec<Held>) = self.jobs.drain(..).partition(late);
         self.jobs = jobs;
         let taken_back = self.proxy.take_back(late);
         if !self.jobs.is_empty() {
@@ -123,44 +140,77 @@ impl HandOut {
 
     /// The reply that hands the jobs out.
     pub(super) fn respond(mut self, parts: &Parts, hint: Hint) -> Response<Body> {
-        let mut headers = http::HeaderMap::new();
-        ours_under(&parts.headers, &mut headers, self.request_id.take());
+        let reply = self.reply.take();
+        let (mut headers, text) = reply
+            .map(|reply| (reply.headers, reply.body))
+            .unwrap_or_default();
+        let id = respond::request_id(&headers);
+        // A map that has room already.
+        headers.clear();
+        ours_under(&parts.headers, &mut headers, id);
         hint.write(&mut headers);
         self.proxy.mend_media_type(&parts.headers, &mut headers);
-        let bytes = self.bytes();
         let body = match self.jobs.is_empty() {
-            true => Body::from(bytes),
-            false => Body::watched(bytes, self),
+            true => Body::from(Bytes::from_static(br#"{"jobs":[]}"#)),
+            false => {
+                let (jobs, rest) = self.told(&text);
+                Body::watched_both(jobs, rest, self)
+            }
         };
         let mut response = Response::new(body);
         *response.headers_mut() = headers;
         response
     }
 
-    /// `{"jobs":[…]}` with `job` beside it for clients that read only one.
-    fn bytes(&self) -> Bytes {
-        let size: usize = self.jobs.iter().map(|job| job.held.body.len() + 1).sum();
+    /// `{"jobs":[…]}` with `job` beside it for clients that read only one, in one piece or two: many jobs
+    /// that the backend told in `text` just so are not copied.
+    fn told(&self, text: &Bytes) -> (Bytes, Bytes) {
         let beside = self.proxy.sidecar.live().settings.job_beside_jobs;
-        let first = self
-            .jobs
-            .first()
-            .map(|job| &job.held.body)
-            .filter(|_| beside);
-        let mut bytes = BytesMut::with_capacity(size + 24 + first.map_or(0, |first| first.len()));
-        bytes.extend_from_slice(br#"{"jobs":["#);
-        for (nth, job) in self.jobs.iter().enumerate() {
-            if nth > 0 {
-                bytes.extend_from_slice(b",");
+        let beside = self.jobs.first().filter(|_| beside);
+        let beside = beside.map_or(&[][..], |first| &first.body);
+        let as_they_came = match text.len() > COPIED {
+            true => self.as_they_came(text),
+            false => None,
+        };
+        let copied = match &as_they_came {
+            Some(_) => 0,
+            None => self.jobs.iter().map(|job| job.body.len() + 1).sum(),
+        };
+        let mut bytes = BytesMut::with_capacity(copied + beside.len() + 24);
+        if as_they_came.is_none() {
+            for (nth, job) in self.jobs.iter().enumerate() {
+                bytes.extend_from_slice(if nth == 0 { OPENING } else { b"," });
+                bytes.extend_from_slice(&job.body);
             }
-            bytes.extend_from_slice(&job.held.body);
         }
         bytes.extend_from_slice(b"]");
-        if let Some(first) = first {
+        if !beside.is_empty() {
             bytes.extend_from_slice(br#","job":"#);
-            bytes.extend_from_slice(first);
+            bytes.extend_from_slice(beside);
         }
         bytes.extend_from_slice(b"}");
-        bytes.freeze()
+        match as_they_came {
+            Some(jobs) => (jobs, bytes.freeze()),
+            None => (bytes.freeze(), Bytes::new()),
+        }
+    }
+
+    /// `text` up to its last job, if it says what ours would say.
+    fn as_they_came(&self, text: &Bytes) -> Option<Bytes> {
+        let mut end = 0;
+        let mut before = OPENING;
+        for job in &self.jobs {
+            let body = &job.body;
+            // Mostly they are parts of it.
+            let start = body.as_ptr().addr().checked_sub(text.as_ptr().addr())?;
+            if text.get(end..start) != Some(before) {
+                return None;
+            }
+            end = start + body.len();
+            before = b",";
+        }
+        // The last could stand right behind the text in memory.
+        (end <= text.len()).then(|| text.slice(..end))
     }
 }
 
@@ -182,7 +232,7 @@ impl Drop for HandOut {
 
 impl Proxy {
     /// Undoes starts in a task of its own, which ends whatever becomes of who waits for it.
-    fn take_back(&self, jobs: Vec<Started>) -> JoinHandle<()> {
+    fn take_back(&self, jobs: Vec<Held>) -> JoinHandle<()> {
         let proxy = self.clone();
         self.sidecar.tasks.spawn(async move {
             for job in jobs.into_iter().rev() {
@@ -191,14 +241,14 @@ impl Proxy {
         })
     }
 
-    async fn undo(&self, job: Started) {
+    async fn undo(&self, job: Held) {
         let sidecar = &self.sidecar;
-        let claimed = &job.held.claimed;
+        let claimed = &job.claimed;
         if sidecar.back(claimed).await {
             sidecar.metrics.count(Event::HandOutUndone);
             sidecar.metrics.ended(&claimed.limited);
             let limited = claimed.limited.clone();
-            sidecar.hold.undo(job.held);
+            sidecar.hold.undo(job);
             sidecar.hold.wake(&limited);
         }
     }
@@ -222,7 +272,6 @@ mod tests {
     use tokio::time::{Instant, advance};
 
     use super::*;
-    use crate::hold::Held;
     use crate::limit::{Key, Limited, Limits, Measure, OnLimit, Space, Throttle};
     use crate::metrics::Metrics;
     use crate::policy::{Accept, JobLimits, PolicySet};
@@ -286,13 +335,62 @@ mod tests {
             granted: visibility,
             since: now,
             refused: None,
+            starts: sidecar.store.now().plus(after),
         };
-        let at = sidecar.store.now().plus(after);
         let target = Target::parse("http://127.0.0.1:1", None).unwrap();
         let upstream = Upstream::new(target, Default::default(), upstream::Limits::default());
         let mut out = HandOut::new(Proxy::new(sidecar, upstream));
-        out.extend(vec![Started { held, at }]);
+        out.extend(vec![held]);
         out
+    }
+
+    #[tokio::test]
+    async fn many_jobs_leave_as_they_came() {
+        let [one, two] = ["1", "2"].map(|id| format!("{{\"id\":{id}{}}}", " ".repeat(COPIED / 2)));
+        // A piece of the text, or the same words from elsewhere.
+        let part = |text: &Bytes, job: &str| {
+            let found = memchr::memmem::find(text, job.as_bytes());
+            found.map_or(Bytes::from(job.to_owned()), |at| {
+                text.slice(at..at + job.len())
+            })
+        };
+        for (text, jobs, kept) in [
+            (format!(r#"{{"jobs":[{one},{two}]}}"#), [&one, &two], true),
+            (
+                format!(r#"{{"jobs":[{one},{two}],"job":{one}}}"#),
+                [&one, &two],
+                true,
+            ),
+            (format!(r#"{{"jobs":[{one},{two}]}}"#), [&two, &one], false),
+            (format!(r#"{{"jobs":[{one} ,{two}]}}"#), [&one, &two], false),
+            (
+                format!(r#"{{"x":1,"jobs":[{one},{two}]}}"#),
+                [&one, &two],
+                false,
+            ),
+            (
+                format!(r#"{{"jobs":[{one}]{}}}"#, " ".repeat(COPIED)),
+                [&one, &two],
+                false,
+            ),
+        ] {
+            let text = Bytes::from(text);
+            let mut out = out(0, false);
+            let held = out.jobs.pop().unwrap();
+            let started = |job: &&String| Held {
+                body: part(&text, job),
+                ..held.clone()
+            };
+            out.jobs = jobs.iter().map(started).collect();
+            let (first, second) = out.told(&text);
+            out.jobs.clear();
+            let [a, b] = jobs;
+            assert_eq!(
+                [&first[..], &second].concat(),
+                format!(r#"{{"jobs":[{a},{b}],"job":{a}}}"#).as_bytes()
+            );
+            assert_eq!(first.as_ptr() == text.as_ptr(), kept, "{text:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -20,17 +20,10 @@ use crate::store::{Claimed, Verdict};
 /// The claims of some jobs; few FETCHes are for more.
 pub(super) type Claims<'a> = SmallVec<[&'a Claimed; 16]>;
 
-/// A job that may go to a worker: its slots are taken.
-#[derive(Debug)]
-pub(super) struct Started {
-    pub(super) held: Held,
-    /// When the start counts.
-    pub(super) at: Timestamp,
-}
-
 /// What became of jobs that were asked for.
 struct Asked {
-    started: Vec<Started>,
+    /// Those that may go to a worker: their slots are taken.
+    started: Vec<Held>,
     /// Some of the others are being dropped: what stands behind them may start.
     again: bool,
 }
@@ -63,9 +56,9 @@ impl Proxy {
         lane: &Lane,
         want: usize,
         visibility: Option<Duration>,
-    ) -> Vec<Started> {
+    ) -> Vec<Held> {
         let sidecar = &self.sidecar;
-        let mut out: Vec<Started> = Vec::new();
+        let mut out: Vec<Held> = Vec::new();
         while out.len() < want {
             let now = sidecar.store.now();
             let picked = sidecar.hold.pick(lane, want - out.len(), now);
@@ -86,7 +79,7 @@ impl Proxy {
     }
 
     /// Starts what may start of jobs that were claimed just now; the others are held from here on.
-    pub(super) async fn start_fresh(&self, mut jobs: Vec<Held>, want: usize) -> Vec<Started> {
+    pub(super) async fn start_fresh(&self, mut jobs: Vec<Held>, want: usize) -> Vec<Held> {
         jobs.sort_by_key(|held| Reverse(held.claimed.priority));
         let mut started = self.ask(jobs, want, true).await.started;
         self.tell_started(&mut started);
@@ -112,22 +105,27 @@ impl Proxy {
             sidecar.store.lead(lead);
         }
         let answers = verdicts.is_ok();
-        let verdicts = verdicts.unwrap_or_else(|_| vec![Verdict::Unasked; jobs.len()]);
-        let (mut started, mut others) = (Vec::with_capacity(jobs.len()), Vec::new());
-        for (mut held, verdict) in jobs.into_iter().zip(verdicts) {
-            if let Verdict::Started { at } = verdict {
-                started.push(Started { held, at });
-                continue;
-            }
-            if fresh {
-                sidecar.hold.enter(&mut held);
-            }
-            others.push((held, verdict));
+        let mut verdicts = verdicts.unwrap_or_default().into_iter();
+        let mut theirs = Vec::new();
+        // Mostly all start, and stay where they are.
+        let mut others: Vec<Held> = jobs
+            .extract_if(.., |held| match verdicts.next() {
+                Some(Verdict::Started { at }) => {
+                    held.starts = at;
+                    false
+                }
+                other => {
+                    theirs.push(other.unwrap_or(Verdict::Unasked));
+                    true
+                }
+            })
+            .collect();
+        let started = jobs;
+        if fresh {
+            (others.iter_mut()).for_each(|held| sidecar.hold.enter(held));
         }
         if !answers {
-            others
-                .into_iter()
-                .for_each(|(held, _)| self.ask_later(held));
+            others.into_iter().for_each(|held| self.ask_later(held));
             return Asked {
                 started,
                 again: false,
@@ -135,7 +133,10 @@ impl Proxy {
         }
         let again = match others.is_empty() {
             true => false,
-            false => Box::pin(self.put_back(others, wakes)).await,
+            false => {
+                let others = others.into_iter().zip(theirs).collect();
+                Box::pin(self.put_back(others, wakes)).await
+            }
         };
         Asked { started, again }
     }
@@ -178,19 +179,14 @@ impl Proxy {
 
     /// Takes started jobs out of the hold. One that may not go out any more is not among them after this,
     /// and its start is undone.
-    async fn leave_hold(&self, started: &mut Vec<Started>) {
+    async fn leave_hold(&self, started: &mut Vec<Held>) {
         let sidecar = &self.sidecar;
-        let stay = sidecar
-            .hold
-            .started(started.iter().map(|start| &start.held));
+        let stay = sidecar.hold.started(started.iter());
         for job in &stay {
-            let Some(at) = started
-                .iter()
-                .position(|start| start.held.claimed.job == *job)
-            else {
+            let Some(at) = started.iter().position(|held| held.claimed.job == *job) else {
                 continue;
             };
-            let held = started.remove(at).held;
+            let held = started.remove(at);
             let claimed = &held.claimed;
             if sidecar.back(claimed).await {
                 sidecar.hold.wake(&claimed.limited);
@@ -200,22 +196,19 @@ impl Proxy {
     }
 
     /// Counts and tells of jobs of a queue that go out.
-    fn tell_started(&self, started: &mut [Started]) {
+    fn tell_started(&self, started: &mut [Held]) {
         let sidecar = &self.sidecar;
-        sidecar.metrics.started(started.iter().map(|start| {
-            let held = &start.held;
+        sidecar.metrics.started(started.iter().map(|held| {
             let waited = (held.refused.as_ref()).map(|episode| episode.since.elapsed());
             (&*held.claimed.limited, waited)
         }));
-        let queue = started
-            .first()
-            .map(|start| start.held.claimed.queue.clone());
+        let queue = started.first().map(|held| held.claimed.queue.clone());
         let bounded = sidecar.pressure.bounds_any(queue.as_slice());
-        for start in started {
-            if let Some(episode) = start.held.refused.take() {
-                sidecar.tell_released(&start.held, &episode);
+        for held in started {
+            if let Some(episode) = held.refused.take() {
+                sidecar.tell_released(held, &episode);
             }
-            let of = &start.held.claimed;
+            let of = &held.claimed;
             if bounded {
                 (sidecar.pressure).started(&of.queue, &of.job, sidecar.now());
             }
@@ -241,12 +234,12 @@ impl Proxy {
         };
         if held.refused.is_none() {
             sidecar.exceeded(&held, limited, why);
-            held.refused = Some(Episode {
+            held.refused = Some(Box::new(Episode {
                 space: limited.space,
                 key: limited.key.clone(),
                 strategy: why.strategy,
                 since: held.since,
-            });
+            }));
         }
         let by = acting(&held, which, action).unwrap_or(limited);
         sidecar.metrics.refused(&by.policy, action);
