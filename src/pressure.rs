@@ -290,8 +290,7 @@ impl Pressure {
                 }
                 Asked::Lease => leases.push(Arc::clone(&want.queue)),
                 Asked::Full(found) => {
-                    let more = |a: &Full, b: &Full| !a.ever || a.after > b.after;
-                    if full.as_ref().is_none_or(|full| more(&found, full)) {
+                    if full.as_ref().is_none_or(|full| found.rank() > full.rank()) {
                         full = Some(found);
                     }
                 }
@@ -348,6 +347,31 @@ impl Pressure {
     /// Stands in line until the places are free. `None`: too many stand there.
     pub fn stand(self: &Arc<Self>, wants: Vec<Want>, most: usize) -> Option<Turn> {
         self.state().line.stand(Arc::clone(self), wants, most)
+    }
+
+    /// Asks once more for one who stood in line in vain and has left it; what did not fit then is `full`, which is
+    /// told as it is now where the queue is being looked at.
+    pub fn ask_last(
+        self: &Arc<Self>,
+        wants: &mut Vec<Want>,
+        full: Full,
+        now: Now,
+    ) -> Result<Places, Full> {
+        let mut state = self.state();
+        let ahead = state.line.ahead();
+        match self.ask_in(&mut state, wants, now, (&ahead, true)) {
+            Answer::Go(places) => Ok(places),
+            Answer::Full(full) => Err(*full),
+            _ => {
+                let want = wants.iter().find(|want| want.queue == full.queue);
+                let queue = state.queues.get_mut(&full.queue);
+                let anew = want.zip(queue).map(|(want, queue)| {
+                    let held = (self.held)(&full.queue);
+                    queue.full(want, full.met, None, held, now)
+                });
+                Err(anew.unwrap_or(full))
+            }
+        }
     }
 
     /// Gives places to those who stand in line, in its order: nobody passes one who waits for the same

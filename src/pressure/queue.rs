@@ -272,7 +272,7 @@ impl Queue {
         }
     }
 
-    fn full(
+    pub(super) fn full(
         &mut self,
         want: &Want,
         met: Met,

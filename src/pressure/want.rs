@@ -89,6 +89,14 @@ pub struct Full {
     pub key: Option<Arc<str>>,
 }
 
+impl Full {
+    /// Of several that are met, the highest is told: what could never fit, then what does not wait, then what
+    /// takes longest.
+    pub(super) fn rank(&self) -> (bool, bool, Option<Duration>) {
+        (!self.ever, self.strategy != Strategy::Block, self.after)
+    }
+}
+
 /// Where a queue stands.
 #[derive(Clone, Copy, Debug)]
 pub struct Level {

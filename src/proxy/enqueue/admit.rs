@@ -123,7 +123,7 @@ impl Proxy {
     /// Waits in line for room. Hanging up leaves the line.
     async fn blocked(
         &self,
-        wants: Vec<Want>,
+        mut wants: Vec<Want>,
         scope: u64,
         until: Instant,
         full: Full,
@@ -131,7 +131,7 @@ impl Proxy {
         let sidecar = &self.sidecar;
         let most = sidecar.live().settings.max_blocked;
         let queues: Vec<Arc<str>> = wants.iter().map(|want| Arc::clone(&want.queue)).collect();
-        let Some(mut turn) = sidecar.pressure.stand(wants, most) else {
+        let Some(mut turn) = sidecar.pressure.stand(wants.clone(), most) else {
             return Err(full);
         };
         // Room may have come before it stood there.
@@ -142,8 +142,8 @@ impl Proxy {
             tokio::select! {
                 biased;
                 places = turn.come() => return places.ok_or(full),
-                () = sleep_until(until) => return Err(full),
-                () = sidecar.draining.cancelled() => return Err(full),
+                () = sleep_until(until) => break,
+                () = sidecar.draining.cancelled() => break,
                 () = sleep_until(due.unwrap_or(until)) => {
                     for queue in &queues {
                         if sidecar.pressure.begin_due_look(queue, Instant::now()) {
@@ -153,6 +153,8 @@ impl Proxy {
                 }
             }
         }
+        drop(turn);
+        sidecar.pressure.ask_last(&mut wants, full, sidecar.now())
     }
 }
 
