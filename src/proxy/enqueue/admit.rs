@@ -85,6 +85,11 @@ impl Proxy {
                         look.done.await;
                     }
                 }
+                Answer::Drop(queue) => {
+                    let gone = u64::from(self.drop_first(Arc::clone(&queue), scope()).await);
+                    let wants = wants.iter_mut().filter(|want| want.queue == queue);
+                    wants.for_each(|want| want.gone += gone);
+                }
                 Answer::Full(full) => {
                     let blocks = full.strategy == Strategy::Block && full.ever;
                     let longest = longest_wait(&wants).min(patience);
@@ -225,6 +230,7 @@ impl Sidecar {
             return None;
         };
         let pace = bounds.max_wait.and_then(|_| self.pace(queue));
+        let drops = bounds.strategy == Strategy::DropOldest;
         let mut want = Want {
             queue: Arc::from(queue),
             bounds,
@@ -234,6 +240,8 @@ impl Sidecar {
             tenants: Vec::new(),
             droppable: Vec::new(),
             pace,
+            paused: drops && self.paused.has(queue),
+            gone: 0,
             drop: 0,
         };
         tell_apart(job, &mut want, tenant);
