@@ -515,6 +515,8 @@ impl Queue {
             && self.sizes.is_empty()
             && self.hidden.is_empty())
             || self.window.as_ref().is_some_and(pushed)
+            || self.recount.is_proven()
+            || (!self.estimate.is_told() && self.estimate.in_backend() > 0)
     }
 
     /// A producer is told at `now` that it is full; whether that is worth saying to others.
