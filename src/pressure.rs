@@ -113,6 +113,8 @@ pub enum Answer {
     Go(Places),
     /// These queues must be looked at first.
     Look(Vec<Looking>),
+    /// One job of this queue must be dropped before it is asked again: none could be, the last time.
+    Drop(Arc<str>),
     /// It does not fit.
     Full(Box<Full>),
     /// It may not fit, and the backend does not say.
@@ -137,7 +139,7 @@ pub enum Dropped {
     Held,
     /// It waited in the backend's queue, which was told at this point.
     Waiting(Mark),
-    /// There was none.
+    /// There was none, or the next one came just now.
     None,
 }
 
@@ -269,21 +271,15 @@ impl Pressure {
     ) -> Answer {
         let queues = &mut state.queues;
         let (mut looks, mut full) = (Vec::new(), None::<Box<Full>>);
-        let mut leases = Vec::new();
-        let mut soon = Vec::new();
+        let (mut leases, mut soon, mut stuck) = (Vec::new(), Vec::new(), None);
         let tenant = tenants::full(&self.table.load(), queues, wants, ahead);
         for want in wants.iter_mut() {
             let queue = of(queues, want, now.at);
             let tenant = tenant
                 .as_ref()
                 .filter(|full| want.tenants.contains(&full.tenant));
-            match queue.ask(
-                want,
-                (self.held)(&want.queue),
-                ahead.of(&want.queue),
-                tenant,
-                now,
-            ) {
+            let (held, before) = ((self.held)(&want.queue), ahead.of(&want.queue));
+            match queue.ask(want, held, before, tenant, now) {
                 Asked::Fits { drop, look } => {
                     want.drop = drop;
                     if look && !queue.estimate.is_looking() {
@@ -297,9 +293,9 @@ impl Pressure {
                     looks.push(Arc::clone(&want.queue));
                 }
                 Asked::Lease => leases.push(Arc::clone(&want.queue)),
+                Asked::Drop => stuck = Some(Arc::clone(&want.queue)),
                 Asked::Full(found) => {
-                    let more = |a: &Full, b: &Full| !a.ever || a.after > b.after;
-                    if full.as_ref().is_none_or(|full| more(&found, full)) {
+                    if full.as_ref().is_none_or(|full| found.rank() > full.rank()) {
                         full = Some(found);
                     }
                 }
@@ -313,6 +309,9 @@ impl Pressure {
         }
         if let Some(full) = full {
             return self.refuse(queues, full, now);
+        }
+        if let Some(name) = stuck {
+            return Answer::Drop(name);
         }
         if !leases.is_empty() {
             return Answer::Look(self.lease(state, leases));
@@ -358,6 +357,31 @@ impl Pressure {
         self.state().line.stand(Arc::clone(self), wants, most)
     }
 
+    /// Asks once more for one who stood in line in vain and has left it; what did not fit then is `full`, which is
+    /// told as it is now where the queue is being looked at.
+    pub fn ask_last(
+        self: &Arc<Self>,
+        wants: &mut Vec<Want>,
+        full: Full,
+        now: Now,
+    ) -> Result<Places, Full> {
+        let mut state = self.state();
+        let ahead = state.line.ahead();
+        match self.ask_in(&mut state, wants, now, (&ahead, true)) {
+            Answer::Go(places) => Ok(places),
+            Answer::Full(full) => Err(*full),
+            _ => {
+                let want = wants.iter().find(|want| want.queue == full.queue);
+                let queue = state.queues.get_mut(&full.queue);
+                let anew = want.zip(queue).map(|(want, queue)| {
+                    let held = (self.held)(&full.queue);
+                    queue.full(want, full.met, None, held, now)
+                });
+                Err(anew.unwrap_or(full))
+            }
+        }
+    }
+
     /// Gives places to those who stand in line, in its order: nobody passes one who waits for the same
     /// queue, unless that has room for both.
     fn serve(self: &Arc<Self>, state: &mut State, now: Now) {
@@ -398,7 +422,7 @@ impl Pressure {
                     true
                 }
                 // Which of them has room is not known.
-                Answer::Look(_) | Answer::Away(_) => {
+                Answer::Look(_) | Answer::Drop(_) | Answer::Away(_) => {
                     shut.extend(names());
                     true
                 }
@@ -499,11 +523,19 @@ impl Pressure {
         }
     }
 
-    /// What became of a job that was to be dropped.
+    /// What became of a job that was to be dropped for an enqueue.
     pub fn dropped(&self, name: &str, what: Dropped, now: Instant) {
         let mut state = self.state();
         if let Some(queue) = state.queues.get_mut(name) {
             queue.dropped(what, now);
+        }
+    }
+
+    /// What became of a job that was to be dropped before an enqueue is let in.
+    pub fn dropped_first(&self, name: &str, what: Dropped, now: Instant) {
+        let mut state = self.state();
+        if let Some(queue) = state.queues.get_mut(name) {
+            queue.dropped_first(what, now);
         }
     }
 

@@ -21,6 +21,7 @@ pub enum Edge {
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Edges {
     above: bool,
+    /// That it refuses was said since an enqueue was accepted, and when, the last time.
     refused: bool,
     said: Option<Instant>,
 }
@@ -42,15 +43,14 @@ impl Edges {
         self.above
     }
 
-    /// An enqueue was refused at `now`; whether that is worth saying: the first since one was accepted.
+    /// An enqueue was refused at `now`; whether that is worth saying: none was said since one was accepted.
     pub fn refused(&mut self, now: Instant) -> bool {
-        let first = !std::mem::replace(&mut self.refused, true);
         let quiet = self
             .said
             .is_none_or(|said| now.saturating_duration_since(said) >= AGAIN);
-        let say = first && quiet;
+        let say = !self.refused && quiet;
         if say {
-            self.said = Some(now);
+            (self.refused, self.said) = (true, Some(now));
         }
         say
     }
@@ -110,6 +110,8 @@ mod tests {
         assert!(edges.refused(at(5_100)));
         edges.accepted();
         assert!(!edges.refused(at(5_200)), "it flaps");
+        assert!(edges.refused(at(6_200)), "it is full still");
+        assert!(!edges.refused(at(9_000)));
     }
 
     #[test]

@@ -327,7 +327,7 @@ impl Estimate {
         self.look.map_or(0, |look| look.since)
     }
 
-    /// What was known of other sidecars is not true any more: a look comes before anything is answered.
+    /// What was known is not true any more: a look comes before anything is answered.
     pub(super) fn doubt_all(&mut self) {
         self.looked = None;
     }

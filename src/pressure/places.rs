@@ -25,11 +25,11 @@ impl Places {
         self.wants.iter()
     }
 
-    /// How many jobs must go, by queue.
-    pub fn to_drop(&self) -> Vec<(Arc<str>, u64)> {
+    /// How many jobs must go for how many, by queue.
+    pub fn to_drop(&self) -> Vec<(Arc<str>, u64, u64)> {
         let dropping = self.wants.iter().filter(|want| want.drop > 0);
         dropping
-            .map(|want| (Arc::clone(&want.queue), want.drop))
+            .map(|want| (Arc::clone(&want.queue), want.drop, want.jobs))
             .collect()
     }
 

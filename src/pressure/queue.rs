@@ -26,9 +26,6 @@ use super::tenants::FullTenant;
 use super::want::{Full, Level, Met, Now, Want};
 use crate::limit::{Timestamp, Window};
 
-/// How long a queue of which nothing could be dropped refuses instead.
-const UNDROPPABLE: Duration = Duration::from_secs(1);
-
 /// What one queue says to an enqueue.
 #[derive(Debug)]
 pub(super) enum Asked {
@@ -38,6 +35,8 @@ pub(super) enum Asked {
     Look,
     /// It fits once the store has given places for it.
     Lease,
+    /// It fits once a job of the queue was dropped: none could be, the last time.
+    Drop,
     /// It does not fit.
     Full(Box<Full>),
 }
@@ -64,8 +63,11 @@ pub(super) struct Queue {
     hidden: Hidden,
     /// Jobs that are about to be dropped for others.
     dropping: u64,
-    /// When a job could not be dropped, the last time.
+    /// No job was there, the last time that one was to be dropped: from then on one must go before another enqueue
+    /// is let in.
     undroppable: Option<Instant>,
+    /// Jobs that came over the bound and for which none could be dropped.
+    owed: u64,
     /// Of what waits, how much no FETCH would get: it waits for a time.
     later: u64,
     /// Told when a look ends.
@@ -103,6 +105,7 @@ impl Queue {
             hidden: Hidden::default(),
             dropping: 0,
             undroppable: None,
+            owed: 0,
             later: 0,
             done: Arc::default(),
             settled: Arc::default(),
@@ -134,7 +137,7 @@ impl Queue {
             };
         }
         let mut tight = self.tightest(want, held);
-        let may_drop = want.bounds.strategy == Strategy::DropOldest;
+        let may_drop = want.bounds.strategy == Strategy::DropOldest && !want.paused;
         // Nobody waits for what makes room for itself.
         let before = before.filter(|_| !may_drop);
         let mut full = self.too_much(want, before, held, now);
@@ -148,13 +151,11 @@ impl Queue {
             // Others that leave make no room for a key that has its share.
             full = Some(self.full(want, Met::Key, before, held, now));
         } else if drops
-            && let Some(places) = self.places(want, held)
-            && places <= self.droppable(held)
-            && self
-                .undroppable
-                .is_none_or(|at| now.at.saturating_duration_since(at) >= UNDROPPABLE)
+            && let Some(jobs) = self.goes(want, held)
+            && jobs <= self.droppable(held)
+            && self.undroppable.is_none_or(|from| now.at >= from)
         {
-            drop = places;
+            drop = jobs;
             full = None;
             tight.0 = None;
         }
@@ -167,7 +168,11 @@ impl Queue {
         if let Some(full) = full {
             return Asked::Full(Box::new(full));
         }
-        if want.bounds.max_depth.is_some() && !self.estimate.part.has(want.jobs, drop > 0) {
+        if drop > 0 && want.gone == 0 && self.undroppable.is_some() {
+            return Asked::Drop;
+        }
+        let makes_room = drop + want.gone > 0;
+        if want.bounds.max_depth.is_some() && !self.estimate.part.has(want.jobs, makes_room) {
             return Asked::Lease;
         }
         Asked::Fits {
@@ -272,7 +277,7 @@ impl Queue {
         }
     }
 
-    fn full(
+    pub(super) fn full(
         &mut self,
         want: &Want,
         met: Met,
@@ -351,6 +356,21 @@ impl Queue {
             None => 0,
         };
         Some(of_depth.max(of_bytes))
+    }
+
+    /// How many jobs go for the enqueue; `None`: no number of them would help. In a fleet no more than have come
+    /// through here: what siblings have dropped is seen by the next look only, and would go again.
+    fn goes(&mut self, want: &Want, held: Held) -> Option<u64> {
+        let places = self.places(want, held)?;
+        if !self.estimate.part.is_shared() {
+            return Some(places);
+        }
+        let of_bytes = want.bounds.max_bytes.map_or(0, |_| {
+            let depth = self.depth(held);
+            want.bytes().div_ceil(average(self.bytes(held), depth))
+        });
+        let came = want.jobs.max(of_bytes) + self.owed;
+        Some(places.min(came.saturating_sub(want.gone)))
     }
 
     fn over_rate(&mut self, want: &Want, now: Now) -> Option<Full> {
@@ -509,6 +529,8 @@ impl Queue {
             && self.sizes.is_empty()
             && self.hidden.is_empty())
             || self.window.as_ref().is_some_and(pushed)
+            || self.recount.is_proven()
+            || (!self.estimate.is_told() && self.estimate.in_backend() > 0)
     }
 
     /// A producer is told at `now` that it is full; whether that is worth saying to others.

@@ -183,6 +183,11 @@ impl Part {
         Some(view.may_come().saturating_sub(self.unused + self.used))
     }
 
+    /// Whether what other sidecars let in is known.
+    pub(super) fn is_shared(&self) -> bool {
+        self.view.is_some()
+    }
+
     /// Places that no enqueue has used yet.
     pub(super) fn unused(&self) -> u64 {
         self.unused

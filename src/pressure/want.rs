@@ -37,6 +37,10 @@ pub struct Want {
     pub droppable: Vec<(Arc<str>, i64)>,
     /// The fastest that jobs of the queue may start under its own limits, a second.
     pub pace: Option<f64>,
+    /// Whether the queue is known to be paused: nothing of it can be dropped.
+    pub paused: bool,
+    /// How many jobs have gone for it already.
+    pub gone: u64,
     /// How many jobs must go for it, once it fits.
     pub drop: u64,
 }
@@ -44,6 +48,11 @@ pub struct Want {
 impl Want {
     pub(super) fn bytes(&self) -> u64 {
         self.sizes.iter().sum()
+    }
+
+    /// How many more jobs go than it brings.
+    pub(super) fn drops_beyond(&self) -> u64 {
+        (self.drop + self.gone).saturating_sub(self.jobs)
     }
 }
 
@@ -87,6 +96,14 @@ pub struct Full {
     pub ever: bool,
     /// The key or the tenant whose bound was met.
     pub key: Option<Arc<str>>,
+}
+
+impl Full {
+    /// Of several that are met, the highest is told: what could never fit, then what does not wait, then what
+    /// takes longest.
+    pub(super) fn rank(&self) -> (bool, bool, Option<Duration>) {
+        (!self.ever, self.strategy != Strategy::Block, self.after)
+    }
 }
 
 /// Where a queue stands.

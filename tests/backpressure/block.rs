@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::client::Client;
-use crate::rig::{directly, full, simulated, waiting};
+use crate::rig::{directly, full, number, simulated, waiting};
 
 const FILE: &str = "[[queue]]\nname = \"q\"\nmax_depth = 2\nstrategy = \"block\"\n";
 
@@ -222,6 +222,51 @@ async fn the_wait_is_capped() {
     let begun = Instant::now();
     full(&client.offer_blocking("q", "25").await, "q", 1);
     assert!(begun.elapsed() < Duration::from_millis(100));
+    pair.stop().await;
+}
+
+/// 7.2: who waited in vain is told how deep the queue is now, not how deep it was.
+#[tokio::test(start_paused = true)]
+async fn at_the_end_of_the_wait_it_is_told_what_is_true_then() {
+    let (pair, client) = simulated(Lax::spec(), &FILE.replace("= 2", "= 3")).await;
+    client.fill("q", 3).await;
+    let batch = tokio::spawn({
+        let client = client.clone();
+        let jobs = vec![crate::rig::job("q"); 3];
+        let body = json!({"jobs": jobs}).to_string();
+        async move {
+            let headers = [
+                ("ojs-block-timeout", "4"),
+                ("content-type", "application/json"),
+            ];
+            let path = "/ojs/v1/jobs/batch";
+            client.send(Method::POST, path, &headers, body).await
+        }
+    });
+    for _ in 0..2 {
+        sleep(Duration::from_secs(1)).await;
+        client.fetch("q", 1).await;
+    }
+    let reply = batch.await.unwrap();
+    assert_eq!(full(&reply, "q", 3)["depth"], 1);
+    assert_eq!(number(&reply, "x-ojs-queue-depth"), 1.0);
+    pair.stop().await;
+}
+
+/// A batch waits for no room where one of its queues does not let it.
+#[tokio::test(start_paused = true)]
+async fn a_batch_into_a_queue_that_rejects_does_not_wait() {
+    let config = "[[queue]]\nname = [\"a\", \"z\"]\nmax_depth = 1\nstrategy = \"block\"\n\
+        [[queue]]\nname = \"m\"\nmax_depth = 1\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    for queue in ["a", "m", "z"] {
+        client.fill(queue, 1).await;
+    }
+    for blocks in ["a", "z"] {
+        let begun = Instant::now();
+        assert_eq!(waits(&client, &[blocks, "m"]).await.unwrap(), 429);
+        assert!(begun.elapsed() < Duration::from_millis(100), "{blocks}");
+    }
     pair.stop().await;
 }
 

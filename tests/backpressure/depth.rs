@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use http::Method;
 use ojs_throttle::backend::Lax;
+use ojs_throttle::limit::Timestamp;
+use ojs_throttle::policy::Pattern;
+use ojs_throttle::pressure::{self, Answer, FileBounds, Given, Held, Now, Outcome, Pressure, Want};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -191,6 +194,53 @@ async fn without_statistics_what_passes_counts() {
     assert_eq!(client.offer("q").await.status, 201);
     sidecar.stop().await;
     warned_once(&log, "the backend has no statistics for us");
+}
+
+/// What is known of such a queue nobody would tell again: names that nothing was stored in are forgotten first.
+#[test]
+fn a_queue_without_statistics_is_not_forgotten_for_names() {
+    let given = Given {
+        max_depth: Some(2),
+        ..Given::default()
+    };
+    let file = FileBounds::new(vec![(Pattern::new("*"), given)]);
+    let pressure = Pressure::new(Arc::new(file), |_| Held::default());
+    let begun = Instant::now();
+    let offer = |queue: &str, ms, outcome| {
+        let now = Now {
+            at: begun + Duration::from_millis(ms),
+            stamp: Timestamp(1),
+        };
+        let mut wants = vec![Want {
+            queue: queue.into(),
+            bounds: pressure.bounds(queue).unwrap(),
+            jobs: 1,
+            sizes: vec![1],
+            keys: Vec::new(),
+            tenants: Vec::new(),
+            droppable: Vec::new(),
+            pace: None,
+            paused: false,
+            gone: 0,
+            drop: 0,
+        }];
+        let mut answer = pressure.ask(&mut wants, now);
+        if let Answer::Look(_) = answer {
+            pressure.looked(queue, pressure::Told::Nothing, (None, None), now);
+            answer = pressure.ask(&mut wants, now);
+        }
+        match answer {
+            Answer::Go(places) => drop(places.settle(outcome, &[])),
+            Answer::Full(_) => return false,
+            other => panic!("{other:?}"),
+        }
+        true
+    };
+    assert!(offer("full", 0, Outcome::Stored) && offer("full", 0, Outcome::Stored));
+    for nth in 0..12_000 {
+        assert!(offer(&format!("made-up-{nth}"), 1 + nth, Outcome::Refused));
+    }
+    assert!(!offer("full", 20_000, Outcome::Stored), "two wait");
 }
 
 /// A backend that says 0 of every queue: a job that waits in an empty queue gives it away.

@@ -162,6 +162,63 @@ async fn a_paused_queue_gives_nothing_up() {
     pair.stop().await;
 }
 
+/// However long it is paused: at most one enqueue was let in before anybody knew. Once jobs can be dropped
+/// again, that one goes first.
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_is_paused_for_long_does_not_grow() {
+    let (pair, client) = simulated(Lax::spec(), DROPS).await;
+    client.fill("q", 4).await;
+    let backend = &pair.behind.backend;
+    directly(backend, "/ojs/v1/queues/q/pause", json!({})).await;
+    assert_eq!(client.offer("q").await.status, 201, "nobody knew");
+    for _ in 0..20 {
+        sleep(Duration::from_millis(300)).await;
+        full(&client.offer("q").await, "q", 4);
+        full(&client.offer_all(&["q"; 3]).await, "q", 4);
+    }
+    assert_eq!(waiting(backend, "q").await, 5);
+    // A worker makes room for one: that is given away, and no more.
+    directly(backend, "/ojs/v1/queues/q/resume", json!({})).await;
+    let taken = json!({"queues": ["q"], "count": 2, "worker_id": "around"});
+    directly(backend, "/ojs/v1/workers/fetch", taken).await;
+    directly(backend, "/ojs/v1/queues/q/pause", json!({})).await;
+    sleep(Duration::from_millis(1_100)).await;
+    client.fill("q", 1).await;
+    for _ in 0..5 {
+        full(&client.offer("q").await, "q", 4);
+        sleep(Duration::from_millis(300)).await;
+    }
+    assert_eq!(waiting(backend, "q").await, 4);
+    directly(backend, "/ojs/v1/queues/q/resume", json!({})).await;
+    sleep(Duration::from_secs(1)).await;
+    client.fill("q", 3).await;
+    assert_eq!(waiting(backend, "q").await, 4);
+    pair.stop().await;
+}
+
+/// Where the pause came through here it is known, and not one job is let in.
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_was_paused_through_us_stays_as_it_is() {
+    let (pair, client) = simulated(Lax::spec(), DROPS).await;
+    client.fill("q", 4).await;
+    assert_eq!(
+        client.post("/ojs/v1/queues/q/pause", "{}").await.status,
+        200
+    );
+    for _ in 0..3 {
+        full(&client.offer("q").await, "q", 4);
+        sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(waiting(&pair.behind.backend, "q").await, 4);
+    assert_eq!(
+        client.post("/ojs/v1/queues/q/resume", "{}").await.status,
+        200
+    );
+    client.fill("q", 2).await;
+    assert_eq!(waiting(&pair.behind.backend, "q").await, 4);
+    pair.stop().await;
+}
+
 /// The states of these jobs.
 async fn states(client: &Client, jobs: &[String]) -> Vec<String> {
     let mut states = Vec::new();
@@ -348,5 +405,24 @@ async fn the_job_that_was_just_stored_stays() {
         (&nack["job_id"], &nack["requeue"]),
         (&json!("2"), &json!(true))
     );
+    sidecar.stop().await;
+}
+
+/// Where giving it back would cost it an attempt, it is not even claimed; and the next one is looked for first,
+/// for which there is room.
+#[tokio::test(start_paused = true)]
+async fn where_claims_cost_attempts_a_new_job_is_not_claimed() {
+    let jobs = Arc::default();
+    let burns = ONE.replace("harmless", "burns");
+    let (backend, sidecar, client) = told(&burns, Duration::from_millis(20), queue_of(&jobs)).await;
+    client.fill("q", 1).await;
+    for _ in 0..3 {
+        jobs.lock().unwrap().clear();
+        client.fill("q", 1).await;
+        assert_eq!(jobs.lock().unwrap().len(), 1);
+    }
+    assert_eq!(backend.asked(Method::POST, "/fetch"), 0);
+    client.fill("q", 1).await;
+    assert_eq!(*jobs.lock().unwrap(), [5], "the one before it is older");
     sidecar.stop().await;
 }

@@ -238,6 +238,8 @@ impl World {
             tenants: Vec::new(),
             droppable: Vec::new(),
             pace: None,
+            paused: false,
+            gone: 0,
             drop: 0,
         }];
         match node.pressure.ask(&mut wants, now) {

@@ -33,6 +33,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::client::Client;
+use crate::rig::waiting;
 
 const BOUND: i64 = 30;
 
@@ -181,8 +182,13 @@ impl Store for Member {
     }
 }
 
-/// A backend that takes a while to hear and to be heard.
-async fn far_away(net: &Net, backend: &Backend, seed: u64, depth: Arc<Depth>) -> SocketAddr {
+/// A backend that takes up to so many milliseconds to hear, and to be heard.
+async fn far_away(
+    net: &Net,
+    backend: &Backend,
+    (seed, slow): (u64, u64),
+    depth: Arc<Depth>,
+) -> SocketAddr {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let mut listener = net.bind(any).await.unwrap();
     let addr = listener.local_addr().unwrap();
@@ -194,7 +200,7 @@ async fn far_away(net: &Net, backend: &Backend, seed: u64, depth: Arc<Depth>) ->
             let answer = move |request: Request<Incoming>| {
                 let (backend, rng, depth) = (backend.clone(), rng.clone(), depth.clone());
                 async move {
-                    let some = || Duration::from_millis(rng.lock().unwrap().random_range(0..40));
+                    let some = || Duration::from_millis(rng.lock().unwrap().random_range(0..slow));
                     let (head, body) = request.into_parts();
                     let body = body.collect().await.unwrap().to_bytes();
                     let enqueues = head.method == Method::POST && head.uri.path() == "/ojs/v1/jobs";
@@ -215,21 +221,19 @@ async fn far_away(net: &Net, backend: &Backend, seed: u64, depth: Arc<Depth>) ->
     addr
 }
 
-/// How many jobs waited at most, how many wait in the end while producers still offer, and how many started.
-async fn hammered(seed: u64, tells: bool) -> (i64, i64, usize) {
-    let net = Net::Sim(sim::Network::default());
-    let (backend, depth) = (Backend::new(Lax::spec(), seed), Arc::<Depth>::default());
-    let upstream = far_away(&net, &backend, seed, depth.clone()).await;
-    let config = format!(
-        "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\nupstream = \"http://{upstream}\"\n\
-         [hold]\nmax = 25\n[[queue]]\nname = \"q\"\nmax_depth = {BOUND}\n\
-         [[policy]]\nname = \"by_type\"\nmatch = {{ queue = \"q\" }}\nkey = \"of:{{type}}\"\n\
-         rate = {{ limit = 2, period = \"1s\" }}\n"
-    );
+/// So many sidecars on one store.
+async fn sidecars(
+    count: usize,
+    net: &Net,
+    config: &str,
+    seed: u64,
+    (depth, tells): (&Arc<Depth>, bool),
+    stop: &Stop,
+) -> Vec<Client> {
     let all = Arc::new(MemoryStore::new(1_770_000_000_000_000));
     let owners = Arc::<Owners>::default();
-    let (mut clients, stop) = (Vec::new(), Stop::default());
-    for me in 0..3 {
+    let mut clients = Vec::new();
+    for me in 0..count {
         let member = Member {
             all: all.clone(),
             owners: owners.clone(),
@@ -246,11 +250,27 @@ async fn hammered(seed: u64, tells: bool) -> (i64, i64, usize) {
             seed: seed * 3 + me as u64,
             reset: false,
         };
-        let running = Running::start(Settings::parse(&config, "t").unwrap(), env).await;
+        let running = Running::start(Settings::parse(config, "t").unwrap(), env).await;
         let running = running.unwrap();
-        clients.push(Client::new(&net, running.addr().unwrap()));
+        clients.push(Client::new(net, running.addr().unwrap()));
         tokio::spawn(running.serve(stop.clone()));
     }
+    clients
+}
+
+/// How many jobs waited at most, how many wait in the end while producers still offer, and how many started.
+async fn hammered(seed: u64, tells: bool) -> (i64, i64, usize) {
+    let net = Net::Sim(sim::Network::default());
+    let (backend, depth) = (Backend::new(Lax::spec(), seed), Arc::<Depth>::default());
+    let upstream = far_away(&net, &backend, (seed, 40), depth.clone()).await;
+    let config = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\nupstream = \"http://{upstream}\"\n\
+         [hold]\nmax = 25\n[[queue]]\nname = \"q\"\nmax_depth = {BOUND}\n\
+         [[policy]]\nname = \"by_type\"\nmatch = {{ queue = \"q\" }}\nkey = \"of:{{type}}\"\n\
+         rate = {{ limit = 2, period = \"1s\" }}\n"
+    );
+    let stop = Stop::default();
+    let clients = sidecars(3, &net, &config, seed, (&depth, tells), &stop).await;
     let mut producers = JoinSet::new();
     for nth in 0..8_u64 {
         let client = clients[[0, 2][nth as usize % 2]].clone();
@@ -297,4 +317,85 @@ async fn what_one_holds_is_in_the_depth_of_all() {
 async fn who_does_not_know_what_others_hold_goes_over() {
     let (most, ..) = hammered(1, false).await;
     assert!(most > BOUND, "{most}");
+}
+
+/// Producers without a pause at two sidecars that drop, before a near backend and a far one: what the other has
+/// dropped is known later, and does not go again.
+#[tokio::test(start_paused = true)]
+async fn two_that_drop_leave_a_full_queue() {
+    for (seed, slow, producers, bound) in [(1, 2, 2, 20), (2, 2, 8, 5), (3, 40, 8, 20)] {
+        let flood = flooded((seed, slow), producers, bound, false).await;
+        println!("{seed}: {flood:?}");
+        assert_eq!((flood.waiting, flood.refused), (bound, 0), "seed {seed}");
+    }
+}
+
+/// And a worker at one of them for a while: what the other has on its way may count twice, so that room which is
+/// made meanwhile is not seen. Once less is on its way it is.
+#[tokio::test(start_paused = true)]
+async fn two_that_drop_fill_the_room_that_a_worker_makes() {
+    for (seed, slow, producers, bound) in [(4, 2, 2, 20), (5, 40, 8, 40)] {
+        let flood = flooded((seed, slow), producers, bound, true).await;
+        println!("{seed}: {flood:?}");
+        let least = bound - producers as u64;
+        assert!((least..=bound).contains(&flood.waiting), "seed {seed}");
+        assert_eq!((flood.later, flood.refused), (bound, 0), "seed {seed}");
+        assert!(flood.taken > 20, "{}", flood.taken);
+    }
+}
+
+/// What came of a flood.
+#[derive(Debug)]
+struct Flood {
+    /// How many jobs wait at its end, and after some more came one by one.
+    waiting: u64,
+    later: u64,
+    /// How many a worker took, and how many enqueues were refused.
+    taken: usize,
+    refused: usize,
+}
+
+async fn flooded((seed, slow): (u64, u64), producers: usize, bound: u64, works: bool) -> Flood {
+    let net = Net::Sim(sim::Network::default());
+    let (backend, depth) = (Backend::new(Lax::spec(), seed), Arc::<Depth>::default());
+    let upstream = far_away(&net, &backend, (seed, slow), depth.clone()).await;
+    let config = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\nupstream = \"http://{upstream}\"\n\
+         [[queue]]\nname = \"q\"\nmax_depth = {bound}\nstrategy = \"drop_oldest\"\n"
+    );
+    let stop = Stop::default();
+    let clients = sidecars(2, &net, &config, seed, (&depth, true), &stop).await;
+    let (begun, lasts) = (Instant::now(), Duration::from_millis(1_000 + 60 * slow));
+    let mut offers = JoinSet::new();
+    for nth in 0..producers {
+        let client = clients[nth % 2].clone();
+        offers.spawn(async move {
+            let mut refused = 0;
+            while begun.elapsed() < lasts {
+                if client.offer("q").await.status != 201 {
+                    refused += 1;
+                    sleep(Duration::from_millis(1)).await;
+                }
+            }
+            refused
+        });
+    }
+    let mut taken = 0;
+    while works && begun.elapsed() < lasts * 3 / 4 {
+        taken += clients[0].fetch("q", 2).await.len();
+        sleep(Duration::from_millis(50)).await;
+    }
+    let refused = offers.join_all().await.into_iter().sum();
+    let at_the_end = waiting(&backend, "q").await;
+    for nth in 0..producers {
+        sleep(Duration::from_millis(300)).await;
+        clients[nth % 2].fill("q", 1).await;
+    }
+    stop.now.cancel();
+    Flood {
+        waiting: at_the_end,
+        later: waiting(&backend, "q").await,
+        taken,
+        refused,
+    }
 }

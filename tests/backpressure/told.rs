@@ -62,6 +62,25 @@ async fn edges_are_told_once() {
     pair.stop().await;
 }
 
+/// BP-004: a refusal in the second after one that was told is told when that is over, if it is refused still.
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_is_full_again_is_told_again() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    client.bound("q", json!({"max_depth": 3})).await;
+    let types = "/ojs/v1/events/stream?types=backpressure.rejected";
+    let mut stream = Listener::open(&client, types, &[]).await;
+    client.fill("q", 3).await;
+    full(&client.offer("q").await, "q", 3);
+    client.fetch("q", 1).await;
+    client.fill("q", 1).await;
+    for _ in 0..12 {
+        full(&client.offer("q").await, "q", 3);
+        sleep(Duration::from_millis(500)).await;
+    }
+    assert_eq!(stream.so_far().await.len(), 2, "one for each time");
+    pair.stop().await;
+}
+
 /// A producer that stands in line is told nothing yet: the next one that is refused is.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_is_told_while_somebody_waits() {

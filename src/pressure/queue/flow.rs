@@ -12,12 +12,19 @@ use crate::pressure::estimate::{Counts, Held, Mark};
 use crate::pressure::share::{Others, Shared};
 use crate::pressure::want::{Now, Want};
 
+/// How long a queue of which nothing could be dropped refuses until that is tried again.
+const UNDROPPABLE: Duration = Duration::from_secs(1);
+
 impl Queue {
     /// Takes the places of an enqueue that fits.
     pub(in crate::pressure) fn reserve(&mut self, want: &Want, now: Now) {
         self.estimate.reserve(want.jobs);
         self.bytes_in_flight += want.bytes();
         self.dropping += want.drop;
+        self.owed = match want.drop {
+            0 => 0,
+            _ => self.owed.saturating_sub(want.drops_beyond()),
+        };
         want.keys.iter().for_each(|key| self.keys.reserve(key));
         let tenants = want.tenants.iter();
         tenants.for_each(|tenant| self.tenants.reserve(tenant));
@@ -64,6 +71,7 @@ impl Queue {
         self.estimate.refused(want.jobs);
         self.bytes_in_flight = self.bytes_in_flight.saturating_sub(want.bytes());
         self.dropping = self.dropping.saturating_sub(want.drop);
+        self.owed += want.drops_beyond();
         want.keys.iter().for_each(|key| self.keys.refused(key));
         let tenants = want.tenants.iter();
         tenants.for_each(|tenant| self.tenants.refused(tenant));
@@ -87,9 +95,22 @@ impl Queue {
         }
     }
 
-    /// What became of a job that was to be dropped.
+    /// What became of a job that was to be dropped for an enqueue that was stored.
     pub(in crate::pressure) fn dropped(&mut self, what: Dropped, now: Instant) {
         self.dropping = self.dropping.saturating_sub(1);
+        self.owed += u64::from(what == Dropped::None);
+        self.went(what, now);
+        self.tell_settled();
+    }
+
+    /// What became of a job that was to be dropped before an enqueue is let in.
+    pub(in crate::pressure) fn dropped_first(&mut self, what: Dropped, now: Instant) {
+        self.went(what, now + UNDROPPABLE);
+    }
+
+    /// What became of a job that was to be dropped; `again`: when that may be tried again.
+    fn went(&mut self, what: Dropped, again: Instant) {
+        self.undroppable = None;
         match what {
             // It left the backend's number when it was claimed, and ours when it left the hold.
             Dropped::Held => {}
@@ -97,9 +118,11 @@ impl Queue {
                 self.estimate.left(1, sent);
                 self.recount.left(1);
             }
-            Dropped::None => self.undroppable = Some(now),
+            Dropped::None => {
+                self.undroppable = Some(again);
+                self.estimate.doubt_all();
+            }
         }
-        self.tell_settled();
     }
 
     /// Jobs were given to a worker in answer to what was sent at `sent`. `out`: they wait no longer;
@@ -183,6 +206,10 @@ impl Queue {
         (shared, others): (Option<Shared>, Option<Others>),
         (now, mark): (Instant, Mark),
     ) {
+        if counts.available == 0 {
+            // That an empty queue gave nothing up tells nothing of a full one.
+            self.undroppable = None;
+        }
         self.later = counts.later() + hidden;
         let total = counts.available + self.later;
         let since = self.estimate.since_asked();

@@ -88,6 +88,11 @@ impl Proxy {
                     looked_for_tenant = true;
                     self.see(self.sidecar.where_tenant_is(&full), scope()).await;
                 }
+                Answer::Drop(queue) => {
+                    let gone = u64::from(self.drop_first(Arc::clone(&queue), scope()).await);
+                    let wants = wants.iter_mut().filter(|want| want.queue == queue);
+                    wants.for_each(|want| want.gone += gone);
+                }
                 Answer::Full(full) => {
                     let blocks = full.strategy == Strategy::Block && full.ever;
                     let longest = longest_wait(&wants).min(patience);
@@ -126,7 +131,7 @@ impl Proxy {
     /// Waits in line for room. Hanging up leaves the line.
     async fn blocked(
         &self,
-        wants: Vec<Want>,
+        mut wants: Vec<Want>,
         scope: u64,
         until: Instant,
         full: Full,
@@ -134,7 +139,7 @@ impl Proxy {
         let sidecar = &self.sidecar;
         let most = sidecar.live().settings.max_blocked;
         let queues: Vec<Arc<str>> = wants.iter().map(|want| Arc::clone(&want.queue)).collect();
-        let Some(mut turn) = sidecar.pressure.stand(wants, most) else {
+        let Some(mut turn) = sidecar.pressure.stand(wants.clone(), most) else {
             return Err(full);
         };
         // Room may have come before it stood there.
@@ -145,8 +150,8 @@ impl Proxy {
             tokio::select! {
                 biased;
                 places = turn.come() => return places.ok_or(full),
-                () = sleep_until(until) => return Err(full),
-                () = sidecar.draining.cancelled() => return Err(full),
+                () = sleep_until(until) => break,
+                () = sidecar.draining.cancelled() => break,
                 () = sleep_until(due.unwrap_or(until)) => {
                     for queue in &queues {
                         if sidecar.pressure.begin_due_look(queue, Instant::now()) {
@@ -159,6 +164,8 @@ impl Proxy {
                 }
             }
         }
+        drop(turn);
+        sidecar.pressure.ask_last(&mut wants, full, sidecar.now())
     }
 }
 
@@ -238,6 +245,7 @@ impl Sidecar {
             return None;
         };
         let pace = bounds.max_wait.and_then(|_| self.pace(queue));
+        let drops = bounds.strategy == Strategy::DropOldest;
         let mut want = Want {
             queue: Arc::from(queue),
             bounds,
@@ -247,6 +255,8 @@ impl Sidecar {
             tenants: Vec::new(),
             droppable: Vec::new(),
             pace,
+            paused: drops && self.paused.has(queue),
+            gone: 0,
             drop: 0,
         };
         tell_apart(job, &mut want, tenant);

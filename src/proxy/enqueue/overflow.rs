@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::events::Value;
 use crate::hold::Held;
 use crate::json::{Json, quote};
-use crate::pressure::{Dropped, Mark};
+use crate::pressure::{Dropped, Mark, Told};
 use crate::proxy::drop::End;
 use crate::proxy::{Proxy, REPLY_DEPTH};
 use crate::upstream::Call;
@@ -24,10 +24,16 @@ const TRIES: usize = 8;
 
 /// What goes for an enqueue that was stored.
 pub(super) struct Overflow {
-    /// How many jobs, by queue.
-    pub(super) queues: Vec<(Arc<str>, u64)>,
+    /// How many jobs, by queue, and how many it brought.
+    pub(super) queues: Vec<(Arc<str>, u64, u64)>,
     /// The jobs of the enqueue itself, which do not.
     pub(super) stored: HashSet<Box<str>>,
+}
+
+/// What does not go from a queue: the jobs of the enqueue itself, so many of which are there.
+struct Stays<'a> {
+    ids: &'a HashSet<Box<str>>,
+    here: u64,
 }
 
 /// What was found to be dropped.
@@ -36,6 +42,15 @@ enum Found {
     /// The next in the queue is a job that came just now: nothing older waits, whatever was counted.
     Itself,
     Nothing,
+}
+
+impl Found {
+    fn what(&self) -> Dropped {
+        match self {
+            Found::Dropped(oldest) => oldest.sent.map_or(Dropped::Held, Dropped::Waiting),
+            Found::Itself | Found::Nothing => Dropped::None,
+        }
+    }
 }
 
 /// A job to be dropped.
@@ -51,26 +66,19 @@ impl Proxy {
     /// it: where it does not hear from its job before, the queue is never deeper than its bound to it.
     pub(super) async fn drop_oldest(&self, overflow: Overflow, scope: u64) {
         let Overflow { queues, stored } = overflow;
-        for (queue, jobs) in queues {
+        for (queue, jobs, here) in queues {
+            let ids = &stored;
+            let stays = Stays { ids, here };
             for left in (0..jobs).rev() {
                 if !self.sidecar.pressure.must_drop(&queue) {
                     continue;
                 }
-                let found = self.drop_one_of(&queue, &stored, scope).await;
-                let what = match &found {
-                    Found::Dropped(oldest) => oldest.sent.map_or(Dropped::Held, Dropped::Waiting),
-                    Found::Itself | Found::Nothing => Dropped::None,
-                };
+                let found = self.drop_one_of(&queue, &stays, scope).await;
+                let what = found.what();
                 let dropped = || (self.sidecar.pressure).dropped(&queue, what, Instant::now());
                 dropped();
                 match found {
-                    Found::Dropped(oldest) => {
-                        if self.sidecar.pressure.is_keyed(&queue) {
-                            let now = self.sidecar.now();
-                            self.sidecar.pressure.gone(&queue, &oldest.id, now);
-                        }
-                        self.tell_overflow(&queue, &oldest);
-                    }
+                    Found::Dropped(oldest) => self.tell_overflow(&queue, &oldest),
                     Found::Itself => {
                         (0..left).for_each(|_| dropped());
                         break;
@@ -84,9 +92,31 @@ impl Proxy {
         }
     }
 
-    async fn drop_one_of(&self, queue: &str, stored: &HashSet<Box<str>>, scope: u64) -> Found {
+    /// Drops one job of a queue in which none could be dropped the last time, before an enqueue is let in; whether
+    /// that worked. Who hangs up does not stop it halfway.
+    pub(super) async fn drop_first(&self, queue: Arc<str>, scope: u64) -> bool {
+        let proxy = self.clone();
+        let work = async move {
+            let none = HashSet::new();
+            let stays = Stays {
+                ids: &none,
+                here: 0,
+            };
+            let found = proxy.drop_one_of(&queue, &stays, scope).await;
+            let pressure = &proxy.sidecar.pressure;
+            pressure.dropped_first(&queue, found.what(), Instant::now());
+            let Found::Dropped(oldest) = found else {
+                return false;
+            };
+            proxy.tell_overflow(&queue, &oldest);
+            true
+        };
+        self.sidecar.tasks.spawn(work).await.unwrap_or(false)
+    }
+
+    async fn drop_one_of(&self, queue: &str, stays: &Stays<'_>, scope: u64) -> Found {
         for _ in 0..TRIES {
-            let Some(id) = self.sidecar.pressure.oldest(queue, stored) else {
+            let Some(id) = self.sidecar.pressure.oldest(queue, stays.ids) else {
                 break;
             };
             if let Some(held) = self.sidecar.hold.doom_waiting(&id) {
@@ -96,10 +126,10 @@ impl Proxy {
                 return Found::Dropped(gone);
             }
         }
-        let stays = |job: &str| stored.contains(job);
-        match self.sidecar.hold.doom_oldest(queue, stays) {
+        let stay = |job: &str| stays.ids.contains(job);
+        match self.sidecar.hold.doom_oldest(queue, stay) {
             Some(held) => Found::Dropped(self.end_held(queue, &held).await),
-            None => (self.drop_available(queue, stored, scope).await).unwrap_or(Found::Nothing),
+            None => (self.drop_available(queue, stays, scope).await).unwrap_or(Found::Nothing),
         }
     }
 
@@ -149,30 +179,32 @@ impl Proxy {
         }
     }
 
-    async fn drop_available(
-        &self,
-        queue: &str,
-        stored: &HashSet<Box<str>>,
-        scope: u64,
-    ) -> Option<Found> {
-        let worker = &self.sidecar.name;
+    async fn drop_available(&self, queue: &str, stays: &Stays<'_>, scope: u64) -> Option<Found> {
+        let sidecar = &self.sidecar;
+        if self.only_new(queue, stays.here, scope).await {
+            return Some(Found::Itself);
+        }
+        let worker = &sidecar.name;
         let body = format!(
             r#"{{"queues":[{}],"count":1,"worker_id":{}}}"#,
             quote(queue),
             quote(worker)
         );
-        let sent = self.sidecar.pressure.mark();
+        let sent = sidecar.pressure.mark();
         let call = crate::proxy::post(self, scope, "/ojs/v1/workers/fetch", body);
         let reply = crate::proxy::call(self, "drop", call).await.ok()?;
         let whole = Json::parse(&reply.body, REPLY_DEPTH).ok()?;
         let first = whole.get_exact("jobs").and_then(|jobs| jobs.items().next());
         let job = first.or(whole.get_exact("job"))?;
+        let attempt = job.get_exact("attempt").and_then(|attempt| attempt.int());
+        let attempt = attempt.and_then(|attempt| u32::try_from(attempt).ok());
+        sidecar.backend.saw_attempt(attempt);
         let oldest = Oldest {
             id: Arc::from(&*job.get_exact("id")?.text()?),
             kind: kind_of(job.raw()),
             sent: Some(sent),
         };
-        if stored.contains(&*oldest.id) {
+        if stays.ids.contains(&*oldest.id) {
             // Those before it have left behind our back.
             self.give_back_new(&oldest.id, scope).await;
             return Some(Found::Itself);
@@ -185,13 +217,20 @@ impl Proxy {
         }
     }
 
-    /// A job that was stored just now is given back unstarted. Where that would cost it an attempt, it comes
-    /// back when its claim lapses.
+    /// Whether nothing is available in a queue but so many jobs that came just now. Only asked where a job that is
+    /// claimed and given back has lost an attempt.
+    async fn only_new(&self, queue: &str, new: u64, scope: u64) -> bool {
+        if new == 0 || self.sidecar.backend.requeue_harmless() {
+            return false;
+        }
+        let told = self.depth_told(queue, scope).await;
+        matches!(told, Told::Counts(counts) if counts.available <= new)
+    }
+
+    /// A job that was stored just now is given back unstarted. Where claims count it has lost an attempt, as it
+    /// would when the claim lapses, but nobody waits for that.
     async fn give_back_new(&self, job: &str, scope: u64) {
         let sidecar = &self.sidecar;
-        if !sidecar.backend.requeue_harmless() {
-            return;
-        }
         let nack = format!(
             r#"{{"job_id":{},"worker_id":{},"requeue":true,"error":{{"code":"requeued","message":"given back unstarted by ojs-throttle","retryable":true}}}}"#,
             quote(job),
@@ -205,6 +244,9 @@ impl Proxy {
 
     fn tell_overflow(&self, queue: &str, oldest: &Oldest) {
         let sidecar = &self.sidecar;
+        if sidecar.pressure.is_keyed(queue) {
+            sidecar.pressure.gone(queue, &oldest.id, sidecar.now());
+        }
         sidecar.metrics.dropped_oldest(queue, 1);
         tracing::debug!(
             queue,
