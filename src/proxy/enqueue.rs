@@ -16,7 +16,7 @@ use super::refuse;
 use super::respond::{self, Fault};
 use super::{DEPTH, Proxy, mirror};
 use crate::json::{self, Json, JsonError, Kind, Splice};
-use crate::limit::Space;
+use crate::limit::{Limited, Space};
 use crate::metrics::Event;
 use crate::policy::{self, Accept, FieldError, JobView, PolicySet, Sent};
 use crate::pressure::Places;
@@ -113,7 +113,7 @@ impl Proxy {
         &self,
         mut parts: Box<Parts>,
         body: Bytes,
-        keys: Vec<crate::limit::Limited>,
+        keys: Vec<Vec<Limited>>,
         mut places: Option<Places>,
     ) -> Response<Body> {
         let proxy = self.clone();
@@ -131,7 +131,7 @@ impl Proxy {
                 proxy.settled(places, &mut answer, scope).await;
             }
             if (answer.as_ref()).is_ok_and(|reply| reply.status == http::StatusCode::CREATED) {
-                proxy.sidecar.enqueued(keys);
+                proxy.sidecar.enqueued(&keys);
             }
             answer
         });
@@ -167,7 +167,7 @@ impl Proxy {
         body: &Bytes,
         sends: Sends,
         policies: &PolicySet,
-    ) -> Result<(Bytes, Vec<crate::limit::Limited>), Refused> {
+    ) -> Result<(Bytes, Vec<Vec<Limited>>), Refused> {
         let whole = match Json::parse(body, DEPTH) {
             Ok(whole) => whole,
             Err(JsonError::Deep(_)) => return Err(Refused::Deep),
@@ -179,13 +179,13 @@ impl Proxy {
             if sent::is_ambiguous(job) {
                 return Err(Refused::Ambiguous(at));
             }
-            self.prepare(parts, job, policies, &mut splice, &mut keys)
-                .map_err(|error| {
-                    Refused::Field(FieldError {
-                        field: format!("{at}{}", error.field),
-                        ..error
-                    })
-                })?;
+            let brought = self.prepare(parts, job, policies, &mut splice);
+            keys.push(brought.map_err(|error| {
+                Refused::Field(FieldError {
+                    field: format!("{at}{}", error.field),
+                    ..error
+                })
+            })?);
         }
         let body = match splice.is_empty() {
             true => body.clone(),
@@ -194,15 +194,14 @@ impl Proxy {
         Ok((body, keys))
     }
 
-    /// Checks one job and writes its mirror.
+    /// Checks one job and writes its mirror; says which limits it brings.
     fn prepare(
         &self,
         parts: &Parts,
         job: Json<'_>,
         policies: &PolicySet,
         splice: &mut Splice,
-        keys: &mut Vec<crate::limit::Limited>,
-    ) -> Result<(), FieldError> {
+    ) -> Result<Vec<Limited>, FieldError> {
         let options = job.get("options");
         let queue = options
             .and_then(|options| options.get("queue"))
@@ -234,7 +233,6 @@ impl Proxy {
             };
             policies.missing_key(&view).map_or(Ok(()), Err)?;
         }
-        keys.extend(sent.iter().map(|sent| sent.policy.limited.clone()));
         let visibility = options
             .and_then(|options| options.get(VISIBILITY))
             // What no limit touches is not touched.
@@ -245,7 +243,8 @@ impl Proxy {
             })
             .and_then(|ms| ms.int());
         write(job, meta, &sent, visibility.filter(|ms| *ms > 0), splice);
-        Ok(())
+        let brought = sent.into_iter().map(|sent| sent.policy.limited);
+        Ok(brought.collect())
     }
 }
 

@@ -90,6 +90,10 @@ pub(super) enum Op {
         max: usize,
         found: Vec<String>,
     },
+    RowsOfOthers {
+        max: usize,
+        found: Vec<String>,
+    },
     Count(Place),
     /// How many jobs of a queue others hold.
     Others(String),
@@ -131,7 +135,11 @@ pub(super) enum Reply {
 impl Op {
     /// What has to be on the page.
     fn need(&self, need: &mut Need) {
-        need.writes |= !matches!(self, Op::Row(_) | Op::States(_) | Op::Offered { .. });
+        let reads = matches!(
+            self,
+            Op::Row(_) | Op::States(_) | Op::Offered { .. } | Op::RowsOfOthers { .. }
+        );
+        need.writes |= !reads;
         match self {
             Op::Take { asks, .. } => asks.iter().for_each(|ask| need.claimed(ask)),
             Op::Reserve { limited, .. } => {
@@ -150,7 +158,9 @@ impl Op {
                 found.idle.iter().for_each(|name| need.name(name.clone()));
             }
             Op::Forget { found } => found.iter().for_each(|name| need.name(name.clone())),
-            Op::Offered { found, .. } => found.iter().for_each(|job| need.job(job)),
+            Op::Offered { found, .. } | Op::RowsOfOthers { found, .. } => {
+                found.iter().for_each(|job| need.job(job));
+            }
             Op::Count(_) | Op::Others(_) | Op::Overrides | Op::Join { .. } => {}
         }
     }
@@ -222,6 +232,10 @@ impl Op {
                 let mut rows = page.offered(&found, (scope, &queue), me);
                 rows.truncate(max);
                 Reply::Rows(rows)
+            }
+            Op::RowsOfOthers { found, .. } => {
+                let rows = found.iter().filter_map(|job| page.row(job, me));
+                Reply::Rows(rows.collect())
             }
             Op::Count(_) | Op::Others(_) | Op::Overrides | Op::Join { .. } => Reply::Done(false),
         })
@@ -337,6 +351,7 @@ async fn transact<B: Books>(
                 max,
                 found,
             } => *found = books.find_offered(&lane(*scope, queue), *max).await?,
+            Op::RowsOfOthers { max, found } => *found = books.find_others(*max).await?,
             _ => {}
         }
         job.op.need(&mut need);

@@ -274,6 +274,14 @@ async fn next_available_time() {
 
     rig.verb(Method::PUT, path, r#"{"after":"1h"}"#).await;
     assert_eq!(rig.start_all().await, 0);
+    // One that nothing has named yet is known from then on.
+    let fresh = rig.verb(Method::PUT, "keys/fresh/next-start", r#"{"after":"1h"}"#);
+    assert_eq!(fresh.await.status, 200);
+    let shown = rig.client.get("/ojs/v1/rate-limits/fresh").await;
+    assert_eq!(shown.status, 200, "{}", shown.text());
+    assert!(shown.json()["shut_until"].is_string(), "{}", shown.text());
+    let list = rig.client.get("/ojs/v1/rate-limits").await.json();
+    assert_eq!(list["items"][1]["key"], "fresh", "{list}");
     let opened = rig.verb(Method::DELETE, path, "").await;
     assert_eq!(
         (opened.status, &opened.json()["next_start"]),

@@ -16,7 +16,7 @@ use super::limits::{not_allowed, reads, store_failed};
 use super::shape::State;
 use crate::hold::Held;
 use crate::json::{Json, quote};
-use crate::limit::{Key, Limited, Limits, OnLimit, Space};
+use crate::limit::{Key, Limited, Limits, OnLimit, Rate, Space};
 use crate::policy::{self, FieldError, SetLimits};
 use crate::proxy::body::Body;
 use crate::proxy::respond::Fault;
@@ -191,20 +191,21 @@ impl Proxy {
             return self.inspect(&parts, key).await;
         }
         match self.change_key(&parts, &body, key).await {
-            // Only the override that was taken away had named it.
-            Ok(()) if !self.sidecar.knows(key) => {
-                self.json(&parts, format!(r#"{{"key":{}}}"#, quote(key)))
-            }
-            Ok(()) => self.inspect(&parts, key).await,
+            Ok(text) => self.json(&parts, text),
             Err(fault) => refuse(&parts, fault),
         }
     }
 
-    async fn change_key(&self, parts: &Parts, body: &[u8], key: &str) -> Result<(), Fault> {
+    /// Sets or takes away the override of a key, which is shown then.
+    async fn change_key(&self, parts: &Parts, body: &[u8], key: &str) -> Result<String, Fault> {
         let set = self.wanted(parts, body)?;
         let name = Key::new(key).map_err(|bad| Fault::field("key", &bad.to_string()))?;
-        if self.sidecar.set_limits(Space::Job, name, set).await? {
-            return Ok(());
+        let sidecar = &self.sidecar;
+        if sidecar.set_limits(Space::Job, name.clone(), set).await? {
+            let state = sidecar.state_of(&name).await?;
+            // Where there is none, only the override that was taken away had named it.
+            let alone = || format!(r#"{{"key":{}}}"#, quote(key));
+            return Ok(state.map_or_else(alone, |state| state.to_json()));
         }
         let message = format!("no override is set for the rate limit key {key:?}");
         Err(Fault::new(StatusCode::NOT_FOUND, "not_found", message))
@@ -314,9 +315,16 @@ impl Sidecar {
 }
 
 /// Both together: the smaller number of slots, every window, the slower spacing.
-fn strictest(one: Limits, other: Limits) -> Limits {
+pub(super) fn strictest(one: Limits, other: Limits) -> Limits {
     let mut rates = one.rates;
-    rates.extend(other.rates);
+    for rate in other.rates {
+        // Starts are counted once for each period and kind of window.
+        let same = |known: &&mut Rate| (known.period, &known.window) == (rate.period, &rate.window);
+        match rates.iter_mut().find(same) {
+            Some(known) => known.limit = known.limit.min(rate.limit),
+            None => rates.push(rate),
+        }
+    }
     Limits {
         concurrency: match (one.concurrency, other.concurrency) {
             (Some(a), Some(b)) => Some(a.min(b)),

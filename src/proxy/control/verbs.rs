@@ -83,6 +83,9 @@ impl Sidecar {
         let shown = until.map_or("null".into(), |until| quote(&rfc3339(until)).to_string());
         tracing::info!(%key, next_start = %shown, "set on the admin port");
         let text = format!(r#"{{"key":{},"next_start":{shown}}}"#, quote(key.as_str()));
+        if until.is_some() {
+            self.named.know(&key);
+        }
         self.changed(Space::Job, key);
         Ok(text)
     }

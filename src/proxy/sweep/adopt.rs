@@ -272,7 +272,7 @@ impl Proxy {
         if !matches!(sidecar.store.set(adopt).await, Ok(true)) {
             return false;
         }
-        sidecar.noted(limited.iter());
+        sidecar.noted(std::iter::once(&*limited));
         sidecar.metrics.started([(&*limited, None)].into_iter());
         sidecar.metrics.count(Event::SlotAdopted);
         // Who ended it while the store was at it found no row to end.
