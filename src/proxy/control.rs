@@ -8,3 +8,4 @@ mod settings;
 pub(super) mod shape;
 mod tenants;
 mod verbs;
+mod waiting;

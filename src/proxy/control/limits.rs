@@ -10,6 +10,7 @@ use http::{Method, Response, StatusCode};
 
 use super::overrides::strictest;
 use super::shape::{self, State};
+use super::waiting::Backlog;
 use crate::limit::{Key, Limited, Limits, Space};
 use crate::policy::PolicySet;
 use crate::proxy::body::Body;
@@ -21,13 +22,14 @@ use crate::store::{Place, Row, StoreError};
 const ROWS: usize = 2_048;
 
 /// What one answer goes by.
-pub(super) struct Look {
+pub(super) struct Look<'a> {
     policies: Arc<PolicySet>,
     /// What other sidecars hold, and what is out with their workers.
     others: Vec<Row>,
+    backlog: Backlog<'a>,
 }
 
-impl Look {
+impl Look<'_> {
     /// The limits of the rows of others.
     fn of_others(&self) -> impl Iterator<Item = &Limited> {
         let limited = self.others.iter().flat_map(|row| &*row.claimed.limited);
@@ -36,21 +38,10 @@ impl Look {
 }
 
 impl Sidecar {
-    pub(super) async fn look(&self) -> Result<Look, StoreError> {
-        let others = match self.store.is_alone() {
-            true => Vec::new(),
-            false => self.store.rows_of_others(ROWS).await?,
-        };
-        Ok(Look {
-            policies: Arc::clone(&self.live().policies),
-            others,
-        })
-    }
-
     /// The strictest of all numbers that stand for a key: those of the file, of held jobs, and of the job
     /// that named it last. Where nothing here has named it, those that other sidecars go by. `None`: nothing
     /// has.
-    fn numbers(&self, key: &Key, look: &Look) -> Option<Limits> {
+    fn numbers(&self, key: &Key, look: &Look<'_>) -> Option<Limits> {
         let is = |one: &Limited| one.space == Space::Job && one.key == *key;
         let held = RefCell::new(Vec::new());
         // Each is looked at, as none is what is looked for.
@@ -64,7 +55,7 @@ impl Sidecar {
         let known = all.len();
         all.extend(look.policies.constants(key).cloned());
         let in_file = all.len() > known;
-        if let Some((numbers, _)) = self.named.get(key) {
+        if let Some(numbers) = self.named.get(key) {
             all.push(numbers.brought);
             // What the file says now is newer.
             all.extend((!in_file).then_some(numbers.file));
@@ -77,7 +68,7 @@ impl Sidecar {
     }
 
     /// Every key that is known, in order.
-    fn known_keys(&self, look: &Look) -> Vec<Key> {
+    fn known_keys(&self, look: &Look<'_>) -> Vec<Key> {
         let policies = look.policies.policies();
         let mut keys = self.named.keys();
         keys.extend(policies.iter().filter_map(|p| p.key.constant().cloned()));
@@ -89,7 +80,7 @@ impl Sidecar {
     }
 
     /// A key as it is shown; `None`: nothing has named it, and nothing of it is used.
-    pub(super) async fn state(&self, key: &Key, look: &Look) -> Result<Option<State>, StoreError> {
+    async fn state(&self, key: &Key, look: &mut Look<'_>) -> Result<Option<State>, StoreError> {
         let overrides = self.store.overrides();
         let set = overrides.get(Space::Job, key, self.store.now());
         let numbers = self.numbers(key, look);
@@ -108,30 +99,49 @@ impl Sidecar {
             .others
             .iter()
             .filter(|row| row.place == Place::Held && row.claimed.limited.iter().any(is));
-        let pending = self.named.get(key).map_or(0, |(_, pending)| pending);
+        let held = self.hold.waiting(is) + elsewhere.count();
+        let backlog = look.backlog.of_key(key, &look.policies).await;
         Ok(Some(State {
             what: "key",
             name: key.as_str().to_owned(),
             limits,
             usage: usage.unwrap_or_default(),
-            waiting: self.hold.waiting(is) + elsewhere.count() + pending,
+            waiting: held as u64 + backlog,
             set,
             now: self.store.now(),
         }))
     }
-
-    /// The same, on its own.
-    pub(super) async fn state_of(&self, key: &Key) -> Result<Option<State>, Fault> {
-        let state = async { self.state(key, &self.look().await?).await };
-        state.await.map_err(|error| store_failed(&error))
-    }
 }
 
 impl Proxy {
+    async fn look_at_keys(&self, parts: &Parts) -> Result<Look<'_>, StoreError> {
+        let sidecar = &self.sidecar;
+        let others = match sidecar.store.is_alone() {
+            true => Vec::new(),
+            false => sidecar.store.rows_of_others(ROWS).await?,
+        };
+        let claimed = others.iter().map(|row| &*row.claimed.job);
+        sidecar.named.left(claimed);
+        Ok(Look {
+            policies: Arc::clone(&sidecar.live().policies),
+            others,
+            backlog: Backlog::new(self, parts),
+        })
+    }
+
+    /// A key as it is shown; `None`: nothing has named it, and nothing of it is used.
+    pub(super) async fn key_state(&self, parts: &Parts, key: &Key) -> Result<Option<State>, Fault> {
+        let state = async {
+            let mut look = self.look_at_keys(parts).await?;
+            self.sidecar.state(key, &mut look).await
+        };
+        state.await.map_err(|error| store_failed(&error))
+    }
+
     /// Answers inspection of one key.
     pub(super) async fn inspect(&self, parts: &Parts, key: &str) -> Response<Body> {
         let state = match Key::new(key) {
-            Ok(key) => self.sidecar.state_of(&key).await,
+            Ok(key) => self.key_state(parts, &key).await,
             Err(_) => Ok(None),
         };
         match state {
@@ -146,21 +156,22 @@ impl Proxy {
         if !reads(&parts.method) {
             return refuse(parts, not_allowed("GET"));
         }
-        match self.page(parts.uri.query().unwrap_or_default()).await {
+        match self.page(parts).await {
             Ok(page) => self.json(parts, page),
             Err(fault) => refuse(parts, fault),
         }
     }
 
-    async fn page(&self, query: &str) -> Result<String, Fault> {
-        let (page, per_page) = pages(query)?;
+    async fn page(&self, parts: &Parts) -> Result<String, Fault> {
+        let (page, per_page) = pages(parts.uri.query().unwrap_or_default())?;
         let sidecar = &self.sidecar;
-        let look = sidecar.look().await.map_err(|e| store_failed(&e))?;
+        let look = self.look_at_keys(parts).await;
+        let mut look = look.map_err(|error| store_failed(&error))?;
         let keys = sidecar.known_keys(&look);
         let shown = keys.iter().skip((page - 1).saturating_mul(per_page));
         let mut states = Vec::new();
         for key in shown.take(per_page) {
-            let state = sidecar.state(key, &look).await;
+            let state = sidecar.state(key, &mut look).await;
             // An override may have ended since the keys were gathered.
             states.extend(state.map_err(|error| store_failed(&error))?);
         }

@@ -1,49 +1,112 @@
-//! The job keys that were named so far, so that they can be listed and shown.
+//! The job keys that were named so far, so that they can be listed and shown, and the jobs that are known to
+//! wait for them in the backend.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashMap;
 
 use super::overrides::strictest;
+use crate::json::Json;
 use crate::limit::{Key, Limited, Limits, Space};
 use crate::policy::BROUGHT;
-use crate::proxy::Sidecar;
+use crate::proxy::{REPLY_DEPTH, Sidecar};
+use crate::store::Claimed;
 
 /// So many of the keys that were named last are listed, and at most twice as many; the others are limited
 /// all the same.
 const LISTED: usize = 100_000;
 
-/// The job keys that were named so far, with the numbers they were last named with.
-#[derive(Default, Debug)]
-pub(in crate::proxy) struct Named(Mutex<Ages>);
+/// Of so many jobs, and of at most twice as many, it is known that they wait in the backend for their keys.
+const PENDING: usize = 25_000;
 
-/// The young ones become the old ones when they are many, and the old ones are forgotten: those that were
-/// not named for longest, without an order to keep.
+/// The job keys that were named so far.
 #[derive(Default, Debug)]
-struct Ages {
-    young: HashMap<Key, Entry>,
-    old: HashMap<Key, Entry>,
+pub(in crate::proxy) struct Named(Mutex<Book>);
+
+#[derive(Debug)]
+struct Book {
+    /// The keys with the numbers they were last named with.
+    keys: Ages<Key, Numbers>,
+    /// Jobs that wait in the backend, by their ids.
+    pending: Ages<Arc<str>, Pending>,
 }
 
-impl Ages {
-    /// The entry of a key that is named now.
-    fn named(&mut self, key: &Key) -> &mut Entry {
-        if !self.young.contains_key(key) {
-            let entry = self.old.remove(key).unwrap_or_default();
-            if self.young.len() >= LISTED {
-                self.old = std::mem::take(&mut self.young);
-            }
-            self.young.insert(key.clone(), entry);
+impl Default for Book {
+    fn default() -> Book {
+        Book {
+            keys: Ages::new(LISTED),
+            pending: Ages::new(PENDING),
         }
-        self.young.entry_ref(key).or_default()
     }
 }
 
-#[derive(Default, Debug)]
-struct Entry {
-    numbers: Numbers,
-    /// Enqueued through us and not yet claimed.
-    pending: usize,
+/// The young ones become the old ones when they are many, and the old ones are forgotten: those that were
+/// not put for longest, without an order to keep.
+#[derive(Debug)]
+struct Ages<K, V> {
+    young: HashMap<K, V>,
+    old: HashMap<K, V>,
+    most: usize,
+}
+
+impl<K: Clone + Eq + Hash, V> Ages<K, V> {
+    fn new(most: usize) -> Ages<K, V> {
+        Ages {
+            young: HashMap::new(),
+            old: HashMap::new(),
+            most,
+        }
+    }
+
+    fn put(&mut self, key: K, value: V) {
+        if self.young.len() >= self.most {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.old.remove(&key);
+        self.young.insert(key, value);
+    }
+
+    /// The value of a key that is named now, if it is known.
+    fn named(&mut self, key: &K) -> Option<&mut V> {
+        if !self.young.contains_key(key) {
+            let value = self.old.remove(key)?;
+            self.put(key.clone(), value);
+        }
+        self.young.get_mut(key)
+    }
+
+    fn get(&self, key: &K) -> Option<&V> {
+        self.young.get(key).or_else(|| self.old.get(key))
+    }
+
+    fn remove<Q: Hash + hashbrown::Equivalent<K> + ?Sized>(&mut self, key: &Q) {
+        // Nearly always both are empty.
+        if !self.young.is_empty() && self.young.remove(key).is_some() || self.old.is_empty() {
+            return;
+        }
+        self.old.remove(key);
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.young.iter().chain(&self.old)
+    }
+}
+
+/// A job that waits in the backend.
+#[derive(Debug)]
+struct Pending {
+    queue: Arc<str>,
+    limited: Arc<[Limited]>,
+}
+
+/// The limits that an enqueued job brings.
+#[derive(Debug)]
+pub(in crate::proxy) struct Brought {
+    /// The queue it goes to.
+    pub(in crate::proxy) queue: Arc<str>,
+    /// The limits.
+    pub(in crate::proxy) limited: Arc<[Limited]>,
 }
 
 /// The numbers of the job that named a key last.
@@ -82,77 +145,142 @@ fn keep<'a>(kept: &mut Limits, all: impl Iterator<Item = &'a Limits>) {
     }
 }
 
-impl Named {
-    /// Each of these limits one job.
-    fn note<'a>(
-        &self,
-        jobs: impl Iterator<Item = &'a [Limited]>,
-        pending: impl Fn(usize) -> usize,
-    ) {
-        let mut named = self.open();
-        for limited in jobs {
-            for (nth, one) in limited.iter().enumerate() {
-                let same = |other: &&Limited| other.space == Space::Job && other.key == one.key;
-                if !same(&one) || limited.iter().take(nth).any(|other| same(&other)) {
-                    continue;
+impl Book {
+    /// A job is limited by these.
+    fn name(&mut self, limited: &[Limited]) {
+        for (nth, one) in limited.iter().enumerate() {
+            let same = |other: &&Limited| other.space == Space::Job && other.key == one.key;
+            if !same(&one) || limited.iter().take(nth).any(|other| same(&other)) {
+                continue;
+            }
+            let of_key = limited.iter().skip(nth).filter(same);
+            match self.keys.named(&one.key) {
+                Some(numbers) => numbers.follow(of_key),
+                None => {
+                    let mut numbers = Numbers::default();
+                    numbers.follow(of_key);
+                    self.keys.put(one.key.clone(), numbers);
                 }
-                let entry = named.named(&one.key);
-                entry.pending = pending(entry.pending);
-                entry.numbers.follow(limited.iter().skip(nth).filter(same));
             }
         }
     }
 
+    /// A job waits in the backend, if it waits for a key.
+    fn put(&mut self, job: Arc<str>, queue: Arc<str>, limited: Arc<[Limited]>) {
+        if limited.iter().any(|one| one.space == Space::Job) {
+            self.pending.put(job, Pending { queue, limited });
+        }
+    }
+}
+
+impl Named {
     /// The key is listed from now on.
     pub(super) fn know(&self, key: &Key) {
-        self.open().named(key);
+        let mut book = self.open();
+        if book.keys.named(key).is_none() {
+            book.keys.put(key.clone(), Numbers::default());
+        }
     }
 
-    pub(super) fn get(&self, key: &Key) -> Option<(Numbers, usize)> {
-        let named = self.open();
-        let entry = named.young.get(key).or_else(|| named.old.get(key))?;
-        Some((entry.numbers.clone(), entry.pending))
+    pub(super) fn get(&self, key: &Key) -> Option<Numbers> {
+        self.open().keys.get(key).cloned()
     }
 
     pub(in crate::proxy) fn keys(&self) -> Vec<Key> {
-        let named = self.open();
-        let keys = named.young.keys().chain(named.old.keys());
-        keys.cloned().collect()
+        let book = self.open();
+        book.keys.iter().map(|(key, _)| key.clone()).collect()
+    }
+
+    /// How many jobs of a key are known to wait in each of the backend's queues.
+    pub(super) fn pending(&self, key: &Key) -> HashMap<Arc<str>, u64> {
+        let mut counts = HashMap::new();
+        let of_key = |one: &Limited| one.space == Space::Job && one.key == *key;
+        for (_, job) in self.open().pending.iter() {
+            if job.limited.iter().any(of_key) {
+                *counts.entry(Arc::clone(&job.queue)).or_default() += 1;
+            }
+        }
+        counts
+    }
+
+    /// Jobs do not wait in the backend any more.
+    pub(in crate::proxy) fn left<'a>(&self, jobs: impl Iterator<Item = &'a str>) {
+        let mut book = self.open();
+        jobs.for_each(|job| book.pending.remove(job));
     }
 
     pub(in crate::proxy) fn clear(&self) {
-        *self.open() = Ages::default();
+        *self.open() = Book::default();
     }
 
     // Nothing in here panics between two steps that belong together.
-    fn open(&self) -> MutexGuard<'_, Ages> {
+    fn open(&self) -> MutexGuard<'_, Book> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Sidecar {
-    /// Jobs with limits of their own were stored.
-    pub(in crate::proxy) fn enqueued(&self, jobs: &[Vec<Limited>]) {
-        let limited = jobs.iter().map(Vec::as_slice);
-        self.named.note(limited, |pending| pending + 1);
+    /// Jobs were stored, as `reply` says, of which some bring limits.
+    pub(in crate::proxy) fn enqueued(&self, jobs: &[Option<Brought>], reply: &[u8]) {
+        if jobs.iter().all(Option::is_none) {
+            return;
+        }
+        let whole = Json::parse(reply, REPLY_DEPTH).ok();
+        let waiting = whole.map(|whole| waiting(whole, jobs)).unwrap_or_default();
+        let mut book = self.named.open();
+        for job in jobs.iter().flatten() {
+            book.name(&job.limited);
+        }
+        // A worker may have been quicker than the reply.
+        for (id, job) in waiting.into_iter().filter(|(id, _)| !self.hold.has(id)) {
+            book.put(id, Arc::clone(&job.queue), Arc::clone(&job.limited));
+        }
     }
 
     /// A job is limited by these from now on.
     pub(in crate::proxy) fn renamed(&self, limited: &[Limited]) {
-        self.named.note(std::iter::once(limited), |pending| pending);
+        self.named.open().name(limited);
     }
 
-    /// Jobs were claimed; this is what limits each.
-    pub(in crate::proxy) fn noted<'a>(&self, jobs: impl Iterator<Item = &'a [Limited]>) {
-        let claimed = |pending: usize| pending.saturating_sub(1);
-        self.named.note(jobs, claimed);
+    /// These jobs were claimed.
+    pub(in crate::proxy) fn noted<'a>(&self, claims: impl Iterator<Item = &'a Claimed>) {
+        let mut book = self.named.open();
+        for claimed in claims {
+            book.pending.remove(&*claimed.job);
+            book.name(&claimed.limited);
+        }
     }
+
+    /// A job that was claimed waits in the backend again.
+    pub(in crate::proxy) fn waits_again(&self, claimed: &Claimed) {
+        let (queue, limited) = (Arc::clone(&claimed.queue), Arc::clone(&claimed.limited));
+        self.named
+            .open()
+            .put(Arc::clone(&claimed.job), queue, limited);
+    }
+}
+
+/// The ids of the jobs in the reply to an enqueue, which has them in the order in which they were sent; those
+/// that wait for a time are left out.
+fn waiting<'b>(whole: Json<'_>, sent: &'b [Option<Brought>]) -> Vec<(Arc<str>, &'b Brought)> {
+    let jobs: Vec<Json<'_>> = match whole.get_exact("jobs") {
+        Some(jobs) => jobs.items().collect(),
+        None => vec![whole.get_exact("job").unwrap_or(whole)],
+    };
+    if jobs.len() != sent.len() {
+        return Vec::new();
+    }
+    let each = jobs.into_iter().zip(sent).filter_map(|(job, brought)| {
+        let brought = brought.as_ref()?;
+        let text = |name: &str| job.get_exact(name).and_then(|value| value.text());
+        let id = Arc::from(&*text("id")?);
+        (text("state").as_deref() != Some("scheduled")).then_some((id, brought))
+    });
+    each.collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::limit::OnLimit;
 
@@ -169,19 +297,39 @@ mod tests {
     #[test]
     fn keys_that_were_not_named_for_longest_make_place() {
         let named = Named::default();
-        let note = |n: usize| named.note(std::iter::once(&[limited(n)][..]), |pending| pending + 1);
-        let pending = |n: usize| named.get(&limited(n).key).map(|(_, pending)| pending);
+        let note = |n: usize| named.open().name(&[limited(n)]);
+        let knows = |n: usize| named.get(&limited(n).key).is_some();
         for n in 0..=LISTED {
             note(n);
         }
-        assert_eq!(pending(LISTED), Some(1), "it is listed");
+        assert!(knows(LISTED), "it is listed");
         assert_eq!(named.keys().len(), LISTED + 1);
         note(0);
         for n in LISTED + 1..2 * LISTED {
             note(n);
         }
-        assert_eq!(pending(0), Some(2), "named again");
-        assert_eq!(pending(1), None);
+        assert!(knows(0), "named again");
+        assert!(!knows(1));
         assert!(named.keys().len() <= 2 * LISTED);
+    }
+
+    #[test]
+    fn jobs_that_wait_are_counted_once_and_some_are_forgotten() {
+        let named = Named::default();
+        let twice: Arc<[Limited]> = [limited(1), limited(1), limited(2)].into();
+        let put = |n: usize| {
+            named
+                .open()
+                .put(n.to_string().into(), "q".into(), Arc::clone(&twice))
+        };
+        let count = |key: usize| named.pending(&limited(key).key).get("q").copied();
+        (0..3).for_each(put);
+        put(0);
+        assert_eq!((count(1), count(2), count(3)), (Some(3), Some(3), None));
+        named.left(["1", "7"].into_iter());
+        assert_eq!(count(1), Some(2));
+        (0..3 * PENDING).for_each(put);
+        assert!(named.open().pending.iter().count() <= 2 * PENDING);
+        assert!(count(1) >= Some(PENDING as u64));
     }
 }

@@ -14,6 +14,7 @@ use http::{Method, Response, StatusCode, header};
 
 use super::limits::{not_allowed, reads, store_failed};
 use super::shape::State;
+use super::waiting::Backlog;
 use crate::hold::Held;
 use crate::json::{Json, quote};
 use crate::limit::{Key, Limited, Limits, OnLimit, Rate, Space};
@@ -200,9 +201,9 @@ impl Proxy {
     async fn change_key(&self, parts: &Parts, body: &[u8], key: &str) -> Result<String, Fault> {
         let set = self.wanted(parts, body)?;
         let name = Key::new(key).map_err(|bad| Fault::field("key", &bad.to_string()))?;
-        let sidecar = &self.sidecar;
-        if sidecar.set_limits(Space::Job, name.clone(), set).await? {
-            let state = sidecar.state_of(&name).await?;
+        let done = self.sidecar.set_limits(Space::Job, name.clone(), set);
+        if done.await? {
+            let state = self.key_state(parts, &name).await?;
             // Where there is none, only the override that was taken away had named it.
             let alone = || format!(r#"{{"key":{}}}"#, quote(key));
             return Ok(state.map_or_else(alone, |state| state.to_json()));
@@ -240,7 +241,7 @@ impl Proxy {
         if changed && let Err(fault) = self.change_queue(&parts, &body, queue).await {
             return refuse(&parts, fault);
         }
-        match self.sidecar.queue_state(queue).await {
+        match self.queue_state(&parts, queue).await {
             Ok(Some(state)) => self.json(&parts, state.to_json()),
             Ok(None) if changed => self.json(&parts, format!(r#"{{"queue":{}}}"#, quote(queue))),
             Ok(None) => refuse(&parts, no_queue_limit(queue)),
@@ -285,12 +286,13 @@ impl Proxy {
     }
 }
 
-impl Sidecar {
+impl Proxy {
     /// What is shown of a queue's limits: the strictest of the file's and those set over HTTP. `None`:
     /// it has none.
-    async fn queue_state(&self, queue: &str) -> Result<Option<State>, Fault> {
-        let set = self.set_for_queue(queue);
-        let live = self.live();
+    async fn queue_state(&self, parts: &Parts, queue: &str) -> Result<Option<State>, Fault> {
+        let sidecar = &self.sidecar;
+        let set = sidecar.set_for_queue(queue);
+        let live = sidecar.live();
         let gate = live.policies.gate(queue);
         let file = gate.limited.iter().filter(|one| one.space == Space::Queue);
         let sources = file
@@ -300,16 +302,18 @@ impl Sidecar {
             return Ok(None);
         };
         let key = policy::queue_key(queue);
-        let usage = self.store.usage(Space::Queue, &key, &limits).await;
+        let usage = sidecar.store.usage(Space::Queue, &key, &limits).await;
         let usage = usage.map_err(|error| store_failed(&error))?;
+        let held = sidecar.hold.of_queue(queue).0 + sidecar.held_by_siblings(queue).await;
+        let backlog = Backlog::new(self, parts).of_queue(queue).await;
         Ok(Some(State {
             what: "queue",
             name: queue.to_owned(),
             limits,
             usage: usage.unwrap_or_default(),
-            waiting: self.hold.counts().get(queue).copied().unwrap_or(0),
+            waiting: held as u64 + backlog.unwrap_or(0),
             set,
-            now: self.store.now(),
+            now: sidecar.store.now(),
         }))
     }
 }

@@ -20,7 +20,7 @@ pub(super) struct State {
     /// What is used of them.
     pub(super) usage: Usage,
     /// Jobs that wait, as far as we know.
-    pub(super) waiting: usize,
+    pub(super) waiting: u64,
     /// What was set over HTTP.
     pub(super) set: Option<Arc<Override>>,
     /// As of when.
