@@ -380,6 +380,13 @@ async fn wrong_verbs_change_nothing() {
         let reply = rig.verb(method.clone(), path, "").await;
         assert_eq!(reply.status, status, "{method} {path}: {}", reply.text());
         assert!(reply.json()["error"]["message"].is_string());
+        let allow = reply
+            .headers
+            .get("allow")
+            .map(|allow| allow.to_str().unwrap());
+        let start = path.ends_with("next-start").then_some("PUT, DELETE");
+        let allowed = (status == 405).then_some(start.unwrap_or("DELETE"));
+        assert_eq!(allow, allowed, "{method} {path}");
     }
     assert_eq!(rig.start_all().await, 1, "nothing was shut");
 }

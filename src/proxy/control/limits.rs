@@ -154,7 +154,7 @@ impl Proxy {
     /// Answers the list of all keys, page by page.
     pub(in crate::proxy) async fn list(&self, parts: &Parts) -> Response<Body> {
         if !reads(&parts.method) {
-            return refuse(parts, not_allowed("GET"));
+            return refuse(parts, not_allowed("GET, HEAD"));
         }
         match self.page(parts).await {
             Ok(page) => self.json(parts, page),
@@ -222,13 +222,9 @@ fn unknown_key(key: &str) -> Fault {
     fault
 }
 
-/// 405; `may` are the methods that may be used.
-pub(super) fn not_allowed(may: &str) -> Fault {
-    Fault::new(
-        StatusCode::METHOD_NOT_ALLOWED,
-        "method_not_allowed",
-        format!("only {may} may be used here"),
-    )
+/// 405; `allow` are the methods that may be used.
+pub(super) fn not_allowed(allow: &'static str) -> Fault {
+    Fault::not_allowed(allow, format!("only {allow} may be used here"))
 }
 
 pub(super) fn store_failed(error: &StoreError) -> Fault {

@@ -215,7 +215,7 @@ impl Proxy {
     /// What a PUT sets; `None`: it is a DELETE.
     fn wanted(&self, parts: &Parts, body: &[u8]) -> Result<Option<Override>, Fault> {
         if !matches!(parts.method, Method::PUT | Method::DELETE) {
-            return Err(not_allowed("GET, PUT and DELETE"));
+            return Err(not_allowed("GET, HEAD, PUT, DELETE"));
         }
         self.sidecar.may_write(parts)?;
         if parts.method == Method::DELETE {

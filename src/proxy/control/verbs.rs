@@ -125,13 +125,8 @@ fn unknown() -> Fault {
 }
 
 fn not_allowed(next_start: bool) -> Fault {
-    let message = match next_start {
-        true => "next-start takes PUT and DELETE",
-        false => "usage takes DELETE",
-    };
-    Fault::new(
-        StatusCode::METHOD_NOT_ALLOWED,
-        "method_not_allowed",
-        message,
-    )
+    match next_start {
+        true => Fault::not_allowed("PUT, DELETE", "next-start takes PUT and DELETE"),
+        false => Fault::not_allowed("DELETE", "usage takes DELETE"),
+    }
 }
