@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::client::{Client, id, ids};
+use crate::overrides::set;
 use crate::simulated;
 
 fn job(n: usize, rate_limit: Value) -> Value {
@@ -484,5 +485,21 @@ async fn inspection_shows_the_strictest_of_all_that_stand_for_a_key() {
     let seen = inspect("smtp").await;
     assert_eq!(seen["concurrency"], slots(9, 1), "{seen}");
     assert_eq!(seen["rate"]["current_count"], 1, "{seen}");
+    pair.stop().await;
+}
+
+/// A spacing is shown whole, from the file and where it is set.
+#[tokio::test(start_paused = true)]
+async fn inspection_shows_the_burst_of_a_spacing() {
+    let config =
+        "[[policy]]\nname = \"k\"\nthrottle = { limit = 10, period = \"1s\", burst = 5 }\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    let path = "/ojs/v1/rate-limits/k";
+    let seen = client.get(path).await.json();
+    assert_eq!(seen["throttle"]["burst"], 5, "{seen}");
+    let spacing = json!({"throttle": {"limit": 10, "period": "PT1S", "burst": 2}});
+    let seen = set(&client, path, spacing).await;
+    assert_eq!(seen["throttle"]["burst"], 2, "{seen}");
+    assert_eq!(seen["override"]["throttle"]["burst"], 2, "{seen}");
     pair.stop().await;
 }
