@@ -193,10 +193,7 @@ impl Op {
             Op::Back(job, claim) => Reply::Done(page.back(&job, claim)),
             Op::End(job, claim) => Reply::Ended(page.end(&job, claim, me)),
             Op::Set(change) => Reply::Done(page.set(&change, me)),
-            Op::SetAll(changes) => {
-                let done = changes.iter().filter(|change| page.set(change, me));
-                Reply::Done(done.count() > 0)
-            }
+            Op::SetAll(changes) => Reply::Done(page.set_all(&changes, me)),
             Op::Row(job) => Reply::Row(page.row(&job, me)),
             Op::States(names) => {
                 let states = names.iter().map(|name| page.state_of(name));
@@ -233,10 +230,7 @@ impl Op {
                 rows.truncate(max);
                 Reply::Rows(rows)
             }
-            Op::RowsOfOthers { found, .. } => {
-                let rows = found.iter().filter_map(|job| page.row(job, me));
-                Reply::Rows(rows.collect())
-            }
+            Op::RowsOfOthers { found, .. } => Reply::Rows(page.rows_of(&found, me)),
             Op::Count(_) | Op::Others(_) | Op::Overrides | Op::Join { .. } => Reply::Done(false),
         })
     }

@@ -60,7 +60,7 @@ impl Sidecar {
             // What the file says now is newer.
             all.extend((!in_file).then_some(numbers.file));
         }
-        if all.is_empty() {
+        if all.iter().all(|limits| *limits == Limits::default()) {
             let others = look.of_others().filter(|one| is(one));
             all.extend(others.map(|one| one.limits.clone()));
         }
