@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::header::{ALLOW, CONTENT_TYPE};
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -80,7 +80,10 @@ impl Admin {
 
     async fn page(&self, method: &Method, path: &str) -> Response<Body> {
         if !matches!(*method, Method::GET | Method::HEAD) {
-            return text(StatusCode::METHOD_NOT_ALLOWED, "this port answers GET\n");
+            let mut page = text(StatusCode::METHOD_NOT_ALLOWED, "this port answers GET\n");
+            let allow = HeaderValue::from_static("GET, HEAD");
+            page.headers_mut().insert(ALLOW, allow);
+            return page;
         }
         match path {
             "/livez" => text(StatusCode::OK, "alive\n"),

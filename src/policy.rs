@@ -22,7 +22,7 @@ use crate::limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};
 
 pub use feedback::{Backoff, Feedback, Pause};
 pub use gate::Gate;
-pub use job::{MIRROR, Sent, own_policies, sent_policies, slower};
+pub use job::{BROUGHT, MIRROR, Sent, own_policies, sent_policies, slower};
 pub use known::Known;
 pub use matcher::{Match, Pattern};
 pub use set::{NextStart, QueueConfig, SetLimits};
@@ -264,24 +264,13 @@ impl PolicySet {
         found.map(|policy| policy.name.clone())
     }
 
-    /// The numbers that the file has for a constant key.
-    pub fn constant(&self, key: &Key) -> Option<Limits> {
+    /// The numbers that the file has for a constant key, of each policy that has it.
+    pub fn constants<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = &'a Limits> {
         let named = |policy: &&Policy| policy.key.constant() == Some(key);
-        let of_key = self
-            .policies
+        self.policies
             .iter()
             .filter(named)
-            .map(|policy| &policy.limits);
-        // A policy may join a key without numbers of its own; those of the others count.
-        of_key
-            .reduce(|found, next| {
-                if *found == Limits::default() {
-                    next
-                } else {
-                    found
-                }
-            })
-            .cloned()
+            .map(|policy| &policy.limits)
     }
 
     /// The latest time before which the `error` of a job's nack wants no start of `key`, and the policy

@@ -187,7 +187,7 @@ pub struct Sidecar {
     vendors: settle::feedback::Refusals,
     gated: fetch::gated::Gated,
     lead: fetch::lead::Lead,
-    named: control::limits::Named,
+    named: control::named::Named,
     /// The worker id under which limited queues are claimed.
     name: Arc<str>,
     claims: AtomicU64,
@@ -261,7 +261,7 @@ impl Sidecar {
             vendors: settle::feedback::Refusals::default(),
             gated: fetch::gated::Gated::default(),
             lead: fetch::lead::Lead::default(),
-            named: control::limits::Named::default(),
+            named: control::named::Named::default(),
             name: Arc::from(name),
             claims: AtomicU64::new(1),
             draining: CancellationToken::new(),

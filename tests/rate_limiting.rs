@@ -52,6 +52,8 @@ mod surface;
 mod templates;
 #[path = "rate_limiting/upstream.rs"]
 mod upstream;
+#[path = "rate_limiting/waiting.rs"]
+mod waiting;
 #[path = "rate_limiting/workglow.rs"]
 mod workglow;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use super::{Accept, JobView, Pattern, Policy, PolicySet, QueueLimits};
-use crate::limit::{Limited, OnLimit};
+use crate::limit::{Key, Limited, OnLimit, Space};
 
 /// What a queue's name alone says, before any job of it is known.
 #[derive(Clone, Debug, Default)]
@@ -84,6 +84,15 @@ impl PolicySet {
             Some(gate) => Cow::Borrowed(gate),
             None => Cow::Owned(self.find_gate(queue)),
         }
+    }
+
+    /// The queues that some entry names without a glob and of which every job waits for this job key.
+    pub fn covered<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = &'a str> {
+        let is = |one: &Limited| one.space == Space::Job && one.key == *key;
+        let named = self.gates.named.iter();
+        named
+            .filter(move |(_, gate)| gate.limited.iter().any(is))
+            .map(|(queue, _)| &**queue)
     }
 
     /// The gate of a queue that no entry names.

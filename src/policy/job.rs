@@ -11,6 +11,9 @@ use crate::limit::{Key, Limited, Limits, Measure, OnLimit, Rate, Space, Throttle
 /// The member of `meta` for producers whose SDK has no `rate_limit` option.
 pub const META: &str = "ojs.rate_limit";
 
+/// The policy name of limits that a job brings.
+pub const BROUGHT: &str = "job";
+
 /// The member of `meta` in which the sidecar keeps the policy as sent, because backends forget it:
 /// `{"policy": …, "at": "options.rate_limit", "visibility_timeout_ms": …}`.
 pub const MIRROR: &str = "ojs.rate_limit.mirror";
@@ -136,7 +139,7 @@ pub(super) fn read(
         key,
         limits,
         on_limit,
-        policy: Arc::from("job"),
+        policy: Arc::from(BROUGHT),
     };
     Ok(Some(JobPolicy { limited }))
 }

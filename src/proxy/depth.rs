@@ -19,6 +19,7 @@ use crate::events::{Event, Value};
 use crate::json::Json;
 use crate::limit::Timestamp;
 use crate::pressure::{Bounds, Edge, Level, Looking, Mark, Now, Told, Untold};
+use crate::store::Row;
 use crate::upstream::Reply;
 
 /// How long a look waits for enqueues that are on their way.
@@ -189,8 +190,8 @@ impl Sidecar {
     }
 
     /// What the backend says of a job that failed: it may wait again.
-    pub(super) fn nacked(&self, reply: &Reply, id: &str, queue: Option<&str>) {
-        if !reply.status.is_success() || !self.pressure.any() {
+    pub(super) fn nacked(&self, reply: &Reply, id: &str, row: Option<&Row>) {
+        if !reply.status.is_success() || (row.is_none() && !self.pressure.any()) {
             return;
         }
         let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH) else {
@@ -199,11 +200,16 @@ impl Sidecar {
         let job = whole.get_exact("job");
         let of_job = |name: &str| whole.get_exact(name).or_else(|| job?.get_exact(name));
         let text = |name: &str| of_job(name).and_then(|value| value.text());
-        let shown = text("queue");
-        let Some(queue) = queue.or(shown.as_deref()) else {
+        let (shown, state) = (text("queue"), text("state"));
+        let again = ["available", "retryable", "scheduled"];
+        if let Some(row) = row.filter(|_| state.as_deref().is_some_and(|s| again.contains(&s))) {
+            self.waits_again(&row.claimed);
+        }
+        let queue = row.map(|row| &*row.claimed.queue).or(shown.as_deref());
+        let Some(queue) = queue.filter(|_| self.pressure.any()) else {
             return;
         };
-        match text("state").as_deref() {
+        match state.as_deref() {
             Some("available") => self.pressure.came(queue, None),
             Some("retryable" | "scheduled") => {
                 let at = text("next_attempt_at").and_then(|at| moment(&at));
@@ -236,7 +242,7 @@ impl Sidecar {
     /// never started or waited for its next attempt. One that was held (`None`) left the backend's number when
     /// it was claimed.
     pub(super) fn cancelled(&self, reply: &Reply, sent: Option<Mark>) {
-        if !reply.status.is_success() || !self.pressure.any() {
+        if !reply.status.is_success() {
             return;
         }
         let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH) else {
@@ -244,7 +250,10 @@ impl Sidecar {
         };
         let job = whole.get_exact("job").unwrap_or(whole);
         let text = |name: &str| job.get_exact(name).and_then(|value| value.text());
-        let Some(queue) = text("queue") else { return };
+        self.named.left(text("id").as_deref().into_iter());
+        let Some(queue) = text("queue").filter(|_| self.pressure.any()) else {
+            return;
+        };
         let started = job.get_exact("started_at").is_some_and(|at| !at.is_null());
         let retried = || {
             let id = text("id");

@@ -6,11 +6,14 @@ mod full;
 mod overflow;
 mod sent;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::Response;
 use http::request::Parts;
 
 use super::body::Body;
+use super::control::named::Brought;
 use super::outlive::{Client, to_the_end};
 use super::refuse;
 use super::respond::{self, Fault};
@@ -73,7 +76,7 @@ impl Proxy {
                 Err(fault) => return refuse(&parts, fault),
             }
         }
-        let policies = std::sync::Arc::clone(&sidecar.live().policies);
+        let policies = Arc::clone(&sidecar.live().policies);
         let brings = || match &job {
             Some(job) => job.brings,
             None => json::may_name(&body, mirror::NEEDLE),
@@ -92,7 +95,7 @@ impl Proxy {
             true => self.prepared(&parts, &body, sends, &policies),
             false => Ok((body, Vec::new())),
         };
-        let (body, keys) = match prepared {
+        let (body, brought) = match prepared {
             // A template is no job that waits.
             Ok((body, _)) if sends == Sends::Templates => (body, Vec::new()),
             Ok(prepared) => prepared,
@@ -104,7 +107,7 @@ impl Proxy {
             Err(Refused::Deep) => return refuse(&parts, Fault::deep()),
         };
         drop(policies);
-        self.send_counted(parts, body, keys, places).await
+        self.send_counted(parts, body, brought, places).await
     }
 
     /// Forwards a body whose jobs count: the call runs to its end although the producer hangs up, so that
@@ -113,7 +116,7 @@ impl Proxy {
         &self,
         mut parts: Box<Parts>,
         body: Bytes,
-        keys: Vec<crate::limit::Limited>,
+        brought: Vec<Option<Brought>>,
         mut places: Option<Places>,
     ) -> Response<Body> {
         let proxy = self.clone();
@@ -130,8 +133,10 @@ impl Proxy {
             if let Some(places) = places {
                 proxy.settled(places, &mut answer, scope).await;
             }
-            if (answer.as_ref()).is_ok_and(|reply| reply.status == http::StatusCode::CREATED) {
-                proxy.sidecar.enqueued(keys);
+            if let Ok(reply) = &answer
+                && reply.status == http::StatusCode::CREATED
+            {
+                proxy.sidecar.enqueued(&brought, &reply.body);
             }
             answer
         });
@@ -167,42 +172,41 @@ impl Proxy {
         body: &Bytes,
         sends: Sends,
         policies: &PolicySet,
-    ) -> Result<(Bytes, Vec<crate::limit::Limited>), Refused> {
+    ) -> Result<(Bytes, Vec<Option<Brought>>), Refused> {
         let whole = match Json::parse(body, DEPTH) {
             Ok(whole) => whole,
             Err(JsonError::Deep(_)) => return Err(Refused::Deep),
             Err(JsonError::Malformed(_)) => return Ok((body.clone(), Vec::new())),
         };
         let mut splice = Splice::new();
-        let mut keys = Vec::new();
+        let mut all = Vec::new();
         for (at, job) in jobs_in(whole, sends) {
             if sent::is_ambiguous(job) {
                 return Err(Refused::Ambiguous(at));
             }
-            self.prepare(parts, job, policies, &mut splice, &mut keys)
-                .map_err(|error| {
-                    Refused::Field(FieldError {
-                        field: format!("{at}{}", error.field),
-                        ..error
-                    })
-                })?;
+            let brought = self.prepare(parts, job, policies, &mut splice);
+            all.push(brought.map_err(|error| {
+                Refused::Field(FieldError {
+                    field: format!("{at}{}", error.field),
+                    ..error
+                })
+            })?);
         }
         let body = match splice.is_empty() {
             true => body.clone(),
             false => splice.apply(body).into(),
         };
-        Ok((body, keys))
+        Ok((body, all))
     }
 
-    /// Checks one job and writes its mirror.
+    /// Checks one job and writes its mirror; says which limits it brings.
     fn prepare(
         &self,
         parts: &Parts,
         job: Json<'_>,
         policies: &PolicySet,
         splice: &mut Splice,
-        keys: &mut Vec<crate::limit::Limited>,
-    ) -> Result<(), FieldError> {
+    ) -> Result<Option<Brought>, FieldError> {
         let options = job.get("options");
         let queue = options
             .and_then(|options| options.get("queue"))
@@ -234,7 +238,6 @@ impl Proxy {
             };
             policies.missing_key(&view).map_or(Ok(()), Err)?;
         }
-        keys.extend(sent.iter().map(|sent| sent.policy.limited.clone()));
         let visibility = options
             .and_then(|options| options.get(VISIBILITY))
             // What no limit touches is not touched.
@@ -245,7 +248,11 @@ impl Proxy {
             })
             .and_then(|ms| ms.int());
         write(job, meta, &sent, visibility.filter(|ms| *ms > 0), splice);
-        Ok(())
+        let brought = (!sent.is_empty()).then(|| Brought {
+            queue: Arc::from(queue),
+            limited: sent.into_iter().map(|sent| sent.policy.limited).collect(),
+        });
+        Ok(brought)
     }
 }
 

@@ -99,6 +99,20 @@ impl Fault {
         Fault::bad_request(format!("the body is nested deeper than {most} levels"))
     }
 
+    /// 405; `allow` are the methods that may be used, as the header names them.
+    pub fn not_allowed(allow: &'static str, message: impl Into<String>) -> Fault {
+        let mut fault = Fault::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method_not_allowed",
+            message,
+        );
+        fault.more = Some(Box::new(More {
+            headers: vec![(header::ALLOW, HeaderValue::from_static(allow))],
+            ..More::default()
+        }));
+        fault
+    }
+
     /// 500: something of ours broke.
     pub fn internal() -> Fault {
         let message = "ojs-throttle failed on this request; its log says how";

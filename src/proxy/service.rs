@@ -55,6 +55,17 @@ impl Proxy {
 
     /// Answers one request.
     pub async fn handle(&self, parts: Box<Parts>, body: Incoming) -> Response<Body> {
+        let relabel = self.sidecar.live().settings.media_type;
+        let relabel = relabel.applies(&parts.headers);
+        let mut response = self.dispatch(parts, body).await;
+        // What the backend said has been relabelled where it was read; this is for errors of our own.
+        if relabel && respond::relabel(response.headers_mut()) {
+            self.sidecar.metrics.count(Event::MediaTypeMended);
+        }
+        response
+    }
+
+    async fn dispatch(&self, parts: Box<Parts>, body: Incoming) -> Response<Body> {
         // A reference to the same bytes: the operation's names are parts of them.
         let uri = parts.uri.clone();
         let operation = match Operation::of(&parts.method, uri.path()) {

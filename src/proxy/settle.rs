@@ -166,8 +166,7 @@ impl Proxy {
     async fn heard(&self, settled: &Settling<'_>, answer: &Result<Reply, UpstreamError>) {
         let (sidecar, verb, row) = (&self.sidecar, settled.verb, settled.row);
         if let (Verb::Nack, Ok(reply)) = (verb, answer) {
-            let queue = row.map(|row| &*row.claimed.queue);
-            sidecar.nacked(reply, settled.job, queue);
+            sidecar.nacked(reply, settled.job, row);
         }
         let carried_out = answer.as_ref().is_ok_and(|reply| reply.status.is_success());
         if carried_out && let Some(row) = row {

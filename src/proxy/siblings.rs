@@ -249,6 +249,7 @@ impl Sidecar {
         // proven before it goes out.
         held.doubt();
         self.metrics.count(Event::HoldAdopted);
+        self.noted(std::iter::once(&held.claimed));
         self.hold.add(vec![held]);
     }
 

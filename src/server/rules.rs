@@ -8,16 +8,14 @@ use http::{Method, StatusCode, Version};
 use crate::proxy::respond::Fault;
 use crate::upstream::named_by_connection;
 
+/// What may be asked with, whatever a path makes of it.
+const SERVED: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
+
 /// Refuses a head that is not unambiguous (RFC 9110, RFC 9112), with the status to say.
 pub(super) fn check(head: &Parts) -> Result<(), Fault> {
     if matches!(head.method, Method::CONNECT | Method::TRACE) {
         let message = format!("{} is not served here", head.method);
-        return Err(Fault::new(
-            StatusCode::METHOD_NOT_ALLOWED,
-            "method_not_allowed",
-            message,
-        )
-        .closing());
+        return Err(Fault::not_allowed(SERVED, message).closing());
     }
     let headers = &head.headers;
     let mut hosts = 0;

@@ -283,6 +283,10 @@ impl Store for Faulty {
         self.run(move || self.inner.held_by_others(queue))
     }
 
+    fn rows_of_others(&self, max: usize) -> Answer<'_, Vec<Row>> {
+        self.run(move || self.inner.rows_of_others(max))
+    }
+
     fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
         self.run(move || self.inner.announce(rows))
     }

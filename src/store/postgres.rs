@@ -226,6 +226,12 @@ impl Books for Server {
             .await
     }
 
+    async fn find_others(&mut self, max: usize) -> Result<Vec<String>, StoreError> {
+        let me = self.owner.clone();
+        self.with(async |session| session.of_others(&me, max).await)
+            .await
+    }
+
     async fn count(&mut self, out: bool) -> Result<usize, StoreError> {
         let me = self.owner.clone();
         self.with(async |session| session.count(&me, out).await)

@@ -736,6 +736,16 @@ impl Store for RedisStore {
         })
     }
 
+    fn rows_of_others(&self, max: usize) -> Answer<'_, Vec<Row>> {
+        Answer::later(async move {
+            let write = |to: &mut Cmd| {
+                to.arg("rows").arg(max);
+            };
+            let told = self.run(&self.scripts.look, write).await?;
+            self.rows(told.get(1..).unwrap_or_default())
+        })
+    }
+
     fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
         Answer::later(async move {
             let knew = self.epoch().clone();

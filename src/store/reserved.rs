@@ -709,6 +709,10 @@ impl Store for ReservedStore {
         self.inner.held_by_others(queue)
     }
 
+    fn rows_of_others(&self, max: usize) -> Answer<'_, Vec<Row>> {
+        self.inner.rows_of_others(max)
+    }
+
     fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
         self.inner.announce(rows)
     }

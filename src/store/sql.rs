@@ -90,6 +90,10 @@ pub(super) enum Op {
         max: usize,
         found: Vec<String>,
     },
+    RowsOfOthers {
+        max: usize,
+        found: Vec<String>,
+    },
     Count(Place),
     /// How many jobs of a queue others hold.
     Others(String),
@@ -135,7 +139,11 @@ pub(super) enum Reply {
 impl Op {
     /// What has to be on the page.
     fn need(&self, need: &mut Need) {
-        need.writes |= !matches!(self, Op::Row(_) | Op::States(_) | Op::Offered { .. });
+        let reads = matches!(
+            self,
+            Op::Row(_) | Op::States(_) | Op::Offered { .. } | Op::RowsOfOthers { .. }
+        );
+        need.writes |= !reads;
         match self {
             Op::Take { asks, .. } => asks.iter().for_each(|ask| need.claimed(ask)),
             Op::Reserve { limited, .. } => {
@@ -154,7 +162,9 @@ impl Op {
                 found.idle.iter().for_each(|name| need.name(name.clone()));
             }
             Op::Forget { found } => found.iter().for_each(|name| need.name(name.clone())),
-            Op::Offered { found, .. } => found.iter().for_each(|job| need.job(job)),
+            Op::Offered { found, .. } | Op::RowsOfOthers { found, .. } => {
+                found.iter().for_each(|job| need.job(job));
+            }
             Op::Count(_) | Op::Others(_) | Op::Overrides | Op::PutBack(_) | Op::Join { .. } => {}
         }
     }
@@ -187,10 +197,7 @@ impl Op {
             Op::Back(job, claim) => Reply::Done(page.back(&job, claim)),
             Op::End(job, claim) => Reply::Ended(page.end(&job, claim, me)),
             Op::Set(change) => Reply::Done(page.set(&change, me)),
-            Op::SetAll(changes) => {
-                let done = changes.iter().filter(|change| page.set(change, me));
-                Reply::Done(done.count() > 0)
-            }
+            Op::SetAll(changes) => Reply::Done(page.set_all(&changes, me)),
             Op::Row(job) => Reply::Row(page.row(&job, me)),
             Op::States(names) => {
                 Reply::States(names.iter().map(|name| page.state_of(name)).collect())
@@ -228,6 +235,7 @@ impl Op {
             Op::Count(_) | Op::Others(_) | Op::Overrides | Op::PutBack(_) | Op::Join { .. } => {
                 Reply::Done(false)
             }
+            Op::RowsOfOthers { found, .. } => Reply::Rows(page.rows_of(&found, me)),
         })
     }
 }
@@ -351,6 +359,7 @@ async fn transact<B: Books>(
                 max,
                 found,
             } => *found = books.find_offered(&lane(*scope, queue), *max).await?,
+            Op::RowsOfOthers { max, found } => *found = books.find_others(*max).await?,
             _ => {}
         }
         job.op.need(&mut need);

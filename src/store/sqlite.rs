@@ -363,6 +363,11 @@ impl Books for File {
         self.with(|connection| table::offered(connection, &me, lane, now, max))
     }
 
+    async fn find_others(&mut self, max: usize) -> Result<Vec<String>, StoreError> {
+        let (now, me) = (self.now(), self.owner.clone());
+        self.with(|connection| table::of_others(connection, &me, now, max))
+    }
+
     async fn count(&mut self, out: bool) -> Result<usize, StoreError> {
         let me = self.owner.clone();
         self.with(|connection| table::count(connection, &me, out))

@@ -87,6 +87,8 @@ async fn what_has_two_readings_is_refused() {
     ] {
         let reply = front.ask(request).await;
         assert_eq!(reply.status, want, "{request:?}: {}", reply.head);
+        let allow = reply.head.to_ascii_lowercase().contains("\r\nallow: get, ");
+        assert_eq!(allow, want == 405, "{request:?}: {}", reply.head);
     }
     assert!(backend.seen().is_empty(), "{:?}", backend.seen());
 }

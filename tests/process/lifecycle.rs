@@ -19,7 +19,9 @@ fn the_pages_of_the_admin_port() {
     let page = get(sidecar.admin, "/livez");
     assert_eq!((page.status, page.body.trim()), (200, "alive"));
     assert_eq!(get(sidecar.admin, "/nowhere").status, 404);
-    assert_eq!(ask(sidecar.admin, "POST", "/livez", "").status, 405);
+    let wrong = ask(sidecar.admin, "POST", "/livez", "");
+    assert_eq!(wrong.status, 405);
+    assert!(wrong.head.contains("allow: GET, HEAD\r\n"), "{wrong:?}");
     // Never a proxy.
     assert_eq!(get(sidecar.admin, "/ojs/v1/health").status, 404);
 

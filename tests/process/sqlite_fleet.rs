@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::fleet_on_redis::{
     held_on, paused_by_a_sibling, taken_over, taken_over_from_one_that_drains, woken_in_time,
 };
-use crate::http::{ack, enqueue, fetch};
+use crate::http::{ack, enqueue, fetch, get};
 use crate::ledger::Ledger;
 use crate::rig::{Backend, Sidecar, config, until};
 
@@ -67,6 +67,42 @@ fn a_process_that_is_killed_has_used_what_it_used() {
     );
     assert_eq!(ack(second.data, &jobs[1], "w").status, 200);
     assert!(fetch(second.data, "q", 5, "w").jobs().is_empty());
+}
+
+/// What one sidecar knows of a key is shown by the others, and after its death.
+#[test]
+fn a_key_is_shown_whichever_sidecar_its_jobs_came_through() {
+    let (backend, dir) = (Backend::start(Lax::redis()), tempfile::tempdir().unwrap());
+    let (mut first, second) = (sidecar(&backend, &dir, ""), sidecar(&backend, &dir, ""));
+    let limits = json!({"key": "fleet", "concurrency": 1, "rate": {"limit": 10, "period": "PT1H"}});
+    for _ in 0..3 {
+        enqueue(first.data, "q", json!({"rate_limit": limits}));
+    }
+    assert_eq!(fetch(first.data, "q", 2, "w").jobs().len(), 1);
+    let shown = |sidecar: &Sidecar| {
+        let reply = get(sidecar.data, "/ojs/v1/rate-limits/fleet");
+        assert_eq!(reply.status, 200, "{reply:?}");
+        let key = reply.json();
+        assert_eq!(
+            key["concurrency"],
+            json!({"limit": 1, "active": 1, "available": 0}),
+            "{key}"
+        );
+        assert_eq!(key["rate"]["limit"], 10, "{key}");
+        assert_eq!(key["rate"]["current_count"], 1, "{key}");
+        let list = get(sidecar.data, "/ojs/v1/rate-limits").json();
+        assert_eq!(list["pagination"]["total"], 1, "{list}");
+        assert_eq!(list["items"][0]["key"], "fleet", "{list}");
+        key["waiting_count"].as_u64().unwrap()
+    };
+    shown(&first);
+    // At least what the first one holds.
+    assert!(shown(&second) >= 1);
+    first.kill();
+    assert!(shown(&second) >= 1);
+    shown(&sidecar(&backend, &dir, ""));
+    let unknown = get(second.data, "/ojs/v1/rate-limits/unknown");
+    assert_eq!(unknown.status, 404, "{unknown:?}");
 }
 
 fn file(dir: &tempfile::TempDir) -> String {

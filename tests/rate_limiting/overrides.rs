@@ -323,18 +323,28 @@ async fn what_is_wrong_is_refused_and_changes_nothing() {
         (bad.status, &bad.json()["error"]["details"]["field"]),
         (400, &json!("key"))
     );
-    for (method, path) in [
-        ("POST", "/ojs/v1/rate-limits/k"),
-        ("PATCH", "/ojs/v1/rate-limits/k/override"),
-        ("DELETE", "/ojs/v1/rate-limits"),
-        ("POST", "/ojs/v1/admin/queues/q/rate-limit"),
+    for (method, path, allow) in [
+        (
+            Method::POST,
+            "/ojs/v1/rate-limits/k",
+            "GET, HEAD, PUT, DELETE",
+        ),
+        (
+            Method::PATCH,
+            "/ojs/v1/rate-limits/k/override",
+            "GET, HEAD, PUT, DELETE",
+        ),
+        (Method::DELETE, "/ojs/v1/rate-limits", "GET, HEAD"),
+        (
+            Method::POST,
+            "/ojs/v1/admin/queues/q/rate-limit",
+            "GET, HEAD, PUT, DELETE",
+        ),
     ] {
-        let method = Method::from_bytes(method.as_bytes()).unwrap();
-        assert_eq!(
-            client.send(method, path, &[], "{}").await.status,
-            405,
-            "{path}"
-        );
+        let reply = client.send(method, path, &[], "{}").await;
+        assert_eq!(reply.status, 405, "{path}");
+        // RFC 9110, 15.5.6.
+        assert_eq!(reply.headers["allow"], allow, "{path}");
     }
     pair.stop().await;
 }

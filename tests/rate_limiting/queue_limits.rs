@@ -300,9 +300,12 @@ async fn what_ends_by_itself_is_not_made_to_stay() {
     .await;
     let rate = json!({"rate_limit": {"max_per_second": 100}});
     let reply = put(&client, CONFIG, rate.clone()).await;
-    assert_eq!(
-        (reply.status, &reply.json()["error"]["code"]),
-        (409, &json!("conflict"))
+    let error = reply.json()["error"].clone();
+    assert_eq!((reply.status, &error["code"]), (409, &json!("conflict")));
+    let message = error["message"].as_str().unwrap();
+    assert!(
+        message.contains("limits that end by themselves"),
+        "{message}"
     );
     enqueue(&client, 1).await;
     assert!(client.fetch("q", 1).await.is_empty());

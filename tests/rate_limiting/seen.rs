@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::client::{Client, id, ids};
+use crate::overrides::set;
 use crate::simulated;
 
 fn job(n: usize, rate_limit: Value) -> Value {
@@ -533,4 +534,58 @@ async fn lists_of_held_jobs_are_asked_for_in_any_spelling() {
     }
     let (ids, _) = listed(&client, "state=scheduled&queue=s%70").await;
     assert!(ids.is_empty());
+}
+
+/// 10.1, "the current state": all that stands for a key, whoever says it.
+#[tokio::test(start_paused = true)]
+async fn inspection_shows_the_strictest_of_all_that_stand_for_a_key() {
+    let config = "[[policy]]\nname = \"one\"\nmatch = { type = \"a.*\" }\nkey = \"k\"\nconcurrency = 5\n\
+        rate = { limit = 10, period = \"1m\" }\n\
+        [[policy]]\nname = \"two\"\nkey = \"k\"\nconcurrency = 2\n\
+        rate = [{ limit = 7, period = \"1m\" }, { limit = 99, period = \"1h\" }]\n\
+        [[policy]]\nname = \"smtp\"\nmatch = { queue = \"other\" }\nconcurrency = 20\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    let inspect = async |key: &str| {
+        let path = format!("/ojs/v1/rate-limits/{key}");
+        client.get(&path).await.json()
+    };
+    let slots = |limit: u32, active: u32| json!({"limit": limit, "active": active, "available": limit - active});
+    let seen = inspect("k").await;
+    assert_eq!(seen["concurrency"], slots(2, 0), "{seen}");
+    assert_eq!(seen["rate"]["limit"], 7, "{seen}");
+    assert_eq!(seen["rate_2"]["limit"], 99, "{seen}");
+    assert!(seen.get("rate_3").is_none(), "one of each period: {seen}");
+
+    let brought = |limits: Value| json!({"type": "a.b", "args": [], "options": {"queue": "q", "rate_limit": limits}});
+    let hourly = json!({"key": "smtp", "rate": {"limit": 1, "period": "PT1H"}});
+    client.enqueue(brought(hourly.clone())).await;
+    let seen = inspect("smtp").await;
+    assert_eq!(seen["concurrency"], slots(20, 0), "{seen}");
+    assert_eq!(seen["rate"]["limit"], 1, "{seen}");
+    // What waits counts too, and not the last word alone.
+    client.enqueue(brought(hourly)).await;
+    assert_eq!(client.fetch("q", 2).await.len(), 1);
+    client
+        .enqueue(brought(json!({"key": "smtp", "concurrency": 9})))
+        .await;
+    let seen = inspect("smtp").await;
+    assert_eq!(seen["concurrency"], slots(9, 1), "{seen}");
+    assert_eq!(seen["rate"]["current_count"], 1, "{seen}");
+    pair.stop().await;
+}
+
+/// A spacing is shown whole, from the file and where it is set.
+#[tokio::test(start_paused = true)]
+async fn inspection_shows_the_burst_of_a_spacing() {
+    let config =
+        "[[policy]]\nname = \"k\"\nthrottle = { limit = 10, period = \"1s\", burst = 5 }\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    let path = "/ojs/v1/rate-limits/k";
+    let seen = client.get(path).await.json();
+    assert_eq!(seen["throttle"]["burst"], 5, "{seen}");
+    let spacing = json!({"throttle": {"limit": 10, "period": "PT1S", "burst": 2}});
+    let seen = set(&client, path, spacing).await;
+    assert_eq!(seen["throttle"]["burst"], 2, "{seen}");
+    assert_eq!(seen["override"]["throttle"]["burst"], 2, "{seen}");
+    pair.stop().await;
 }

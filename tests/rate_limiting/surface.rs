@@ -210,3 +210,35 @@ async fn health_has_a_throttle_object() {
     );
     sidecar.stop().await;
 }
+
+/// Whoever reads only `application/json` gets errors of the sidecar's own so, too.
+#[tokio::test(start_paused = true)]
+async fn errors_are_labelled_as_everything_else_is() {
+    const PLAIN: &str = "application/json";
+    const OJS: &str = "application/openjobspec+json";
+    for (config, agent, label) in [
+        ("", "python-httpx/0.28", PLAIN),
+        ("", "other", OJS),
+        ("[repairs]\nmedia_type = \"always\"\n", "other", PLAIN),
+        (
+            "[repairs]\nmedia_type = \"off\"\n",
+            "python-httpx/0.28",
+            OJS,
+        ),
+    ] {
+        let (pair, client) = simulated(Lax::spec(), config).await;
+        for (method, path, status) in [
+            (Method::GET, "/ojs/v1/rate-limits", 200),
+            (Method::GET, "/ojs/v1/rate-limits/nope", 404),
+            (Method::POST, "/ojs/v1/rate-limits", 405),
+            (Method::GET, "/ojs/v1/rate-limits?page=0", 400),
+            (Method::GET, "/ojs/v1//jobs", 400),
+        ] {
+            let headers = [("user-agent", agent)];
+            let reply = client.send(method, path, &headers, "").await;
+            assert_eq!(reply.status, status, "{path}");
+            assert_eq!(reply.headers["content-type"], label, "{config} {path}");
+        }
+        pair.stop().await;
+    }
+}

@@ -274,6 +274,14 @@ async fn next_available_time() {
 
     rig.verb(Method::PUT, path, r#"{"after":"1h"}"#).await;
     assert_eq!(rig.start_all().await, 0);
+    // One that nothing has named yet is known from then on.
+    let fresh = rig.verb(Method::PUT, "keys/fresh/next-start", r#"{"after":"1h"}"#);
+    assert_eq!(fresh.await.status, 200);
+    let shown = rig.client.get("/ojs/v1/rate-limits/fresh").await;
+    assert_eq!(shown.status, 200, "{}", shown.text());
+    assert!(shown.json()["shut_until"].is_string(), "{}", shown.text());
+    let list = rig.client.get("/ojs/v1/rate-limits").await.json();
+    assert_eq!(list["items"][1]["key"], "fresh", "{list}");
     let opened = rig.verb(Method::DELETE, path, "").await;
     assert_eq!(
         (opened.status, &opened.json()["next_start"]),
@@ -372,6 +380,13 @@ async fn wrong_verbs_change_nothing() {
         let reply = rig.verb(method.clone(), path, "").await;
         assert_eq!(reply.status, status, "{method} {path}: {}", reply.text());
         assert!(reply.json()["error"]["message"].is_string());
+        let allow = reply
+            .headers
+            .get("allow")
+            .map(|allow| allow.to_str().unwrap());
+        let start = path.ends_with("next-start").then_some("PUT, DELETE");
+        let allowed = (status == 405).then_some(start.unwrap_or("DELETE"));
+        assert_eq!(allow, allowed, "{method} {path}");
     }
     assert_eq!(rig.start_all().await, 1, "nothing was shut");
 }

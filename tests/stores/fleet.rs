@@ -387,6 +387,37 @@ pub async fn jobs_that_others_hold_are_counted_by_queue(rig: &dyn Rig) {
     assert_eq!(held(&*rig.open("c").await).await, [1, 1, 0]);
 }
 
+pub async fn rows_of_others_are_read_with_their_limits(rig: &dyn Rig) {
+    let (a, b) = (rig.open("a").await, rig.open("b").await);
+    let keyed = |key| [limited(key, Some(1), Some((9, SECOND)), None)];
+    for store in [&a, &b] {
+        store.due(9).await.unwrap();
+    }
+    assert!(started(&take(&*a, claimed("out", 1, &keyed("k"))).await));
+    assert!(!started(&take(&*a, claimed("held", 1, &keyed("k"))).await));
+    assert!(started(&take(&*b, claimed("own", 1, &keyed("l"))).await));
+    let mut rows = b.rows_of_others(9).await.unwrap();
+    rows.sort_by(|one, other| one.claimed.job.cmp(&other.claimed.job));
+    assert_eq!(names(&rows), ["held", "out"]);
+    assert_eq!(
+        (rows[0].place, rows[1].place),
+        (Place::Held, Place::Out),
+        "{rows:?}"
+    );
+    assert!(rows.iter().all(|row| !row.ours));
+    assert_eq!(*rows[0].claimed.limited, keyed("k"));
+    assert_eq!(names(&a.rows_of_others(9).await.unwrap()), ["own"]);
+    assert_eq!(b.rows_of_others(1).await.unwrap().len(), 1);
+    assert_eq!(
+        rig.open("c").await.rows_of_others(9).await.unwrap().len(),
+        3
+    );
+    // Of one that is gone the slots count on; what it held is the backend's again by then.
+    advance(rig, 41 * SECOND);
+    b.due(9).await.unwrap();
+    assert_eq!(names(&b.rows_of_others(9).await.unwrap()), ["out"]);
+}
+
 pub async fn jobs_that_the_dead_held_count_until_the_backend_has_them_back(rig: &dyn Rig) {
     let (a, b) = (rig.open("a").await, rig.open("b").await);
     let free = [limited("k", Some(9), None, None)];

@@ -165,6 +165,7 @@ macro_rules! fleet {
                 offered_jobs_crowd_out_nothing_else,
                 jobs_of_a_lane_are_found_behind_those_of_another,
                 jobs_that_others_hold_are_counted_by_queue,
+                rows_of_others_are_read_with_their_limits,
                 jobs_that_the_dead_held_count_until_the_backend_has_them_back,
                 overdue_slots_of_others_are_looked_after_by_one,
                 what_a_dead_sidecar_had_is_found,

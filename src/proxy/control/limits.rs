@@ -1,170 +1,79 @@
 //! Inspection: `GET /ojs/v1/rate-limits` and `…/{key}` (rate-limiting text, sections 10.1 and 10.3).
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::cell::RefCell;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hashbrown::HashMap;
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
 
+use super::overrides::strictest;
 use super::shape::{self, State};
+use super::waiting::Backlog;
 use crate::limit::{Key, Limited, Limits, OnLimit, Space};
 use crate::policy::PolicySet;
 use crate::proxy::body::Body;
 use crate::proxy::respond::Fault;
 use crate::proxy::{Proxy, Sidecar, ours, refuse};
-use crate::store::{Override, StoreError};
+use crate::store::{Place, Row, StoreError};
 
-/// So many of the keys that were named last are listed, and at most twice as many; the others are limited
-/// all the same.
-const LISTED: usize = 100_000;
+/// So many rows of other sidecars are looked at for one answer.
+const ROWS: usize = 2_048;
 
-/// The job keys that were named so far, with the numbers they were last named with.
-#[derive(Default, Debug)]
-pub(in crate::proxy) struct Named(Mutex<Ages>);
-
-/// The young ones become the old ones when they are many, and the old ones are forgotten: those that were
-/// not named for longest, without an order to keep.
-#[derive(Default, Debug)]
-struct Ages {
-    young: HashMap<Key, Entry>,
-    old: HashMap<Key, Entry>,
+/// What one answer goes by.
+pub(super) struct Look<'a> {
+    policies: Arc<PolicySet>,
+    /// What other sidecars hold, and what is out with their workers.
+    others: Vec<Row>,
+    backlog: Backlog<'a>,
 }
 
-impl Ages {
-    /// The entry of a key that is named now, if it is known.
-    fn named(&mut self, key: &Key) -> Option<&mut Entry> {
-        if !self.young.contains_key(key) {
-            let entry = self.old.remove(key)?;
-            self.put(key, entry);
-        }
-        self.young.get_mut(key)
-    }
-
-    fn put(&mut self, key: &Key, entry: Entry) {
-        if self.young.len() >= LISTED {
-            self.old = std::mem::take(&mut self.young);
-        }
-        self.young.insert(key.clone(), entry);
+impl Look<'_> {
+    /// The limits of the rows of others.
+    fn of_others(&self) -> impl Iterator<Item = &Limited> {
+        let limited = self.others.iter().flat_map(|row| &*row.claimed.limited);
+        limited.filter(|one| one.space == Space::Job)
     }
 }
 
-#[derive(Debug)]
-struct Entry {
-    limits: Limits,
-    /// Which policy named it first.
-    policy: Arc<str>,
-    /// Enqueued through us and not yet claimed.
-    pending: usize,
-}
-
-impl Named {
-    fn note<'a>(&self, all: impl Iterator<Item = &'a Limited>, pending: impl Fn(usize) -> usize) {
-        let mut named = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for limited in all.filter(|limited| limited.space == Space::Job) {
-            if let Some(entry) = named.named(&limited.key) {
-                entry.pending = pending(entry.pending);
-                if entry.limits != limited.limits && limited.limits != Limits::default() {
-                    entry.limits = limited.limits.clone();
-                }
-            } else {
-                let entry = Entry {
-                    limits: limited.limits.clone(),
-                    policy: limited.policy.clone(),
-                    pending: pending(0),
-                };
-                named.put(&limited.key, entry);
+impl Sidecar {
+    /// The strictest of all numbers that stand for a key: those of the file, of held jobs, and of the job
+    /// that named it last. Where nothing here has named it, those that other sidecars go by. `None`: nothing
+    /// has.
+    fn numbers(&self, key: &Key, look: &Look<'_>) -> Option<Limits> {
+        let is = |one: &Limited| one.space == Space::Job && one.key == *key;
+        let held = RefCell::new(Vec::new());
+        // Each is looked at, as none is what is looked for.
+        self.hold.waiting(|one| {
+            if is(one) {
+                held.borrow_mut().push(one.limits.clone());
             }
+            false
+        });
+        let mut all = held.into_inner();
+        let known = all.len();
+        all.extend(look.policies.constants(key).cloned());
+        let in_file = all.len() > known;
+        if let Some(numbers) = self.named.get(key) {
+            all.push(numbers.brought);
+            // What the file says now is newer.
+            all.extend((!in_file).then_some(numbers.file));
         }
+        if all.iter().all(|limits| *limits == Limits::default()) {
+            let others = look.of_others().filter(|one| is(one));
+            all.extend(others.map(|one| one.limits.clone()));
+        }
+        all.into_iter().reduce(strictest)
     }
 
-    fn get(&self, key: &Key) -> Option<(Limits, Arc<str>, usize)> {
-        let named = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = named.young.get(key).or_else(|| named.old.get(key))?;
-        Some((entry.limits.clone(), entry.policy.clone(), entry.pending))
-    }
-
-    pub(in crate::proxy) fn keys(&self) -> Vec<Key> {
-        let named = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        named
-            .young
-            .keys()
-            .chain(named.old.keys())
-            .cloned()
-            .collect()
-    }
-
-    pub(in crate::proxy) fn clear(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Ages::default();
-    }
-}
-
-impl Sidecar {
-    /// Jobs with limits of their own were stored.
-    pub(in crate::proxy) fn enqueued(&self, keys: Vec<Limited>) {
-        self.named.note(keys.iter(), |pending| pending + 1);
-    }
-
-    /// Other limits apply to a held job than those it was claimed with.
-    pub(in crate::proxy) fn renamed(&self, limited: &[Limited]) {
-        self.named.note(limited.iter(), |pending| pending);
-    }
-
-    /// Jobs were claimed; this is what limits them.
-    pub(in crate::proxy) fn noted<'a>(&self, limited: impl Iterator<Item = &'a Limited>) {
-        let claimed = |pending: usize| pending.saturating_sub(1);
-        self.named.note(limited, claimed);
-    }
-}
-
-/// What is known of a key apart from its usage.
-struct Known {
-    /// The numbers it has by the file or by the job that named it last.
-    limits: Limits,
-    /// The policy that named it; empty: none did yet.
-    policy: Arc<str>,
-    /// Jobs enqueued through us and not yet claimed.
-    pending: usize,
-    /// What was set for it over HTTP.
-    set: Option<Arc<Override>>,
-}
-
-impl Sidecar {
-    /// `None`: no job, no policy and no override has named the key.
-    fn known(&self, key: &Key, policies: &PolicySet) -> Option<Known> {
-        let named = self.named.get(key);
-        let set = self
-            .store
-            .overrides()
-            .get(Space::Job, key, self.store.now());
-        let pending = named.as_ref().map_or(0, |(.., pending)| *pending);
-        let policy = named.as_ref().map(|(_, policy, _)| policy.clone());
-        let limits = policies
-            .constant(key)
-            .or(named.map(|(limits, ..)| limits))
-            .or_else(|| set.as_ref().map(|set| set.limits.clone()))?;
-        Some(Known {
-            limits,
-            policy: policy
-                .or_else(|| policies.named_by(key))
-                .unwrap_or_default(),
-            pending,
-            set,
-        })
-    }
-
-    /// Whether anything has named the key.
-    pub(super) fn knows(&self, key: &str) -> bool {
-        Key::new(key).is_ok_and(|key| self.known(&key, &self.live().policies).is_some())
-    }
-
-    /// Every known key, in order.
-    fn known_keys(&self, policies: &PolicySet) -> Vec<Key> {
-        let constant = policies.policies().iter().filter_map(|p| p.key.constant());
+    /// Every key that is known, in order.
+    fn known_keys(&self, look: &Look<'_>) -> Vec<Key> {
+        let policies = look.policies.policies();
         let mut keys = self.named.keys();
-        keys.extend(constant.cloned());
+        keys.extend(policies.iter().filter_map(|p| p.key.constant().cloned()));
         keys.extend(self.store.overrides().job_keys(self.store.now()));
+        keys.extend(look.of_others().map(|one| one.key.clone()));
         keys.sort();
         keys.dedup();
         keys
@@ -197,74 +106,108 @@ impl Sidecar {
         Some(room.map_or(0, |room| room.starts))
     }
 
-    /// A key as it is shown.
-    async fn state(&self, key: &Key, known: Known) -> Result<State, StoreError> {
-        let limits = match &known.set {
-            Some(set) => set.over(&known.limits),
-            None => known.limits,
+    /// A key as it is shown; `None`: nothing has named it, and nothing of it is used.
+    async fn state(&self, key: &Key, look: &mut Look<'_>) -> Result<Option<State>, StoreError> {
+        let overrides = self.store.overrides();
+        let set = overrides.get(Space::Job, key, self.store.now());
+        let numbers = self.numbers(key, look);
+        let is_named = numbers.is_some() || set.is_some();
+        let numbers = numbers.unwrap_or_default();
+        let limits = match &set {
+            Some(set) => set.over(&numbers),
+            None => numbers,
         };
         let usage = self.store.usage(Space::Job, key, &limits).await?;
-        let held = self
-            .hold
-            .waiting(|l| l.space == Space::Job && l.key == *key);
-        let lost = self
-            .free_slots(Space::Job, key, &limits, known.policy)
-            .await;
-        Ok(State {
+        if !is_named && usage.is_none() {
+            return Ok(None);
+        }
+        let is = |one: &Limited| one.space == Space::Job && one.key == *key;
+        let elsewhere = look
+            .others
+            .iter()
+            .filter(|row| row.place == Place::Held && row.claimed.limited.iter().any(is));
+        let held = self.hold.waiting(is) + elsewhere.count();
+        let backlog = look.backlog.of_key(key, &look.policies).await;
+        let policy = || self.named.get(key).map(|numbers| numbers.policy);
+        let policy = look.policies.named_by(key).or_else(policy);
+        let free = self.free_slots(Space::Job, key, &limits, policy.unwrap_or_default());
+        let lost = free.await;
+        Ok(Some(State {
             lost,
             what: "key",
             name: key.as_str().to_owned(),
             limits,
             usage: usage.unwrap_or_default(),
-            waiting: held + known.pending,
-            set: known.set,
+            waiting: held as u64 + backlog,
+            set,
             now: self.store.now(),
-        })
+        }))
     }
 }
 
 impl Proxy {
+    async fn look_at_keys(&self, parts: &Parts) -> Result<Look<'_>, StoreError> {
+        let sidecar = &self.sidecar;
+        let others = match sidecar.store.is_alone() {
+            true => Vec::new(),
+            false => sidecar.store.rows_of_others(ROWS).await?,
+        };
+        let claimed = others.iter().map(|row| &*row.claimed.job);
+        sidecar.named.left(claimed);
+        Ok(Look {
+            policies: Arc::clone(&sidecar.live().policies),
+            others,
+            backlog: Backlog::new(self, parts),
+        })
+    }
+
+    /// A key as it is shown; `None`: nothing has named it, and nothing of it is used.
+    pub(super) async fn key_state(&self, parts: &Parts, key: &Key) -> Result<Option<State>, Fault> {
+        let state = async {
+            let mut look = self.look_at_keys(parts).await?;
+            self.sidecar.state(key, &mut look).await
+        };
+        state.await.map_err(|error| store_failed(&error))
+    }
+
     /// Answers inspection of one key.
     pub(super) async fn inspect(&self, parts: &Parts, key: &str) -> Response<Body> {
-        let sidecar = &self.sidecar;
-        let Ok(key) = Key::new(key) else {
-            return refuse(parts, unknown_key(key));
+        let state = match Key::new(key) {
+            Ok(key) => self.key_state(parts, &key).await,
+            Err(_) => Ok(None),
         };
-        let known = sidecar.known(&key, &sidecar.live().policies);
-        let Some(known) = known else {
-            return refuse(parts, unknown_key(key.as_str()));
-        };
-        match sidecar.state(&key, known).await {
-            Ok(state) => self.json(parts, state.to_json()),
-            Err(error) => refuse(parts, store_failed(&error)),
+        match state {
+            Ok(Some(state)) => self.json(parts, state.to_json()),
+            Ok(None) => refuse(parts, unknown_key(key)),
+            Err(fault) => refuse(parts, fault),
         }
     }
 
     /// Answers the list of all keys, page by page.
     pub(in crate::proxy) async fn list(&self, parts: &Parts) -> Response<Body> {
         if !reads(&parts.method) {
-            return refuse(parts, not_allowed("GET"));
+            return refuse(parts, not_allowed("GET, HEAD"));
         }
-        let (page, per_page) = match pages(parts.uri.query().unwrap_or_default()) {
-            Ok(pages) => pages,
-            Err(fault) => return refuse(parts, fault),
-        };
+        match self.page(parts).await {
+            Ok(page) => self.json(parts, page),
+            Err(fault) => refuse(parts, fault),
+        }
+    }
+
+    async fn page(&self, parts: &Parts) -> Result<String, Fault> {
+        let (page, per_page) = pages(parts.uri.query().unwrap_or_default())?;
         let sidecar = &self.sidecar;
-        let policies = Arc::clone(&sidecar.live().policies);
-        let keys = sidecar.known_keys(&policies);
+        let look = self.look_at_keys(parts).await;
+        let mut look = look.map_err(|error| store_failed(&error))?;
+        let keys = sidecar.known_keys(&look);
         let shown = keys.iter().skip((page - 1).saturating_mul(per_page));
         let mut states = Vec::new();
         for key in shown.take(per_page) {
+            let state = sidecar.state(key, &mut look).await;
             // An override may have ended since the keys were gathered.
-            let Some(known) = sidecar.known(key, &policies) else {
-                continue;
-            };
-            match sidecar.state(key, known).await {
-                Ok(state) => states.push(state),
-                Err(error) => return refuse(parts, store_failed(&error)),
-            }
+            states.extend(state.map_err(|error| store_failed(&error))?);
         }
-        self.json(parts, shape::list(&states, keys.len(), page, per_page))
+        Ok(shape::list(&states, keys.len(), page, per_page))
     }
 
     /// A success of our own.
@@ -304,20 +247,16 @@ fn pages(query: &str) -> Result<(usize, usize), Fault> {
 
 fn unknown_key(key: &str) -> Fault {
     let message = format!(
-        "no job has named the rate limit key {key:?} yet, no policy has it, and no override is set for it"
+        "no job that came through here has named the rate limit key {key:?} yet, no policy has it, no override is set for it, and nothing of it is used"
     );
     let mut fault = Fault::new(StatusCode::NOT_FOUND, "not_found", message);
     fault.hint = Some("a key is known from the first job that names it");
     fault
 }
 
-/// 405; `may` are the methods that may be used.
-pub(super) fn not_allowed(may: &str) -> Fault {
-    Fault::new(
-        StatusCode::METHOD_NOT_ALLOWED,
-        "method_not_allowed",
-        format!("only {may} may be used here"),
-    )
+/// 405; `allow` are the methods that may be used.
+pub(super) fn not_allowed(allow: &'static str) -> Fault {
+    Fault::not_allowed(allow, format!("only {allow} may be used here"))
 }
 
 pub(super) fn store_failed(error: &StoreError) -> Fault {
@@ -327,38 +266,4 @@ pub(super) fn store_failed(error: &StoreError) -> Fault {
         error.to_string(),
     )
     .later(Duration::from_secs(1))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn limited(n: usize) -> Limited {
-        Limited {
-            space: Space::Job,
-            key: Key::new(&format!("k{n}")).unwrap(),
-            limits: Limits::default(),
-            on_limit: OnLimit::Wait,
-            policy: Arc::from("job"),
-        }
-    }
-
-    #[test]
-    fn keys_that_were_not_named_for_longest_make_place() {
-        let named = Named::default();
-        let note = |n: usize| named.note(std::iter::once(&limited(n)), |pending| pending + 1);
-        let pending = |n: usize| named.get(&limited(n).key).map(|(.., pending)| pending);
-        for n in 0..=LISTED {
-            note(n);
-        }
-        assert_eq!(pending(LISTED), Some(1), "it is listed");
-        assert_eq!(named.keys().len(), LISTED + 1);
-        note(0);
-        for n in LISTED + 1..2 * LISTED {
-            note(n);
-        }
-        assert_eq!(pending(0), Some(2), "named again");
-        assert_eq!(pending(1), None);
-        assert!(named.keys().len() <= 2 * LISTED);
-    }
 }

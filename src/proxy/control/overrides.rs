@@ -14,9 +14,10 @@ use http::{Method, Response, StatusCode, header};
 
 use super::limits::{not_allowed, reads, store_failed};
 use super::shape::State;
+use super::waiting::Backlog;
 use crate::hold::Held;
 use crate::json::{Json, quote};
-use crate::limit::{Key, Limited, Limits, OnLimit, Space};
+use crate::limit::{Key, Limited, Limits, OnLimit, Rate, Space};
 use crate::policy::{self, FieldError, SetLimits};
 use crate::proxy::body::Body;
 use crate::proxy::respond::Fault;
@@ -191,20 +192,21 @@ impl Proxy {
             return self.inspect(&parts, key).await;
         }
         match self.change_key(&parts, &body, key).await {
-            // Only the override that was taken away had named it.
-            Ok(()) if !self.sidecar.knows(key) => {
-                self.json(&parts, format!(r#"{{"key":{}}}"#, quote(key)))
-            }
-            Ok(()) => self.inspect(&parts, key).await,
+            Ok(text) => self.json(&parts, text),
             Err(fault) => refuse(&parts, fault),
         }
     }
 
-    async fn change_key(&self, parts: &Parts, body: &[u8], key: &str) -> Result<(), Fault> {
+    /// Sets or takes away the override of a key, which is shown then.
+    async fn change_key(&self, parts: &Parts, body: &[u8], key: &str) -> Result<String, Fault> {
         let set = self.wanted(parts, body)?;
         let name = Key::new(key).map_err(|bad| Fault::field("key", &bad.to_string()))?;
-        if self.sidecar.set_limits(Space::Job, name, set).await? {
-            return Ok(());
+        let done = self.sidecar.set_limits(Space::Job, name.clone(), set);
+        if done.await? {
+            let state = self.key_state(parts, &name).await?;
+            // Where there is none, only the override that was taken away had named it.
+            let alone = || format!(r#"{{"key":{}}}"#, quote(key));
+            return Ok(state.map_or_else(alone, |state| state.to_json()));
         }
         let message = format!("no override is set for the rate limit key {key:?}");
         Err(Fault::new(StatusCode::NOT_FOUND, "not_found", message))
@@ -213,7 +215,7 @@ impl Proxy {
     /// What a PUT sets; `None`: it is a DELETE.
     fn wanted(&self, parts: &Parts, body: &[u8]) -> Result<Option<Override>, Fault> {
         if !matches!(parts.method, Method::PUT | Method::DELETE) {
-            return Err(not_allowed("GET, PUT and DELETE"));
+            return Err(not_allowed("GET, HEAD, PUT, DELETE"));
         }
         self.sidecar.may_write(parts)?;
         if parts.method == Method::DELETE {
@@ -239,7 +241,7 @@ impl Proxy {
         if changed && let Err(fault) = self.change_queue(&parts, &body, queue).await {
             return refuse(&parts, fault);
         }
-        match self.sidecar.queue_state(queue).await {
+        match self.queue_state(&parts, queue).await {
             Ok(Some(state)) => self.json(&parts, state.to_json()),
             Ok(None) if changed => self.json(&parts, format!(r#"{{"queue":{}}}"#, quote(queue))),
             Ok(None) => refuse(&parts, no_queue_limit(queue)),
@@ -284,12 +286,13 @@ impl Proxy {
     }
 }
 
-impl Sidecar {
+impl Proxy {
     /// What is shown of a queue's limits: the strictest of the file's and those set over HTTP. `None`:
     /// it has none.
-    async fn queue_state(&self, queue: &str) -> Result<Option<State>, Fault> {
-        let set = self.set_for_queue(queue);
-        let live = self.live();
+    async fn queue_state(&self, parts: &Parts, queue: &str) -> Result<Option<State>, Fault> {
+        let sidecar = &self.sidecar;
+        let set = sidecar.set_for_queue(queue);
+        let live = sidecar.live();
         let gate = live.policies.gate(queue);
         let file = gate.limited.iter().filter(|one| one.space == Space::Queue);
         let sources = file
@@ -299,9 +302,11 @@ impl Sidecar {
             return Ok(None);
         };
         let key = policy::queue_key(queue);
-        let usage = self.store.usage(Space::Queue, &key, &limits).await;
+        let usage = sidecar.store.usage(Space::Queue, &key, &limits).await;
         let usage = usage.map_err(|error| store_failed(&error))?;
-        let lost = self
+        let held = sidecar.hold.of_queue(queue).0 + sidecar.held_by_siblings(queue).await;
+        let backlog = Backlog::new(self, parts).of_queue(queue).await;
+        let lost = sidecar
             .free_slots(Space::Queue, &key, &limits, Arc::from("queue"))
             .await;
         Ok(Some(State {
@@ -310,17 +315,24 @@ impl Sidecar {
             name: queue.to_owned(),
             limits,
             usage: usage.unwrap_or_default(),
-            waiting: self.hold.counts().get(queue).copied().unwrap_or(0),
+            waiting: held as u64 + backlog.unwrap_or(0),
             set,
-            now: self.store.now(),
+            now: sidecar.store.now(),
         }))
     }
 }
 
 /// Both together: the smaller number of slots, every window, the slower spacing.
-fn strictest(one: Limits, other: Limits) -> Limits {
+pub(super) fn strictest(one: Limits, other: Limits) -> Limits {
     let mut rates = one.rates;
-    rates.extend(other.rates);
+    for rate in other.rates {
+        // Starts are counted once for each period and kind of window.
+        let same = |known: &&mut Rate| (known.period, &known.window) == (rate.period, &rate.window);
+        match rates.iter_mut().find(same) {
+            Some(known) => known.limit = known.limit.min(rate.limit),
+            None => rates.push(rate),
+        }
+    }
     Limits {
         concurrency: match (one.concurrency, other.concurrency) {
             (Some(a), Some(b)) => Some(a.min(b)),

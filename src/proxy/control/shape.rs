@@ -20,7 +20,7 @@ pub(super) struct State {
     /// What is used of them.
     pub(super) usage: Usage,
     /// Jobs that wait, as far as we know.
-    pub(super) waiting: usize,
+    pub(super) waiting: u64,
     /// What was set over HTTP.
     pub(super) set: Option<Arc<Override>>,
     /// Where the store is lost: how many jobs may have slots beside those that have. The usage is of this
@@ -51,10 +51,8 @@ impl State {
         }
         if let Some(throttle) = self.limits.throttle {
             text += &format!(
-                r#","throttle":{{"limit":{},"period":"{}"{},"next_allowed_at":"{}"}}"#,
-                throttle.limit,
-                duration::iso(throttle.period.get()),
-                measure_member(&throttle),
+                r#","throttle":{{{},"next_allowed_at":"{}"}}"#,
+                throttle_members(&throttle),
                 rfc3339(self.usage.next_start.unwrap_or(self.now)),
             );
         }
@@ -159,23 +157,21 @@ fn rate_members(rate: &Rate) -> String {
 }
 
 fn throttle_member(throttle: &Throttle) -> String {
+    format!(r#""throttle":{{{}}}"#, throttle_members(throttle))
+}
+
+fn throttle_members(throttle: &Throttle) -> String {
+    let limit = throttle.limit;
     let period = duration::iso(throttle.period.get());
     let burst = match throttle.burst.get() {
         1 => String::new(),
         burst => format!(r#","burst":{burst}"#),
     };
-    let measure = measure_member(throttle);
-    format!(
-        r#""throttle":{{"limit":{},"period":"{period}"{burst}{measure}}}"#,
-        throttle.limit
-    )
-}
-
-fn measure_member(throttle: &Throttle) -> &'static str {
-    match throttle.measure {
+    let measure = match throttle.measure {
         Measure::Start => "",
         Measure::Completion => r#","measure":"completion""#,
-    }
+    };
+    format!(r#""limit":{limit},"period":"{period}"{burst}{measure}"#)
 }
 
 /// `limit` and `period` for those who know one limit a key: its first window, else its spacing.

@@ -83,6 +83,9 @@ impl Sidecar {
         let shown = until.map_or("null".into(), |until| quote(&rfc3339(until)).to_string());
         tracing::info!(%key, next_start = %shown, "set on the admin port");
         let text = format!(r#"{{"key":{},"next_start":{shown}}}"#, quote(key.as_str()));
+        if until.is_some() {
+            self.named.know(&key);
+        }
         self.changed(Space::Job, key);
         Ok(text)
     }
@@ -122,13 +125,8 @@ fn unknown() -> Fault {
 }
 
 fn not_allowed(next_start: bool) -> Fault {
-    let message = match next_start {
-        true => "next-start takes PUT and DELETE",
-        false => "usage takes DELETE",
-    };
-    Fault::new(
-        StatusCode::METHOD_NOT_ALLOWED,
-        "method_not_allowed",
-        message,
-    )
+    match next_start {
+        true => Fault::not_allowed("PUT, DELETE", "next-start takes PUT and DELETE"),
+        false => Fault::not_allowed("DELETE", "usage takes DELETE"),
+    }
 }

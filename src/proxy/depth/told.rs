@@ -48,6 +48,11 @@ impl Stats {
         kept.map(|(_, body)| body.clone())
     }
 
+    /// Whether these are no row of zeros of a backend that was never seen to count.
+    pub(in crate::proxy) fn is_believed(&self, counts: Counts) -> bool {
+        counts != Counts::default() || self.count.load(Ordering::Relaxed)
+    }
+
     fn counts(&self) {
         if !self.count.swap(true, Ordering::Relaxed) {
             self.lie.store(false, Ordering::Relaxed);

@@ -233,7 +233,7 @@ impl Proxy {
             }
         }
         sidecar.metrics.claimed(jobs.len());
-        sidecar.noted(jobs.iter().flat_map(|held: &Held| &*held.claimed.limited));
+        sidecar.noted(jobs.iter().map(|held: &Held| &held.claimed));
         self.end_earlier(&jobs).await;
         for run in jobs.chunk_by(|a, b| a.claimed.queue == b.claimed.queue) {
             if let Some(first) = run.first() {

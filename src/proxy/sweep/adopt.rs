@@ -268,11 +268,14 @@ impl Proxy {
             return false;
         }
         let until = sidecar.store.now().plus(claimed.visibility);
-        let adopt = Change::Adopt { claimed, until };
+        let adopt = Change::Adopt {
+            claimed: claimed.clone(),
+            until,
+        };
         if !matches!(sidecar.store.set(adopt).await, Ok(true)) {
             return false;
         }
-        sidecar.noted(limited.iter());
+        sidecar.noted(std::iter::once(&claimed));
         sidecar.metrics.started([(&*limited, None)].into_iter());
         sidecar.metrics.count(Event::SlotAdopted);
         // Who ended it while the store was at it found no row to end.

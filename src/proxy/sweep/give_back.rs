@@ -138,6 +138,7 @@ impl Proxy {
                 // Before it leaves the hold: what counts twice for a moment is not over a bound unseen.
                 sidecar.pressure.came(&held.claimed.queue, None);
                 sidecar.hold.forget_claim(&job, generation);
+                sidecar.waits_again(&held.claimed);
                 sidecar.metrics.count(Event::Returned);
                 sidecar.given_back.fetch_add(1, Ordering::Relaxed);
                 true

@@ -472,6 +472,21 @@ impl Session {
         Ok(jobs?)
     }
 
+    pub(super) async fn of_others(&self, me: &str, max: usize) -> Result<Vec<String>, Failed> {
+        // As in `others`.
+        let text = format!(
+            "SELECT job FROM rows LEFT JOIN live ON live.owner = rows.owner,
+             (SELECT {NOW} AS now) AS t
+             WHERE rows.owner <> $2
+             AND (is_out OR greatest(until, touched, live.seen) > t.now - lasts) LIMIT $3"
+        );
+        let max = i64::try_from(max).unwrap_or(i64::MAX);
+        let with: [&(dyn ToSql + Sync); 3] = [&self.given(), &me, &max];
+        let found = self.client.query(&text, &with).await?;
+        let jobs: Result<_, Error> = found.iter().map(|row| row.try_get(0)).collect();
+        Ok(jobs?)
+    }
+
     pub(super) async fn count(&self, me: &str, out: bool) -> Result<usize, Failed> {
         let text = "SELECT count(*) FROM rows WHERE owner = $1 AND is_out = $2";
         let row = self.client.query_one(text, &[&me, &out]).await?;

@@ -1,5 +1,5 @@
 -- Reads: a row, keys as they are kept, how many rows the caller has, what others offer, how many jobs of a queue
--- they hold, limits set over HTTP.
+-- they hold, their rows, limits set over HTTP.
 
 local verb = arg()
 local told = { now }
@@ -33,6 +33,22 @@ elseif verb == 'others' then
     end
   end
   told[2] = held
+elseif verb == 'rows' then
+  local most = num()
+  local known = redis.call('ZRANGE', P .. 'live', 0, 999, 'WITHSCORES')
+  for i = 1, #known, 2 do
+    local other, seen = known[i], tonumber(known[i + 1])
+    for _, place in ipairs({ 'h', 'o' }) do
+      if other ~= owner and #told <= most then
+        for _, job in ipairs(redis.call('ZRANGE', index(other, place), 0, most - #told)) do
+          local r = row(job)
+          -- As above.
+          local stays = place == 'o' or seen + 5000000 > now
+          if r and (stays or max(r.till, seen) + r.lasts > now) then told[#told + 1] = tell(r) end
+        end
+      end
+    end
+  end
 elseif verb == 'offered' then
   local lane, most = arg(), num()
   local queue = queue_of(lane)

@@ -573,6 +573,16 @@ impl Store for SqlStore {
         })
     }
 
+    fn rows_of_others(&self, max: usize) -> Answer<'_, Vec<Row>> {
+        Answer::later(async move {
+            let found = Vec::new();
+            match self.ask(Op::RowsOfOthers { max, found }).await?.reply {
+                Reply::Rows(rows) => Ok(rows),
+                _ => Err(strange()),
+            }
+        })
+    }
+
     fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
         Answer::later(async move {
             let knew = self.epoch().clone();

@@ -105,6 +105,12 @@ pub(in crate::store) trait Books: Send {
         max: usize,
     ) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send;
 
+    /// Rows of others, out and held, those left out whose claims must be over.
+    fn find_others(
+        &mut self,
+        max: usize,
+    ) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send;
+
     /// How many rows we have, out or held.
     fn count(&mut self, out: bool) -> impl Future<Output = Result<usize, StoreError>> + Send;
 

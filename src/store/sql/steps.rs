@@ -167,6 +167,12 @@ impl Page {
         Some(told(self.kept(job)?, me))
     }
 
+    /// Those of these jobs that have rows.
+    pub(super) fn rows_of(&self, jobs: &[String], me: &str) -> Vec<Row> {
+        let rows = jobs.iter().filter_map(|job| self.row(job, me));
+        rows.collect()
+    }
+
     pub(super) fn number(&mut self, name: &str, step: Step) -> Number {
         let now = self.now;
         let entry = self.numbers.entry(name.to_owned()).or_default();
@@ -253,6 +259,12 @@ impl Page {
                 && row.until <= self.overdue(&row.owner)
         });
         offered.map(|row| told(row, me)).collect()
+    }
+
+    /// Makes all of these changes; says whether there was anything to change.
+    pub(super) fn set_all(&mut self, changes: &[Change], me: &Arc<str>) -> bool {
+        let done = changes.iter().filter(|change| self.set(change, me));
+        done.count() > 0
     }
 
     pub(super) fn set(&mut self, change: &Change, me: &Arc<str>) -> bool {

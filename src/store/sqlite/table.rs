@@ -346,6 +346,19 @@ pub(super) fn offered(
     )
 }
 
+pub(super) fn of_others(
+    connection: &Connection,
+    me: &str,
+    now: Timestamp,
+    max: usize,
+) -> Result<Vec<String>, Error> {
+    // As in `others`.
+    let text = "SELECT job FROM rows LEFT JOIN live ON live.owner = rows.owner
+        WHERE rows.owner <> ?1
+        AND (is_out = 1 OR max(until, touched, coalesce(live.seen, 0)) > ?2 - lasts) LIMIT ?3";
+    names(connection, text, params![me, number(now.0), limit(max)])
+}
+
 fn limit(max: usize) -> i64 {
     i64::try_from(max).unwrap_or(i64::MAX)
 }

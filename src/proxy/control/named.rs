@@ -1,0 +1,340 @@
+//! The job keys that were named so far, so that they can be listed and shown, and the jobs that are known to
+//! wait for them in the backend.
+
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hashbrown::HashMap;
+
+use super::overrides::strictest;
+use crate::json::Json;
+use crate::limit::{Key, Limited, Limits, Space};
+use crate::policy::BROUGHT;
+use crate::proxy::{REPLY_DEPTH, Sidecar};
+use crate::store::Claimed;
+
+/// So many of the keys that were named last are listed, and at most twice as many; the others are limited
+/// all the same.
+const LISTED: usize = 100_000;
+
+/// Of so many jobs, and of at most twice as many, it is known that they wait in the backend for their keys.
+const PENDING: usize = 25_000;
+
+/// The job keys that were named so far.
+#[derive(Default, Debug)]
+pub(in crate::proxy) struct Named(Mutex<Book>);
+
+#[derive(Debug)]
+struct Book {
+    /// The keys with the numbers they were last named with.
+    keys: Ages<Key, Numbers>,
+    /// Jobs that wait in the backend, by their ids.
+    pending: Ages<Arc<str>, Pending>,
+}
+
+impl Default for Book {
+    fn default() -> Book {
+        Book {
+            keys: Ages::new(LISTED),
+            pending: Ages::new(PENDING),
+        }
+    }
+}
+
+/// The young ones become the old ones when they are many, and the old ones are forgotten: those that were
+/// not put for longest, without an order to keep.
+#[derive(Debug)]
+struct Ages<K, V> {
+    young: HashMap<K, V>,
+    old: HashMap<K, V>,
+    most: usize,
+}
+
+impl<K: Clone + Eq + Hash, V> Ages<K, V> {
+    fn new(most: usize) -> Ages<K, V> {
+        Ages {
+            young: HashMap::new(),
+            old: HashMap::new(),
+            most,
+        }
+    }
+
+    fn put(&mut self, key: K, value: V) {
+        if self.young.len() >= self.most {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.old.remove(&key);
+        self.young.insert(key, value);
+    }
+
+    /// The value of a key that is named now, if it is known.
+    fn named(&mut self, key: &K) -> Option<&mut V> {
+        if !self.young.contains_key(key) {
+            let value = self.old.remove(key)?;
+            self.put(key.clone(), value);
+        }
+        self.young.get_mut(key)
+    }
+
+    fn get(&self, key: &K) -> Option<&V> {
+        self.young.get(key).or_else(|| self.old.get(key))
+    }
+
+    fn remove<Q: Hash + hashbrown::Equivalent<K> + ?Sized>(&mut self, key: &Q) {
+        // Nearly always both are empty.
+        if !self.young.is_empty() && self.young.remove(key).is_some() || self.old.is_empty() {
+            return;
+        }
+        self.old.remove(key);
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.young.iter().chain(&self.old)
+    }
+}
+
+/// A job that waits in the backend.
+#[derive(Debug)]
+struct Pending {
+    queue: Arc<str>,
+    limited: Arc<[Limited]>,
+}
+
+/// The limits that an enqueued job brings.
+#[derive(Debug)]
+pub(in crate::proxy) struct Brought {
+    /// The queue it goes to.
+    pub(in crate::proxy) queue: Arc<str>,
+    /// The limits.
+    pub(in crate::proxy) limited: Arc<[Limited]>,
+}
+
+/// The numbers of the job that named a key last.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Numbers {
+    /// Which policy named it first.
+    pub(super) policy: Arc<str>,
+    /// Those of the file's policies.
+    pub(super) file: Limits,
+    /// Those that a job brought.
+    pub(super) brought: Limits,
+}
+
+impl Numbers {
+    /// Takes over what limits one job under a key.
+    fn follow<'a>(&mut self, of_key: impl Iterator<Item = &'a Limited> + Clone) {
+        let is_brought = |one: &&Limited| *one.policy == *BROUGHT;
+        let numbers = |one: &'a Limited| &one.limits;
+        keep(
+            &mut self.file,
+            of_key.clone().filter(|one| !is_brought(one)).map(numbers),
+        );
+        keep(&mut self.brought, of_key.filter(is_brought).map(numbers));
+    }
+}
+
+/// Puts the strictest of all in the place of what is there. Who joins a key without numbers changes none.
+fn keep<'a>(kept: &mut Limits, all: impl Iterator<Item = &'a Limits>) {
+    let mut all = all.filter(|limits| **limits != Limits::default());
+    let Some(first) = all.next() else { return };
+    match all.next() {
+        None if kept == first => {}
+        None => *kept = first.clone(),
+        Some(second) => {
+            let both = strictest(first.clone(), second.clone());
+            *kept = all.cloned().fold(both, strictest);
+        }
+    }
+}
+
+impl Book {
+    /// A job is limited by these.
+    fn name(&mut self, limited: &[Limited]) {
+        for (nth, one) in limited.iter().enumerate() {
+            let same = |other: &&Limited| other.space == Space::Job && other.key == one.key;
+            if !same(&one) || limited.iter().take(nth).any(|other| same(&other)) {
+                continue;
+            }
+            let of_key = limited.iter().skip(nth).filter(same);
+            match self.keys.named(&one.key) {
+                Some(numbers) => numbers.follow(of_key),
+                None => {
+                    let mut numbers = Numbers {
+                        policy: one.policy.clone(),
+                        ..Numbers::default()
+                    };
+                    numbers.follow(of_key);
+                    self.keys.put(one.key.clone(), numbers);
+                }
+            }
+        }
+    }
+
+    /// A job waits in the backend, if it waits for a key.
+    fn put(&mut self, job: Arc<str>, queue: Arc<str>, limited: Arc<[Limited]>) {
+        if limited.iter().any(|one| one.space == Space::Job) {
+            self.pending.put(job, Pending { queue, limited });
+        }
+    }
+}
+
+impl Named {
+    /// The key is listed from now on.
+    pub(super) fn know(&self, key: &Key) {
+        let mut book = self.open();
+        if book.keys.named(key).is_none() {
+            book.keys.put(key.clone(), Numbers::default());
+        }
+    }
+
+    pub(super) fn get(&self, key: &Key) -> Option<Numbers> {
+        self.open().keys.get(key).cloned()
+    }
+
+    pub(in crate::proxy) fn keys(&self) -> Vec<Key> {
+        let book = self.open();
+        book.keys.iter().map(|(key, _)| key.clone()).collect()
+    }
+
+    /// How many jobs of a key are known to wait in each of the backend's queues.
+    pub(super) fn pending(&self, key: &Key) -> HashMap<Arc<str>, u64> {
+        let mut counts = HashMap::new();
+        let of_key = |one: &Limited| one.space == Space::Job && one.key == *key;
+        for (_, job) in self.open().pending.iter() {
+            if job.limited.iter().any(of_key) {
+                *counts.entry(Arc::clone(&job.queue)).or_default() += 1;
+            }
+        }
+        counts
+    }
+
+    /// Jobs do not wait in the backend any more.
+    pub(in crate::proxy) fn left<'a>(&self, jobs: impl Iterator<Item = &'a str>) {
+        let mut book = self.open();
+        jobs.for_each(|job| book.pending.remove(job));
+    }
+
+    pub(in crate::proxy) fn clear(&self) {
+        *self.open() = Book::default();
+    }
+
+    // Nothing in here panics between two steps that belong together.
+    fn open(&self) -> MutexGuard<'_, Book> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sidecar {
+    /// Jobs were stored, as `reply` says, of which some bring limits.
+    pub(in crate::proxy) fn enqueued(&self, jobs: &[Option<Brought>], reply: &[u8]) {
+        if jobs.iter().all(Option::is_none) {
+            return;
+        }
+        let whole = Json::parse(reply, REPLY_DEPTH).ok();
+        let waiting = whole.map(|whole| waiting(whole, jobs)).unwrap_or_default();
+        let mut book = self.named.open();
+        for job in jobs.iter().flatten() {
+            book.name(&job.limited);
+        }
+        // A worker may have been quicker than the reply.
+        for (id, job) in waiting.into_iter().filter(|(id, _)| !self.hold.has(id)) {
+            book.put(id, Arc::clone(&job.queue), Arc::clone(&job.limited));
+        }
+    }
+
+    /// A job is limited by these from now on.
+    pub(in crate::proxy) fn renamed(&self, limited: &[Limited]) {
+        self.named.open().name(limited);
+    }
+
+    /// These jobs were claimed.
+    pub(in crate::proxy) fn noted<'a>(&self, claims: impl Iterator<Item = &'a Claimed>) {
+        let mut book = self.named.open();
+        for claimed in claims {
+            book.pending.remove(&*claimed.job);
+            book.name(&claimed.limited);
+        }
+    }
+
+    /// A job that was claimed waits in the backend again.
+    pub(in crate::proxy) fn waits_again(&self, claimed: &Claimed) {
+        let (queue, limited) = (Arc::clone(&claimed.queue), Arc::clone(&claimed.limited));
+        self.named
+            .open()
+            .put(Arc::clone(&claimed.job), queue, limited);
+    }
+}
+
+/// The ids of the jobs in the reply to an enqueue, which has them in the order in which they were sent; those
+/// that wait for a time are left out.
+fn waiting<'b>(whole: Json<'_>, sent: &'b [Option<Brought>]) -> Vec<(Arc<str>, &'b Brought)> {
+    let jobs: Vec<Json<'_>> = match whole.get_exact("jobs") {
+        Some(jobs) => jobs.items().collect(),
+        None => vec![whole.get_exact("job").unwrap_or(whole)],
+    };
+    if jobs.len() != sent.len() {
+        return Vec::new();
+    }
+    let each = jobs.into_iter().zip(sent).filter_map(|(job, brought)| {
+        let brought = brought.as_ref()?;
+        let text = |name: &str| job.get_exact(name).and_then(|value| value.text());
+        let id = Arc::from(&*text("id")?);
+        (text("state").as_deref() != Some("scheduled")).then_some((id, brought))
+    });
+    each.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::OnLimit;
+
+    fn limited(n: usize) -> Limited {
+        Limited {
+            space: Space::Job,
+            key: Key::new(&format!("k{n}")).unwrap(),
+            limits: Limits::default(),
+            on_limit: OnLimit::Wait,
+            policy: Arc::from("job"),
+        }
+    }
+
+    #[test]
+    fn keys_that_were_not_named_for_longest_make_place() {
+        let named = Named::default();
+        let note = |n: usize| named.open().name(&[limited(n)]);
+        let knows = |n: usize| named.get(&limited(n).key).is_some();
+        for n in 0..=LISTED {
+            note(n);
+        }
+        assert!(knows(LISTED), "it is listed");
+        assert_eq!(named.keys().len(), LISTED + 1);
+        note(0);
+        for n in LISTED + 1..2 * LISTED {
+            note(n);
+        }
+        assert!(knows(0), "named again");
+        assert!(!knows(1));
+        assert!(named.keys().len() <= 2 * LISTED);
+    }
+
+    #[test]
+    fn jobs_that_wait_are_counted_once_and_some_are_forgotten() {
+        let named = Named::default();
+        let twice: Arc<[Limited]> = [limited(1), limited(1), limited(2)].into();
+        let put = |n: usize| {
+            named
+                .open()
+                .put(n.to_string().into(), "q".into(), Arc::clone(&twice))
+        };
+        let count = |key: usize| named.pending(&limited(key).key).get("q").copied();
+        (0..3).for_each(put);
+        put(0);
+        assert_eq!((count(1), count(2), count(3)), (Some(3), Some(3), None));
+        named.left(["1", "7"].into_iter());
+        assert_eq!(count(1), Some(2));
+        (0..3 * PENDING).for_each(put);
+        assert!(named.open().pending.iter().count() <= 2 * PENDING);
+        assert!(count(1) >= Some(PENDING as u64));
+    }
+}
