@@ -437,6 +437,31 @@ impl Metrics {
         self.0.turns_unused.absolute(unused);
     }
 
+    /// What the listeners have in hand: connections, and requests without a reply.
+    pub fn load(&self, connections: usize, ordinary: usize, urgent: usize) {
+        let recorder = &self.0.recorder;
+        gauge(recorder, "ojs_throttle_connections", vec![]).set(connections as f64);
+        for (kind, requests) in [("ordinary", ordinary), ("urgent", urgent)] {
+            let labels = vec![Label::new("kind", kind)];
+            gauge(recorder, "ojs_throttle_requests_in_flight", labels).set(requests as f64);
+        }
+    }
+
+    /// Whether the backend answered the last call.
+    pub fn backend(&self, is_up: bool) {
+        let name = "ojs_throttle_backend_up";
+        gauge(&self.0.recorder, name, vec![]).set(f64::from(u8::from(is_up)));
+    }
+
+    /// A request got a reply of our own that is no success; `code` is that of its envelope.
+    pub fn answered(&self, status: u16, code: &'static str) {
+        let labels = vec![
+            Label::new("status", status.to_string()),
+            Label::new("code", code),
+        ];
+        counter(&self.0.recorder, "ojs_throttle_responses_total", labels).increment(1);
+    }
+
     /// How many limits are set over HTTP.
     pub fn overrides(&self, set: usize) {
         self.0.overrides.set(set as f64);

@@ -136,8 +136,8 @@ struct Shared {
     net: Net,
     limits: Limits,
     idle: Mutex<Idle>,
-    /// The last request got no answer.
-    away: AtomicBool,
+    /// The last request got no answer; the same for all threads.
+    away: Arc<AtomicBool>,
 }
 
 impl Shared {
@@ -154,8 +154,31 @@ impl Upstream {
             net,
             limits,
             idle: Mutex::default(),
-            away: AtomicBool::new(false),
+            away: Arc::default(),
         }))
+    }
+
+    /// The same way for another thread: with connections of its own.
+    pub fn another(&self) -> Upstream {
+        let Shared {
+            target,
+            net,
+            limits,
+            away,
+            ..
+        } = &*self.0;
+        Upstream(Arc::new(Shared {
+            target: target.clone(),
+            net: net.clone(),
+            limits: *limits,
+            idle: Mutex::default(),
+            away: Arc::clone(away),
+        }))
+    }
+
+    /// Whether the last request, of any thread, got no answer.
+    pub fn is_away(&self) -> bool {
+        self.0.away.load(Ordering::Relaxed)
     }
 
     /// Where it leads.
@@ -301,7 +324,7 @@ impl Upstream {
         match error {
             Some(UpstreamError::TooLarge(_)) => {}
             Some(error) if !away.swap(true, Ordering::Relaxed) => {
-                tracing::warn!(%error, "no answer from the backend; asking on");
+                tracing::warn!(%error, "no answer from the backend");
             }
             Some(error) => tracing::debug!(%error, "no answer from the backend"),
             None if away.load(Ordering::Relaxed) => {

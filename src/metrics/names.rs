@@ -197,6 +197,22 @@ pub(super) const DESCRIPTIONS: &[(&str, &str)] = &[
         "Calls to the backend made by the sidecar itself.",
     ),
     (
+        "ojs_throttle_backend_up",
+        "1 if the backend answered the last request that needed it, else 0.",
+    ),
+    (
+        "ojs_throttle_responses_total",
+        "Requests answered by the sidecar itself with an error, by status and code.",
+    ),
+    (
+        "ojs_throttle_requests_in_flight",
+        "Requests without a reply; urgent ones are ACKs, nacks and heartbeats.",
+    ),
+    (
+        "ojs_throttle_connections",
+        "Open connections of clients, WebSockets among them.",
+    ),
+    (
         "ojs_throttle_config_last_reload_successful",
         "1 if the last look at the config file left it in force, else 0.",
     ),

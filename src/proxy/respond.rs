@@ -38,6 +38,10 @@ pub struct Fault {
     pub close: bool,
 }
 
+/// Marks a reply that is made of a [`Fault`], with its code.
+#[derive(Clone, Copy, Debug)]
+pub struct Own(pub &'static str);
+
 /// What else stands in an answer.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct More {
@@ -203,6 +207,7 @@ impl Fault {
         if self.close {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
+        response.extensions_mut().insert(Own(self.code));
         response
     }
 
