@@ -148,6 +148,43 @@ fn queues_without_bounds_are_warned_of() {
     assert!(said[1].contains("new"), "{said:#?}");
 }
 
+/// Whoever comes to an incident sees in the log what was set, until when, by whom and why.
+#[test]
+fn limits_set_over_http_are_told_in_full() {
+    let backend = Backend::start(Lax::spec());
+    for (server, wanted) in [
+        (
+            "",
+            [
+                r#"limits set over HTTP key="one" limits="concurrency 0; rate 5 in PT1M" expires_at="2999-01-01T00:00:00Z" by="eve" reason="INC-42""#,
+                r#"limits set over HTTP are taken away key="one""#,
+                r#"limits set over HTTP key="_queue:q" limits="throttle 2 in PT1S""#,
+            ],
+        ),
+        (
+            "log = \"json\"",
+            [
+                r#""expires_at":"2999-01-01T00:00:00Z","by":"eve","reason":"INC-42""#,
+                r#""limits set over HTTP are taken away","key":"one"}"#,
+                r#""key":"_queue:q","limits":"throttle 2 in PT1S"}"#,
+            ],
+        ),
+    ] {
+        let sidecar = Sidecar::run(&config(backend.addr, server, ONE));
+        let set = r#"{"concurrency":0,"rate":{"limit":5,"period":"PT1M"},"expires_at":"2999-01-01T00:00:00Z","reason":"INC-42","by":"eve"}"#;
+        let key = "/ojs/v1/rate-limits/one";
+        assert_eq!(ask(sidecar.data, "PUT", key, set).status, 200);
+        assert_eq!(ask(sidecar.data, "DELETE", key, "").status, 200);
+        let queue = "/ojs/v1/admin/queues/q/rate-limit";
+        let set = r#"{"throttle":{"limit":2,"period":"PT1S"}}"#;
+        assert_eq!(ask(sidecar.data, "PUT", queue, set).status, 200);
+        let log = sidecar.log();
+        for line in wanted {
+            assert!(log.contains(line), "{line}\n{log}");
+        }
+    }
+}
+
 /// Each is one object.
 fn objects(lines: &[String]) -> Vec<Value> {
     let object = |line: &String| -> Value {
