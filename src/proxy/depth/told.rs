@@ -239,12 +239,11 @@ impl Proxy {
         call.timeout = call.timeout.min(PATIENCE);
         crate::proxy::call(self, "queue_stats", call)
             .await
-            .map_err(|error| {
-                let text = error.to_string();
-                match error {
-                    UpstreamError::Unreachable(_) => Away::Unreachable(text),
-                    _ => Away::Silent(text),
-                }
+            .map_err(|error| match error {
+                UpstreamError::Unreachable(why) => Away::Unreachable(why),
+                UpstreamError::Lost(why) => Away::Silent(why),
+                UpstreamError::TooLarge(_) => Away::Silent(error.to_string()),
+                UpstreamError::Timeout(time) => Away::Late(time),
             })
     }
 }

@@ -76,7 +76,7 @@ impl Proxy {
         loop {
             match answer {
                 Answer::Go(places) => return Ok(places),
-                Answer::Away(away) => return Err(Fault::backend(&unanswered(away), false)),
+                Answer::Away(away) => return Err(unasked(away)),
                 Answer::Look(looks) => {
                     for look in looks.iter().filter(|look| look.begin) {
                         self.look_soon(Arc::clone(&look.queue), scope());
@@ -407,10 +407,14 @@ fn block_timeout(parts: &Parts) -> Result<Duration, Fault> {
     }
 }
 
-/// The error of a look, as that of the enqueue that waited for it.
-fn unanswered(away: Away) -> UpstreamError {
-    match away {
-        Away::Unreachable(text) => UpstreamError::Unreachable(text),
-        Away::Silent(text) => UpstreamError::Lost(text),
-    }
+/// An enqueue that was not sent on, because the backend did not say how deep its queue is.
+fn unasked(away: Away) -> Fault {
+    let error = match away {
+        Away::Unreachable(why) => UpstreamError::Unreachable(why),
+        Away::Silent(why) => UpstreamError::Lost(why),
+        Away::Late(time) => UpstreamError::Timeout(time),
+    };
+    let mut fault = Fault::backend(&error, false);
+    fault.message = format!("nothing was stored: {error}, and the queue has a bound");
+    fault
 }

@@ -66,6 +66,12 @@ impl Sidecar {
         let mut adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
         adopting.seen.len() < MAX_SEEN && adopting.seen.insert(job.into())
     }
+
+    /// The job could not be looked up.
+    fn unsee(&self, job: &str) {
+        let mut adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
+        adopting.seen.remove(job);
+    }
 }
 
 /// How often learning has failed, and why last.
@@ -230,7 +236,8 @@ impl Proxy {
         Ok(Some(adopted))
     }
 
-    /// Looks up the jobs of a heartbeat that have no row, and takes their slots.
+    /// Looks up the jobs of a heartbeat that have no row, and takes their slots. Those of which the backend does
+    /// not answer are for the next heartbeat.
     pub(in crate::proxy) async fn adopt_named(&self, scope: u64, jobs: &[Arc<str>]) {
         let _listing = Listing::begin(&self.sidecar);
         for id in jobs {
@@ -245,7 +252,8 @@ impl Proxy {
             );
             let number = self.sidecar.next_claim(self.sidecar.store.now());
             let Ok(reply) = crate::proxy::call(self, "get_job", call).await else {
-                continue;
+                self.sidecar.unsee(id);
+                return;
             };
             if reply.status == StatusCode::OK
                 && let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH)
