@@ -208,6 +208,8 @@ pub struct Sidecar {
     settings: Mutex<u64>,
     shares: depth::share::Shares,
     threads: load::Threads,
+    /// That FETCH replies cannot be read.
+    unreadable: load::Seldom,
 }
 
 /// Which unknown jobs of heartbeats were looked up already.
@@ -281,6 +283,7 @@ impl Sidecar {
             settings: Mutex::default(),
             shares: depth::share::Shares::default(),
             threads: load::Threads::default(),
+            unreadable: load::Seldom::default(),
         });
         sidecar.follow_settings();
         sidecar

@@ -228,12 +228,11 @@ fn addresses_apart(reading: &Reading<'_>, server: &Server, given: Range<usize>, 
     }
 }
 
-const LEVELS: [(&str, tracing::Level); 5] = [
+const LEVELS: [(&str, tracing::Level); 4] = [
     ("error", tracing::Level::ERROR),
     ("warn", tracing::Level::WARN),
     ("info", tracing::Level::INFO),
     ("debug", tracing::Level::DEBUG),
-    ("trace", tracing::Level::TRACE),
 ];
 
 fn backend_url(table: &mut Table<'_>, overrides: &Overrides) -> Option<(BaseUrl, Range<usize>)> {

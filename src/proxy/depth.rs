@@ -357,10 +357,20 @@ impl Proxy {
         }
         let first = |flag: &AtomicBool| !flag.swap(true, Ordering::Relaxed);
         match untold {
-            Some(Untold::All) if first(&sidecar.stats.warned) => tracing::warn!(
-                queue,
-                "the backend has no statistics for us: the depth of bounded queues is what passes through here"
-            ),
+            Some(Untold::All) if first(&sidecar.stats.warned) => {
+                match sidecar.stats.refused.load(Ordering::Relaxed) {
+                    0 => tracing::warn!(
+                        queue,
+                        "the backend has no statistics for us: the depth of bounded queues is what passes through here"
+                    ),
+                    status => tracing::warn!(
+                        queue,
+                        status,
+                        "the backend refuses us its statistics: the depth of bounded queues is what passes through \
+                         here; set upstream.token to one that may read them"
+                    ),
+                }
+            }
             Some(Untold::States) if first(&sidecar.stats.warned_of_states) => tracing::warn!(
                 queue,
                 "the backend's statistics leave out jobs that are scheduled or to be tried again: \

@@ -238,13 +238,20 @@ async fn a_backend_that_hangs_is_waited_for_once() {
     let error = &reply.json()["error"];
     assert_eq!(error["code"], "backend_timeout");
     let message = error["message"].as_str().unwrap();
-    let wanted = "nothing was stored: the backend did not answer within 5s, and the queue has a bound";
+    let wanted =
+        "nothing was stored: the backend did not answer within 5s, and the queue has a bound";
     assert_eq!(message, wanted);
     let begun = Instant::now();
     let beat = json!({"worker_id": "w", "active_jobs": ["a", "b", "c"]});
-    let reply = client.post("/ojs/v1/workers/heartbeat", beat.to_string()).await;
+    let reply = client
+        .post("/ojs/v1/workers/heartbeat", beat.to_string())
+        .await;
     assert_eq!(reply.status, 200);
-    assert!(begun.elapsed() <= Duration::from_secs(11), "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() <= Duration::from_secs(11),
+        "{:?}",
+        begun.elapsed()
+    );
     sidecar.stop().await;
 }
 

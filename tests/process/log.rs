@@ -4,6 +4,7 @@ use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 
 use crate::http::{Conn, ack, ask, enqueue, fetch, get, heartbeat, nack};
+use crate::outage::nonsense as always;
 use crate::rig::{Backend, Sidecar, config, file, program, ran, until};
 
 const ONE: &str = "[upstream]\ntoken = \"CANARY-token\"\n[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
@@ -69,7 +70,7 @@ fn use_everything(sidecar: &Sidecar) {
 fn no_arguments_and_no_credentials_at_any_level() {
     let mut backend = Backend::start(Lax::spec());
     for server in [
-        "log_level = \"trace\"\n[settle]\nretry_for = \"500ms\"",
+        "log_level = \"debug\"\n[settle]\nretry_for = \"500ms\"",
         "log = \"json\"\nlog_level = \"debug\"\n[settle]\nretry_for = \"500ms\"",
     ] {
         let mut sidecar = Sidecar::run(&config(backend.addr, server, ONE));
@@ -156,7 +157,7 @@ fn limits_set_over_http_are_told_in_full() {
         (
             "",
             [
-                r#"limits set over HTTP key="one" limits="concurrency 0; rate 5 in PT1M" expires_at="2999-01-01T00:00:00Z" by="eve" reason="INC-42""#,
+                r#"limits set over HTTP key="one" limits="concurrency 0; rate 5 in PT1M" expires_at="2999-01-01T00:00:00.000Z" by="eve" reason="INC-42""#,
                 r#"limits set over HTTP are taken away key="one""#,
                 r#"limits set over HTTP key="_queue:q" limits="throttle 2 in PT1S""#,
             ],
@@ -164,7 +165,7 @@ fn limits_set_over_http_are_told_in_full() {
         (
             "log = \"json\"",
             [
-                r#""expires_at":"2999-01-01T00:00:00Z","by":"eve","reason":"INC-42""#,
+                r#""expires_at":"2999-01-01T00:00:00.000Z","by":"eve","reason":"INC-42""#,
                 r#""limits set over HTTP are taken away","key":"one"}"#,
                 r#""key":"_queue:q","limits":"throttle 2 in PT1S"}"#,
             ],
@@ -183,6 +184,61 @@ fn limits_set_over_http_are_told_in_full() {
             assert!(log.contains(line), "{line}\n{log}");
         }
     }
+}
+
+/// The id that a user reports, and why a job waits.
+#[test]
+fn what_is_refused_is_found_at_debug() {
+    let backend = Backend::start(Lax::spec());
+    let each = ONE.replace("match", "key = \"{type}\"\nmatch");
+    let sidecar = Sidecar::run(&config(backend.addr, "log_level = \"debug\"", &each));
+    for _ in 0..2 {
+        enqueue(sidecar.data, "q", json!({}));
+    }
+    assert_eq!(fetch(sidecar.data, "q", 2, "w").jobs().len(), 1);
+    let reply = get(sidecar.data, "/ojs/v1/rate-limits/none").json();
+    let id = reply["error"]["request_id"].as_str().unwrap();
+    let lines = sidecar.lines();
+    let one = |word: &str| {
+        let line = lines.iter().find(|line| line.contains(word));
+        line.unwrap_or_else(|| panic!("{word}: {lines:#?}"))
+    };
+    assert!(
+        one(id).contains("status=404 code=\"not_found\""),
+        "{}",
+        one(id)
+    );
+    let held = one("its limit allows no start");
+    let wanted = "queue=\"q\" key=\"t\" policy=\"one\" strategy=\"concurrency\"";
+    assert!(held.contains(wanted), "{held}");
+}
+
+/// A backend that does not let us look says so, with what to do; one that is none is told as that, once.
+#[test]
+fn a_backend_that_refuses_or_talks_nonsense_is_named() {
+    let refusal = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}";
+    let bound = format!("{ONE}[[queue]]\nname = \"b\"\nmax_depth = 9\n");
+    let sidecar = Sidecar::run(&config(always(refusal), "", &bound));
+    let job = r#"{"type":"t","args":[],"options":{"queue":"b"}}"#;
+    ask(sidecar.data, "POST", "/ojs/v1/jobs", job);
+    for what in ["its list of active jobs", "its statistics"] {
+        let line = until("the refusal is told", || {
+            let lines = sidecar.lines();
+            lines.into_iter().find(|line| line.contains(what))
+        });
+        assert!(line.contains("WARN") && line.contains("401"), "{line}");
+        assert!(line.contains("set upstream.token"), "{line}");
+    }
+    let page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 7\r\nConnection: close\r\n\r\n<html/>";
+    let sidecar = Sidecar::run(&config(always(page), "", ONE));
+    for _ in 0..3 {
+        fetch(sidecar.data, "q", 1, "w");
+    }
+    let lines = sidecar.lines();
+    let nonsense = |line: &&String| line.contains("no list of jobs; it is passed on");
+    let told: Vec<_> = lines.iter().filter(nonsense).collect();
+    assert_eq!(told.len(), 1, "{lines:#?}");
+    assert!(told[0].contains("text/html"), "{told:?}");
 }
 
 /// Each is one object.

@@ -130,7 +130,9 @@ fn too_many_requests_and_connections_are_seen() {
     until("all places are taken", || {
         (sidecar.metric("ojs_throttle_connections") == 3.0).then_some(())
     });
-    until("the log says so", || (with("max_connections") == 1).then_some(()));
+    until("the log says so", || {
+        (with("max_connections") == 1).then_some(())
+    });
     drop(second);
     until("one place is free", || {
         (sidecar.metric("ojs_throttle_connections") == 2.0).then_some(())
@@ -220,7 +222,7 @@ fn https_that_fails_is_a_sentence() {
 }
 
 /// A backend that answers everything with these bytes, and closes.
-fn nonsense(answer: &'static [u8]) -> SocketAddr {
+pub fn nonsense(answer: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
     std::thread::spawn(move || {

@@ -86,7 +86,10 @@ impl Sidecar {
     /// Whoever waits for what ended by itself may ask again.
     pub(in crate::proxy) fn end_expired(&self) {
         for (space, key) in self.store.overrides().end_expired(self.store.now()) {
-            tracing::info!(key = &*space.name_of(&key), "limits set over HTTP have ended");
+            tracing::info!(
+                key = &*space.name_of(&key),
+                "limits set over HTTP have ended"
+            );
             self.changed(space, key);
         }
     }
@@ -274,7 +277,7 @@ impl Proxy {
                 .spawn(async move { proxy.adopt_running().await });
             // It goes on even if nobody waits for it any longer.
             let looked = tokio::time::timeout(PATIENCE, looking).await;
-            if !matches!(looked, Ok(Ok(Some(_)))) {
+            if !matches!(looked, Ok(Ok(Ok(_)))) {
                 tracing::warn!(
                     queue,
                     "no list of active jobs from the backend yet; those of this queue that run already may not be counted"

@@ -141,7 +141,9 @@ fn limits(limits: &Limits) -> Vec<String> {
 
 /// Limits as a line of the log has them.
 pub(super) fn in_words(limits: &Limits) -> String {
-    let slots = limits.concurrency.map(|slots| format!("concurrency {slots}"));
+    let slots = limits
+        .concurrency
+        .map(|slots| format!("concurrency {slots}"));
     let rates = limits.rates.iter().map(|rate| {
         let window = match &rate.window {
             WindowKind::Sliding => String::new(),
