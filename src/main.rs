@@ -222,8 +222,11 @@ async fn serve(
     stop: Stop,
 ) -> anyhow::Result<()> {
     let upstream = settings.upstream.url.to_string();
-    let policies = settings.policies.policies().len();
-    let queues = settings.policies.queues().len();
+    let config::Entries {
+        policies,
+        queues,
+        tenants,
+    } = settings.entries();
     let seed = seed();
     let env = Env {
         net: Net::Tcp,
@@ -249,7 +252,7 @@ async fn serve(
         };
         threads.push(std::thread::Builder::new().name(name).spawn(run)?);
     }
-    tracing::info!(%data, %admin, upstream, policies, queues, "ready: point SDKs at http://{data}");
+    tracing::info!(%data, %admin, upstream, policies, queues, tenants, "ready: point SDKs at http://{data}");
     let served = running.serve(stop).await;
     for thread in threads {
         // A thread that panicked has said so; the others are ended all the same.

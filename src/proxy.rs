@@ -208,6 +208,7 @@ pub struct Sidecar {
     settings: Mutex<u64>,
     shares: depth::share::Shares,
     threads: load::Threads,
+    unbounded: depth::Unbounded,
     /// That FETCH replies cannot be read.
     unreadable: load::Seldom,
 }
@@ -283,6 +284,7 @@ impl Sidecar {
             settings: Mutex::default(),
             shares: depth::share::Shares::default(),
             threads: load::Threads::default(),
+            unbounded: depth::Unbounded::default(),
             unreadable: load::Seldom::default(),
         });
         sidecar.follow_settings();

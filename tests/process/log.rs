@@ -118,7 +118,8 @@ fn work_is_not_logged_at_info() {
     }
 }
 
-/// Backpressure text, 6.3: at start those that the backend lists, in one line; others at first use, once.
+/// Backpressure text, 6.3: at start those that the backend lists, in one line; others as they are used, in one line
+/// for all of a minute.
 #[test]
 fn queues_without_bounds_are_warned_of() {
     let backend = Backend::start(Lax::spec());
@@ -134,8 +135,12 @@ fn queues_without_bounds_are_warned_of() {
     until("the warning at start", || {
         (warnings().len() == 1).then_some(())
     });
+    assert!(sidecar.log().contains("policies=0 queues=1 tenants=0"));
     for queue in ["old", "bounded", "new", "new", "old"] {
         enqueue(sidecar.data, queue, json!({}));
+    }
+    for nth in 0..30 {
+        enqueue(sidecar.data, &format!("new-{nth}"), json!({}));
     }
     until("the warning at first use", || {
         (warnings().len() > 1).then_some(())

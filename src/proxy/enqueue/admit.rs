@@ -215,10 +215,7 @@ impl Sidecar {
         let queue = queue.unwrap_or("default");
         let Some(bounds) = self.pressure.bounds(queue) else {
             if self.pressure.first_unbounded(queue) {
-                tracing::warn!(
-                    queue,
-                    "the queue has no bound: it can grow until the backend fails"
-                );
+                self.unbounded.note(queue);
             }
             return None;
         };
