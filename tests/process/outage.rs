@@ -179,11 +179,12 @@ fn an_ack_waits_for_a_backend_that_is_away() {
     assert_eq!(backend.count(EventKind::Acked, &job), 1);
 }
 
-/// Accepts TLS with a certificate that nobody has signed.
-fn unknown() -> SocketAddr {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/process/tls");
-    let chain = CertificateDer::from_pem_file(format!("{folder}/unknown.pem")).unwrap();
-    let key = PrivateKeyDer::from_pem_file(format!("{folder}/key.pem")).unwrap();
+const TLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/process/tls");
+
+/// Accepts TLS with this certificate, which nobody else has signed.
+fn unknown(certificate: &str) -> SocketAddr {
+    let chain = CertificateDer::from_pem_file(format!("{TLS}/{certificate}")).unwrap();
+    let key = PrivateKeyDer::from_pem_file(format!("{TLS}/key.pem")).unwrap();
     let config = rustls::ServerConfig::builder_with_provider(default_provider().into())
         .with_safe_default_protocol_versions()
         .unwrap()
@@ -206,16 +207,43 @@ fn unknown() -> SocketAddr {
 #[test]
 fn https_that_fails_is_a_sentence() {
     let plain = Backend::start(Lax::spec());
-    for (upstream, word) in [
-        (unknown(), "UnknownIssuer (upstream.ca_file names"),
-        (plain.addr, "InvalidContentType"),
+    let trusted = format!("[upstream]\nca_file = \"{TLS}/self_signed.pem\"\n");
+    let signed = unknown("self_signed.pem");
+    for (scheme, upstream, rest, word) in [
+        (
+            "https",
+            unknown("unknown.pem"),
+            "",
+            "UnknownIssuer (upstream.ca_file names",
+        ),
+        (
+            "https",
+            plain.addr,
+            "",
+            "must server.upstream begin with http://?",
+        ),
+        (
+            "https",
+            signed,
+            &*trusted,
+            "give the backend one that a CA has signed",
+        ),
+        (
+            "http",
+            signed,
+            "",
+            "must server.upstream begin with https://?",
+        ),
     ] {
-        let text = config(upstream, "", "").replace("http://", "https://");
+        let text = config(upstream, "", rest).replace("http://", &format!("{scheme}://"));
         let mut sidecar = Sidecar::run(&text);
         let reply = get(sidecar.data, "/ojs/v1/health");
         assert_eq!(reply.status, 502, "{reply:?}");
         let log = sidecar.log();
-        assert!(log.contains("cannot be reached: https://"), "{log}");
+        assert!(
+            scheme == "http" || log.contains("cannot be reached: https://"),
+            "{log}"
+        );
         assert!(log.contains(word), "{log}");
         assert!(!log.contains("panicked") && sidecar.runs(), "{log}");
     }
