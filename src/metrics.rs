@@ -162,7 +162,12 @@ impl Metrics {
         };
         let version = Label::new("version", env!("CARGO_PKG_VERSION"));
         gauge(&inner.recorder, "ojs_throttle_build_info", vec![version]).set(1.0);
-        Metrics(Arc::new(inner))
+        let metrics = Metrics(Arc::new(inner));
+        // What has not happened yet is 0 and not absent.
+        for event in Event::ALL {
+            metrics.event(event).increment(0);
+        }
+        metrics
     }
 
     /// The page that `/metrics` serves.
@@ -182,9 +187,13 @@ impl Metrics {
 
     /// Counts one of the fixed events.
     pub fn count(&self, event: Event) {
+        self.event(event).increment(1);
+    }
+
+    fn event(&self, event: Event) -> Counter {
         let (name, label) = event.name_and_label();
         let labels = label.map(|(k, v)| Label::new(k, v)).into_iter().collect();
-        counter(&self.0.recorder, name, labels).increment(1);
+        counter(&self.0.recorder, name, labels)
     }
 
     /// Jobs came from the backend, and their limits decide when they start.

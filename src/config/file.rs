@@ -205,6 +205,8 @@ fn server(reading: &Reading<'_>, root: &mut Table<'_>, overrides: &Overrides) ->
         ),
         log_level: table.word("log_level", default.log_level, &LEVELS),
     };
+    let written = listen.as_ref().map(|(_, span)| span);
+    warn_of_no_control(&table, &server, written.unwrap_or(&table.span));
     let given = admin.or(listen).map(|(_, span)| span);
     addresses_apart(
         reading,
@@ -214,6 +216,17 @@ fn server(reading: &Reading<'_>, root: &mut Table<'_>, overrides: &Overrides) ->
     );
     table.finish();
     (server, backend)
+}
+
+/// Where others reach the data port, nobody can change a limit there without the token.
+fn warn_of_no_control(table: &Table<'_>, server: &Server, listen: &Range<usize>) {
+    if !server.listen.ip().to_canonical().is_loopback() && server.control_token.is_none() {
+        table.warn(
+            listen,
+            "`server.listen` is not on loopback, and there is no `server.control_token`",
+            "nobody can pause a key or change limits over HTTP, not from this machine either: set one",
+        );
+    }
 }
 
 /// No address may lead back to the program itself.

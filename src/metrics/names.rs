@@ -32,6 +32,23 @@ pub enum Event {
 }
 
 impl Event {
+    /// Each of them.
+    pub(super) const ALL: [Event; 13] = [
+        Event::Returned,
+        Event::HoldLost,
+        Event::SlotReclaimed,
+        Event::SlotAdopted,
+        Event::HoldAdopted,
+        Event::Nonsense,
+        Event::SettleRetried,
+        Event::SettleReplayed,
+        Event::HeartbeatMended,
+        Event::MediaTypeMended,
+        Event::PathMended,
+        Event::HandOutUndone,
+        Event::PolicyRefused,
+    ];
+
     /// The series that counts it, with its label.
     pub(super) fn name_and_label(self) -> (&'static str, Option<(&'static str, &'static str)>) {
         match self {
@@ -115,7 +132,10 @@ pub(super) const DESCRIPTIONS: &[(&str, &str)] = &[
         "ojs_throttle_held_jobs",
         "Claimed jobs that wait in this sidecar.",
     ),
-    ("ojs_throttle_held_bytes", "Their bytes."),
+    (
+        "ojs_throttle_held_bytes",
+        "Bytes of the claimed jobs that wait in this sidecar.",
+    ),
     (
         "ojs_throttle_hold_capacity",
         "The most jobs that may wait here.",
@@ -166,7 +186,7 @@ pub(super) const DESCRIPTIONS: &[(&str, &str)] = &[
     ),
     (
         "ojs_throttle_reserved_turns_unused_total",
-        "Those of them that passed unused.",
+        "Start times that the store granted ahead and that passed unused.",
     ),
     (
         "ojs_throttle_upstream_nonsense_total",

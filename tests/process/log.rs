@@ -135,7 +135,10 @@ fn queues_without_bounds_are_warned_of() {
     until("the warning at start", || {
         (warnings().len() == 1).then_some(())
     });
-    assert!(sidecar.log().contains("policies=0 queues=1 tenants=0"));
+    until("the start line", || {
+        let told = "policies=0 queues=1 tenants=0";
+        sidecar.log().contains(told).then_some(())
+    });
     for queue in ["old", "bounded", "new", "new", "old"] {
         enqueue(sidecar.data, queue, json!({}));
     }
@@ -184,9 +187,8 @@ fn limits_set_over_http_are_told_in_full() {
         let queue = "/ojs/v1/admin/queues/q/rate-limit";
         let set = r#"{"throttle":{"limit":2,"period":"PT1S"}}"#;
         assert_eq!(ask(sidecar.data, "PUT", queue, set).status, 200);
-        let log = sidecar.log();
         for line in wanted {
-            assert!(log.contains(line), "{line}\n{log}");
+            until(line, || sidecar.log().contains(line).then_some(()));
         }
     }
 }
@@ -203,10 +205,11 @@ fn what_is_refused_is_found_at_debug() {
     assert_eq!(fetch(sidecar.data, "q", 2, "w").jobs().len(), 1);
     let reply = get(sidecar.data, "/ojs/v1/rate-limits/none").json();
     let id = reply["error"]["request_id"].as_str().unwrap();
-    let lines = sidecar.lines();
     let one = |word: &str| {
-        let line = lines.iter().find(|line| line.contains(word));
-        line.unwrap_or_else(|| panic!("{word}: {lines:#?}"))
+        until(word, || {
+            let mut lines = sidecar.lines().into_iter();
+            lines.find(|line| line.contains(word))
+        })
     };
     assert!(
         one(id).contains("status=404 code=\"not_found\""),
@@ -239,10 +242,12 @@ fn a_backend_that_refuses_or_talks_nonsense_is_named() {
     for _ in 0..3 {
         fetch(sidecar.data, "q", 1, "w");
     }
-    let lines = sidecar.lines();
-    let nonsense = |line: &&String| line.contains("no list of jobs; it is passed on");
-    let told: Vec<_> = lines.iter().filter(nonsense).collect();
-    assert_eq!(told.len(), 1, "{lines:#?}");
+    let told = until("the nonsense is told", || {
+        let mut told = sidecar.lines();
+        told.retain(|line| line.contains("no list of jobs; it is passed on"));
+        (!told.is_empty()).then_some(told)
+    });
+    assert_eq!(told.len(), 1, "{told:#?}");
     assert!(told[0].contains("text/html"), "{told:?}");
 }
 

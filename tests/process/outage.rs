@@ -123,7 +123,9 @@ fn too_many_requests_and_connections_are_seen() {
         let lines = sidecar.lines();
         lines.iter().filter(|line| line.contains(word)).count()
     };
-    assert_eq!(with("max_in_flight"), 1);
+    until("the log says so", || {
+        (with("max_in_flight") == 1).then_some(())
+    });
     assert_eq!(sidecar.metric("ojs_throttle_connections"), 2.0);
     assert_eq!(with("max_connections"), 0);
     let _third = Conn::open(sidecar.data);
