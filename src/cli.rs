@@ -7,6 +7,9 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::{BaseUrl, Listen, Overrides};
 
+/// The variable that names the file of `run` and `doctor`.
+pub const CONFIG: &str = "OJS_THROTTLE_CONFIG";
+
 /// Rate limits and backpressure for any Open Job Spec backend.
 #[derive(Clone, PartialEq, Eq, Debug, Parser)]
 #[command(name = "ojs-throttle", version, about = ABOUT, after_help = NEXT, arg_required_else_help = true)]
@@ -84,7 +87,7 @@ The file is checked as a whole before anything starts; a wrong one ends with exi
 )]
 pub struct Run {
     /// The TOML file
-    #[arg(short, long, value_name = "PATH", env = "OJS_THROTTLE_CONFIG")]
+    #[arg(short, long, value_name = "PATH", env = CONFIG)]
     pub config: Option<PathBuf>,
     /// Where SDKs connect [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
@@ -112,7 +115,7 @@ impl Run {
 #[derive(Clone, PartialEq, Eq, Debug, Args)]
 pub struct Doctor {
     /// The TOML file
-    #[arg(short, long, value_name = "PATH", env = "OJS_THROTTLE_CONFIG")]
+    #[arg(short, long, value_name = "PATH", env = CONFIG)]
     pub config: Option<PathBuf>,
     /// The backend, in place of the file's
     #[arg(long, value_name = "URL")]

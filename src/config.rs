@@ -31,7 +31,7 @@ use crate::policy::PolicySet;
 use crate::pressure::FileBounds;
 
 pub use base_url::BaseUrl;
-pub use check::{Checked, check};
+pub use check::{Checked, Entries, check};
 pub use diff::{Changes, Diff};
 pub use listen::Listen;
 pub use report::Report;

@@ -32,6 +32,8 @@ pub struct Env {
 pub enum Level {
     /// As it should be, or as it is.
     Ok,
+    /// Nobody can say without a probe.
+    Unknown,
     /// Not wrong, but better otherwise.
     Warn,
     /// Wrong: limits, or jobs, suffer.
@@ -96,6 +98,13 @@ impl Report {
         }
     }
 
+    /// Nothing is known of what the last line is about.
+    fn unknown(&mut self) {
+        if let Some(last) = self.0.last_mut() {
+            last.level = Level::Unknown;
+        }
+    }
+
     /// The lines.
     pub fn findings(&self) -> &[Finding] {
         &self.0
@@ -121,6 +130,7 @@ impl Report {
             }
             let mark = match one.level {
                 Level::Ok => "  ok  ",
+                Level::Unknown => "  ?   ",
                 Level::Warn => "  warn",
                 Level::Fail => "  FAIL",
             };
@@ -137,10 +147,12 @@ impl Report {
             }
         }
         let (failed, warned) = (self.count(Level::Fail), self.count(Level::Warn));
+        let unknown = self.count(Level::Unknown);
         let _fits = writeln!(
             text,
             "\n{}",
             match (failed, warned) {
+                (0, 0) if unknown > 0 => "nothing wrong was seen; --probe sees more".to_owned(),
                 (0, 0) => "all is well".to_owned(),
                 (0, warned) => format!("usable; {warned} to look at"),
                 (failed, _) => format!("{failed} failed: do what stands behind ->"),
@@ -173,6 +185,14 @@ mod tests {
         let mut report = Report::default();
         report.add("store", "reachable", Source::Measured, "yes".to_owned());
         assert!(report.healthy() && report.text().contains("all is well"));
+        report.add("backend", "stats", Source::Assumed, "who knows".to_owned());
+        report.unknown();
+        let text = report.text();
+        assert!(
+            text.contains("  ?     stats ") && !text.contains("all is well"),
+            "{text}"
+        );
+        report.0.pop();
         report.add("backend", "requeue", Source::Assumed, "burns".to_owned());
         report.but(Level::Warn, "probe it");
         assert!(report.healthy() && report.text().contains("1 to look at"));

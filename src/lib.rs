@@ -59,7 +59,7 @@
 //! run      -> admin config metrics net proxy server store upstream
 //! cli      -> config
 //! admin    -> metrics proxy server
-//! server   -> net proxy::body proxy::respond upstream
+//! server   -> net proxy::body proxy::load proxy::respond upstream
 //! proxy    -> duration events hold json limit metrics ojs policy pressure store upstream
 //! config   -> duration limit policy pressure store
 //! pressure -> duration json limit policy

@@ -26,7 +26,7 @@ use anyhow::Context;
 use clap::Parser;
 use mimalloc::MiMalloc;
 use ojs_throttle::backend::{Backend, Lax};
-use ojs_throttle::cli::{Cli, Command, Demo, Dev, Doctor, Run, Scene};
+use ojs_throttle::cli::{CONFIG, Cli, Command, Demo, Dev, Doctor, Run, Scene};
 use ojs_throttle::config::{self, LogFormat, Overrides, Settings};
 use ojs_throttle::demo::picture::Style;
 use ojs_throttle::demo::{self, Options};
@@ -50,7 +50,22 @@ const WRONG_ARGUMENTS: u8 = 2;
 const BAD_CONFIG: u8 = 78;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Who reads only the first lines has them.
+            let _printed = error.print();
+            if error.use_stderr() && std::env::var_os(CONFIG).is_some_and(|path| path.is_empty()) {
+                tell(&format!(
+                    "{CONFIG} is set, and empty: unset it, or let it name a file"
+                ));
+            }
+            return match error.use_stderr() {
+                true => ExitCode::from(WRONG_ARGUMENTS),
+                false => ExitCode::SUCCESS,
+            };
+        }
+    };
     match act(cli.command) {
         Ok(code) => code,
         Err(error) => {
@@ -222,8 +237,11 @@ async fn serve(
     stop: Stop,
 ) -> anyhow::Result<()> {
     let upstream = settings.upstream.url.to_string();
-    let policies = settings.policies.policies().len();
-    let queues = settings.policies.queues().len();
+    let config::Entries {
+        policies,
+        queues,
+        tenants,
+    } = settings.entries();
     let seed = seed();
     let env = Env {
         net: Net::Tcp,
@@ -249,7 +267,7 @@ async fn serve(
         };
         threads.push(std::thread::Builder::new().name(name).spawn(run)?);
     }
-    tracing::info!(%data, %admin, upstream, policies, queues, "ready: point SDKs at http://{data}");
+    tracing::info!(%data, %admin, upstream, policies, queues, tenants, "ready: point SDKs at http://{data}");
     let served = running.serve(stop).await;
     for thread in threads {
         // A thread that panicked has said so; the others are ended all the same.

@@ -164,7 +164,12 @@ impl Metrics {
         };
         let version = Label::new("version", env!("CARGO_PKG_VERSION"));
         gauge(&inner.recorder, "ojs_throttle_build_info", vec![version]).set(1.0);
-        Metrics(Arc::new(inner))
+        let metrics = Metrics(Arc::new(inner));
+        // What has not happened yet is 0 and not absent.
+        for event in Event::ALL {
+            metrics.event(event).increment(0);
+        }
+        metrics
     }
 
     /// The page that `/metrics` serves.
@@ -184,9 +189,13 @@ impl Metrics {
 
     /// Counts one of the fixed events.
     pub fn count(&self, event: Event) {
+        self.event(event).increment(1);
+    }
+
+    fn event(&self, event: Event) -> Counter {
         let (name, label) = event.name_and_label();
         let labels = label.map(|(k, v)| Label::new(k, v)).into_iter().collect();
-        counter(&self.0.recorder, name, labels).increment(1);
+        counter(&self.0.recorder, name, labels)
     }
 
     /// Jobs came from the backend, and their limits decide when they start.
@@ -438,6 +447,31 @@ impl Metrics {
     pub fn turns(&self, granted: u64, unused: u64) {
         self.0.turns.absolute(granted);
         self.0.turns_unused.absolute(unused);
+    }
+
+    /// What the listeners have in hand: connections, and requests without a reply.
+    pub fn load(&self, connections: usize, ordinary: usize, urgent: usize) {
+        let recorder = &self.0.recorder;
+        gauge(recorder, "ojs_throttle_connections", vec![]).set(connections as f64);
+        for (kind, requests) in [("ordinary", ordinary), ("urgent", urgent)] {
+            let labels = vec![Label::new("kind", kind)];
+            gauge(recorder, "ojs_throttle_requests_in_flight", labels).set(requests as f64);
+        }
+    }
+
+    /// Whether the backend answered the last call.
+    pub fn backend(&self, is_up: bool) {
+        let name = "ojs_throttle_backend_up";
+        gauge(&self.0.recorder, name, vec![]).set(f64::from(u8::from(is_up)));
+    }
+
+    /// A request got a reply of our own that is no success; `code` is that of its envelope.
+    pub fn answered(&self, status: u16, code: &'static str) {
+        let labels = vec![
+            Label::new("status", status.to_string()),
+            Label::new("code", code),
+        ];
+        counter(&self.0.recorder, "ojs_throttle_responses_total", labels).increment(1);
     }
 
     /// How many limits are set over HTTP.

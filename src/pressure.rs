@@ -32,6 +32,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
@@ -66,8 +67,10 @@ const MOST_WARNED: usize = 1_000;
 pub enum Away {
     /// Nobody listens there.
     Unreachable(String),
-    /// It listens, and did not answer in time or to the end.
+    /// It listens, and did not answer to the end, or not as a backend does.
     Silent(String),
+    /// It did not answer in this time.
+    Late(Duration),
 }
 
 /// What is known of queues, by name.

@@ -49,6 +49,7 @@ mod fetch;
 mod heartbeat;
 mod job;
 mod live;
+pub mod load;
 mod mirror;
 mod outlive;
 mod outside;
@@ -208,6 +209,10 @@ pub struct Sidecar {
     /// The edition of the store's settings that is followed.
     settings: Mutex<u64>,
     shares: depth::share::Shares,
+    threads: load::Threads,
+    unbounded: depth::Unbounded,
+    /// That FETCH replies cannot be read.
+    unreadable: load::Seldom,
 }
 
 /// Which unknown jobs of heartbeats were looked up already.
@@ -281,6 +286,9 @@ impl Sidecar {
             hidden: Mutex::default(),
             settings: Mutex::default(),
             shares: depth::share::Shares::default(),
+            threads: load::Threads::default(),
+            unbounded: depth::Unbounded::default(),
+            unreadable: load::Seldom::default(),
         });
         sidecar.follow_settings();
         sidecar
@@ -374,6 +382,12 @@ impl Sidecar {
         self.metrics.turns(granted, unused);
         self.metrics.overrides(self.store.overrides().len());
         self.measure_pressure();
+        self.measure_load();
+    }
+
+    /// A reply of our own that is no success is on its way: its status, and its code in the envelope.
+    pub fn answered(&self, status: http::StatusCode, code: &'static str) {
+        self.metrics.answered(status.as_u16(), code);
     }
 
     /// Whether jobs are held here or offered by siblings, or limits are set over HTTP for a queue: then any

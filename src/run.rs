@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use http::request::Parts;
-use http::{HeaderValue, Response};
+use http::{HeaderValue, Response, StatusCode};
 use hyper::body::Incoming;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -20,6 +20,7 @@ use crate::config::{self, ClaimsCount, Heartbeat, Liveness, MediaType, Requeue, 
 use crate::metrics::Metrics;
 use crate::net::{Listener, Net};
 use crate::proxy::body::Body;
+use crate::proxy::load::Load;
 use crate::proxy::respond::Relabel;
 use crate::proxy::{self, Backend, Proxy, Sidecar};
 use crate::server;
@@ -67,7 +68,7 @@ pub struct Running {
     settings: Settings,
     env: Env,
     sidecar: Arc<Sidecar>,
-    target: Target,
+    upstream: Upstream,
     readiness: Arc<Readiness>,
     metrics: Metrics,
     data: Listener,
@@ -86,8 +87,8 @@ pub struct Thread {
     addr: SocketAddr,
     net: Net,
     sidecar: Arc<Sidecar>,
-    target: Target,
-    limits: (server::Limits, upstream::Limits),
+    upstream: Upstream,
+    limits: server::Limits,
     closing: CancellationToken,
     over: CancellationToken,
     /// Held while it has connections.
@@ -137,6 +138,7 @@ impl Running {
         );
         sidecar.store().declare(settings.store.by_policy.clone());
         sidecar.store().reserve_for(settings.store.reserved.clone());
+        let upstream = Upstream::new(target, env.net.clone(), upstream_limits(&settings));
         let reload = Reload::new(settings.clone(), Arc::clone(&sidecar), env.reset);
         Ok(Running {
             settings,
@@ -144,7 +146,7 @@ impl Running {
             sidecar,
             reload,
             following: None,
-            target,
+            upstream,
             readiness: Arc::default(),
             metrics,
             data,
@@ -193,11 +195,8 @@ impl Running {
             addr,
             net: self.env.net.clone(),
             sidecar: Arc::clone(&self.sidecar),
-            target: self.target.clone(),
-            limits: (
-                server_limits(&self.settings.server),
-                upstream_limits(&self.settings),
-            ),
+            upstream: self.upstream.another(),
+            limits: server_limits(&self.settings.server),
             closing: self.closing.clone(),
             over: self.over.clone(),
             serving: self.serving.token(),
@@ -216,8 +215,7 @@ impl Running {
         // However this ends, the other threads end too.
         let _over = self.over.clone().drop_guard();
         let limits = server_limits(&self.settings.server);
-        let upstream = Upstream::new(self.target, self.env.net, upstream_limits(&self.settings));
-        let proxy = Proxy::new(Arc::clone(&self.sidecar), upstream);
+        let proxy = Proxy::new(Arc::clone(&self.sidecar), self.upstream);
         let sweeping = CancellationToken::new();
         let metrics = self.metrics;
         let pages = Admin::new(
@@ -322,11 +320,10 @@ impl Thread {
     /// The port cannot be bound once more.
     pub async fn serve(self) -> std::io::Result<()> {
         let listener = self.net.bind_shared(self.addr).await?;
-        let upstream = Upstream::new(self.target, self.net, self.limits.1);
         let sidecar = Arc::clone(&self.sidecar);
-        let proxy = Proxy::new(self.sidecar, upstream);
+        let proxy = Proxy::new(self.sidecar, self.upstream);
         let served = async {
-            server::serve(listener, proxy, self.limits.0, self.closing).await;
+            server::serve(listener, proxy, self.limits, self.closing).await;
             drop(self.serving);
             // What clients that hung up have asked for is done here still.
             sidecar.finished().await;
@@ -388,6 +385,14 @@ impl server::Service for Proxy {
 
     fn left_behind(&self, urgent: bool) -> usize {
         self.sidecar().left_behind(urgent)
+    }
+
+    fn load(&self) -> Arc<Load> {
+        Proxy::load(self)
+    }
+
+    fn answered(&self, status: StatusCode, code: &'static str) {
+        self.sidecar().answered(status, code);
     }
 }
 

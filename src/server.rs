@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -26,7 +26,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::net::{Listener, Stream};
 use crate::proxy::body::{Body, BodyError, Tunnel};
-use crate::proxy::respond::{self, Fault};
+use crate::proxy::load::{Load, Seldom};
+use crate::proxy::respond::{self, Fault, Own};
 use crate::upstream::Gate;
 use io::Guarded;
 use watchdog::{Flags, Watchdog};
@@ -56,6 +57,14 @@ pub trait Service: Send + Sync + 'static {
     fn left_behind(&self, _urgent: bool) -> usize {
         0
     }
+
+    /// Where the listener counts what it has in hand.
+    fn load(&self) -> Arc<Load> {
+        Arc::default()
+    }
+
+    /// A reply made of a [`Fault`] is on its way.
+    fn answered(&self, _status: StatusCode, _code: &'static str) {}
 }
 
 /// Times and numbers of a listener. Each thread has one of its own.
@@ -96,12 +105,14 @@ pub async fn serve<S: Service>(
     limits: Limits,
     drain: CancellationToken,
 ) {
+    let load = service.load();
     let shared = Arc::new(Shared {
         service,
         limits,
-        ordinary: AtomicUsize::new(0),
-        urgent: AtomicUsize::new(0),
+        load: Arc::clone(&load),
+        overloaded: Seldom::default(),
     });
+    let full = Seldom::default();
     let mut connections = JoinSet::new();
     let mut flags = HashMap::new();
     let mut failing = false;
@@ -111,6 +122,7 @@ pub async fn serve<S: Service>(
             Some(ended) = connections.join_next_with_id() => {
                 let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
                 flags.remove(&id);
+                load.connections.store(connections.len(), Ordering::Relaxed);
             }
             accepted = listener.accept(), if connections.len() < limits.connections => match accepted {
                 Ok((stream, _)) => {
@@ -118,6 +130,11 @@ pub async fn serve<S: Service>(
                     let flag = Arc::<Flags>::default();
                     let task = connections.spawn(connection(stream, Arc::clone(&shared), Arc::clone(&flag)));
                     flags.insert(task.id(), flag);
+                    load.connections.store(connections.len(), Ordering::Relaxed);
+                    if connections.len() >= limits.connections && full.now() {
+                        let open = connections.len();
+                        tracing::warn!(open, "as many connections as server.max_connections allows: more wait until some close");
+                    }
                 }
                 Err(error) => {
                     if !failing {
@@ -131,16 +148,18 @@ pub async fn serve<S: Service>(
     }
     drop(listener);
     flags.values().for_each(|flag| flag.drain());
-    while connections.join_next().await.is_some() {}
+    while connections.join_next().await.is_some() {
+        load.connections.store(connections.len(), Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug)]
 struct Shared<S> {
     service: S,
     limits: Limits,
-    /// Requests that have no reply yet, and the urgent ones.
-    ordinary: AtomicUsize,
-    urgent: AtomicUsize,
+    load: Arc<Load>,
+    /// That requests are refused because there are too many.
+    overloaded: Seldom,
 }
 
 /// Serves one connection to its end.
@@ -156,6 +175,7 @@ async fn connection<S: Service>(stream: Stream, shared: Arc<Shared<S>>, flags: A
         let tunnel = &tunnel;
         async move {
             let mut reply = shared.answer(head, body).await;
+            shared.note(&reply);
             if let Some(begun) = reply.body_mut().take_tunnel() {
                 *tunnel.lock().unwrap_or_else(PoisonError::into_inner) = Some(begun);
             }
@@ -219,18 +239,32 @@ async fn carry(mut tunnel: Tunnel, flags: &Flags) {
 }
 
 impl<S: Service> Shared<S> {
+    /// Tells the service of a reply that is none of the backend's.
+    fn note(&self, reply: &Response<Body>) {
+        if let Some(Own(code)) = reply.extensions().get() {
+            self.service.answered(reply.status(), code);
+        }
+    }
+
     async fn answer(&self, head: Box<Parts>, body: Incoming) -> Response<Body> {
         if let Err(fault) = rules::check(&head) {
             return fault.reply(respond::request_id(&head.headers));
         }
         let urgent = self.service.is_urgent(&head);
         let places = match urgent {
-            true => &self.urgent,
-            false => &self.ordinary,
+            true => &self.load.urgent,
+            false => &self.load.ordinary,
         };
         let before = places.fetch_add(1, Ordering::Relaxed);
         let _place = Place(places);
-        if before + self.service.left_behind(urgent) >= self.limits.in_flight {
+        let taken = before + self.service.left_behind(urgent);
+        if taken >= self.limits.in_flight {
+            if self.overloaded.now() {
+                tracing::warn!(
+                    requests = taken,
+                    "more requests at once than server.max_in_flight allows: answered 503 `overloaded`"
+                );
+            }
             return Fault::overloaded().reply(respond::request_id(&head.headers));
         }
         let mut answer = pin!(self.service.call(head, body));

@@ -18,6 +18,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::response::Parts;
 use http::{Method, Request, Response, StatusCode, Version};
+use rustls::CertificateError;
 use tokio::time::{Instant, timeout, timeout_at};
 
 pub use body::{BodyError, NotCollected, ReplyBody, RequestBody, collect};
@@ -136,8 +137,8 @@ struct Shared {
     net: Net,
     limits: Limits,
     idle: Mutex<Idle>,
-    /// The last request got no answer.
-    away: AtomicBool,
+    /// The last request got no answer; the same for all threads.
+    away: Arc<AtomicBool>,
 }
 
 impl Shared {
@@ -154,8 +155,31 @@ impl Upstream {
             net,
             limits,
             idle: Mutex::default(),
-            away: AtomicBool::new(false),
+            away: Arc::default(),
         }))
+    }
+
+    /// The same way for another thread: with connections of its own.
+    pub fn another(&self) -> Upstream {
+        let Shared {
+            target,
+            net,
+            limits,
+            away,
+            ..
+        } = &*self.0;
+        Upstream(Arc::new(Shared {
+            target: target.clone(),
+            net: net.clone(),
+            limits: *limits,
+            idle: Mutex::default(),
+            away: Arc::clone(away),
+        }))
+    }
+
+    /// Whether the last request, of any thread, got no answer.
+    pub fn is_away(&self) -> bool {
+        self.0.away.load(Ordering::Relaxed)
     }
 
     /// Where it leads.
@@ -225,7 +249,7 @@ impl Upstream {
                 }
                 Err(Failure::Unwritten(again, _)) if !fresh => request = again,
                 Err(Failure::Late) => return Err(UpstreamError::Timeout(time)),
-                Err(failure) => return Err(failed(failure)),
+                Err(failure) => return Err(self.failed(failure)),
             }
         }
     }
@@ -289,7 +313,7 @@ impl Upstream {
                 }
                 Err(Failure::Stalled) => return Err(SendError::Stalled(time)),
                 Err(Failure::Late) => return Err(UpstreamError::Timeout(time).into()),
-                Err(failure) => return Err(failed(failure).into()),
+                Err(failure) => return Err(self.failed(failure).into()),
             }
         }
     }
@@ -301,7 +325,7 @@ impl Upstream {
         match error {
             Some(UpstreamError::TooLarge(_)) => {}
             Some(error) if !away.swap(true, Ordering::Relaxed) => {
-                tracing::warn!(%error, "no answer from the backend; asking on");
+                tracing::warn!(%error, "no answer from the backend");
             }
             Some(error) => tracing::debug!(%error, "no answer from the backend"),
             None if away.load(Ordering::Relaxed) => {
@@ -366,6 +390,24 @@ impl Upstream {
         Ok(())
     }
 
+    /// How an exchange failed.
+    fn failed(&self, failure: Failure) -> UpstreamError {
+        match failure {
+            Failure::Unwritten(_, error) => UpstreamError::Unreachable(whole(&error)),
+            Failure::Broken(Some(error)) => {
+                let hint = match error.is_parse() && self.0.target.tls().is_none() {
+                    true => {
+                        " (that is no HTTP: does it speak TLS, and must server.upstream begin with https://?)"
+                    }
+                    false => "",
+                };
+                UpstreamError::Lost(format!("{}{hint}", whole(&error)))
+            }
+            Failure::Broken(None) => UpstreamError::Lost("the connection ended".to_owned()),
+            Failure::Late | Failure::Stalled => UpstreamError::Lost("it came too late".to_owned()),
+        }
+    }
+
     /// A connection that was idle.
     fn pop(&self, now: Instant) -> Option<Box<Link>> {
         self.0.idle().pop(now, self.0.limits.idle)
@@ -407,7 +449,7 @@ impl Upstream {
         match timeout(limits.connect, open).await {
             Ok(Ok(stream)) => Link::open(stream).await.map_err(unsendable),
             Ok(Err(error)) => {
-                let hint = distrust(&error);
+                let hint = advice(&error);
                 Err(UpstreamError::Unreachable(format!(
                     "{target:?}: {error}{hint}"
                 )))
@@ -486,27 +528,44 @@ pub fn wants_websocket(headers: &HeaderMap) -> bool {
         && named_by_connection(headers).any(|name| name == header::UPGRADE)
 }
 
-/// What to do where the backend's certificate is not trusted.
-fn distrust(error: &std::io::Error) -> &'static str {
+/// What to do where a connection with TLS cannot be opened.
+fn advice(error: &std::io::Error) -> &'static str {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
     match inner {
+        Some(rustls::Error::InvalidCertificate(CertificateError::Other(why)))
+            if why.to_string().contains("CaUsedAsEndEntity") =>
+        {
+            " (it shows the certificate of a CA, which cannot be a server's own: give the backend one that a CA has \
+             signed, and name that CA in upstream.ca_file)"
+        }
+        Some(rustls::Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        )) => " (the certificate is of another host: server.upstream must name one that it is for)",
+        Some(rustls::Error::InvalidCertificate(
+            CertificateError::Expired | CertificateError::ExpiredContext { .. },
+        )) => " (the backend's certificate has expired, or this host's clock is wrong)",
         Some(rustls::Error::InvalidCertificate(_)) => {
             " (upstream.ca_file names the certificates that are trusted)"
+        }
+        Some(rustls::Error::InvalidMessage(_)) => {
+            " (that is no TLS: must server.upstream begin with http://?)"
         }
         _ => "",
     }
 }
 
+/// An error with its causes, which hyper leaves out.
+fn whole(error: &hyper::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(inner) = cause {
+        text += &format!(": {inner}");
+        cause = inner.source();
+    }
+    text
+}
+
 /// What cannot even be written.
 fn unsendable(error: impl std::fmt::Display) -> UpstreamError {
     UpstreamError::Unreachable(error.to_string())
-}
-
-fn failed(failure: Failure) -> UpstreamError {
-    match failure {
-        Failure::Unwritten(_, error) => UpstreamError::Unreachable(error.to_string()),
-        Failure::Broken(Some(error)) => UpstreamError::Lost(error.to_string()),
-        Failure::Broken(None) => UpstreamError::Lost("the connection ended".to_owned()),
-        Failure::Late | Failure::Stalled => UpstreamError::Lost("it came too late".to_owned()),
-    }
 }

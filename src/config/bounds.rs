@@ -42,6 +42,17 @@ pub(super) fn bounds(table: &mut Table<'_>, everything: bool) -> Given {
     }
 }
 
+/// The fields that bound a queue.
+pub(super) const NAMES: [&str; 7] = [
+    "max_depth",
+    "max_size",
+    "max_size_bytes",
+    "enqueue_rate",
+    "max_age",
+    "max_wait",
+    "per_key",
+];
+
 /// The ids of tenants (multi-tenancy text, 5.2).
 const TENANT: Names = Names {
     what: "ids of tenants have",

@@ -14,6 +14,36 @@ pub struct Checked {
     pub status: u8,
 }
 
+/// How many entries of each kind there are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entries {
+    /// `[[policy]]`.
+    pub policies: usize,
+    /// `[[queue]]`, with limits, bounds or both.
+    pub queues: usize,
+    /// `[[tenant]]`.
+    pub tenants: usize,
+}
+
+impl Settings {
+    /// Counts what the file has.
+    pub fn entries(&self) -> Entries {
+        // One that takes its numbers from several others is there once for each.
+        let policies = self.policies.policies().iter();
+        let policies: BTreeSet<_> = policies.map(|policy| &policy.name).collect();
+        let limited = self.policies.queues().iter();
+        let bounded = self.bounds.entries().iter();
+        let queues: BTreeSet<_> = (limited.map(|queue| queue.name.as_str()))
+            .chain(bounded.map(|(name, _)| name.as_str()))
+            .collect();
+        Entries {
+            policies: policies.len(),
+            queues: queues.len(),
+            tenants: self.bounds.tenants().len(),
+        }
+    }
+}
+
 /// Reads the file and reports on it, with colours for a terminal if asked.
 pub fn check(path: &Path, colour: bool) -> Checked {
     match Settings::load(path) {
@@ -21,17 +51,15 @@ pub fn check(path: &Path, colour: bool) -> Checked {
             let count = |number: usize, one: &str, more: &str| {
                 format!("{number} {}", if number == 1 { one } else { more })
             };
-            // One that takes its numbers from several others is there once for each.
-            let policies = settings.policies.policies().iter();
-            let names: BTreeSet<_> = policies.map(|policy| &policy.name).collect();
-            let policies = count(names.len(), "policy", "policies");
-            let limited = settings.policies.queues().iter();
-            let bounded = settings.bounds.entries().iter();
-            let names: BTreeSet<_> = (limited.map(|queue| queue.name.as_str()))
-                .chain(bounded.map(|(name, _)| name.as_str()))
-                .collect();
-            let queues = count(names.len(), "queue", "queues");
-            let ok = format!("ok: {policies}, {queues}");
+            let entries = settings.entries();
+            let mut ok = format!(
+                "ok: {}, {}",
+                count(entries.policies, "policy", "policies"),
+                count(entries.queues, "queue", "queues")
+            );
+            if entries.tenants > 0 {
+                ok += &format!(", {}", count(entries.tenants, "tenant", "tenants"));
+            }
             let text = match settings.warnings.warnings() {
                 0 => ok,
                 number => {

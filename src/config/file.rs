@@ -4,10 +4,12 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::RootCertStore;
+use rustls::pki_types::{CertificateDer, pem::PemObject};
 use toml::Spanned;
 use toml::de::DeTable;
 
@@ -203,6 +205,8 @@ fn server(reading: &Reading<'_>, root: &mut Table<'_>, overrides: &Overrides) ->
         ),
         log_level: table.word("log_level", default.log_level, &LEVELS),
     };
+    let written = listen.as_ref().map(|(_, span)| span);
+    warn_of_no_control(&table, &server, written.unwrap_or(&table.span));
     let given = admin.or(listen).map(|(_, span)| span);
     addresses_apart(
         reading,
@@ -212,6 +216,17 @@ fn server(reading: &Reading<'_>, root: &mut Table<'_>, overrides: &Overrides) ->
     );
     table.finish();
     (server, backend)
+}
+
+/// Where others reach the data port, nobody can change a limit there without the token.
+fn warn_of_no_control(table: &Table<'_>, server: &Server, listen: &Range<usize>) {
+    if !server.listen.ip().to_canonical().is_loopback() && server.control_token.is_none() {
+        table.warn(
+            listen,
+            "`server.listen` is not on loopback, and there is no `server.control_token`",
+            "nobody can pause a key or change limits over HTTP, not from this machine either: set one",
+        );
+    }
 }
 
 /// No address may lead back to the program itself.
@@ -228,12 +243,11 @@ fn addresses_apart(reading: &Reading<'_>, server: &Server, given: Range<usize>, 
     }
 }
 
-const LEVELS: [(&str, tracing::Level); 5] = [
+const LEVELS: [(&str, tracing::Level); 4] = [
     ("error", tracing::Level::ERROR),
     ("warn", tracing::Level::WARN),
     ("info", tracing::Level::INFO),
     ("debug", tracing::Level::DEBUG),
-    ("trace", tracing::Level::TRACE),
 ];
 
 fn backend_url(table: &mut Table<'_>, overrides: &Overrides) -> Option<(BaseUrl, Range<usize>)> {
@@ -345,24 +359,17 @@ fn token(table: &mut Table<'_>, name: &'static str) -> Option<Secret> {
 }
 
 fn ca_file(table: &mut Table<'_>, backend: &Backend) -> Option<PathBuf> {
+    if backend.url.as_ref().is_none_or(|(url, _)| url.tls) {
+        return roots(table, "ca_file");
+    }
     let given = table.expanded("ca_file")?;
-    let path = PathBuf::from(given.text);
-    if let Err(error) = std::fs::File::open(&path) {
-        table.error(
-            &given.span,
-            format!("`upstream.ca_file` cannot be read: {error}"),
-            "the path of a PEM file",
-        );
-    }
-    if backend.url.as_ref().is_some_and(|(url, _)| !url.tls) {
-        let title = "`upstream.ca_file` is not used: `server.upstream` is http";
-        table.warn(
-            &given.span,
-            title,
-            "write https:// there if the backend speaks TLS",
-        );
-    }
-    Some(path)
+    let title = "`upstream.ca_file` is not used: `server.upstream` is http";
+    table.warn(
+        &given.span,
+        title,
+        "write https:// there if the backend speaks TLS",
+    );
+    Some(PathBuf::from(given.text))
 }
 
 fn store(root: &mut Table<'_>) -> StoreSettings {
@@ -379,7 +386,7 @@ fn store(root: &mut Table<'_>) -> StoreSettings {
         ),
         by_policy: default.by_policy,
         reserved: default.reserved,
-        ca_file: readable(&mut table, "ca_file"),
+        ca_file: roots(&mut table, "ca_file"),
     };
     table.finish();
     store
@@ -433,14 +440,31 @@ fn namespace(table: &mut Table<'_>) -> Option<String> {
     }
 }
 
-fn readable(table: &mut Table<'_>, name: &'static str) -> Option<PathBuf> {
+/// The path of a file of certificates to trust.
+fn roots(table: &mut Table<'_>, name: &'static str) -> Option<PathBuf> {
     let given = table.expanded(name)?;
     let path = PathBuf::from(given.text);
-    if let Err(error) = std::fs::File::open(&path) {
-        let title = format!("`{}` cannot be read: {error}", table.path_of(name));
-        table.error(&given.span, title, "the path of a PEM file");
+    if let Err(why) = certificates(&path) {
+        let title = format!("`{}` {why}", table.path_of(name));
+        let hint = "the path of a PEM file with the certificates to trust";
+        table.error(&given.span, title, hint);
     }
     Some(path)
+}
+
+/// Whether a file has certificates, and all of them can be trusted; else why not.
+fn certificates(path: &Path) -> Result<(), String> {
+    let text = std::fs::read(path).map_err(|error| format!("cannot be read: {error}"))?;
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(&text) {
+        let certificate = certificate.map_err(|error| format!("is no PEM file: {error}"))?;
+        let added = roots.add(certificate);
+        added.map_err(|error| format!("has what is no certificate: {error}"))?;
+    }
+    match roots.is_empty() {
+        true => Err("has no certificate (-----BEGIN CERTIFICATE-----)".to_owned()),
+        false => Ok(()),
+    }
 }
 
 fn fetch(root: &mut Table<'_>) -> Fetch {

@@ -28,6 +28,11 @@ pub(super) fn limits(table: &mut Table<'_>) -> Option<Limits> {
         let title = format!("`{}` {}", given.path, wrong.message);
         table.error(&given.span, title, "");
     }
+    if let Some(given) = given.as_ref().filter(|given| is_empty(given.value)) {
+        let title = format!("`{}` is an empty list", given.path);
+        let hint = "leave it out, or write rate = { limit = 100, period = \"1m\" }";
+        table.error(&given.span, title, hint);
+    }
     let rates: Vec<Rate> = listed.into_iter().filter_map(rate).collect();
     let throttled = table.get("throttle").is_some();
     let throttle = table
@@ -42,6 +47,10 @@ pub(super) fn limits(table: &mut Table<'_>) -> Option<Limits> {
         rates,
         throttle,
     })
+}
+
+fn is_empty(value: &DeValue<'_>) -> bool {
+    matches!(value, DeValue::Array(items) if items.is_empty())
 }
 
 fn rate(mut table: Table<'_>) -> Option<Rate> {

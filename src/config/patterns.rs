@@ -50,11 +50,15 @@ pub(super) fn patterns(
             return None;
         }
     };
+    let hint = match found.path.as_str() {
+        "queue.name" | "tenant.id" => "write a name, or a glob such as \"*\"",
+        _ => "leave it out to match everything",
+    };
     if texts.is_empty() {
         table.error(
             &found.span,
             format!("`{}` matches nothing", found.path),
-            "leave it out to match everything",
+            hint,
         );
     }
     for text in &texts {
@@ -64,7 +68,7 @@ pub(super) fn patterns(
             table.error(
                 &text.span,
                 format!("`{}` matches nothing", found.path),
-                "leave it out to match everything",
+                hint,
             );
         } else if let Some((names, c)) = strange {
             let title = format!(

@@ -1,6 +1,7 @@
 //! `[[queue]]`: limits and bounds, and the bounds of `[[tenant]]`.
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 use super::bounds;
 use super::limits::limits;
@@ -8,7 +9,18 @@ use super::patterns::{QUEUE, patterns};
 use super::reader::{Reading, Table};
 use crate::limit::Limits;
 use crate::policy::{Pattern, QueueLimits};
-use crate::pressure::FileBounds;
+use crate::pressure::{FileBounds, Given};
+
+/// What happens at a bound is said, and there is none.
+fn warn_of_no_bound(reading: &Reading<'_>, name: &Range<usize>, bounds: &Given, names_one: bool) {
+    if !names_one && !bounds.is_silent() {
+        reading.warn(
+            name.clone(),
+            "this queue entry says what happens at a bound, and has none",
+            "add max_depth or max_size: without it this is only for a bound that is set over HTTP",
+        );
+    }
+}
 
 /// Reads and compiles all of them, in their order.
 pub(super) fn queues(
@@ -39,6 +51,7 @@ pub(super) fn queues(
         };
         let everything = names.is_some_and(|names| names.iter().any(all));
         let bounds = bounds::bounds(&mut table, everything);
+        let names_one = bounds::NAMES.iter().any(|name| table.get(name).is_some());
         table.finish();
         let (Some((Some(names), found)), Some(limits)) = (name, limits) else {
             continue;
@@ -51,6 +64,7 @@ pub(super) fn queues(
                 "add concurrency, rate, throttle, max_depth or max_size, or remove the entry",
             );
         }
+        warn_of_no_bound(reading, &found.span, &bounds, names_one);
         for name in names {
             if !seen.insert(name.as_str().to_owned()) {
                 reading.error(

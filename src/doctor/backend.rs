@@ -90,10 +90,7 @@ pub(super) async fn examine(settings: &Settings, probe: bool, env: &Env, report:
         Ok(asked) => asked,
         Err(why) => {
             report.add(PART, "settings", Source::Config, why);
-            report.but(
-                Level::Fail,
-                "correct it in the file; `ojs-throttle check` names the line",
-            );
+            report.but(Level::Fail, "correct upstream.token or upstream.ca_file");
             return;
         }
     };
@@ -139,8 +136,13 @@ async fn manifest(
     let (status, body) = match asked.ask(Method::GET, "/ojs/manifest", None).await {
         Ok(reply) => reply,
         Err(why) => {
+            // Where the cause says what to do, it stands in brackets at its end.
+            let end = why.rsplit(" (").next().unwrap_or_default();
+            let todo = match why.ends_with(')') && !end.starts_with("os error") {
+                true => format!("see the end of that line; server.upstream is {url}"),
+                false => format!("is it running, and is server.upstream right ({url})?"),
+            };
             report.add(PART, "reachable", Source::Measured, why);
-            let todo = format!("is it running, and is server.upstream right ({url})?");
             report.but(Level::Fail, todo);
             return false;
         }
@@ -200,6 +202,7 @@ fn guessed(upstream: &config::Upstream, known: &Backend, report: &mut Report) {
     report.add(PART, "heartbeat", source(set, named), says.to_owned());
     let says = "whether the queue's stats are right is not known";
     report.add(PART, "stats", Source::Assumed, says.to_owned());
+    report.unknown();
 }
 
 fn counted(at_claim: bool) -> &'static str {

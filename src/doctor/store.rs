@@ -1,5 +1,8 @@
 //! The store: is it there, is it ours, how far is it, what time has it.
 
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
+use std::path::Path;
 use std::time::Duration;
 
 use super::{Env, Level, Report, Source};
@@ -39,6 +42,7 @@ pub(super) async fn examine(settings: &StoreSettings, probe: bool, env: &Env, re
             };
             let seen = sqlite::inspect(&config, &env.clock, CALLS);
             on_sql(seen, settings, probe, env, report).await;
+            unwritable(path, report);
         }
     }
 }
@@ -150,20 +154,67 @@ fn roots(settings: &StoreSettings) -> Result<Option<Vec<u8>>, String> {
 /// Why it is of no use, and what helps.
 fn lost(error: &StoreError, report: &mut Report) {
     report.add(PART, "reachable", Source::Measured, error.to_string());
-    report.but(
-        Level::Fail,
-        match error {
-            StoreError::Unusable(_) => {
-                "it answers, and refuses: correct the password, the rights or the namespace that it names"
-            }
-            StoreError::Timeout => {
-                "it is too slow or does not answer: look at its load and the way there, or raise store.timeout"
-            }
-            StoreError::Unavailable(_) | StoreError::Wiped | StoreError::Settling => {
-                "is it running, and is store.url right? Meanwhile sidecars do as store.on_store_error says"
-            }
-        },
-    );
+    report.but(Level::Fail, remedy(error));
+}
+
+/// What helps where the error says what it is.
+fn by_word(error: &StoreError) -> Option<&'static str> {
+    let said = error.to_string();
+    let known = [
+        (
+            "folder is not there",
+            "make that folder, or correct store.url",
+        ),
+        (
+            "readonly database",
+            "let the sidecar's user write the file, and make files in its folder",
+        ),
+        (
+            "unable to open database file",
+            "let the sidecar's user write the file, and make files in its folder",
+        ),
+        ("disk is full", "make room on the disk of that file"),
+        (
+            "OOM command not allowed",
+            "the server is at its maxmemory: raise it",
+        ),
+        (
+            "READONLY",
+            "that server is a replica: store.url must lead to its master",
+        ),
+    ];
+    let found = known.into_iter().find(|(word, _)| said.contains(word));
+    found.map(|(_, todo)| todo)
+}
+
+/// What helps.
+fn remedy(error: &StoreError) -> &'static str {
+    if let Some(todo) = by_word(error) {
+        return todo;
+    }
+    match error {
+        StoreError::Unusable(_) => {
+            "it answers, and refuses: correct the password, the rights or the namespace that it names"
+        }
+        StoreError::Timeout => {
+            "it is too slow or does not answer: look at its load and the way there, or raise store.timeout"
+        }
+        StoreError::Unavailable(_) | StoreError::Wiped | StoreError::Settling => {
+            "is it running, and is store.url right? Meanwhile sidecars do as store.on_store_error says"
+        }
+    }
+}
+
+/// Fails where a file can be read and not written. Nothing is written: it is only opened for that.
+fn unwritable(path: &Path, report: &mut Report) {
+    if let Err(error) = OpenOptions::new().write(true).open(path)
+        && error.kind() != ErrorKind::NotFound
+    {
+        let says = format!("{}: cannot be written: {error}", path.display());
+        report.add(PART, "file", Source::Measured, says);
+        let todo = "let the sidecar's user write the file, and make files in its folder";
+        report.but(Level::Fail, todo);
+    }
 }
 
 fn server(seen: &Inspection, report: &mut Report) {
@@ -250,7 +301,13 @@ async fn writes(store: &dyn Store, report: &mut Report) {
         Ok(_) => report.add(PART, "writes", Source::Probed, "allowed".to_owned()),
         Err(error) => {
             report.add(PART, "writes", Source::Probed, error.to_string());
-            let todo = "give the user the rights that the README names under \"Who may what\"";
+            let todo = match (by_word(&error), &error) {
+                // Who may read may lack the right to write.
+                (None, StoreError::Unusable(_)) => {
+                    "give the user the rights that the README names under \"Who may what\""
+                }
+                _ => remedy(&error),
+            };
             report.but(Level::Fail, todo);
         }
     }
@@ -263,5 +320,31 @@ fn length(of: Duration) -> String {
         0..1_000 => format!("{micros} us"),
         1_000..1_000_000 => format!("{:.1} ms", of.as_secs_f64() * 1e3),
         _ => format!("{:.1} s", of.as_secs_f64()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_helps_is_what_is_wrong() {
+        let full = StoreError::Unavailable("a.db: database or disk is full".to_owned());
+        assert!(remedy(&full).contains("make room"));
+        let folder = StoreError::Unusable("no/a.db: its folder is not there".to_owned());
+        assert!(remedy(&folder).contains("make that folder"));
+        let other = StoreError::Unusable("WRONGPASS".to_owned());
+        assert!(remedy(&other).contains("password"));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_a_failure() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut report = Report::default();
+        unwritable(&dir.path().join("none.db"), &mut report);
+        assert_eq!(report.findings(), [], "it may be made");
+        // Nobody can write a folder, root neither.
+        unwritable(dir.path(), &mut report);
+        assert!(!report.healthy(), "{report:?}");
     }
 }

@@ -32,6 +32,23 @@ pub enum Event {
 }
 
 impl Event {
+    /// Each of them.
+    pub(super) const ALL: [Event; 13] = [
+        Event::Returned,
+        Event::HoldLost,
+        Event::SlotReclaimed,
+        Event::SlotAdopted,
+        Event::HoldAdopted,
+        Event::Nonsense,
+        Event::SettleRetried,
+        Event::SettleReplayed,
+        Event::HeartbeatMended,
+        Event::MediaTypeMended,
+        Event::PathMended,
+        Event::HandOutUndone,
+        Event::PolicyRefused,
+    ];
+
     /// The series that counts it, with its label.
     pub(super) fn name_and_label(self) -> (&'static str, Option<(&'static str, &'static str)>) {
         match self {
@@ -115,7 +132,10 @@ pub(super) const DESCRIPTIONS: &[(&str, &str)] = &[
         "ojs_throttle_held_jobs",
         "Claimed jobs that wait in this sidecar.",
     ),
-    ("ojs_throttle_held_bytes", "Their bytes."),
+    (
+        "ojs_throttle_held_bytes",
+        "Bytes of the claimed jobs that wait in this sidecar.",
+    ),
     (
         "ojs_throttle_hold_capacity",
         "hold.max: jobs that may wait here, beside a quarter more for queues that find it full.",
@@ -170,7 +190,7 @@ pub(super) const DESCRIPTIONS: &[(&str, &str)] = &[
     ),
     (
         "ojs_throttle_reserved_turns_unused_total",
-        "Those of them that passed unused.",
+        "Start times that the store granted ahead and that passed unused.",
     ),
     (
         "ojs_throttle_upstream_nonsense_total",
@@ -199,6 +219,22 @@ pub(super) const DESCRIPTIONS: &[(&str, &str)] = &[
     (
         "ojs_throttle_upstream_request_duration_seconds",
         "Calls to the backend made by the sidecar itself.",
+    ),
+    (
+        "ojs_throttle_backend_up",
+        "1 if the backend answered the last request that needed it, else 0.",
+    ),
+    (
+        "ojs_throttle_responses_total",
+        "Requests answered by the sidecar itself with an error, by status and code.",
+    ),
+    (
+        "ojs_throttle_requests_in_flight",
+        "Requests without a reply; urgent ones are ACKs, nacks and heartbeats.",
+    ),
+    (
+        "ojs_throttle_connections",
+        "Open connections of clients, WebSockets among them.",
     ),
     (
         "ojs_throttle_config_last_reload_successful",

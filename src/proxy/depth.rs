@@ -6,13 +6,14 @@ pub(super) mod told;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::StatusCode;
 use memchr::memmem::Finder;
 use tokio::time::{Instant, timeout};
 
+use super::load::Seldom;
 use super::{Proxy, REPLY_DEPTH, Sidecar};
 use crate::duration;
 use crate::events::{Event, Value};
@@ -49,17 +50,8 @@ impl Sidecar {
         let pressure = &self.pressure;
         let unbounded =
             |name: &str| pressure.bounds(name).is_none() && pressure.first_unbounded(name);
-        let names = names.iter().map(String::as_str);
-        let names: Vec<&str> = names.filter(|name| unbounded(name)).collect();
-        if !names.is_empty() {
-            let shown: Vec<&str> = names.iter().take(NAMED).copied().collect();
-            let more = if names.len() > NAMED { ", …" } else { "" };
-            tracing::warn!(
-                queues = format!("{}{more}", shown.join(", ")),
-                "{} queues have no bound: they can grow until the backend fails",
-                names.len()
-            );
-        }
+        let names = names.iter().filter(|name| unbounded(name)).cloned();
+        warn_of(&names.collect::<Vec<String>>());
     }
 
     /// Where a queue stands, told if an edge was crossed.
@@ -334,6 +326,50 @@ impl Sidecar {
     }
 }
 
+/// Queues without bounds that were met and not warned of yet.
+#[derive(Debug, Default)]
+pub(super) struct Unbounded {
+    met: Mutex<Vec<String>>,
+    told: Seldom,
+}
+
+impl Unbounded {
+    /// A queue is used for the first time.
+    pub(super) fn note(&self, queue: &str) {
+        self.met().push(queue.to_owned());
+    }
+
+    /// Warns of those that were met: in one line, once a minute at most.
+    fn tell(&self) {
+        let mut met = self.met();
+        if !met.is_empty() && self.told.now() {
+            warn_of(&std::mem::take(&mut *met));
+        }
+    }
+
+    fn met(&self) -> MutexGuard<'_, Vec<String>> {
+        self.met.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Warns of queues without bounds.
+fn warn_of(queues: &[String]) {
+    let shown: Vec<&str> = queues.iter().take(NAMED).map(String::as_str).collect();
+    let more = if queues.len() > NAMED { ", …" } else { "" };
+    let names = format!("{}{more}", shown.join(", "));
+    match queues.len() {
+        0 => {}
+        1 => tracing::warn!(
+            queue = names,
+            "the queue has no bound: it can grow until the backend fails"
+        ),
+        many => tracing::warn!(
+            queues = names,
+            "{many} queues have no bound: they can grow until the backend fails"
+        ),
+    }
+}
+
 /// The time that a reply names.
 fn moment(at: &str) -> Option<Timestamp> {
     duration::moment(at).map(Timestamp)
@@ -412,6 +448,7 @@ impl Proxy {
     /// well again.
     pub(super) fn watch_bounds(&self) {
         let pressure = &self.sidecar.pressure;
+        self.sidecar.unbounded.tell();
         if !pressure.any() {
             return;
         }
@@ -450,10 +487,20 @@ impl Proxy {
         }
         let first = |flag: &AtomicBool| !flag.swap(true, Ordering::Relaxed);
         match untold {
-            Some(Untold::All) if first(&sidecar.stats.warned) => tracing::warn!(
-                queue,
-                "the backend has no statistics for us: the depth of bounded queues is what passes through here"
-            ),
+            Some(Untold::All) if first(&sidecar.stats.warned) => {
+                match sidecar.stats.refused.load(Ordering::Relaxed) {
+                    0 => tracing::warn!(
+                        queue,
+                        "the backend has no statistics for us: the depth of bounded queues is what passes through here"
+                    ),
+                    status => tracing::warn!(
+                        queue,
+                        status,
+                        "the backend refuses us its statistics: the depth of bounded queues is what passes through \
+                         here; set upstream.token to one that may read them"
+                    ),
+                }
+            }
             Some(Untold::States) if first(&sidecar.stats.warned_of_states) => tracing::warn!(
                 queue,
                 "the backend's statistics leave out jobs that are scheduled or to be tried again: \

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Response, StatusCode};
+use tokio::time::Instant;
 
 use super::body::Body;
 use super::prove::named;
@@ -17,7 +18,12 @@ use super::{ours, respond};
 use crate::json::{Json, Kind, Splice, quote};
 use crate::metrics::Event;
 use crate::store::{Change, Place, Row};
-use crate::upstream::{Call, Reply};
+use crate::upstream::{Call, Reply, UpstreamError};
+
+/// The longest that a worker waits for the backend's answer to its own heartbeat, and what is left of that at the
+/// least when jobs had to be looked up first.
+const LONGEST: Duration = Duration::from_secs(10);
+const LEAST: Duration = Duration::from_secs(1);
 
 /// A heartbeat, read.
 struct Beat {
@@ -42,9 +48,10 @@ struct Group {
 impl Proxy {
     /// Answers one heartbeat.
     pub(super) async fn heartbeat(&self, mut parts: Box<Parts>, body: Bytes) -> Response<Body> {
+        let begun = Instant::now();
         let scope = self.sidecar.scopes.of(&parts.headers);
         let Some(beat) = read(&body) else {
-            return self.beat_as_it_is(&mut parts, body).await;
+            return self.beat_as_it_is(&mut parts, body, begun).await;
         };
         if self.sidecar.adopts_from_heartbeats() {
             self.adopt_named(scope, &beat.jobs).await;
@@ -52,14 +59,14 @@ impl Proxy {
         let mend = beat.crooked && self.sidecar.live().settings.repair_heartbeat;
         if beat.crooked && !mend {
             // Who switched the repair off gets the backend's own verdict, whosever the jobs are.
-            return self.beat_as_it_is(&mut parts, body).await;
+            return self.beat_as_it_is(&mut parts, body, begun).await;
         }
         let (own, ours) = self.split(&beat).await;
         if mend {
             self.sidecar.metrics.count(Event::HeartbeatMended);
         }
         if ours.is_empty() && !mend {
-            let reply = self.beat_as_it_is(&mut parts, body).await;
+            let reply = self.beat_as_it_is(&mut parts, body, begun).await;
             return reply;
         }
         let own_body = if mend || !ours.is_empty() {
@@ -67,8 +74,9 @@ impl Proxy {
         } else {
             body
         };
-        let reply = self.own_beat(&mut parts, own_body).await;
-        if reply.status != StatusCode::OK {
+        let (reply, late) = self.own_beat(&mut parts, own_body, begun).await;
+        // A backend that hangs would keep the worker waiting as long again for each claim id.
+        if late || reply.status != StatusCode::OK {
             return self.theirs(&parts, reply);
         }
         let mut extended = named(&reply.body);
@@ -166,44 +174,47 @@ impl Proxy {
         Some(reply)
     }
 
-    async fn beat_as_it_is(&self, parts: &mut Parts, body: Bytes) -> Response<Body> {
-        let reply = self.own_beat(parts, body).await;
+    async fn beat_as_it_is(
+        &self,
+        parts: &mut Parts,
+        body: Bytes,
+        begun: Instant,
+    ) -> Response<Body> {
+        let (reply, _) = self.own_beat(parts, body, begun).await;
         self.theirs(parts, reply)
     }
 
     /// The worker's own heartbeat. A backend that is lost, fails or is overloaded is answered for: the
-    /// worker goes on, and nothing is extended.
-    async fn own_beat(&self, parts: &mut Parts, body: Bytes) -> Reply {
+    /// worker goes on, and nothing is extended. Says too whether it did not answer in time, which runs since the
+    /// worker asked.
+    async fn own_beat(&self, parts: &mut Parts, body: Bytes, begun: Instant) -> (Reply, bool) {
+        let time = self.sidecar.live().settings.upstream_timeout.min(LONGEST);
         let call = Call {
             method: parts.method.clone(),
             target: self.target(&parts.uri),
             headers: respond::take_headers(parts),
             body,
-            timeout: self
-                .sidecar
-                .live()
-                .settings
-                .upstream_timeout
-                .min(Duration::from_secs(10)),
+            timeout: time.saturating_sub(begun.elapsed()).max(LEAST.min(time)),
         };
         match super::call(self, "heartbeat", call).await {
             Ok(reply)
                 if !reply.status.is_server_error()
                     && reply.status != StatusCode::TOO_MANY_REQUESTS =>
             {
-                reply
+                (reply, false)
             }
-            _ => {
+            answer => {
                 let mut headers = http::HeaderMap::new();
                 ours(&parts.headers, &mut headers);
                 let body = Bytes::from_static(
                     br#"{"state":"active","directive":"continue","jobs_extended":[]}"#,
                 );
-                Reply {
+                let reply = Reply {
                     status: StatusCode::OK,
                     headers,
                     body,
-                }
+                };
+                (reply, matches!(answer, Err(UpstreamError::Timeout(_))))
             }
         }
     }

@@ -38,6 +38,10 @@ pub struct Fault {
     pub close: bool,
 }
 
+/// Marks a reply that is made of a [`Fault`], with its code.
+#[derive(Clone, Copy, Debug)]
+pub struct Own(pub &'static str);
+
 /// What else stands in an answer.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct More {
@@ -217,7 +221,24 @@ impl Fault {
         if self.close {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
+        self.log(response.headers().get(ojs::REQUEST_ID));
+        response.extensions_mut().insert(Own(self.code));
         response
+    }
+
+    /// What a client reports can be found by its id. A 4xx may quote the body, whose words are nobody's business:
+    /// of that only the field is named.
+    fn log(&self, id: Option<&HeaderValue>) {
+        let quotes = self.status.is_client_error() && self.status != StatusCode::TOO_MANY_REQUESTS;
+        let field = self.details.get("field").and_then(Value::as_str);
+        tracing::debug!(
+            status = self.status.as_u16(),
+            code = self.code,
+            request_id = id.and_then(|id| id.to_str().ok()),
+            field,
+            why = (!quotes).then_some(&*self.message),
+            "answered by the sidecar"
+        );
     }
 
     fn media_type(&self) -> HeaderValue {

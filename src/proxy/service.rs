@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::body::{self, Body};
 use super::enqueue::Sends;
+use super::load::Load;
 use super::pass::{self, Passing};
 use super::refuse;
 use super::respond::Fault;
@@ -27,6 +28,7 @@ pub struct Proxy(Arc<OfThread>);
 pub struct OfThread {
     pub(super) sidecar: Arc<Sidecar>,
     pub(super) upstream: Upstream,
+    load: Arc<Load>,
 }
 
 impl Deref for Proxy {
@@ -40,7 +42,17 @@ impl Deref for Proxy {
 impl Proxy {
     /// A service for one thread.
     pub fn new(sidecar: Arc<Sidecar>, upstream: Upstream) -> Proxy {
-        Proxy(Arc::new(OfThread { sidecar, upstream }))
+        let load = sidecar.threads.add(&upstream);
+        Proxy(Arc::new(OfThread {
+            sidecar,
+            upstream,
+            load,
+        }))
+    }
+
+    /// Where its listener counts what it has in hand.
+    pub fn load(&self) -> Arc<Load> {
+        Arc::clone(&self.load)
     }
 
     /// The sidecar it is a service of.

@@ -10,13 +10,40 @@ use crate::events::{Event, Value};
 use crate::hold::{Episode, Held};
 use crate::json::Json;
 use crate::limit::{Key, Limited, Refusal, Space};
+use crate::metrics::Event as Counted;
 use crate::policy::Pause;
 use crate::store::Claimed;
+use crate::upstream::Reply;
 
 impl Sidecar {
+    /// A backend's FETCH reply is none that can be read, and is passed on.
+    pub(super) fn unreadable(&self, reply: &Reply) {
+        self.metrics.count(Counted::Nonsense);
+        if self.unreadable.now() {
+            let kind = reply.headers.get(http::header::CONTENT_TYPE);
+            tracing::warn!(
+                status = reply.status.as_u16(),
+                content_type = kind.and_then(|kind| kind.to_str().ok()),
+                bytes = reply.body.len(),
+                "a FETCH was answered with what is no list of jobs; it is passed on, and nothing of it is \
+                 limited: is server.upstream an OJS backend?"
+            );
+        }
+    }
+
     /// A held job was refused for the first time since it waits: it is counted, and told.
     pub(super) fn exceeded(&self, held: &Held, by: &Limited, why: &Refusal) {
         self.metrics.exceeded(by, why.strategy);
+        tracing::debug!(
+            job = &*held.claimed.job,
+            queue = &*held.claimed.queue,
+            key = &*by.space.name_of(&by.key),
+            policy = &*by.policy,
+            strategy = why.strategy.as_str(),
+            limit = why.limit,
+            current = why.current,
+            "held: its limit allows no start"
+        );
         let Some(about) = self.about(held, by.space, &by.key) else {
             return;
         };
@@ -34,6 +61,13 @@ impl Sidecar {
     pub(super) fn exceeded_unread(&self, queue: &str, by: &Limited, why: Met) {
         self.metrics.exceeded(by, why.strategy);
         let key = by.space.name_of(&by.key);
+        tracing::debug!(
+            queue,
+            key = &*key,
+            policy = &*by.policy,
+            strategy = why.strategy.as_str(),
+            "jobs wait in the backend: their limit allows no start"
+        );
         let event = Event {
             kind: "rate_limit.exceeded",
             subject: &key,

@@ -265,12 +265,17 @@ impl Following {
             return false;
         }
         let begun = Instant::now();
+        let was_bad = self.bad.is_some();
         let outcome = match &found {
             Ok(text) => self.outcome(text),
             Err(why) => Outcome::Unreadable(why.clone()),
         };
         let first = self.last.replace(found).is_none();
         self.tell(&outcome, begun.elapsed(), first);
+        if why == Why::Asked && !was_bad && matches!(outcome, Outcome::Unchanged) {
+            let file = self.file.path.display();
+            tracing::info!(%file, "the config file was looked at as asked: it is what runs");
+        }
         false
     }
 

@@ -182,7 +182,7 @@ impl Tls {
             }
         }
         if roots.is_empty() {
-            let none = "none were found; name a file in upstream.ca".to_owned();
+            let none = "none were found; name a file in upstream.ca_file".to_owned();
             return Err(BadTarget::Roots("the platform".to_owned(), none));
         }
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::rig::{config, full, job, number, simulated, told, waiting};
 
@@ -217,9 +217,42 @@ async fn a_backend_that_is_down_is_no_full_queue() {
     for _ in 0..3 {
         let reply = client.offer("q").await;
         assert_eq!(reply.status, 502, "{}", reply.text());
-        assert_eq!(reply.json()["error"]["code"], "backend_unreachable");
+        let error = &reply.json()["error"];
+        assert_eq!(error["code"], "backend_unreachable");
+        let message = error["message"].as_str().unwrap();
+        assert!(message.starts_with("nothing was stored: "), "{message}");
+        assert_eq!(message.matches("cannot be reached").count(), 1, "{message}");
     }
     pair.sidecar.stop().await;
+}
+
+/// One that hangs is 504, and nobody waits for it twice: what would not be answered is not asked after what was
+/// not.
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_hangs_is_waited_for_once() {
+    let hour = Duration::from_secs(3_600);
+    let answer = |_: &_, _: &_| (200, "{}".to_owned());
+    let (_, sidecar, client) = told(FILE, hour, answer).await;
+    let reply = client.offer("q").await;
+    assert_eq!(reply.status, 504, "{}", reply.text());
+    let error = &reply.json()["error"];
+    assert_eq!(error["code"], "backend_timeout");
+    let message = error["message"].as_str().unwrap();
+    let wanted =
+        "nothing was stored: the backend did not answer within 5s, and the queue has a bound";
+    assert_eq!(message, wanted);
+    let begun = Instant::now();
+    let beat = json!({"worker_id": "w", "active_jobs": ["a", "b", "c"]});
+    let reply = client
+        .post("/ojs/v1/workers/heartbeat", beat.to_string())
+        .await;
+    assert_eq!(reply.status, 200);
+    assert!(
+        begun.elapsed() <= Duration::from_secs(11),
+        "{:?}",
+        begun.elapsed()
+    );
+    sidecar.stop().await;
 }
 
 /// Producers that put `queue` beside `type` have their jobs filed under `default`.

@@ -58,6 +58,18 @@ fn what_was_not_understood_is_named() {
     }
 }
 
+/// Nobody who wrote no `--config` looks for it in the environment.
+#[test]
+fn an_empty_variable_is_named() {
+    let mut command = program();
+    command.env("OJS_THROTTLE_CONFIG", "");
+    command.args(["run", "--upstream", "http://a"]);
+    let done = ran(command);
+    assert_eq!(done.status, Some(2));
+    let told = "OJS_THROTTLE_CONFIG is set, and empty";
+    assert!(done.err.contains(told), "{}", done.err);
+}
+
 #[test]
 fn check_says_what_is_wrong_and_where() {
     let upstream = "[server]\nupstream = \"http://127.0.0.1:1\"\n";

@@ -4,6 +4,7 @@ use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 
 use crate::http::{Conn, ack, ask, enqueue, fetch, get, heartbeat, nack};
+use crate::outage::nonsense as always;
 use crate::rig::{Backend, Sidecar, config, file, program, ran, until};
 
 const ONE: &str = "[upstream]\ntoken = \"CANARY-token\"\n[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
@@ -69,7 +70,7 @@ fn use_everything(sidecar: &Sidecar) {
 fn no_arguments_and_no_credentials_at_any_level() {
     let mut backend = Backend::start(Lax::spec());
     for server in [
-        "log_level = \"trace\"\n[settle]\nretry_for = \"500ms\"",
+        "log_level = \"debug\"\n[settle]\nretry_for = \"500ms\"",
         "log = \"json\"\nlog_level = \"debug\"\n[settle]\nretry_for = \"500ms\"",
     ] {
         let mut sidecar = Sidecar::run(&config(backend.addr, server, ONE));
@@ -117,7 +118,8 @@ fn work_is_not_logged_at_info() {
     }
 }
 
-/// Backpressure text, 6.3: at start those that the backend lists, in one line; others at first use, once.
+/// Backpressure text, 6.3: at start those that the backend lists, in one line; others as they are used, in one line
+/// for all of a minute.
 #[test]
 fn queues_without_bounds_are_warned_of() {
     let backend = Backend::start(Lax::spec());
@@ -133,8 +135,15 @@ fn queues_without_bounds_are_warned_of() {
     until("the warning at start", || {
         (warnings().len() == 1).then_some(())
     });
+    until("the start line", || {
+        let told = "policies=0 queues=1 tenants=0";
+        sidecar.log().contains(told).then_some(())
+    });
     for queue in ["old", "bounded", "new", "new", "old"] {
         enqueue(sidecar.data, queue, json!({}));
+    }
+    for nth in 0..30 {
+        enqueue(sidecar.data, &format!("new-{nth}"), json!({}));
     }
     until("the warning at first use", || {
         (warnings().len() > 1).then_some(())
@@ -146,6 +155,100 @@ fn queues_without_bounds_are_warned_of() {
         "{said:#?}"
     );
     assert!(said[1].contains("new"), "{said:#?}");
+}
+
+/// Whoever comes to an incident sees in the log what was set, until when, by whom and why.
+#[test]
+fn limits_set_over_http_are_told_in_full() {
+    let backend = Backend::start(Lax::spec());
+    for (server, wanted) in [
+        (
+            "",
+            [
+                r#"limits set over HTTP key="one" limits="concurrency 0; rate 5 in PT1M" expires_at="2999-01-01T00:00:00.000Z" by="eve" reason="INC-42""#,
+                r#"limits set over HTTP are taken away key="one""#,
+                r#"limits set over HTTP key="_queue:q" limits="throttle 2 in PT1S""#,
+            ],
+        ),
+        (
+            "log = \"json\"",
+            [
+                r#""expires_at":"2999-01-01T00:00:00.000Z","by":"eve","reason":"INC-42""#,
+                r#""limits set over HTTP are taken away","key":"one"}"#,
+                r#""key":"_queue:q","limits":"throttle 2 in PT1S"}"#,
+            ],
+        ),
+    ] {
+        let sidecar = Sidecar::run(&config(backend.addr, server, ONE));
+        let set = r#"{"concurrency":0,"rate":{"limit":5,"period":"PT1M"},"expires_at":"2999-01-01T00:00:00Z","reason":"INC-42","by":"eve"}"#;
+        let key = "/ojs/v1/rate-limits/one";
+        assert_eq!(ask(sidecar.data, "PUT", key, set).status, 200);
+        assert_eq!(ask(sidecar.data, "DELETE", key, "").status, 200);
+        let queue = "/ojs/v1/admin/queues/q/rate-limit";
+        let set = r#"{"throttle":{"limit":2,"period":"PT1S"}}"#;
+        assert_eq!(ask(sidecar.data, "PUT", queue, set).status, 200);
+        for line in wanted {
+            until(line, || sidecar.log().contains(line).then_some(()));
+        }
+    }
+}
+
+/// The id that a user reports, and why a job waits.
+#[test]
+fn what_is_refused_is_found_at_debug() {
+    let backend = Backend::start(Lax::spec());
+    let each = ONE.replace("match", "key = \"{type}\"\nmatch");
+    let sidecar = Sidecar::run(&config(backend.addr, "log_level = \"debug\"", &each));
+    for _ in 0..2 {
+        enqueue(sidecar.data, "q", json!({}));
+    }
+    assert_eq!(fetch(sidecar.data, "q", 2, "w").jobs().len(), 1);
+    let reply = get(sidecar.data, "/ojs/v1/rate-limits/none").json();
+    let id = reply["error"]["request_id"].as_str().unwrap();
+    let one = |word: &str| {
+        until(word, || {
+            let mut lines = sidecar.lines().into_iter();
+            lines.find(|line| line.contains(word))
+        })
+    };
+    assert!(
+        one(id).contains("status=404 code=\"not_found\""),
+        "{}",
+        one(id)
+    );
+    let held = one("its limit allows no start");
+    let wanted = "queue=\"q\" key=\"t\" policy=\"one\" strategy=\"concurrency\"";
+    assert!(held.contains(wanted), "{held}");
+}
+
+/// A backend that does not let us look says so, with what to do; one that is none is told as that, once.
+#[test]
+fn a_backend_that_refuses_or_talks_nonsense_is_named() {
+    let refusal = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}";
+    let bound = format!("{ONE}[[queue]]\nname = \"b\"\nmax_depth = 9\n");
+    let sidecar = Sidecar::run(&config(always(refusal), "", &bound));
+    let job = r#"{"type":"t","args":[],"options":{"queue":"b"}}"#;
+    ask(sidecar.data, "POST", "/ojs/v1/jobs", job);
+    for what in ["its list of active jobs", "its statistics"] {
+        let line = until("the refusal is told", || {
+            let lines = sidecar.lines();
+            lines.into_iter().find(|line| line.contains(what))
+        });
+        assert!(line.contains("WARN") && line.contains("401"), "{line}");
+        assert!(line.contains("set upstream.token"), "{line}");
+    }
+    let page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 7\r\nConnection: close\r\n\r\n<html/>";
+    let sidecar = Sidecar::run(&config(always(page), "", ONE));
+    for _ in 0..3 {
+        fetch(sidecar.data, "q", 1, "w");
+    }
+    let told = until("the nonsense is told", || {
+        let mut told = sidecar.lines();
+        told.retain(|line| line.contains("no list of jobs; it is passed on"));
+        (!told.is_empty()).then_some(told)
+    });
+    assert_eq!(told.len(), 1, "{told:#?}");
+    assert!(told[0].contains("text/html"), "{told:?}");
 }
 
 /// Each is one object.

@@ -10,7 +10,7 @@ use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use serde_json::json;
 
-use crate::http::{ack, ask, enqueue, fetch, get, heartbeat};
+use crate::http::{Conn, ack, ask, enqueue, fetch, get, heartbeat};
 use crate::relay::Relay;
 use crate::rig::{Backend, Sidecar, config, until};
 
@@ -68,11 +68,15 @@ fn an_outage_is_two_lines_however_many_ask() {
     let mut backend = Backend::start(Lax::spec());
     let sidecar = Sidecar::run(&config(backend.addr, "", ONE));
     assert_eq!(get(sidecar.data, "/ojs/v1/health").status, 200);
+    assert_eq!(sidecar.metric("ojs_throttle_backend_up"), 1.0);
     backend.go();
     for _ in 0..5 {
         assert_eq!(get(sidecar.data, "/ojs/v1/health").status, 502);
         assert_eq!(fetch(sidecar.data, "q", 1, "w").status, 502);
     }
+    assert_eq!(sidecar.metric("ojs_throttle_backend_up"), 0.0);
+    let refused = "ojs_throttle_responses_total{status=\"502\",code=\"backend_unreachable\"}";
+    assert_eq!(sidecar.metric(refused), 10.0);
     backend.come();
     for _ in 0..5 {
         assert_eq!(get(sidecar.data, "/ojs/v1/health").status, 200);
@@ -90,6 +94,51 @@ fn an_outage_is_two_lines_however_many_ask() {
         "{lines:#?}"
     );
     assert_eq!(lines.len(), 3, "{lines:#?}");
+    assert_eq!(sidecar.metric("ojs_throttle_backend_up"), 1.0);
+    assert_eq!(sidecar.metric(refused), 10.0);
+}
+
+#[test]
+fn too_many_requests_and_connections_are_seen() {
+    // It listens, and answers nobody.
+    let hung = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = "max_in_flight = 1\nmax_connections = 3";
+    let sidecar = Sidecar::run(&config(hung.local_addr().unwrap(), server, ""));
+    let in_flight = "ojs_throttle_requests_in_flight{kind=\"ordinary\"}";
+    assert_eq!(sidecar.metric(in_flight), 0.0);
+    let mut first = Conn::open(sidecar.data);
+    let request = b"GET /ojs/v1/health HTTP/1.1\r\nHost: h\r\n\r\n";
+    first.write(request).unwrap();
+    until("it is in flight", || {
+        (sidecar.metric(in_flight) == 1.0).then_some(())
+    });
+    let mut second = Conn::open(sidecar.data);
+    for _ in 0..5 {
+        let reply = second.ask("GET", "/ojs/v1/health", "");
+        assert_eq!(reply.status, 503, "{reply:?}");
+    }
+    let refused = "ojs_throttle_responses_total{status=\"503\",code=\"overloaded\"}";
+    assert_eq!(sidecar.metric(refused), 5.0);
+    let with = |word: &str| {
+        let lines = sidecar.lines();
+        lines.iter().filter(|line| line.contains(word)).count()
+    };
+    until("the log says so", || {
+        (with("max_in_flight") == 1).then_some(())
+    });
+    assert_eq!(sidecar.metric("ojs_throttle_connections"), 2.0);
+    assert_eq!(with("max_connections"), 0);
+    let _third = Conn::open(sidecar.data);
+    until("all places are taken", || {
+        (sidecar.metric("ojs_throttle_connections") == 3.0).then_some(())
+    });
+    until("the log says so", || {
+        (with("max_connections") == 1).then_some(())
+    });
+    drop(second);
+    until("one place is free", || {
+        (sidecar.metric("ojs_throttle_connections") == 2.0).then_some(())
+    });
 }
 
 #[test]
@@ -132,11 +181,12 @@ fn an_ack_waits_for_a_backend_that_is_away() {
     assert_eq!(backend.count(EventKind::Acked, &job), 1);
 }
 
-/// Accepts TLS with a certificate that nobody has signed.
-fn unknown() -> SocketAddr {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/process/tls");
-    let chain = CertificateDer::from_pem_file(format!("{folder}/unknown.pem")).unwrap();
-    let key = PrivateKeyDer::from_pem_file(format!("{folder}/key.pem")).unwrap();
+const TLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/process/tls");
+
+/// Accepts TLS with this certificate, which nobody else has signed.
+fn unknown(certificate: &str) -> SocketAddr {
+    let chain = CertificateDer::from_pem_file(format!("{TLS}/{certificate}")).unwrap();
+    let key = PrivateKeyDer::from_pem_file(format!("{TLS}/key.pem")).unwrap();
     let config = rustls::ServerConfig::builder_with_provider(default_provider().into())
         .with_safe_default_protocol_versions()
         .unwrap()
@@ -159,23 +209,50 @@ fn unknown() -> SocketAddr {
 #[test]
 fn https_that_fails_is_a_sentence() {
     let plain = Backend::start(Lax::spec());
-    for (upstream, word) in [
-        (unknown(), "UnknownIssuer (upstream.ca_file names"),
-        (plain.addr, "InvalidContentType"),
+    let trusted = format!("[upstream]\nca_file = \"{TLS}/self_signed.pem\"\n");
+    let signed = unknown("self_signed.pem");
+    for (scheme, upstream, rest, word) in [
+        (
+            "https",
+            unknown("unknown.pem"),
+            "",
+            "UnknownIssuer (upstream.ca_file names",
+        ),
+        (
+            "https",
+            plain.addr,
+            "",
+            "must server.upstream begin with http://?",
+        ),
+        (
+            "https",
+            signed,
+            &*trusted,
+            "give the backend one that a CA has signed",
+        ),
+        (
+            "http",
+            signed,
+            "",
+            "must server.upstream begin with https://?",
+        ),
     ] {
-        let text = config(upstream, "", "").replace("http://", "https://");
+        let text = config(upstream, "", rest).replace("http://", &format!("{scheme}://"));
         let mut sidecar = Sidecar::run(&text);
         let reply = get(sidecar.data, "/ojs/v1/health");
         assert_eq!(reply.status, 502, "{reply:?}");
         let log = sidecar.log();
-        assert!(log.contains("cannot be reached: https://"), "{log}");
+        assert!(
+            scheme == "http" || log.contains("cannot be reached: https://"),
+            "{log}"
+        );
         assert!(log.contains(word), "{log}");
         assert!(!log.contains("panicked") && sidecar.runs(), "{log}");
     }
 }
 
 /// A backend that answers everything with these bytes, and closes.
-fn nonsense(answer: &'static [u8]) -> SocketAddr {
+pub fn nonsense(answer: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
     std::thread::spawn(move || {

@@ -264,6 +264,10 @@ fn a_hangup_asks() {
     let mut f = Following::start();
     f.sidecar.signal("HUP");
     until("asked", || (f.results("unchanged") == 1.0).then_some(()));
+    until("said", || {
+        let told = "looked at as asked: it is what runs";
+        f.sidecar.log().contains(told).then_some(())
+    });
     fs::write(&f.path, f.text(&slots(4))).unwrap();
     f.sidecar.signal("HUP");
     f.live("hung up", 4, Instant::now());

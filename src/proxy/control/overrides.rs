@@ -13,7 +13,7 @@ use http::request::Parts;
 use http::{Method, Response, StatusCode, header};
 
 use super::limits::{not_allowed, reads, store_failed};
-use super::shape::State;
+use super::shape::{State, in_words, rfc3339};
 use super::waiting::Backlog;
 use crate::hold::Held;
 use crate::json::{Json, quote};
@@ -88,8 +88,7 @@ impl Sidecar {
     pub(in crate::proxy) fn end_expired(&self) {
         for (space, key) in self.store.overrides().end_expired(self.store.now()) {
             tracing::info!(
-                key = key.as_str(),
-                ?space,
+                key = &*space.name_of(&key),
                 "limits set over HTTP have ended"
             );
             self.changed(space, key);
@@ -114,11 +113,7 @@ impl Sidecar {
         key: Key,
         set: Option<Override>,
     ) -> Result<bool, Fault> {
-        let is_set = set.is_some();
-        let (by, reason) = set
-            .as_ref()
-            .map(|set| (set.by.clone(), set.reason.clone()))
-            .unwrap_or_default();
+        let told = set.clone();
         let change = Change::Override {
             space,
             key: key.clone(),
@@ -126,16 +121,9 @@ impl Sidecar {
         };
         let done = self.store.set(change).await.map_err(|e| store_failed(&e))?;
         if done {
-            let what = if is_set { "set" } else { "taken away" };
-            tracing::info!(
-                key = key.as_str(),
-                ?space,
-                ?by,
-                ?reason,
-                "limits {what} over HTTP"
-            );
+            tell_set(&space.name_of(&key), told.as_ref());
             self.changed(space, key);
-        } else if is_set {
+        } else if told.is_some() {
             let message = format!("limits are set for {MAX_OVERRIDES} keys already");
             let mut fault = Fault::new(StatusCode::CONFLICT, "conflict", message);
             fault.hint = Some("take some away with DELETE, or give them an expires_at");
@@ -169,6 +157,22 @@ impl Sidecar {
             scheme.eq_ignore_ascii_case(b"Bearer ") && equal(sent.trim_ascii(), token.as_bytes())
         })
     }
+}
+
+/// Says in the log what was set over HTTP for a key, until when, by whom and why.
+fn tell_set(key: &str, set: Option<&Override>) {
+    let Some(set) = set else {
+        tracing::info!(key, "limits set over HTTP are taken away");
+        return;
+    };
+    tracing::info!(
+        key,
+        limits = in_words(&set.limits),
+        expires_at = set.expires_at.map(rfc3339),
+        by = set.by.as_deref(),
+        reason = set.reason.as_deref(),
+        "limits set over HTTP"
+    );
 }
 
 /// Compares secrets in a time that does not tell where they differ.
@@ -275,7 +279,7 @@ impl Proxy {
                 .spawn(async move { proxy.adopt_running().await });
             // It goes on even if nobody waits for it any longer.
             let looked = tokio::time::timeout(PATIENCE, looking).await;
-            if !matches!(looked, Ok(Ok(Some(_)))) {
+            if !matches!(looked, Ok(Ok(Ok(_)))) {
                 tracing::warn!(
                     queue,
                     "no list of active jobs from the backend yet; those of this queue that run already may not be counted"

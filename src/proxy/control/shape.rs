@@ -144,6 +144,35 @@ fn limits(limits: &Limits) -> Vec<String> {
     slots.into_iter().chain(rate).chain(throttle).collect()
 }
 
+/// Limits as a line of the log has them.
+pub(super) fn in_words(limits: &Limits) -> String {
+    let slots = limits
+        .concurrency
+        .map(|slots| format!("concurrency {slots}"));
+    let rates = limits.rates.iter().map(|rate| {
+        let window = match &rate.window {
+            WindowKind::Sliding => String::new(),
+            WindowKind::Fixed => " (fixed)".to_owned(),
+            WindowKind::Calendar(_, zone) => format!(" (calendar, {})", zone.name()),
+        };
+        format!("rate {} in {}{window}", rate.limit, numbers::period(rate))
+    });
+    let throttle = limits.throttle.map(|throttle| {
+        let period = duration::iso(throttle.period.get());
+        let burst = match throttle.burst.get() {
+            1 => String::new(),
+            burst => format!(", burst {burst}"),
+        };
+        let measure = match throttle.measure {
+            Measure::Start => "",
+            Measure::Completion => ", by completion",
+        };
+        format!("throttle {} in {period}{burst}{measure}", throttle.limit)
+    });
+    let all: Vec<String> = slots.into_iter().chain(rates).chain(throttle).collect();
+    all.join("; ")
+}
+
 fn rate_members(rate: &Rate) -> String {
     let window = match &rate.window {
         WindowKind::Sliding => String::new(),

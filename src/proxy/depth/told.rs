@@ -1,6 +1,6 @@
 //! What a backend tells of a queue's depth, in whatever form it does, and what of it is believed.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +27,8 @@ pub(in crate::proxy) struct Stats {
     lie: AtomicBool,
     /// The last reply to an enqueue into one bounded queue, until it is known that they count.
     stored: Mutex<Option<(Arc<str>, Bytes)>>,
+    /// The last 401 or 403 to a question of ours, else 0.
+    pub(super) refused: AtomicU16,
     /// What was warned of.
     pub(super) warned: AtomicBool,
     pub(super) warned_of_states: AtomicBool,
@@ -270,15 +272,22 @@ impl Proxy {
     async fn asked(&self, target: String, scope: u64) -> Result<Reply, Away> {
         let mut call = crate::proxy::get(self, scope, target);
         call.timeout = call.timeout.min(PATIENCE);
-        crate::proxy::call(self, "queue_stats", call)
-            .await
-            .map_err(|error| {
-                let text = error.to_string();
-                match error {
-                    UpstreamError::Unreachable(_) => Away::Unreachable(text),
-                    _ => Away::Silent(text),
-                }
-            })
+        let reply = crate::proxy::call(self, "queue_stats", call).await;
+        if let Ok(reply) = &reply
+            && matches!(
+                reply.status,
+                StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN
+            )
+        {
+            let refused = &self.sidecar.stats.refused;
+            refused.store(reply.status.as_u16(), Ordering::Relaxed);
+        }
+        reply.map_err(|error| match error {
+            UpstreamError::Unreachable(why) => Away::Unreachable(why),
+            UpstreamError::Lost(why) => Away::Silent(why),
+            UpstreamError::TooLarge(_) => Away::Silent(error.to_string()),
+            UpstreamError::Timeout(time) => Away::Late(time),
+        })
     }
 }
 

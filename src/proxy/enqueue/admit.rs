@@ -80,7 +80,7 @@ impl Proxy {
         loop {
             match answer {
                 Answer::Go(places) => return Ok(places),
-                Answer::Away(away) => return Err(Fault::backend(&unanswered(away), false)),
+                Answer::Away(away) => return Err(unasked(away)),
                 Answer::Look(looks) => self.see(looks, scope()).await,
                 Answer::Full(full)
                     if full.met == Met::Tenant && full.ever && !looked_for_tenant =>
@@ -237,10 +237,7 @@ impl Sidecar {
         let queue = queue.unwrap_or("default");
         let Some(bounds) = self.pressure.bounds(queue) else {
             if self.pressure.first_unbounded(queue) {
-                tracing::warn!(
-                    queue,
-                    "the queue has no bound: it can grow until the backend fails"
-                );
+                self.unbounded.note(queue);
             }
             return None;
         };
@@ -431,10 +428,14 @@ fn block_timeout(parts: &Parts) -> Result<Duration, Fault> {
     }
 }
 
-/// The error of a look, as that of the enqueue that waited for it.
-fn unanswered(away: Away) -> UpstreamError {
-    match away {
-        Away::Unreachable(text) => UpstreamError::Unreachable(text),
-        Away::Silent(text) => UpstreamError::Lost(text),
-    }
+/// An enqueue that was not sent on, because the backend did not say how deep its queue is.
+fn unasked(away: Away) -> Fault {
+    let error = match away {
+        Away::Unreachable(why) => UpstreamError::Unreachable(why),
+        Away::Silent(why) => UpstreamError::Lost(why),
+        Away::Late(time) => UpstreamError::Timeout(time),
+    };
+    let mut fault = Fault::backend(&error, false);
+    fault.message = format!("nothing was stored: {error}, and the queue has a bound");
+    fault
 }

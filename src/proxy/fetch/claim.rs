@@ -217,7 +217,7 @@ impl Proxy {
             return None;
         }
         let Some(all) = Shown::all(&reply.body, origin.asked) else {
-            sidecar.metrics.count(Event::Nonsense);
+            sidecar.unreadable(reply);
             return None;
         };
         let shown = all.len();

@@ -66,6 +66,12 @@ impl Sidecar {
         let mut adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
         adopting.seen.len() < MAX_SEEN && adopting.seen.insert(job.into())
     }
+
+    /// The job could not be looked up.
+    fn unsee(&self, job: &str) {
+        let mut adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
+        adopting.seen.remove(job);
+    }
 }
 
 /// How often learning has failed, and why last.
@@ -75,8 +81,16 @@ pub(in crate::proxy) struct Unlearnt {
     last: Option<UpstreamError>,
 }
 
-/// The list of running jobs did not come, and may another time.
-struct Unlisted;
+/// No list of running jobs came: the status of what did, if anything.
+#[derive(Debug)]
+pub(in crate::proxy) struct Unlisted(Option<StatusCode>);
+
+impl Unlisted {
+    /// Whether it may come another time.
+    fn may_come(&self) -> bool {
+        self.0.is_none_or(|status| status.is_server_error())
+    }
+}
 
 /// While a list of running jobs is on its way, jobs that end are noted.
 struct Listing<'a>(&'a Sidecar);
@@ -154,16 +168,24 @@ impl Proxy {
         }
         // Without policies too: jobs bring limits of their own.
         let adopted = self.adopt_running().await;
-        self.sidecar.adopt_from_now(adopted.is_some());
+        self.sidecar.adopt_from_now(adopted.is_ok());
         match adopted {
-            Some(0) => {}
-            Some(adopted) => {
+            Ok(0) => {}
+            Ok(adopted) => {
                 tracing::info!(
                     adopted,
                     "limited jobs were running already; they have their slots"
                 );
             }
-            None => tracing::warn!(
+            Err(Unlisted(Some(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)))) => {
+                tracing::warn!(
+                    status = status.as_u16(),
+                    "the backend refuses us its list of active jobs: set upstream.token to one that may read it; those \
+                 that run already are learnt from heartbeats"
+                )
+            }
+            Err(Unlisted(status)) => tracing::warn!(
+                status = status.map(|status| status.as_u16()),
                 "the backend has no list of active jobs for us; those that run already are learnt from heartbeats"
             ),
         }
@@ -177,8 +199,8 @@ impl Proxy {
             return;
         }
         let adopted = self.adopt_running().await;
-        self.sidecar.adopt_from_now(adopted.is_some());
-        if let Some(adopted @ 1..) = adopted {
+        self.sidecar.adopt_from_now(adopted.is_ok());
+        if let Ok(adopted @ 1..) = adopted {
             tracing::info!(
                 adopted,
                 "running jobs are limited from now on; they have their slots"
@@ -186,20 +208,20 @@ impl Proxy {
         }
     }
 
-    /// Reads the backend's list of active jobs and takes their slots. Says how many were adopted;
-    /// `None`: the backend has no such list for us, or does not give it.
-    pub(in crate::proxy) async fn adopt_running(&self) -> Option<usize> {
+    /// Reads the backend's list of active jobs and takes their slots. Says how many were adopted, or what came in
+    /// place of a list.
+    pub(in crate::proxy) async fn adopt_running(&self) -> Result<usize, Unlisted> {
         let _listing = Listing::begin(&self.sidecar);
         for pause in LIST_AGAIN {
             match self.adopt_listed().await {
-                Ok(adopted) => return adopted,
-                Err(Unlisted) => tokio::time::sleep(pause).await,
+                Err(unlisted) if unlisted.may_come() => tokio::time::sleep(pause).await,
+                said => return said,
             }
         }
-        self.adopt_listed().await.ok().flatten()
+        self.adopt_listed().await
     }
 
-    async fn adopt_listed(&self) -> Result<Option<usize>, Unlisted> {
+    async fn adopt_listed(&self) -> Result<usize, Unlisted> {
         let mut adopted = 0;
         for page in 1..=PAGES {
             let target = format!("/ojs/v1/admin/jobs?state=active&page={page}&per_page={PAGE}");
@@ -207,17 +229,14 @@ impl Proxy {
             call.timeout = Duration::from_secs(2);
             let number = self.sidecar.next_claim(self.sidecar.store.now());
             let answer = crate::proxy::call(self, "list_active", call).await;
-            let reply = answer.map_err(|_| Unlisted)?;
-            if reply.status.is_server_error() {
-                return Err(Unlisted);
-            }
+            let reply = answer.map_err(|_| Unlisted(None))?;
+            let unlisted = || Unlisted(Some(reply.status));
             if reply.status != StatusCode::OK {
-                return Ok(None);
+                return Err(unlisted());
             }
             let whole = Json::parse(&reply.body, REPLY_DEPTH).ok();
-            let Some(jobs) = whole.and_then(|whole| whole.get_exact("items")) else {
-                return Ok(None);
-            };
+            let jobs = whole.and_then(|whole| whole.get_exact("items"));
+            let jobs = jobs.ok_or_else(unlisted)?;
             let mut count = 0;
             for job in jobs.items() {
                 count += 1;
@@ -227,10 +246,11 @@ impl Proxy {
                 break;
             }
         }
-        Ok(Some(adopted))
+        Ok(adopted)
     }
 
-    /// Looks up the jobs of a heartbeat that have no row, and takes their slots.
+    /// Looks up the jobs of a heartbeat that have no row, and takes their slots. Those of which the backend does
+    /// not answer are for the next heartbeat.
     pub(in crate::proxy) async fn adopt_named(&self, scope: u64, jobs: &[Arc<str>]) {
         let _listing = Listing::begin(&self.sidecar);
         for id in jobs {
@@ -245,7 +265,8 @@ impl Proxy {
             );
             let number = self.sidecar.next_claim(self.sidecar.store.now());
             let Ok(reply) = crate::proxy::call(self, "get_job", call).await else {
-                continue;
+                self.sidecar.unsee(id);
+                return;
             };
             if reply.status == StatusCode::OK
                 && let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH)

@@ -1,0 +1,81 @@
+//! What a thread has in hand, for the gauges that are read when they are asked for, and whether the backend
+//! answers.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Sidecar;
+use crate::upstream::Upstream;
+
+/// How long a thing that goes on is not said again.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// What one listener has in hand now.
+#[derive(Debug, Default)]
+pub struct Load {
+    /// Open connections, WebSockets among them.
+    pub connections: AtomicUsize,
+    /// Requests that have no reply yet, but for the urgent ones.
+    pub ordinary: AtomicUsize,
+    /// The urgent ones: ACKs, nacks and heartbeats.
+    pub urgent: AtomicUsize,
+}
+
+/// What is said at once, and then once a minute at most while it goes on.
+#[derive(Debug, Default)]
+pub struct Seldom(Mutex<Option<Instant>>);
+
+impl Seldom {
+    /// Whether it is to be said now.
+    pub fn now(&self) -> bool {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = last.is_none_or(|last| last.elapsed() >= SILENCE);
+        if due {
+            *last = Some(Instant::now());
+        }
+        due
+    }
+}
+
+/// The threads of a sidecar, as its gauges see them.
+#[derive(Debug, Default)]
+pub(super) struct Threads {
+    loads: Mutex<Vec<Arc<Load>>>,
+    /// Of any thread: they all know the same of the backend.
+    upstream: OnceLock<Upstream>,
+}
+
+impl Threads {
+    /// One more thread, with its way to the backend: where it counts what it has in hand.
+    pub(super) fn add(&self, upstream: &Upstream) -> Arc<Load> {
+        let load = Arc::<Load>::default();
+        let mut loads = self.loads.lock().unwrap_or_else(PoisonError::into_inner);
+        loads.push(Arc::clone(&load));
+        self.upstream.get_or_init(|| upstream.clone());
+        load
+    }
+
+    fn sum(&self, of: impl Fn(&Load) -> &AtomicUsize) -> usize {
+        let loads = self.loads.lock().unwrap_or_else(PoisonError::into_inner);
+        let each = loads.iter().map(|load| of(load).load(Ordering::Relaxed));
+        each.sum()
+    }
+}
+
+impl Sidecar {
+    /// Sets the gauges of the way in and of the way out; called at each scrape.
+    pub(super) fn measure_load(&self) {
+        let threads = &self.threads;
+        self.metrics.load(
+            threads.sum(|load| &load.connections),
+            // Those whose clients hung up keep their places.
+            threads.sum(|load| &load.ordinary) + self.left_behind(false),
+            threads.sum(|load| &load.urgent) + self.left_behind(true),
+        );
+        let away = threads.upstream.get().is_some_and(Upstream::is_away);
+        self.metrics.backend(!away);
+    }
+}
