@@ -26,6 +26,8 @@ mod lives;
 mod order;
 #[path = "scenarios/outages.rs"]
 mod outages;
+#[path = "scenarios/overdue.rs"]
+mod overdue;
 #[path = "sidecar/port.rs"]
 mod port;
 
@@ -125,6 +127,9 @@ scenarios! {
     lives::drain_in_order: 10 real;
     lives::drained_under_load: 12 limit;
     lives::drain_times_out: 2;
+    overdue::held_meanwhile: 4;
+    overdue::nobody_can_ask: 18;
+    overdue::heard_of_meanwhile: 8;
     flow::throttle_is_used: 4 limit;
     flow::fast_throttle_is_used: 2 limit;
     flow::freed_slot_is_filled: 20 limit real;
