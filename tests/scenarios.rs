@@ -95,6 +95,8 @@ scenarios! {
     held::held_stays_in_its_scope: 10;
     held::given_back_when_idle: 10;
     given_back::slowly: 8 limit;
+    given_back::unheard: 4;
+    given_back::in_vain: 4;
     held::never_given_back_where_it_burns: 6;
     held::waits_only_with_reason: 3;
     held::cancel_frees_the_slot: 2;
