@@ -301,7 +301,7 @@ impl Sidecar {
         };
         match row {
             Some(row) if row.ours && row.hidden => self.hide_for_another(&row.claimed.job),
-            Some(row) if row.ours => self.hold.show(job),
+            Some(row) if row.ours => self.show_here(job),
             row => self.forget_for(job, row),
         }
     }
@@ -311,6 +311,17 @@ impl Sidecar {
             let mut hidden = self.hidden.lock().unwrap_or_else(PoisonError::into_inner);
             hidden.entry(job.clone()).or_insert_with(Instant::now);
         }
+    }
+
+    /// The next time that a sibling hides it has a time of its own.
+    fn is_hidden_no_more(&self, job: &str) {
+        let mut hidden = self.hidden.lock().unwrap_or_else(PoisonError::into_inner);
+        hidden.remove(job);
+    }
+
+    fn show_here(&self, job: &str) {
+        self.is_hidden_no_more(job);
+        self.hold.show(job);
     }
 
     /// Shows what a sibling hid so long ago that it must be gone: its call would have ended, even an ACK that
@@ -355,7 +366,7 @@ impl Sidecar {
     /// Lets a hidden job go out again.
     pub(super) async fn show(&self, job: &str) {
         self.hide_there(job, false).await;
-        self.hold.show(job);
+        self.show_here(job);
     }
 
     /// A job in hand that the store does not start: it was hidden through a sibling, or it is not ours
@@ -380,18 +391,18 @@ impl Sidecar {
                     self.hold.wake(&held.claimed.limited);
                 }
                 if !row.hidden {
-                    self.hold.show(&job);
+                    self.show_here(&job);
                 }
                 self.hold.put_back(held, None);
             }
             // If the store is away the next question of a start tells.
             Err(_) => {
-                self.hold.show(&job);
+                self.show_here(&job);
                 self.hold.put_back(held, None);
             }
             // Shown again first: a newer claim may have taken its place since.
             Ok(Some(row)) if row.ours => {
-                self.hold.show(&job);
+                self.show_here(&job);
                 self.hold.forget_claim(&job, claim);
             }
             Ok(row) => self.forget_for(&job, row),
@@ -405,6 +416,7 @@ impl Sidecar {
             // First, so that it counts all the time.
             self.pressure.taken_over(&row.claimed.queue);
         }
+        self.is_hidden_no_more(job);
         self.hold.forget(job);
     }
 
