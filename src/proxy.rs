@@ -49,6 +49,7 @@ mod fetch;
 mod heartbeat;
 mod job;
 mod live;
+mod lookup;
 mod mirror;
 mod outlive;
 mod outside;

@@ -118,6 +118,7 @@ scenarios! {
     outages::taken_over_with_trouble: 24;
     outages::settled_elsewhere_for_long: 3;
     outages::hidden_a_second_time: 3;
+    outages::looked_up_behind_a_gateway: 4;
     outages::hang_up_while_slow: 12;
     outages::slow_and_limited_from_now_on: 12;
     lives::longer_than_visibility: 5 limit;

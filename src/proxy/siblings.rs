@@ -7,14 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use http::StatusCode;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::job::{Origin, Shown};
-use super::{Proxy, REPLY_DEPTH, Sidecar};
+use super::lookup::{Lookup, job_in};
+use super::{Proxy, Sidecar};
 use crate::hold::{Held, Lane};
-use crate::json::Json;
 use crate::limit::{Limited, Limits, OnLimit, Timestamp};
 use crate::metrics::Event;
 use crate::store::{Change, Claimed, Gen, Known, Place, Row, StoreError, Wake};
@@ -185,19 +184,14 @@ impl Proxy {
     async fn read_again(&self, claimed: &Claimed, sent: Instant) -> Again {
         let sidecar = &self.sidecar;
         let mark = sidecar.pressure.mark();
-        let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(&claimed.job));
-        let call = super::get(self, claimed.scope, target);
-        let reply = match super::call(self, "get_job", call).await {
-            Ok(reply) if reply.status == StatusCode::OK => reply,
-            Ok(reply) if matches!(reply.status, StatusCode::NOT_FOUND | StatusCode::GONE) => {
-                return Again::Over;
-            }
-            _ => return Again::Unheard,
+        let reply = match self.look_up(claimed.scope, &claimed.job).await {
+            Lookup::Found(reply) => reply,
+            Lookup::Gone => return Again::Over,
+            Lookup::Unknown => return Again::Unheard,
         };
-        let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH) else {
+        let Some(job) = job_in(&reply) else {
             return Again::Unheard;
         };
-        let job = whole.get_exact("job").unwrap_or(whole);
         let lane = Lane {
             scope: claimed.scope,
             queue: claimed.queue.clone(),
@@ -214,7 +208,7 @@ impl Proxy {
         };
         let state = job.get("state").and_then(|state| state.text());
         let live = sidecar.live();
-        let mut reading = sidecar.reading(&reply.body, &origin, &live, Instant::now());
+        let mut reading = sidecar.reading(&reply, &origin, &live, Instant::now());
         let held = sidecar.read_job(&Shown::of(job), &mut reading);
         let active = state.is_some_and(|state| state == "active");
         match held.filter(|held| active && held.claimed.attempt == claimed.attempt) {

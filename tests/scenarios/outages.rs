@@ -388,3 +388,30 @@ pub async fn hidden_a_second_time(ctx: Ctx) -> Judge {
     judge.that(got == 0, "it went out while its ACK was on its way");
     judge
 }
+
+/// What stands before the backend does not let a job be looked up, with a 404 of its own: what another sidecar
+/// holds stays held.
+pub async fn looked_up_behind_a_gateway(ctx: Ctx) -> Judge {
+    let world = ctx.world().shared(OnStoreError::Share).limits(CONCURRENCY);
+    let w = world.lax(Lax::spec()).start().await;
+    let other = w.sibling().await;
+    w.enqueue_all(8, |_| job()).await;
+    let leaves = w.worker(Worker::js(4).queues(&["mail"]).runs(1_000..2_000));
+    w.pass(1_500).await;
+    leaves.stop();
+    w.backend.often(Op::Job, 1.0, Fault::Status(404));
+    w.pass(8_000).await;
+    w.worker_of(&other, Worker::js(2).queues(&["mail"]).runs(100..400));
+    w.pass(8_000 + ctx.seed * 331).await;
+    w.backend.mend();
+    let done = w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.that(done, "not done within 60 s");
+    let lapsed = judge.events.iter();
+    let lapsed = lapsed.filter(|(_, e)| e.kind == EventKind::Expired).count();
+    judge.that(lapsed == 0, format!("{lapsed} claims expired"));
+    judge.concurrency("k:a", 2);
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
