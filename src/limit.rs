@@ -162,6 +162,9 @@ pub struct Rate {
     pub window: WindowKind,
 }
 
+/// In microseconds.
+const HOUR: u64 = 3_600_000_000;
+
 /// Where windows begin and end.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub enum WindowKind {
@@ -182,6 +185,15 @@ impl WindowKind {
             WindowKind::Sliding => None,
             WindowKind::Fixed => Some(Edges::fixed(period, now)),
             WindowKind::Calendar(unit, zone) => Some(Edges::calendar(*unit, zone, now)),
+        }
+    }
+
+    /// The longest time that a window of `period` microseconds may last: a calendar's has an hour more where
+    /// clocks go back in it.
+    pub fn longest(&self, period: u64) -> u64 {
+        match self {
+            WindowKind::Sliding | WindowKind::Fixed => period,
+            WindowKind::Calendar(..) => period + HOUR,
         }
     }
 

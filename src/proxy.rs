@@ -50,6 +50,7 @@ mod heartbeat;
 mod job;
 mod live;
 pub mod load;
+mod lookup;
 mod mirror;
 mod outlive;
 mod outside;

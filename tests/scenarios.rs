@@ -26,6 +26,8 @@ mod lives;
 mod order;
 #[path = "scenarios/outages.rs"]
 mod outages;
+#[path = "scenarios/overdue.rs"]
+mod overdue;
 #[path = "sidecar/port.rs"]
 mod port;
 
@@ -93,6 +95,8 @@ scenarios! {
     held::held_stays_in_its_scope: 10;
     held::given_back_when_idle: 10;
     given_back::slowly: 8 limit;
+    given_back::unheard: 4;
+    given_back::in_vain: 4;
     held::never_given_back_where_it_burns: 6;
     held::waits_only_with_reason: 3;
     held::cancel_frees_the_slot: 2;
@@ -113,6 +117,8 @@ scenarios! {
     outages::done_unheard: 24 limit;
     outages::taken_over_with_trouble: 24;
     outages::settled_elsewhere_for_long: 3;
+    outages::hidden_a_second_time: 3;
+    outages::looked_up_behind_a_gateway: 4;
     outages::hang_up_while_slow: 12;
     outages::slow_and_limited_from_now_on: 12;
     lives::longer_than_visibility: 5 limit;
@@ -125,6 +131,9 @@ scenarios! {
     lives::drain_in_order: 10 real;
     lives::drained_under_load: 12 limit;
     lives::drain_times_out: 2;
+    overdue::held_meanwhile: 4;
+    overdue::nobody_can_ask: 18;
+    overdue::heard_of_meanwhile: 8;
     flow::throttle_is_used: 4 limit;
     flow::fast_throttle_is_used: 2 limit;
     flow::freed_slot_is_filled: 20 limit real;

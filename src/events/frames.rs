@@ -53,6 +53,17 @@ impl Frames {
             }
         }
     }
+
+    /// The whole lines before the next frame that say nothing: comments, which are signs of life, and empty
+    /// ones.
+    pub fn comments(&mut self) -> Bytes {
+        let lines = self.buffer.split_inclusive(|byte| *byte == b'\n');
+        let silent = lines.take_while(|line| line.starts_with(b":") || line.starts_with(b"\n"));
+        let whole = silent.filter(|line| line.ends_with(b"\n"));
+        let length = whole.map(<[u8]>::len).sum();
+        self.searched = self.searched.saturating_sub(length);
+        self.buffer.split_to(length).freeze()
+    }
 }
 
 /// The values of a frame's field, in order.
@@ -120,6 +131,24 @@ mod tests {
         let bytes: Vec<String> = text.chars().map(String::from).collect();
         let bytes: Vec<&str> = bytes.iter().map(String::as_str).collect();
         assert_eq!(all(&bytes), whole);
+    }
+
+    #[test]
+    fn comments_need_no_empty_line() {
+        let mut frames = Frames::default();
+        let mut after = |bytes: &[u8]| {
+            frames.push(bytes);
+            let whole = frames.next().unwrap();
+            (whole, frames.comments())
+        };
+        assert_eq!(after(b":ping\n:po"), (None, Bytes::from(":ping\n")));
+        assert_eq!(after(b"ng\r"), (None, Bytes::from(":pong\n")));
+        assert_eq!(after(b"\n\ndata: 1\n:in it\n"), (None, Bytes::from("\n")));
+        let frame = Bytes::from("data: 1\n:in it\n\n");
+        assert_eq!(
+            after(b"\n:behind it\n"),
+            (Some(frame), Bytes::from(":behind it\n"))
+        );
     }
 
     #[test]

@@ -65,9 +65,17 @@ impl Block {
         &self.kind
     }
 
-    /// When it is over.
-    pub(super) fn ends(&self) -> Timestamp {
-        self.edges.ends
+    /// The longest time that one such window may last.
+    pub(super) fn longest(&self) -> u64 {
+        self.kind.longest(self.period)
+    }
+
+    /// From when on none of its starts counts, at the latest.
+    pub(super) fn over(&self) -> Timestamp {
+        match self.next {
+            0 => self.edges.ends,
+            _ => self.edges.ends.plus(self.longest()),
+        }
     }
 
     /// How many starts count at `now`.

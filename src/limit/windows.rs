@@ -4,8 +4,8 @@ use super::block::Block;
 use super::packed::{Reader, Writer};
 use super::{EARLY, Rate, Timestamp, Window, WindowKind};
 
-/// Windows of one key that are kept for their own sake. Beyond this, a new one takes the place of an
-/// idle window.
+/// Windows of one key that are kept for their own sake. If there are so many, those that are idle make room for a
+/// new one.
 const KEPT: usize = 8;
 
 /// Windows of one key that are kept at all: jobs bring what periods they like, and each decision looks
@@ -44,12 +44,17 @@ pub(super) struct Forgotten {
 }
 
 impl Forgotten {
-    /// Of one window whose newest start was at `last`.
-    fn of(window: &Counted, last: Timestamp) -> Forgotten {
+    /// Of one window, where the newest start of all is at `at`: windows with edges do not know theirs.
+    fn of(window: &Counted, at: Timestamp, now: Timestamp) -> Forgotten {
+        let last = window.last(now).unwrap_or(at.plus(EARLY));
+        let longest = window.longest();
         Forgotten {
             last,
-            longest: window.period(),
-            till: last.plus(window.period()).plus(EARLY),
+            longest,
+            till: match window {
+                Counted::Edged(block) => block.over(),
+                _ => last.plus(longest).plus(EARLY),
+            },
         }
     }
 
@@ -59,9 +64,9 @@ impl Forgotten {
         self.till = self.till.max(other.till);
     }
 
-    /// Until when starts may count that a window of this period had.
-    fn counts_until(&self, period: u64) -> Timestamp {
-        self.last.plus(period).plus(EARLY).min(self.till)
+    /// Until when starts may count that a window of `rate` had.
+    fn counts_until(&self, rate: &Rate) -> Timestamp {
+        self.last.plus(longest(rate)).plus(EARLY).min(self.till)
     }
 }
 
@@ -126,15 +131,6 @@ impl Counted {
         }
     }
 
-    /// The last start that is known, or a time after it.
-    fn newest(&self) -> Timestamp {
-        match self {
-            Counted::Sliding(window) => window.newest(),
-            Counted::Edged(block) => block.ends(),
-            Counted::Forgotten(gone) => gone.last,
-        }
-    }
-
     fn heap(&self) -> usize {
         match self {
             Counted::Sliding(window) => window.heap(),
@@ -147,6 +143,15 @@ impl Counted {
         match self {
             Counted::Sliding(window) => window.period(),
             Counted::Edged(block) => block.period(),
+            Counted::Forgotten(gone) => gone.longest,
+        }
+    }
+
+    /// The longest time that it may last.
+    fn longest(&self) -> u64 {
+        match self {
+            Counted::Sliding(window) => window.period(),
+            Counted::Edged(block) => block.longest(),
             Counted::Forgotten(gone) => gone.longest,
         }
     }
@@ -251,9 +256,10 @@ impl Windows {
     /// The time until which starts may count in the window of `rate` of which nothing is known any more.
     /// `None`: it is known, or has none.
     pub(super) fn forgotten(&self, rate: &Rate, now: Timestamp) -> Option<Timestamp> {
-        let period = rate.period.get();
         let until = self.iter().find_map(|window| match window {
-            Counted::Forgotten(gone) if period <= gone.longest => Some(gone.counts_until(period)),
+            Counted::Forgotten(gone) if rate.period.get() <= gone.longest => {
+                Some(gone.counts_until(rate))
+            }
             _ => None,
         });
         until.filter(|until| *until > now && self.get(rate).is_none())
@@ -304,21 +310,19 @@ impl Windows {
     }
 }
 
-/// Drops the longest idle window if there are enough.
+/// The longest time that a window of `rate` may last.
+fn longest(rate: &Rate) -> u64 {
+    rate.window.longest(rate.period.get())
+}
+
+/// Drops the idle windows if there are enough.
 fn make_place(windows: &mut Vec<Counted>, now: Timestamp) {
-    if windows.len() < KEPT {
-        return;
-    }
-    let idle = windows
-        .iter()
-        .enumerate()
-        .filter(|(_, window)| window.count(now) == 0);
-    if let Some((place, _)) = idle.min_by_key(|(_, window)| window.newest()) {
-        windows.swap_remove(place);
+    if windows.len() >= KEPT {
+        windows.retain(|window| window.count(now) > 0);
     }
 }
 
-/// Forgets the longest window if there are too many, where the newest start is at `at`: whoever brings
+/// Forgets the longest window if too many count starts, where the newest start is at `at`: whoever brings
 /// the longest one waits for longest.
 fn forget_longest(windows: &mut Vec<Counted>, at: Timestamp, now: Timestamp) {
     let known = windows.iter().enumerate();
@@ -329,10 +333,7 @@ fn forget_longest(windows: &mut Vec<Counted>, at: Timestamp, now: Timestamp) {
     let Some((place, _)) = known.max_by_key(|(_, window)| window.period()) else {
         return;
     };
-    let longest = windows.swap_remove(place);
-    // Windows with edges count by decisions, which are not after this one.
-    let last = longest.last(now).max(Some(at.plus(EARLY))).unwrap_or(at);
-    let gone = Forgotten::of(&longest, last);
+    let gone = Forgotten::of(&windows.swap_remove(place), at, now);
     let known = windows.iter_mut().find_map(|window| match window {
         Counted::Forgotten(known) => Some(known),
         _ => None,

@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use http::StatusCode;
 use tokio::time::Instant;
 
+use super::lookup::Lookup;
 use super::{Proxy, REPLY_DEPTH};
 use crate::hold::Held;
 use crate::json::{Json, quote};
@@ -109,17 +109,10 @@ impl Proxy {
 
     /// The state that the backend has a job in; [`GONE`] if it knows none; `None`: it cannot be asked.
     async fn state_of(&self, scope: u64, job: &str) -> Option<String> {
-        let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(job));
-        let reply = super::call(self, "get_job", super::get(self, scope, target))
-            .await
-            .ok()?;
-        match reply.status {
-            StatusCode::OK => state_in(&reply.body),
-            // A backend without this route answers 404 too, but not in JSON.
-            StatusCode::NOT_FOUND => Json::parse(&reply.body, REPLY_DEPTH)
-                .ok()
-                .map(|_| GONE.into()),
-            _ => None,
+        match self.look_up(scope, job).await {
+            Lookup::Found(reply) => state_in(&reply),
+            Lookup::Gone => Some(GONE.into()),
+            Lookup::Unknown | Lookup::Unanswered => None,
         }
     }
 }

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::StatusCode;
 use tokio::time::Instant;
 
+use super::lookup::{Lookup, job_in};
 use super::{Proxy, REPLY_DEPTH};
 use crate::json::{Json, quote};
 
@@ -79,14 +79,9 @@ impl Proxy {
         job: &str,
         attempt: Option<u32>,
     ) -> Option<bool> {
-        let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(job));
-        let reply = super::call(self, "get_job", super::get(self, scope, target))
-            .await
-            .ok()?;
-        match reply.status {
-            StatusCode::OK => {
-                let whole = Json::parse(&reply.body, REPLY_DEPTH).ok()?;
-                let job = whole.get_exact("job").unwrap_or(whole);
+        match self.look_up(scope, job).await {
+            Lookup::Found(reply) => {
+                let job = job_in(&reply)?;
                 let state = job.get("state")?.text()?;
                 let same = match (attempt, job.get("attempt").and_then(|a| a.int())) {
                     (Some(claimed), Some(now)) => i64::from(claimed) == now,
@@ -94,9 +89,8 @@ impl Proxy {
                 };
                 Some(state == "active" && same)
             }
-            // A backend without this route answers 404 too, but not in JSON.
-            StatusCode::NOT_FOUND => Json::parse(&reply.body, REPLY_DEPTH).ok().map(|_| false),
-            _ => None,
+            Lookup::Gone => Some(false),
+            Lookup::Unknown | Lookup::Unanswered => None,
         }
     }
 }

@@ -16,10 +16,11 @@ use http::{HeaderMap, Response, StatusCode};
 use tokio::time::Instant;
 
 use super::body::{Body, Watch as _};
+use super::lookup::{Lookup, job_in};
 use super::outlive::{Client, to_the_end};
 use super::refuse;
 use super::respond::{self, Fault};
-use super::{DEPTH, Proxy, REPLY_DEPTH, mirror};
+use super::{DEPTH, Proxy, mirror};
 use crate::json::{Json, Reader, Splice, quote};
 use crate::metrics::Event;
 use crate::store::{Known, Place, Row};
@@ -275,15 +276,10 @@ impl Proxy {
             row,
             ..
         } = *settling;
-        let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(job));
-        let reply = super::call(self, "get_job", super::get(self, scope, target))
-            .await
-            .ok()?;
-        if reply.status != StatusCode::OK {
+        let Lookup::Found(reply) = self.look_up(scope, job).await else {
             return None;
-        }
-        let whole = Json::parse(&reply.body, REPLY_DEPTH).ok()?;
-        let found = whole.get_exact("job").unwrap_or(whole);
+        };
+        let found = job_in(&reply)?;
         let state = found.get("state")?.text()?;
         let attempt = found.get("attempt").and_then(|a| a.int());
         let moved_on =

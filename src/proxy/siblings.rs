@@ -7,14 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use http::StatusCode;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::job::{Origin, Shown};
-use super::{Proxy, REPLY_DEPTH, Sidecar};
+use super::lookup::{Lookup, job_in};
+use super::{Proxy, Sidecar};
 use crate::hold::{Held, Lane};
-use crate::json::Json;
 use crate::limit::{Limited, Limits, OnLimit, Timestamp};
 use crate::metrics::Event;
 use crate::store::{Change, Claimed, Gen, Known, Place, Row, StoreError, Wake};
@@ -185,19 +184,14 @@ impl Proxy {
     async fn read_again(&self, claimed: &Claimed, sent: Instant) -> Again {
         let sidecar = &self.sidecar;
         let mark = sidecar.pressure.mark();
-        let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(&claimed.job));
-        let call = super::get(self, claimed.scope, target);
-        let reply = match super::call(self, "get_job", call).await {
-            Ok(reply) if reply.status == StatusCode::OK => reply,
-            Ok(reply) if matches!(reply.status, StatusCode::NOT_FOUND | StatusCode::GONE) => {
-                return Again::Over;
-            }
-            _ => return Again::Unheard,
+        let reply = match self.look_up(claimed.scope, &claimed.job).await {
+            Lookup::Found(reply) => reply,
+            Lookup::Gone => return Again::Over,
+            Lookup::Unknown | Lookup::Unanswered => return Again::Unheard,
         };
-        let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH) else {
+        let Some(job) = job_in(&reply) else {
             return Again::Unheard;
         };
-        let job = whole.get_exact("job").unwrap_or(whole);
         let lane = Lane {
             scope: claimed.scope,
             queue: claimed.queue.clone(),
@@ -214,7 +208,7 @@ impl Proxy {
         };
         let state = job.get("state").and_then(|state| state.text());
         let live = sidecar.live();
-        let mut reading = sidecar.reading(&reply.body, &origin, &live, Instant::now());
+        let mut reading = sidecar.reading(&reply, &origin, &live, Instant::now());
         let held = sidecar.read_job(&Shown::of(job), &mut reading);
         let active = state.is_some_and(|state| state == "active");
         match held.filter(|held| active && held.claimed.attempt == claimed.attempt) {
@@ -302,7 +296,7 @@ impl Sidecar {
         };
         match row {
             Some(row) if row.ours && row.hidden => self.hide_for_another(&row.claimed.job),
-            Some(row) if row.ours => self.hold.show(job),
+            Some(row) if row.ours => self.show_here(job),
             row => self.forget_for(job, row),
         }
     }
@@ -312,6 +306,17 @@ impl Sidecar {
             let mut hidden = self.hidden.lock().unwrap_or_else(PoisonError::into_inner);
             hidden.entry(job.clone()).or_insert_with(Instant::now);
         }
+    }
+
+    /// The next time that a sibling hides it has a time of its own.
+    fn is_hidden_no_more(&self, job: &str) {
+        let mut hidden = self.hidden.lock().unwrap_or_else(PoisonError::into_inner);
+        hidden.remove(job);
+    }
+
+    fn show_here(&self, job: &str) {
+        self.is_hidden_no_more(job);
+        self.hold.show(job);
     }
 
     /// Shows what a sibling hid so long ago that it must be gone: its call would have ended, even an ACK that
@@ -356,7 +361,7 @@ impl Sidecar {
     /// Lets a hidden job go out again.
     pub(super) async fn show(&self, job: &str) {
         self.hide_there(job, false).await;
-        self.hold.show(job);
+        self.show_here(job);
     }
 
     /// A job in hand that the store does not start: it was hidden through a sibling, or it is not ours
@@ -381,18 +386,18 @@ impl Sidecar {
                     self.hold.wake(&held.claimed.limited);
                 }
                 if !row.hidden {
-                    self.hold.show(&job);
+                    self.show_here(&job);
                 }
                 self.hold.put_back(held, None);
             }
             // If the store is away the next question of a start tells.
             Err(_) => {
-                self.hold.show(&job);
+                self.show_here(&job);
                 self.hold.put_back(held, None);
             }
             // Shown again first: a newer claim may have taken its place since.
             Ok(Some(row)) if row.ours => {
-                self.hold.show(&job);
+                self.show_here(&job);
                 self.hold.forget_claim(&job, claim);
             }
             Ok(row) => self.forget_for(&job, row),
@@ -406,6 +411,7 @@ impl Sidecar {
             // First, so that it counts all the time.
             self.pressure.taken_over(&row.claimed.queue);
         }
+        self.is_hidden_no_more(job);
         self.hold.forget(job);
     }
 

@@ -1,24 +1,26 @@
-//! The sweep: what must be done although nobody asks. Held jobs get heartbeats, and go back to the
-//! backend beside it (`give_back`), slots whose deadline has passed are asked about, and what is empty is forgotten.
+//! The sweep: what must be done although nobody asks. Held jobs get heartbeats, what is due is looked after, and
+//! what is empty is forgotten. Beside it held jobs go back to the backend (`give_back`), and slots whose deadline
+//! has passed are asked about (`overdue`).
 
 mod adopt;
 mod give_back;
+mod overdue;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
-use super::job::micros;
 use super::prove::{Named, Word};
 use super::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, Sidecar};
 use crate::json::Json;
 use crate::limit::Timestamp;
-use crate::metrics::Event;
-use crate::store::{Change, Claimed, Gen, Place, Row};
+use crate::store::{Change, Claimed, Place, Row};
 
 pub(super) use adopt::Unlearnt;
+use overdue::Asking;
 
 /// The longest time between two looks.
 const EVERY: Duration = Duration::from_millis(500);
@@ -26,36 +28,11 @@ const EVERY: Duration = Duration::from_millis(500);
 const PAUSED_FOR: Duration = Duration::from_secs(5);
 /// Jobs in one heartbeat of ours, rows looked at in one go.
 const AT_ONCE: usize = 256;
-/// So many slots are asked about before they are renewed together.
-const ASKED_AT_ONCE: usize = 32;
-/// How often a slot is looked at that may have to end soon.
-const SOON: Duration = Duration::from_secs(1);
-/// How long after its next look a slot is remembered of which the backend could not be asked.
-const UNASKED_FOR: Duration = Duration::from_secs(60);
-
-/// Slots of which the backend could not say whether their jobs are over, by job and claim.
-type Unasked = HashMap<(Arc<str>, Gen), Failed>;
-
-/// Since when the backend does not say.
-#[derive(Clone, Copy)]
-struct Failed {
-    since: Instant,
-    /// When it is asked again.
-    next: Timestamp,
-}
-
-impl Failed {
-    /// Whether a slot that is due then had word of its worker since. Siblings that look at it, or lease the
-    /// look, move it a little too.
-    fn had_word(self, until: Timestamp) -> bool {
-        until > self.next.plus(micros(3 * SOON))
-    }
-}
 
 impl Proxy {
     /// Runs until the sidecar is told to stop looking.
-    pub async fn sweep(&self, stop: tokio_util::sync::CancellationToken) {
-        let mut unasked = Unasked::new();
+    pub async fn sweep(&self, stop: CancellationToken) {
+        let asking = Asking::default();
         let mut edition = self.sidecar.live().edition;
         let mut ticks = tokio::time::interval(EVERY);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -71,7 +48,7 @@ impl Proxy {
             self.keep_held().await;
             self.let_lapse().await;
             self.drop_soon(self.sidecar.hold.doomed());
-            self.ask_about_overdue(&mut unasked).await;
+            self.look_at_due(&asking, &stop).await;
             self.ask_about_paused().await;
             self.sidecar.show_forgotten().await;
             self.sidecar.offered.tidy();
@@ -192,26 +169,15 @@ impl Proxy {
         }
     }
 
-    /// Slots whose job should be over: the backend says whether it is.
-    async fn ask_about_overdue(&self, unasked: &mut Unasked) {
+    /// What is due, and that we live.
+    async fn look_at_due(&self, asking: &Asking, stop: &CancellationToken) {
         let Ok(rows) = self.sidecar.store.due(AT_ONCE).await else {
             return;
         };
         let (held, out): (Vec<Row>, Vec<Row>) =
             rows.into_iter().partition(|row| row.place == Place::Held);
-        // First, for it needs no word of the backend: siblings take over what is late.
         self.look_after_held(&held).await;
-        for some in out.chunks(ASKED_AT_ONCE) {
-            let mut later = Vec::new();
-            for row in some {
-                if let Some(until) = self.still_out(row, unasked).await {
-                    later.push(look_later(row, until));
-                }
-            }
-            self.sidecar.renew_rows(later).await;
-        }
-        let now = self.sidecar.store.now();
-        unasked.retain(|_, failed| now.since(failed.next) < micros(UNASKED_FOR));
+        self.ask_about(out, asking, stop);
     }
 
     async fn look_after_held(&self, rows: &[Row]) {
@@ -247,48 +213,6 @@ impl Proxy {
             sidecar.end(job, Some(claim)).await;
         }
     }
-
-    /// When to look at the job's slots again; `None`: they have ended.
-    async fn still_out(&self, row: &Row, unasked: &mut Unasked) -> Option<Timestamp> {
-        let (sidecar, claimed) = (&self.sidecar, &row.claimed);
-        let slot = (claimed.job.clone(), claimed.generation);
-        let soon = claimed.visibility.min(micros(SOON));
-        let over = match self
-            .still_active(claimed.scope, &claimed.job, Some(claimed.attempt))
-            .await
-        {
-            Some(active) => {
-                unasked.remove(&slot);
-                !active
-            }
-            None => {
-                let known = unasked.get(&slot);
-                let known = known.filter(|failed| !failed.had_word(row.until));
-                let since = known.map_or_else(Instant::now, |failed| failed.since);
-                if since.elapsed() < Duration::from_micros(claimed.visibility) {
-                    let next = sidecar.store.now().plus(soon);
-                    unasked.insert(slot, Failed { since, next });
-                    return Some(next);
-                }
-                unasked.remove(&slot);
-                true
-            }
-        };
-        if over {
-            let ended = sidecar.end(&claimed.job, Some(claimed.generation)).await;
-            if ended.is_some() {
-                sidecar.metrics.count(Event::SlotReclaimed);
-            }
-            return None;
-        }
-        // Still running past its deadline happens for as long as the backend has not noticed, which is
-        // soon: a look every second costs little and frees the slot in time.
-        let wait = match sidecar.backend.worker_liveness() {
-            true => claimed.visibility,
-            false => soon,
-        };
-        Some(sidecar.store.now().plus(wait))
-    }
 }
 
 /// The row is looked at again then.
@@ -314,22 +238,5 @@ impl Sidecar {
     /// Whether nothing limited is out with workers through us.
     pub async fn quiet(&self) -> bool {
         matches!(self.store.count(Place::Out).await, Ok(0))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_look_of_a_sibling_is_no_word_of_the_worker() {
-        let next = Timestamp(1_000_000_000);
-        let failed = Failed {
-            since: Instant::now(),
-            next,
-        };
-        for (later, word) in [(0, false), (2_500_000, false), (10_000_000, true)] {
-            assert_eq!(failed.had_word(next.plus(later)), word, "{later}");
-        }
     }
 }

@@ -207,11 +207,11 @@ fn the_backends_stream_is_relayed_and_taken_up_again() {
     assert_eq!(client.after("data: "), "{\"type\":\"job.completed\"}");
 }
 
-/// A backend's streams of one job and of one queue pass without mirrors.
+/// A backend's streams of one job and of one queue pass without mirrors, and each sign of life at once.
 #[test]
 fn a_jobs_own_stream_shows_no_mirror() {
     for path in ["/ojs/v1/jobs/j/events", "/ojs/v1/queues/%71/events"] {
-        let frame = "id: b1\nevent: job.enqueued\ndata: {\"id\":\"j\",\"meta\":{\"ojs.rate_limit.mirror\":{\"policy\":{\"key\":\"k\"},\"at\":\"options\"}}}\n\n:half";
+        let frame = "id: b1\nevent: job.enqueued\ndata: {\"id\":\"j\",\"meta\":{\"ojs.rate_limit.mirror\":{\"policy\":{\"key\":\"k\"},\"at\":\"options\"}}}\n\n:ping\n:half";
         let (go_on, only) = scene(&[STREAM, frame]);
         let backend = Scripted::run(vec![only]);
         let sidecar = backend.sidecar();
@@ -228,6 +228,7 @@ fn a_jobs_own_stream_shows_no_mirror() {
         let data: Value = serde_json::from_str(&client.after("data: ")).unwrap();
         assert_eq!(data["rate_limit"], json!({"key": "k"}));
         assert!(!data.to_string().contains("mirror"), "{data}");
+        assert_eq!(client.after(":"), "ping");
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ojs_throttle::backend::{EventKind, Lax};
+use ojs_throttle::store::guard::OnStoreError;
 use serde_json::json;
 
 use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker};
@@ -67,6 +68,83 @@ pub async fn slowly(ctx: Ctx) -> Judge {
     for key in keys {
         judge.concurrency(&key, 3);
     }
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+const ONE: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 1";
+
+fn job() -> Job {
+    let job = Job::new("a.b").queue("mail").label("k:a");
+    job.meta("tenant", json!("a"))
+}
+
+/// The backend takes a job back, nobody hears of it, and another claims it in the same attempt: it is not handed
+/// out here as well.
+pub async fn unheard(ctx: Ctx) -> Judge {
+    let lax = match ctx.even() {
+        true => Lax::redis(),
+        false => Lax::postgres(),
+    };
+    let world = ctx.world().lax(lax).limits(ONE);
+    let w = world.settings("[hold]\nidle = '1s'").start().await;
+    let ids = w.enqueue_all(2, |_| job()).await;
+    let one = w.hands("one");
+    let out = one.fetch(&["mail"], 2).await.unwrap_or_default();
+    let held = ids.iter().find(|id| out.iter().all(|one| one.job != **id));
+    let held = held.cloned().unwrap_or_default();
+    let lost = match ctx.seed / 2 % 2 {
+        0 => Fault::ReplyLost,
+        _ => Fault::ReplyCut,
+    };
+    w.backend.next(Op::Nack, 1, lost);
+    let asks = json!({ "queues": ["mail"], "count": 1, "worker_id": "direct" });
+    let mut elsewhere = json!(null);
+    while elsewhere["jobs"][0].is_null() && w.begun.elapsed() < Duration::from_secs(5) {
+        w.pass(10).await;
+        let path = "/ojs/v1/workers/fetch";
+        elsewhere = w.backend.direct("POST", path, &asks).await;
+    }
+    for delivery in &out {
+        one.ack(&delivery.job).await;
+    }
+    let mut twice = 0;
+    for _ in 0..5 {
+        twice += one.fetch(&["mail"], 2).await.map_or(0, |got| got.len());
+        w.pass(700).await;
+    }
+    let done = json!({ "job_id": held, "worker_id": "direct" });
+    let path = "/ojs/v1/workers/ack";
+    w.backend.direct("POST", path, &done).await;
+    let mut judge = w.judge().await;
+    let id = elsewhere["jobs"][0]["id"].as_str().unwrap_or_default();
+    judge.that(id == held, format!("{elsewhere} was claimed elsewhere"));
+    judge.that(twice == 0, "it went out a second time");
+    judge.no_slot_left();
+    judge
+}
+
+/// Giving back fails while a sidecar is alone; then comes another, with the only worker: it has what is held.
+pub async fn in_vain(ctx: Ctx) -> Judge {
+    let world = ctx.world().shared(OnStoreError::Share).limits(ONE);
+    let w = world.settings("[hold]\nidle = '1s'").start().await;
+    w.enqueue_all(4, |_| job()).await;
+    let one = w.hands("one");
+    let out = one.fetch(&["mail"], 4).await.unwrap_or_default();
+    w.backend.often(Op::Nack, 1.0, Fault::Status(503));
+    w.pass(2_000 + ctx.seed * 131).await;
+    let other = w.sibling().await;
+    w.pass(3_000).await;
+    w.backend.mend();
+    for delivery in &out {
+        one.ack(&delivery.job).await;
+    }
+    w.worker_of(&other, Worker::js(2).queues(&["mail"]).runs(50..100));
+    let done = w.until_done(20).await;
+    let mut judge = w.judge().await;
+    judge.that(done, "what is held here is out of the other's reach");
+    judge.concurrency("k:a", 1);
     judge.each_ran_once();
     judge.settled();
     judge

@@ -344,3 +344,74 @@ pub async fn settled_elsewhere_for_long(ctx: Ctx) -> Judge {
     judge.that(got == 0, "it went out while its ACK was on its way");
     judge
 }
+
+/// A cancel of a held job through another sidecar fails; much later an ACK through it takes many tries. The job
+/// waits for that as long as for a first one.
+pub async fn hidden_a_second_time(ctx: Ctx) -> Judge {
+    let world = ctx.world().shared(OnStoreError::Share);
+    let w = (world.limits("[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 1"))
+        .server("upstream_timeout = '2s'")
+        .settings("[settle]\nretry_for = '25s'\n[hold]\nidle = '10m'")
+        .start()
+        .await;
+    let other = w.sibling().await;
+    w.pass(1_500).await;
+    let ids = w.enqueue_all(2, |_| job()).await;
+    let (one, two) = (w.hands("one"), w.hands_of("two", &other));
+    let out = one.fetch(&["mail"], 2).await.unwrap_or_default();
+    let held = ids.iter().find(|id| out.iter().all(|one| one.job != **id));
+    let held = held.cloned().unwrap_or_default();
+    w.backend.next(Op::Cancel, 1, Fault::Status(503));
+    let path = format!("/ojs/v1/jobs/{held}");
+    two.client.call("DELETE", &path, "".into()).await.ok();
+    w.pass(24_000 + ctx.seed * 1_000).await;
+    for delivery in &out {
+        one.ack(&delivery.job).await;
+    }
+    // Held alone from now on; whoever has the slot next is not this one.
+    w.backend.often(Op::Ack, 1.0, Fault::Refused);
+    let acked = two.ack(&held);
+    let meanwhile = async {
+        w.pass(100).await;
+        let (begun, mut got) = (w.begun.elapsed(), 0);
+        while w.begun.elapsed() < begun + Duration::from_secs(20) {
+            got += one.fetch(&["mail"], 1).await.map_or(0, |jobs| jobs.len());
+            w.pass(500).await;
+        }
+        w.backend.mend();
+        got
+    };
+    let (status, got) = tokio::join!(acked, meanwhile);
+    let mut judge = w.judge().await;
+    judge.that(out.len() == 1, format!("{} jobs started", out.len()));
+    judge.that(status == 200, format!("the ACK got {status}"));
+    judge.that(got == 0, "it went out while its ACK was on its way");
+    judge
+}
+
+/// What stands before the backend does not let a job be looked up, with a 404 of its own: what another sidecar
+/// holds stays held.
+pub async fn looked_up_behind_a_gateway(ctx: Ctx) -> Judge {
+    let world = ctx.world().shared(OnStoreError::Share).limits(CONCURRENCY);
+    let w = world.lax(Lax::spec()).start().await;
+    let other = w.sibling().await;
+    w.enqueue_all(8, |_| job()).await;
+    let leaves = w.worker(Worker::js(4).queues(&["mail"]).runs(1_000..2_000));
+    w.pass(1_500).await;
+    leaves.stop();
+    w.backend.often(Op::Job, 1.0, Fault::Status(404));
+    w.pass(8_000).await;
+    w.worker_of(&other, Worker::js(2).queues(&["mail"]).runs(100..400));
+    w.pass(8_000 + ctx.seed * 331).await;
+    w.backend.mend();
+    let done = w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.that(done, "not done within 60 s");
+    let lapsed = judge.events.iter();
+    let lapsed = lapsed.filter(|(_, e)| e.kind == EventKind::Expired).count();
+    judge.that(lapsed == 0, format!("{lapsed} claims expired"));
+    judge.concurrency("k:a", 2);
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}

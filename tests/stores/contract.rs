@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use ojs_throttle::limit::{EARLY, Key, Limited, Limits, OnLimit, Rate, Space, Strategy, Timestamp};
-use ojs_throttle::store::{Change, Gen, Override, Place, Row, Step, Store, Verdict};
+use ojs_throttle::limit::{
+    EARLY, Key, Limited, Limits, OnLimit, Rate, Space, Strategy, Timestamp, Unit, WindowKind, Zone,
+};
+use ojs_throttle::store::{Change, Claimed, Gen, Override, Place, Row, Step, Store, Verdict};
 
-use crate::rig::{Rig, SECOND, T, advance, claimed, limited, now, number, started, take};
+use crate::rig::{Rig, SECOND, T, advance, claimed, limited, now, number, period, started, take};
 
 pub use crate::sequences::random_sequences_are_answered_as_by_the_core;
 
@@ -432,6 +434,73 @@ pub async fn a_forgotten_window_opens_in_its_time(rig: &dyn Rig) {
         advance(rig, 37 * SECOND);
     }
     let opens = take(&*store, ask("again", 100..101)).await;
+    assert!(started(&opens), "{opens:?}");
+}
+
+/// Asks for a start in a sliding window of so many seconds.
+fn in_window(job: &str, limit: u32, seconds: u64) -> Claimed {
+    let one = limited("k", None, Some((limit, seconds * SECOND)), None);
+    claimed(job, 1, &[one])
+}
+
+/// Asks for a start in a sliding window of each length, in seconds.
+fn in_each(job: &str, lengths: std::ops::Range<u64>) -> Claimed {
+    let each = lengths.map(|n| limited("k", None, Some((9, n * SECOND)), None));
+    let mut all = limited("k", None, None, None);
+    all.limits.rates = each.flat_map(|one| one.limits.rates).collect();
+    claimed(job, 1, &[all])
+}
+
+pub async fn a_forgotten_window_waits_for_its_own_starts(rig: &dyn Rig) {
+    const DAY: u64 = 86_400;
+    let store = rig.open("a").await;
+    assert!(started(&take(&*store, in_window("first", 2, DAY)).await));
+    // Short ones that all count, and one too many of them, much later.
+    advance(rig, (DAY - 3_600) * SECOND);
+    assert!(started(&take(&*store, in_each("short", 2..18)).await));
+    let refused = take(&*store, in_window("early", 2, DAY)).await;
+    assert!(!started(&refused), "{refused:?}");
+    advance(rig, 3_601 * SECOND);
+    let opens = take(&*store, in_window("later", 2, DAY)).await;
+    assert!(started(&opens), "{opens:?}");
+}
+
+pub async fn no_window_is_forgotten_for_one_that_is_idle(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    // Sixteen, and what is known of a seventeenth, which is over first of all.
+    for (job, lengths) in [("short", 10..27), ("again", 10..26)] {
+        assert!(started(&take(&*store, in_each(job, lengths)).await));
+        advance(rig, 30 * SECOND);
+    }
+    for job in ["a", "b", "c"] {
+        let day = take(&*store, in_window(job, 3, 86_400)).await;
+        assert!(started(&day), "{job}: {day:?}");
+        advance(rig, SECOND);
+    }
+    assert!(!started(&take(&*store, in_window("d", 3, 86_400)).await));
+}
+
+pub async fn a_day_of_25_hours_is_forgotten_for_as_long(rig: &dyn Rig) {
+    // It begins 24,933,600 s after the rig's clock.
+    let store = rig.open("a").await;
+    let day = |job: &str| {
+        let mut day = limited("k", None, None, None);
+        let zone = Zone::new("Europe/Oslo").unwrap();
+        day.limits.rates = vec![Rate {
+            limit: number(1),
+            period: period(86_400 * SECOND),
+            window: WindowKind::Calendar(Unit::Day, zone),
+        }];
+        claimed(job, 1, &[day])
+    };
+    advance(rig, (24_933_600 + 600) * SECOND);
+    assert!(started(&take(&*store, day("first")).await));
+    assert!(started(&take(&*store, in_each("short", 2..18)).await));
+    advance(rig, (86_400 + 1_200) * SECOND);
+    let refused = take(&*store, day("late")).await;
+    assert!(!started(&refused), "{refused:?}");
+    advance(rig, 1_801 * SECOND);
+    let opens = take(&*store, day("next")).await;
     assert!(started(&opens), "{opens:?}");
 }
 

@@ -11,7 +11,7 @@ use super::relay::{is_stream, without_mirrors};
 use crate::events::Frames;
 
 impl Proxy {
-    /// Passes the request, and what comes frame by frame.
+    /// Passes the request, and what comes frame by frame; signs of life between them at once.
     pub(in crate::proxy) async fn backends_stream(
         &self,
         mut parts: Box<Parts>,
@@ -32,7 +32,10 @@ impl Proxy {
             loop {
                 match frames.next() {
                     Ok(Some(frame)) => out.extend_from_slice(&without_mirrors(frame)),
-                    Ok(None) => return Some(out.freeze()),
+                    Ok(None) => {
+                        out.extend_from_slice(&frames.comments());
+                        return Some(out.freeze());
+                    }
                     Err(error) => {
                         tracing::warn!(%error, "the backend's event stream is not read on");
                         return None;

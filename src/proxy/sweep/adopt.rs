@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use crate::json::Json;
 use crate::metrics::Event;
 use crate::policy::Accept;
+use crate::proxy::lookup::{Lookup, job_in};
 use crate::proxy::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, Sidecar, job, mirror};
 use crate::store::{Change, Claim, Claimed, Gen};
 use crate::upstream::UpstreamError;
@@ -258,21 +259,17 @@ impl Proxy {
             if known || self.sidecar.hold.has(id) || !self.sidecar.first_seen(id) {
                 continue;
             }
-            let call = crate::proxy::get(
-                self,
-                scope,
-                format!("/ojs/v1/jobs/{}", crate::ojs::encoded(id)),
-            );
             let number = self.sidecar.next_claim(self.sidecar.store.now());
-            let Ok(reply) = crate::proxy::call(self, "get_job", call).await else {
-                self.sidecar.unsee(id);
-                return;
+            let reply = match self.look_up(scope, id).await {
+                Lookup::Found(reply) => reply,
+                Lookup::Gone | Lookup::Unknown => continue,
+                Lookup::Unanswered => {
+                    self.sidecar.unsee(id);
+                    return;
+                }
             };
-            if reply.status == StatusCode::OK
-                && let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH)
-            {
-                self.adopt(scope, whole.get_exact("job").unwrap_or(whole), number)
-                    .await;
+            if let Some(job) = job_in(&reply) {
+                self.adopt(scope, job, number).await;
             }
         }
     }

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use http::StatusCode;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
@@ -13,7 +14,6 @@ use crate::hold::Held;
 use crate::json::quote;
 use crate::metrics::Event;
 use crate::proxy::{Proxy, Sidecar, call, post};
-use crate::upstream::UpstreamError;
 
 /// How long the backend may take to take a job back.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -116,14 +116,14 @@ impl Proxy {
         // First, so that no sibling takes it over meanwhile; if one has, the row is not ours to end.
         let ended = sidecar.end(&job, Some(generation)).await;
         if ended.is_none() && sidecar.store.siblings() > 0 {
-            sidecar.hold.wait_on(held);
+            self.keep(held).await;
             return false;
         }
         let left = held.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() || !sidecar.hold.has_claim(&job, generation) {
             // A job whose claim may be over may be with a worker.
             held.doubt();
-            sidecar.hold.wait_on(held);
+            self.keep(held).await;
             return false;
         }
         let body = format!(
@@ -143,18 +143,44 @@ impl Proxy {
                 sidecar.given_back.fetch_add(1, Ordering::Relaxed);
                 true
             }
-            // It may be done yet, and must not be with a worker then.
-            Err(UpstreamError::Timeout(_)) => {
-                sidecar.lose(&held.claimed).await;
-                false
-            }
-            // Cancelled, lapsed, or not answered: if it is still ours it waits on, and the next
-            // heartbeat tells.
+            // It may be done, or be done yet, and must not be with a worker then: no proof of a claim tells ours
+            // from a later one in the same attempt.
+            Ok(reply) if is_of_gateway(reply.status) => self.let_go(&held).await,
+            Err(error) if error.in_doubt() => self.let_go(&held).await,
+            // Cancelled, lapsed, or never asked: if it is still ours it waits on, and the next heartbeat tells.
             _ => {
                 held.doubt();
-                sidecar.hold.wait_on(held);
+                self.keep(held).await;
                 false
             }
         }
     }
+
+    async fn let_go(&self, held: &Held) -> bool {
+        self.sidecar.lose(&held.claimed).await;
+        false
+    }
+
+    /// A job that was not given back waits on, and siblings know of it again.
+    async fn keep(&self, held: Held) {
+        let sidecar = &self.sidecar;
+        let claimed = held.claimed.clone();
+        let (job, generation) = (&claimed.job, claimed.generation);
+        if sidecar.hold.has_claim(job, generation) {
+            sidecar.register(std::slice::from_ref(&held)).await;
+            sidecar.hold.wait_on(held);
+        }
+        // Ended meanwhile, when it had no row.
+        if !sidecar.hold.has_claim(job, generation) {
+            sidecar.end(job, Some(generation)).await;
+        }
+    }
+}
+
+/// Whether something between us and the backend says that it got no answer.
+fn is_of_gateway(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT
+    )
 }

@@ -78,6 +78,12 @@ local function week_after(till)
   return WEEK + max(floor((till - now) / 1000), 0)
 end
 
+-- The longest time that a window may last: a calendar's has an hour more where clocks go back in it.
+local function longest(period, name)
+  if name == '' or name == 'fixed' or name == 'forgotten' then return period end
+  return period + 3600 * 1000000
+end
+
 -- The last moment at which anything of a window counts.
 local function window_ends(w)
   if w.kind == 0 then
@@ -89,7 +95,7 @@ local function window_ends(w)
     return (unpack('<I7', w.s, 8))
   end
   local _, ends, _, next = unpack('<I7I7I4I4', w.s)
-  if next > 0 then return ends + w.period end
+  if next > 0 then return ends + longest(w.period, w.name) end
   return ends
 end
 
@@ -334,20 +340,7 @@ local function window_idle(w)
   if w.kind ~= 2 then return sliding_count(w) == 0 end
   local _, ends, count, next = unpack('<I7I7I4I4', w.s)
   if now < ends then return count == 0 end
-  return next == 0 or now >= ends + w.period
-end
-
-local function window_newest(w)
-  if w.kind == 0 then
-    if #w.s == 0 then return 0 end
-    return (unpack('<I7', w.s, #w.s - 6))
-  elseif w.kind == 1 then
-    return NEVER
-  elseif w.kind == 3 then
-    return (unpack('<I7', w.s))
-  end
-  local _, ends = unpack('<I7I7', w.s)
-  return ends
+  return next == 0 or now >= ends + longest(w.period, w.name)
 end
 
 -- Until when starts may count in a window of which nothing is known any more; nil if it has none.
@@ -355,14 +348,14 @@ local function forgotten(k, rate)
   for _, w in ipairs(k.w) do
     if w.kind == 3 and rate.period <= w.period then
       local last, till = unpack('<I7I7', w.s)
-      till = min(last + rate.period + EARLY, till)
+      till = min(last + longest(rate.period, rate.kind) + EARLY, till)
       if till > now then return till end
     end
   end
 end
 
 -- Of more than 16 windows the longest is forgotten: what may have been it allows no start until its starts
--- would have left. A start at `at` is the newest.
+-- would have left. Windows with edges do not know their newest start: it is at `at` at the latest.
 local function forget_longest(k, at)
   local place, gone
   for i, w in ipairs(k.w) do
@@ -377,8 +370,10 @@ local function forget_longest(k, at)
   local count = w.kind ~= 2 and sliding_count(w) or 0
   if count > 0 then
     local leaves = sliding_leaves(w, count - 1)
-    if leaves then last = max(last, leaves - w.period - EARLY) end
+    if leaves then last = max(leaves - w.period - EARLY, 0) end
   end
+  local lasts = longest(w.period, w.name)
+  local over = w.kind == 2 and window_ends(w) or last + lasts + EARLY
   k.w[place] = k.w[#k.w]
   k.w[#k.w] = nil
   if not gone then
@@ -386,8 +381,8 @@ local function forget_longest(k, at)
     k.w[#k.w + 1] = gone
   end
   local known, till = unpack('<I7I7', gone.s)
-  gone.period = max(gone.period, w.period)
-  gone.s = pack('<I7I7', max(last, known), max(last + w.period + EARLY, till))
+  gone.period = max(gone.period, lasts)
+  gone.s = pack('<I7I7', max(last, known), max(over, till))
 end
 
 local function window_add(k, rate, at)
@@ -395,16 +390,11 @@ local function window_add(k, rate, at)
   local new = not w
   if new then
     if #k.w >= 8 then
-      local idle
-      for i, other in ipairs(k.w) do
-        if window_idle(other) and (not idle or window_newest(other) < window_newest(k.w[idle])) then
-          idle = i
-        end
+      local counting = {}
+      for _, other in ipairs(k.w) do
+        if not window_idle(other) then counting[#counting + 1] = other end
       end
-      if idle then
-        k.w[idle] = k.w[#k.w]
-        k.w[#k.w] = nil
-      end
+      k.w = counting
     end
     w = { period = rate.period, name = rate.kind, kind = 0, s = '' }
     if rate.kind ~= '' then

@@ -1,0 +1,236 @@
+//! Slots whose deadline has passed: the backend is asked whether their jobs are over. In rounds of their own, one
+//! at a time: held jobs get their heartbeats meanwhile, however slow the backend is.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::look_later;
+use crate::limit::Timestamp;
+use crate::metrics::Event;
+use crate::proxy::job::micros;
+use crate::proxy::{Proxy, Sidecar};
+use crate::store::{Gen, Row};
+
+/// So many questions are on their way at once.
+const AT_ONCE: usize = 32;
+/// How long a round goes on asking. What it does not come to is due again.
+const ROUND: Duration = Duration::from_secs(1);
+/// How long siblings leave the slots of a round alone: as long as the last answer of all may take, and a little
+/// more.
+const TAKES: Duration = Duration::from_secs(7);
+/// How often a slot is looked at that may have to end soon.
+const SOON: Duration = Duration::from_secs(1);
+/// How long after its next look a slot is remembered of which the backend could not be asked.
+const UNASKED_FOR: Duration = Duration::from_secs(60);
+
+/// The slots that are asked about, or were without an answer, by job and claim.
+type Slots = HashMap<(Arc<str>, Gen), Asked>;
+
+/// Locked by the round that is under way.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Asking(Arc<Mutex<Slots>>);
+
+/// What is known of a slot for which the backend has no answer yet.
+#[derive(Clone, Copy, Default, Debug)]
+struct Asked {
+    /// Since when there is no answer.
+    since: Option<Instant>,
+    /// When its row's time was last moved from here, and to when.
+    moved: Timestamp,
+    to: Timestamp,
+}
+
+impl Asked {
+    /// Whether its worker was heard of since then: an accepted heartbeat moves the row by its whole visibility.
+    /// Siblings that look at it too move it by little, whenever that is. A quarter is for how long a heartbeat
+    /// may be on its way to the store.
+    fn had_word(self, row: &Row) -> bool {
+        let visibility = row.claimed.visibility;
+        row.until != self.to && row.until >= self.moved.plus(visibility - visibility / 4)
+    }
+}
+
+impl Proxy {
+    /// Asks about these slots, unless others are being asked about: then they are due still.
+    pub(super) fn ask_about(&self, rows: Vec<Row>, asking: &Asking, stop: &CancellationToken) {
+        if rows.is_empty() {
+            return;
+        }
+        let Ok(mut slots) = Arc::clone(&asking.0).try_lock_owned() else {
+            return;
+        };
+        let (proxy, stop) = (self.clone(), stop.clone());
+        // Tracked, and over when the sweep is.
+        let _task = self.sidecar.tasks.spawn(async move {
+            tokio::select! {
+                () = proxy.ask_round(rows, &mut slots) => {}
+                () = stop.cancelled() => {}
+            }
+        });
+    }
+
+    async fn ask_round(&self, rows: Vec<Row>, slots: &mut Slots) {
+        let sidecar = &self.sidecar;
+        let (begun, now) = (Instant::now(), sidecar.store.now());
+        slots.retain(|_, slot| now.since(slot.to) < micros(UNASKED_FOR));
+        // Siblings would ask too while the backend takes its time.
+        let to = now.plus(micros(TAKES));
+        for row in &rows {
+            let slot = slots.entry(name(row)).or_default();
+            let since = slot.since.filter(|_| !slot.had_word(row));
+            let moved = now;
+            *slot = Asked { since, moved, to };
+        }
+        let moved = rows.iter().map(|row| look_later(row, to)).collect();
+        sidecar.renew_rows(moved).await;
+        let (mut later, mut unanswered) = (Vec::new(), Vec::new());
+        let mut questions = JoinSet::new();
+        let mut rows = rows.into_iter();
+        loop {
+            while questions.len() < AT_ONCE
+                && begun.elapsed() < ROUND
+                && let Some(row) = rows.next()
+            {
+                questions.spawn(self.clone().asked_about(row));
+            }
+            let Some(answered) = questions.join_next().await else {
+                break;
+            };
+            match answered {
+                Ok((row, Some(active))) => {
+                    slots.remove(&name(&row));
+                    match active {
+                        true => later.push(look_later(&row, sidecar.next_look(&row))),
+                        false => sidecar.reclaim(&row).await,
+                    }
+                }
+                Ok((row, None)) => unanswered.push(row),
+                // A panic in there was logged.
+                Err(_) => {}
+            }
+        }
+        // At the end, so that between a word of the worker and this there is next to no time.
+        for row in unanswered {
+            if let Some((row, until)) = sidecar.unanswered(row, slots).await {
+                later.push(look_later(&row, until));
+            }
+        }
+        sidecar.renew_rows(later).await;
+    }
+
+    async fn asked_about(self, row: Row) -> (Row, Option<bool>) {
+        let (of, attempt) = (&row.claimed, Some(row.claimed.attempt));
+        let answer = self.still_active(of.scope, &of.job, attempt).await;
+        (row, answer)
+    }
+}
+
+fn name(row: &Row) -> (Arc<str>, Gen) {
+    (row.claimed.job.clone(), row.claimed.generation)
+}
+
+impl Sidecar {
+    /// The backend did not say whether a slot's job is over. When to look again; `None`: the slot has ended, or
+    /// its worker was heard of meanwhile.
+    async fn unanswered(&self, row: Row, slots: &mut Slots) -> Option<(Row, Timestamp)> {
+        let slot = name(&row);
+        let Ok(known) = self.store.row(&row.claimed.job).await else {
+            // It is due again when its time passes.
+            return None;
+        };
+        let known = known.filter(|known| name(known) == slot);
+        let (Some(row), Some(asked)) = (known, slots.get_mut(&slot)) else {
+            slots.remove(&slot);
+            return None;
+        };
+        if asked.had_word(&row) {
+            slots.remove(&slot);
+            return None;
+        }
+        let since = *asked.since.get_or_insert_with(Instant::now);
+        if since.elapsed() >= Duration::from_micros(row.claimed.visibility) {
+            slots.remove(&slot);
+            self.reclaim(&row).await;
+            return None;
+        }
+        let now = self.store.now();
+        let until = now.plus(row.claimed.visibility.min(micros(SOON)));
+        (asked.moved, asked.to) = (now, until);
+        Some((row, until))
+    }
+
+    async fn reclaim(&self, row: &Row) {
+        let claimed = &row.claimed;
+        let ended = self.end(&claimed.job, Some(claimed.generation)).await;
+        if ended.is_some() {
+            self.metrics.count(Event::SlotReclaimed);
+        }
+    }
+
+    /// Still running past its deadline happens for as long as the backend has not noticed, which is soon: a
+    /// look every second costs little and frees the slot in time.
+    fn next_look(&self, row: &Row) -> Timestamp {
+        let visibility = row.claimed.visibility;
+        let wait = match self.backend.worker_liveness() {
+            true => visibility,
+            false => visibility.min(micros(SOON)),
+        };
+        self.store.now().plus(wait)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Claim, Claimed, Place};
+
+    const SECOND: u64 = 1_000_000;
+
+    fn due(until: Timestamp) -> Row {
+        let claimed = Claimed::from(Claim {
+            job: "j".into(),
+            generation: Gen(1),
+            claim_id: "w".into(),
+            scope: 0,
+            queue: "q".into(),
+            priority: 0,
+            attempt: 1,
+            claimed_at: Timestamp(0),
+            visibility: 30 * SECOND,
+            limited: [].into(),
+        });
+        Row {
+            claimed,
+            place: Place::Out,
+            until,
+            started: None,
+            hidden: false,
+            ours: true,
+        }
+    }
+
+    #[test]
+    fn a_late_look_of_a_sibling_is_no_word_of_the_worker() {
+        let moved = Timestamp(1_000 * SECOND);
+        let asked = Asked {
+            since: None,
+            moved,
+            to: moved.plus(SECOND),
+        };
+        let word = |later: u64| asked.had_word(&due(moved.plus(later)));
+        // Ours, one of a sibling three seconds after it was due, and one after a long round.
+        for look in [SECOND, 6 * SECOND, 14 * SECOND] {
+            assert!(!word(look), "{look}");
+        }
+        // The second was decided on a little before the row was moved, and was written a little after that.
+        for heartbeat in [30 * SECOND, 29 * SECOND, 45 * SECOND] {
+            assert!(word(heartbeat), "{heartbeat}");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Slots whose deadline has passed while the backend cannot be asked about their jobs.
+
+use std::time::Duration;
+
+use ojs_throttle::backend::{EventKind, Lax};
+use ojs_throttle::store::guard::OnStoreError;
+use serde_json::json;
+
+use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker};
+
+fn job() -> Job {
+    let job = Job::new("email.send").queue("mail").label("k:a");
+    job.meta("tenant", json!("a"))
+}
+
+fn limit(concurrency: usize) -> String {
+    format!("[[policy]]\nname = 'p'\nkey = 'k:{{meta.tenant}}'\nconcurrency = {concurrency}")
+}
+
+/// A worker dies with all slots, and the backend hangs when it is asked about them: what is held stays held.
+pub async fn held_meanwhile(ctx: Ctx) -> Judge {
+    let lax = if ctx.even() {
+        Lax::redis()
+    } else {
+        Lax::spec()
+    };
+    let world = ctx.world().lax(lax).limits(&limit(20));
+    let w = world.settings("[hold]\nidle = '10m'").start().await;
+    w.enqueue_all(30, |_| job()).await;
+    let one = w.hands("one").visibility(12_000);
+    let out = one.fetch(&["mail"], 30).await.unwrap_or_default();
+    let hangs = Fault::Slow(Duration::from_secs(20));
+    w.backend.often(Op::Job, 1.0, hangs);
+    w.pass(60_000).await;
+    w.backend.mend();
+    w.workers(3, Worker::js(10).queues(&["mail"]));
+    w.until_done(120).await;
+    let mut judge = w.judge().await;
+    let expired = |event: &EventKind| *event == EventKind::Expired;
+    let lapsed = judge
+        .events
+        .iter()
+        .filter(|(_, e)| expired(&e.kind))
+        .count();
+    // Those that were out do, for nobody keeps them.
+    judge.that(
+        lapsed <= out.len(),
+        format!("{lapsed} claims lapsed, and {} were out", out.len()),
+    );
+    judge.concurrency("k:a", 20);
+    judge.settled();
+    judge
+}
+
+/// The same in a fleet: the slots end all the same, however long each look takes and whoever else looks.
+pub async fn nobody_can_ask(ctx: Ctx) -> Judge {
+    let slots = 1 + (ctx.seed % 6) as usize;
+    let world = ctx.world().lax(Lax::redis()).shared(OnStoreError::Share);
+    let w = world.limits(&limit(slots)).start().await;
+    let other = w.sibling().await;
+    w.pass(1_500).await;
+    w.enqueue_all(16, |_| job()).await;
+    let visibility = [30_000, 12_000, 5_000][(ctx.seed / 6 % 3) as usize];
+    let one = w.hands("one").visibility(visibility);
+    let out = one.fetch(&["mail"], slots).await.unwrap_or_default();
+    let fault = match ctx.seed % 4 {
+        3 => Fault::Status(403),
+        _ => Fault::Slow(Duration::from_secs(20)),
+    };
+    w.backend.often(Op::Job, 1.0, fault);
+    w.pass(2 * visibility + 10_000 + ctx.seed * 331).await;
+    let worker = Worker::js(2).queues(&["mail"]).runs(100..400);
+    w.worker(worker.clone());
+    w.worker_of(&other, worker);
+    let done = w.until_done(40).await;
+    let mut judge = w.judge().await;
+    judge.that(out.len() == slots, format!("{} were out", out.len()));
+    judge.that(done, "the slots of the dead worker did not end");
+    judge.concurrency("k:a", slots as i64);
+    judge
+}
+
+/// A worker lives, and only its heartbeats are answered, late: its slot is its own.
+pub async fn heard_of_meanwhile(ctx: Ctx) -> Judge {
+    let world = ctx.world().lax(Lax::redis()).shared(OnStoreError::Share);
+    let w = world.limits(&limit(1)).start().await;
+    let other = w.sibling().await;
+    w.pass(1_500).await;
+    w.enqueue_all(2, |_| job()).await;
+    let one = w.hands("one").visibility(12_000);
+    let out = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let hangs = Fault::Slow(Duration::from_secs(20));
+    w.backend.often(Op::Job, 1.0, hangs);
+    let two = w.hands_of("two", &other);
+    let jobs: Vec<String> = out.iter().map(|delivery| delivery.job.clone()).collect();
+    let mut stolen = 0;
+    // Each comes after its deadline, while the backend is being asked.
+    for _ in 0..6 {
+        for job in &jobs {
+            let shown = w
+                .backend
+                .direct("GET", &format!("/ojs/v1/jobs/{job}"), &json!(null))
+                .await;
+            let shown = shown.get("job").unwrap_or(&shown);
+            let kept = json!({ "worker_id": shown["worker_id"], "active_jobs": [job], "visibility_timeout_ms": 90_000 });
+            let path = "/ojs/v1/workers/heartbeat";
+            w.backend.direct("POST", path, &kept).await;
+        }
+        w.pass(12_500 + ctx.seed * 613 % 5_000).await;
+        one.beat(&jobs, false).await;
+        stolen += two.fetch(&["mail"], 1).await.map_or(0, |got| got.len());
+    }
+    let mut judge = w.judge().await;
+    judge.that(out.len() == 1, format!("{} were out", out.len()));
+    judge.that(stolen == 0, "the slot ended while its worker was heard of");
+    judge
+}
