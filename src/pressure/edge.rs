@@ -7,6 +7,9 @@ use tokio::time::Instant;
 
 /// A queue that is refused over and over is said to be full once in this time at most.
 const AGAIN: Duration = Duration::from_secs(1);
+/// One that comes near its bound and goes again all the time has a line of the log for one of these times in so
+/// long; those who listen are told of each.
+const QUIET: Duration = Duration::from_secs(10);
 
 /// What is worth saying.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,25 +20,55 @@ pub enum Edge {
     Cleared,
 }
 
+/// An edge that was crossed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Crossed {
+    /// Which.
+    pub edge: Edge,
+    /// Whether it is worth a line of the log; a warning is if what clears it will be.
+    pub loud: bool,
+}
+
 /// Where a queue stands between its edges.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Edges {
     above: bool,
+    /// Whether the last warning was worth a line, and when one was.
+    loud: bool,
+    warned: Option<Instant>,
     /// That it refuses was said since an enqueue was accepted, and when, the last time.
     refused: bool,
     said: Option<Instant>,
 }
 
 impl Edges {
-    /// The depth is `depth` of `bound`.
-    pub fn at(&mut self, depth: u64, bound: u64, threshold: f64) -> Option<Edge> {
+    /// The depth is `depth` of `bound`, at a time that is only asked for if that crosses an edge.
+    pub fn at(
+        &mut self,
+        depth: u64,
+        bound: u64,
+        threshold: f64,
+        now: impl FnOnce() -> Instant,
+    ) -> Option<Crossed> {
         let above = depth > 0 && depth as f64 >= bound as f64 * threshold;
         let was = std::mem::replace(&mut self.above, above);
-        match (was, above) {
-            (false, true) => Some(Edge::Warning),
-            (true, false) => Some(Edge::Cleared),
-            _ => None,
+        let edge = match (was, above) {
+            (false, true) => Edge::Warning,
+            (true, false) => Edge::Cleared,
+            _ => return None,
+        };
+        if edge == Edge::Warning {
+            let now = now();
+            let is_quiet = |warned| now.saturating_duration_since(warned) >= QUIET;
+            self.loud = self.warned.is_none_or(is_quiet);
+            if self.loud {
+                self.warned = Some(now);
+            }
         }
+        Some(Crossed {
+            edge,
+            loud: self.loud,
+        })
     }
 
     /// Whether the last depth was at the threshold or beyond.
@@ -86,18 +119,32 @@ mod tests {
 
     #[test]
     fn a_threshold_is_crossed_once_each_way() {
-        let mut edges = Edges::default();
+        let (mut edges, now) = (Edges::default(), Instant::now());
         let said: Vec<_> = [0, 7, 8, 9, 10, 8, 7, 8, 0]
             .into_iter()
-            .map(|depth| edges.at(depth, 10, 0.8))
+            .map(|depth| edges.at(depth, 10, 0.8, || now))
+            .map(|crossed| crossed.map(|crossed| crossed.edge))
             .collect();
         let (up, down) = (Some(Edge::Warning), Some(Edge::Cleared));
         assert_eq!(said, [None, None, up, None, None, None, down, up, down]);
         assert_eq!(
-            Edges::default().at(0, 10, 0.0),
+            Edges::default().at(0, 10, 0.0, || now),
             None,
             "an empty queue is well"
         );
+    }
+
+    #[test]
+    fn a_queue_that_comes_and_goes_is_a_pair_of_lines_in_ten_seconds() {
+        let (mut edges, now) = (Edges::default(), Instant::now());
+        let mut loud = |second: u64, depth: u64| {
+            let now = || now + Duration::from_secs(second);
+            edges.at(depth, 10, 0.8, now).unwrap().loud
+        };
+        let seconds = [(0, 1), (2, 3), (5, 9), (10, 30), (31, 32)];
+        let lines = seconds.map(|(up, down)| (loud(up, 8), loud(down, 7)));
+        let (both, none) = ((true, true), (false, false));
+        assert_eq!(lines, [both, none, none, both, both]);
     }
 
     #[test]

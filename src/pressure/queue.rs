@@ -473,14 +473,14 @@ impl Queue {
         let most = both.max_by(|a, b| share(a.0, a.1).total_cmp(&share(b.0, b.1)));
         // Where there is no bound, nothing is near it.
         let (used, bound) = most.unwrap_or((0, 1));
-        let edge = self.edges.at(used, bound, bounds.warning_threshold);
+        let crossed = self.edges.at(used, bound, bounds.warning_threshold, Instant::now);
         Level {
             depth,
             max_depth: bounds.max_depth,
             bytes,
             most,
             above: self.edges.is_above(),
-            edge,
+            crossed,
         }
     }
 
@@ -501,7 +501,7 @@ impl Queue {
             self.estimate.doubt_all();
         }
         let last = last?;
-        if last.edge.is_some() {
+        if last.crossed.is_some() {
             return Some(last);
         }
         let level = self.level(held());

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::bounds::{Bounds, Strategy};
-use super::edge::Edge;
+use super::edge::Crossed;
 use crate::limit::Timestamp;
 
 /// The moment of a question, on both clocks.
@@ -119,8 +119,8 @@ pub struct Level {
     pub most: Option<(u64, u64)>,
     /// Whether that is at the warning threshold or beyond.
     pub above: bool,
-    /// What is worth saying.
-    pub edge: Option<Edge>,
+    /// The edge that was crossed just now.
+    pub crossed: Option<Crossed>,
 }
 
 impl Level {

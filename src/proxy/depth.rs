@@ -70,12 +70,13 @@ impl Sidecar {
 
     /// Tells of an edge that was crossed.
     fn tell_edge(&self, queue: &str, level: &Level) {
-        if let (Some(edge), Some((depth, bound))) = (level.edge, level.most) {
-            let kind = match edge {
+        if let (Some(crossed), Some((depth, bound))) = (level.crossed, level.most) {
+            let kind = match crossed.edge {
                 Edge::Warning => "backpressure.warning",
                 Edge::Cleared => "backpressure.cleared",
             };
-            match edge {
+            match crossed.edge {
+                _ if !crossed.loud => {}
                 Edge::Warning => tracing::warn!(queue, depth, bound, "the queue is near its bound"),
                 Edge::Cleared => tracing::info!(queue, depth, bound, "the queue has room again"),
             }
