@@ -213,7 +213,7 @@ impl Hold {
         self.glance.known.load(Ordering::Acquire) == 0
     }
 
-    /// How often jobs here were let be asked for again, so far.
+    /// How many times, so far, jobs here were allowed to be asked for again.
     pub fn wakes(&self) -> Wakes {
         Wakes(self.glance.wakes.load(Ordering::Acquire))
     }

@@ -11,12 +11,12 @@
 //! | [`doctor`] | whether the store and the backend are as they must be, and what they can do |
 //! | [`demo`] | limits at work, judged from the workers' and the backend's records |
 //! | [`config`] | one TOML file, all its problems at once, each under its line |
-//! | [`admin`] | the other port: `/livez`, `/readyz`, `/metrics` |
+//! | [`admin`] | the other port: `/livez`, `/readyz`, `/metrics`, and `/throttle/v1` for hands |
 //! | [`server`] | the listener: connections in, one task each, heads that mean one thing only |
 //! | [`proxy`] | one function for each operation; everything else streams through |
 //! | [`hold`] | claimed jobs that wait for a start, and the FETCHes that wait for them |
-//! | [`store`] | usage under its key: few operations, each one atomic step |
-//! | [`pressure`] | how much waits in bounded queues, and whether an enqueue fits; pure |
+//! | [`store`] | usage under its key, rows of jobs, what was set by hand: each operation one atomic step |
+//! | [`pressure`] | how much waits in bounded queues, and whether an enqueue fits: sums under one lock, no I/O |
 //! | [`policy`] | which limits apply to a job, and which can apply to a queue |
 //! | [`limit`] | the limiter: all limits of a key are asked, then all are taken; pure |
 //! | [`upstream`] | the way to the backend, and whether a call may be made again |
@@ -46,6 +46,31 @@
 //!    at most `fetch.max_wait`.
 //! 7. **Hand out.** The job has started when the connection takes the reply's body. A worker that
 //!    hung up before that gets nothing: the start is undone and the job is held for the next one.
+//!
+//! # One ACK
+//!
+//! 1. [`proxy`] reads the job's id and finds its row in the [`store`]: who claimed it, and under which id
+//!    the backend knows the claim.
+//! 2. The ACK goes [`upstream`] under that id, again and again for a while if no answer comes: the job ran,
+//!    and nobody else may run it.
+//! 3. Once the backend has carried it out, the row ends and with it the slots. The [`hold`] wakes those who
+//!    wait for one of them, here and at the sidecars that share the store.
+//!
+//! # Words
+//!
+//! | word | means |
+//! |---|---|
+//! | lane | a queue under one set of credentials: held jobs never cross to another |
+//! | scope | a set of credentials, as a number |
+//! | gate | what the name of a queue alone says of limits |
+//! | section | queues of a FETCH that are asked together |
+//! | in hand | picked from the hold, and being asked for |
+//! | aside | out of its group, because a sibling may have it |
+//! | doomed | to be ended instead of started |
+//! | turn, lead | a start that a fleet granted ahead; how far ahead |
+//! | edition | the number of a set of policies, or of what was set by hand |
+//! | mark | a place in the order of what was sent and heard, where clocks are too coarse |
+//! | episode | from a job's first refusal until it starts |
 //!
 //! # Who may import whom
 //!
@@ -78,8 +103,8 @@
 //! ```
 //!
 //! Time: [`limit`] and [`policy`] get it passed in; everything above is on tokio's clock, so that
-//! whole scenarios run paused. `main` reads the wall clock once; the embedded [`backend`] has one of its
-//! own, to print times.
+//! whole scenarios run paused. `main` reads the wall clock once, and limits never see it again (request and
+//! event ids and the log do); the embedded [`backend`] has one of its own, to print times.
 #![warn(
     clippy::disallowed_methods,
     clippy::exit,

@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Who reads only the first lines has them.
+            // Whoever reads (`head`) may have left: no error of ours.
             let _printed = error.print();
             if error.use_stderr() && std::env::var_os(CONFIG).is_some_and(|path| path.is_empty()) {
                 tell(&format!(
@@ -85,7 +85,7 @@ fn act(command: Command) -> anyhow::Result<ExitCode> {
         Command::Dev(args) => dev(&args),
         Command::Check { path } => {
             let checked = config::check(&path, std::io::stdout().is_terminal());
-            // Who reads only the first lines has them.
+            // Whoever reads (`head`) may have left: no error of ours.
             let _written = writeln!(std::io::stdout(), "{}", checked.text);
             Ok(ExitCode::from(checked.status))
         }
@@ -94,13 +94,18 @@ fn act(command: Command) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// The settings, or the status to end with, once their problems are told.
+fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Settings, ExitCode> {
+    Settings::load_with(path, overrides).map_err(|report| {
+        tell(&report.render(std::io::stderr().is_terminal()));
+        ExitCode::from(BAD_CONFIG)
+    })
+}
+
 fn run(args: &Run) -> anyhow::Result<ExitCode> {
-    let settings = match Settings::load_with(args.config.as_deref(), &args.overrides()) {
+    let settings = match load(args.config.as_deref(), &args.overrides()) {
         Ok(settings) => settings,
-        Err(report) => {
-            tell(&report.render(std::io::stderr().is_terminal()));
-            return Ok(ExitCode::from(BAD_CONFIG));
-        }
+        Err(status) => return Ok(status),
     };
     start_log(&settings.server);
     warn(&settings);
@@ -136,12 +141,9 @@ fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
         admin_listen: args.admin_listen,
         upstream: Some(backend),
     };
-    let settings = match Settings::load_with(args.config.as_deref(), &overrides) {
+    let settings = match load(args.config.as_deref(), &overrides) {
         Ok(settings) => settings,
-        Err(report) => {
-            tell(&report.render(std::io::stderr().is_terminal()));
-            return Ok(ExitCode::from(BAD_CONFIG));
-        }
+        Err(status) => return Ok(status),
     };
     start_log(&settings.server);
     warn(&settings);
@@ -164,12 +166,9 @@ fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
 }
 
 fn examine(args: &Doctor) -> anyhow::Result<ExitCode> {
-    let settings = match Settings::load_with(args.config.as_deref(), &args.overrides()) {
+    let settings = match load(args.config.as_deref(), &args.overrides()) {
         Ok(settings) => settings,
-        Err(report) => {
-            tell(&report.render(std::io::stderr().is_terminal()));
-            return Ok(ExitCode::from(BAD_CONFIG));
-        }
+        Err(status) => return Ok(status),
     };
     let env = doctor::Env {
         net: Net::Tcp,
@@ -181,7 +180,7 @@ fn examine(args: &Doctor) -> anyhow::Result<ExitCode> {
         true => report.json(),
         false => report.text(),
     };
-    // Who reads only the first lines has them.
+    // Whoever reads (`head`) may have left: no error of ours.
     let _written = std::io::stdout().write_all(text.as_bytes());
     Ok(match report.healthy() {
         true => ExitCode::SUCCESS,

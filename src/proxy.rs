@@ -429,8 +429,8 @@ impl Sidecar {
     async fn end(&self, job: &str, generation: Option<Gen>) -> Option<Row> {
         self.note_end(job);
         let ended = self.store.end(job, generation).await.ok()??;
-        self.over(&ended.row);
-        Some(ended.row)
+        self.over(&ended);
+        Some(ended)
     }
 
     /// Undoes a start. `false`: the job is not ours any more.

@@ -224,13 +224,6 @@ pub enum Known {
     Unsure,
 }
 
-/// What ended with a row.
-#[derive(Clone, Debug)]
-pub struct Ended {
-    /// The row as it was.
-    pub row: Row,
-}
-
 /// A change to what the store keeps.
 #[derive(Clone, Debug)]
 pub enum Change {
@@ -449,8 +442,8 @@ pub trait Store: std::fmt::Debug + Send + Sync {
     fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool>;
 
     /// The job is over, or not ours any more: its row and its slots go. `None` for `generation`
-    /// ends any claim. Ending twice is ending once.
-    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Ended>>;
+    /// ends any claim. Ending twice is ending once. Gives the row as it was.
+    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Row>>;
 
     /// The rows whose `until` has passed, oldest first, at most `max` that are held and `max` that are out:
     /// ours, and those out with workers of siblings that have not looked in time (no other sidecar is handed

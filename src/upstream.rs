@@ -200,7 +200,7 @@ impl Upstream {
         let most = call.body.len().saturating_mul(ECHO);
         let most = most.max(self.0.limits.reply);
         let request = self.request(call);
-        // Whoever calls needs no room for it.
+        // Boxed, so that the futures of callers stay small.
         Box::pin(async move {
             let answer = match request {
                 Ok(request) => self.call_whole(request, time, most).await,

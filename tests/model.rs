@@ -113,7 +113,7 @@ impl Both {
                 let name = format!("job-{job}");
                 let ended = self.store.end(&name, generation).await.unwrap();
                 let expected = self.model.end(&name, generation, now);
-                assert_eq!(ended.map(|e| e.row.place), expected.map(|row| row.place));
+                assert_eq!(ended.map(|row| row.place), expected.map(|row| row.place));
                 assert!(
                     self.store.end(&name, generation).await.unwrap().is_none(),
                     "ended twice"

@@ -473,7 +473,9 @@ impl Queue {
         let most = both.max_by(|a, b| share(a.0, a.1).total_cmp(&share(b.0, b.1)));
         // Where there is no bound, nothing is near it.
         let (used, bound) = most.unwrap_or((0, 1));
-        let crossed = self.edges.at(used, bound, bounds.warning_threshold, Instant::now);
+        let crossed = self
+            .edges
+            .at(used, bound, bounds.warning_threshold, Instant::now);
         Level {
             depth,
             max_depth: bounds.max_depth,

@@ -119,7 +119,7 @@ impl Proxy {
     /// is no reason to send a worker away from jobs that may start.
     #[expect(
         clippy::manual_async_fn,
-        reason = "an `async fn` has room for each of its arguments twice"
+        reason = "an `async fn` keeps each of its arguments twice in its future"
     )]
     fn filled(
         self,

@@ -127,7 +127,10 @@ impl Proxy {
             Operation::Health => Box::pin(self.health(parts)).await,
             Operation::EventStream => Box::pin(self.event_stream(parts)).await,
             Operation::BackendEvents => Box::pin(self.backends_stream(parts, body)).await,
-            _ => self.pass(parts, body).await,
+            Operation::QueueConfig { .. }
+            | Operation::Tenant { .. }
+            | Operation::TenantLimits { .. }
+            | Operation::Other => self.pass(parts, body).await,
         }
     }
 

@@ -9,8 +9,8 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::{
-    Answer, Change, Claimed, Ended, Gen, Number, Overrides, Place, Room, Row, Step, Store,
-    StoreError, Usage, Verdict, Wake, Wish,
+    Answer, Change, Claimed, Gen, Number, Overrides, Place, Room, Row, Step, Store, StoreError,
+    Usage, Verdict, Wake, Wish,
 };
 use crate::limit::{Key, Limited, Limits, Reserved, Space, Timestamp};
 
@@ -210,7 +210,7 @@ impl Store for Faulty {
         self.run(move || self.inner.back(job, generation))
     }
 
-    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Ended>> {
+    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Row>> {
         self.run(move || self.inner.end(job, generation))
     }
 

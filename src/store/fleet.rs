@@ -10,7 +10,7 @@ use crate::limit::{Key, Space, Timestamp};
 /// How often a sidecar says that it lives, in microseconds. Others take it for gone after 5 s.
 pub(super) const BEAT: u64 = 2_000_000;
 
-/// So long all have to put back what they know before anything starts, in data that begin anew: who is idle
+/// How long everyone has to put back what they know before anything starts, in data that begin anew: who is idle
 /// notices it with its next beat, and puts its rows back when it looks again. The sweep looks twice a second.
 pub(super) const SETTLING: u64 = BEAT + 1_500_000;
 

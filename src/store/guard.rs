@@ -35,8 +35,8 @@ use tokio::sync::Notify;
 
 use super::memory::MemoryStore;
 use super::{
-    Answer, Change, Claimed, Clock, Ended, Gen, Known, Number, Overrides, Place, Room, Row, Step,
-    Store, StoreError, Usage, Verdict, Wake, Wish,
+    Answer, Change, Claimed, Clock, Gen, Known, Number, Overrides, Place, Room, Row, Step, Store,
+    StoreError, Usage, Verdict, Wake, Wish,
 };
 use crate::limit::{Key, Limited, Limits, Reserved, Space, Timestamp};
 use lost::Lost;
@@ -424,7 +424,7 @@ impl Store for Guard {
         })
     }
 
-    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Ended>> {
+    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Row>> {
         Answer::later(async move {
             let there = self.inner.end(job, generation);
             let ended = self
@@ -447,7 +447,7 @@ impl Store for Guard {
             }
             match none && row.place == Place::Out {
                 // What was sent twice was done the first time, and nobody heard of it.
-                true => Ok(Some(Ended { row })),
+                true => Ok(Some(row)),
                 false => ended,
             }
         })

@@ -16,8 +16,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::clock::Clock;
 use super::fleet::Numbers;
 use super::{
-    Answer, Change, Claimed, Ended, Gen, Number, Overrides, Place, Room, Row, Step, Store, Usage,
-    Verdict, Wish,
+    Answer, Change, Claimed, Gen, Number, Overrides, Place, Room, Row, Step, Store, Usage, Verdict,
+    Wish,
 };
 use crate::limit::{Key, Limited, Limits, Reserved, Space, Timestamp};
 
@@ -101,7 +101,7 @@ impl Store for MemoryStore {
         Answer::now(books.back(job, generation, now))
     }
 
-    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Ended>> {
+    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Row>> {
         let (mut books, now) = self.open();
         Answer::now(books.end(job, generation, now))
     }

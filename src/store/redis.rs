@@ -23,7 +23,7 @@ use super::anew::Anew;
 use super::clock::ServerClock;
 use super::fleet::{Alone, BEAT, SETTLING};
 use super::{
-    Answer, Change, Claimed, Clock, Ended, Gen, Number, Overrides, Place, Room, Row, Step, Store,
+    Answer, Change, Claimed, Clock, Gen, Number, Overrides, Place, Room, Row, Step, Store,
     StoreError, Usage, Verdict, Wake, Wish, record,
 };
 use crate::limit::{Key, KeyState, Limited, Limits, Reserved, Space, Timestamp, lead_of};
@@ -114,7 +114,7 @@ impl RedisStore {
     /// It is not reachable, too old, lacks rights, or has something else under our keys.
     pub async fn check(&self) -> Result<(), StoreError> {
         let info = redis::cmd("INFO").arg("server").to_owned();
-        // Who may not ask for it may be right all the same.
+        // `INFO` may be forbidden, and that alone is no error.
         let oldest = self.link.send(&info).await.ok();
         if let Some((name, (major, minor))) = oldest.as_ref().and_then(inspect::oldest)
             && (major, minor) < (6, 2)
@@ -550,7 +550,7 @@ impl Store for RedisStore {
         })
     }
 
-    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Ended>> {
+    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Row>> {
         Answer::later(async move {
             let write = |to: &mut Cmd| {
                 to.arg("end").arg(1).arg(job);
@@ -561,7 +561,7 @@ impl Store for RedisStore {
             };
             let told = self.run(&self.scripts.end, write).await?;
             let rows = self.rows(told.get(1..).unwrap_or_default())?;
-            Ok(rows.into_iter().next().map(|row| Ended { row }))
+            Ok(rows.into_iter().next())
         })
     }
 

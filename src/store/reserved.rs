@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 
 use super::memory::Books;
 use super::{
-    Answer, Change, Claimed, Ended, Gen, Known, Number, Overrides, Place, Room, Row, Step, Store,
+    Answer, Change, Claimed, Gen, Known, Number, Overrides, Place, Room, Row, Step, Store,
     StoreError, Usage, Verdict, Wake, Wish, guard,
 };
 use crate::limit::{
@@ -358,7 +358,7 @@ impl State {
         let row = self.rows.end(job, None, Timestamp(0));
         self.out.remove(job);
         self.there.insert(Arc::from(job));
-        row.map(|ended| ended.row)
+        row
     }
 
     /// Whether its row is held here, ready to start; it is made if there is none.
@@ -440,7 +440,7 @@ impl State {
         back
     }
 
-    fn end(&mut self, job: &str, claim: Option<Gen>, now: Timestamp) -> Option<Ended> {
+    fn end(&mut self, job: &str, claim: Option<Gen>, now: Timestamp) -> Option<Row> {
         let ended = self.rows.end(job, claim, now)?;
         self.out.remove(job);
         Some(ended)
@@ -560,7 +560,7 @@ impl Store for ReservedStore {
         }
     }
 
-    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Ended>> {
+    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Row>> {
         let now = self.now();
         let mut state = self.state();
         if state.rows.row(job).is_some() {

@@ -18,9 +18,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::{
-    Change, Claimed, Ended, Gen, Number, Place, Row, Step, StoreError, Verdict, fleet, record,
-};
+use super::{Change, Claimed, Gen, Number, Place, Row, Step, StoreError, Verdict, fleet, record};
 use crate::limit::{KeyState, Limited, Reserved, Timestamp};
 
 pub(super) use flat::{Flat, Kept, lane, number, unsigned};
@@ -112,7 +110,7 @@ pub(super) enum Reply {
     Reserved(Reserved),
     Rows(Vec<Row>),
     Done(bool),
-    Ended(Option<Ended>),
+    Ended(Option<Row>),
     Row(Option<Row>),
     States(Vec<KeyState>),
     Number(Number),

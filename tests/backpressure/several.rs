@@ -23,8 +23,8 @@ use ojs_throttle::run::{Env, Running, Stop};
 use ojs_throttle::store::faulty::{Fault, Faulty};
 use ojs_throttle::store::memory::MemoryStore;
 use ojs_throttle::store::{
-    Answer, Change, Claimed, Ended, Gen, Number, Overrides, Place, Room, Row, Step, Store, Usage,
-    Verdict, Wish,
+    Answer, Change, Claimed, Gen, Number, Overrides, Place, Room, Row, Step, Store, Usage, Verdict,
+    Wish,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -107,7 +107,7 @@ impl Store for Member {
         })
     }
 
-    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Ended>> {
+    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Row>> {
         self.all.end(job, generation)
     }
 

@@ -14,8 +14,8 @@ use ojs_throttle::store::faulty::{Fault, Faulty};
 use ojs_throttle::store::guard::{Guard, OnStoreError};
 use ojs_throttle::store::memory::MemoryStore;
 use ojs_throttle::store::{
-    Answer, Change, Claimed, Ended, Gen, Number, Overrides, Place, Row, Step, Store, Usage,
-    Verdict, Wake, Wish,
+    Answer, Change, Claimed, Gen, Number, Overrides, Place, Row, Step, Store, Usage, Verdict, Wake,
+    Wish,
 };
 use tokio::sync::Notify;
 
@@ -334,16 +334,16 @@ impl Store for Member {
         Answer::now(done)
     }
 
-    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Ended>> {
+    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Row>> {
         let mut books = self.fleet.books();
         let ended = at_once(self.memory().end(job, generation));
         if let Some(ended) = &ended {
-            let job = ended.row.claimed.job.clone();
+            let job = ended.claimed.job.clone();
             let owner = books.owners.remove(&job);
             if let Some(owner) = owner.filter(|owner| *owner != self.nth) {
                 books.tell(owner, Wake::Row { job });
             }
-            self.freed(&mut books, &ended.row);
+            self.freed(&mut books, ended);
         }
         Answer::now(ended)
     }

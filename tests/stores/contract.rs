@@ -180,10 +180,7 @@ pub async fn ending_twice_is_ending_once(rig: &dyn Rig) {
     assert!(started(&take(&*store, claimed("a", 1, &two)).await));
     assert!(started(&take(&*store, claimed("b", 1, &two)).await));
     let ended = store.end("a", Some(Gen(1))).await.unwrap().unwrap();
-    assert_eq!(
-        (&*ended.row.claimed.job, ended.row.place),
-        ("a", Place::Out)
-    );
+    assert_eq!((&*ended.claimed.job, ended.place), ("a", Place::Out));
     assert!(store.end("a", Some(Gen(1))).await.unwrap().is_none());
     assert!(store.end("a", None).await.unwrap().is_none());
     assert_eq!(usage(&*store, &two[0]).await.unwrap().active, 1);

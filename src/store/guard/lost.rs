@@ -9,7 +9,7 @@ use crate::limit::{
     Key, Limited, Limits, OnLimit, Rate, Refusal, Space, Strategy, Throttle, Timestamp, WindowKind,
 };
 use crate::store::memory::MemoryStore;
-use crate::store::{Change, Claimed, Clock, Ended, Gen, Place, Room, Store, StoreError, Verdict};
+use crate::store::{Change, Claimed, Clock, Gen, Place, Room, Row, Store, StoreError, Verdict};
 
 /// When a job is asked for again of which a limit is closed, in microseconds.
 const AGAIN: u64 = 500_000;
@@ -180,13 +180,13 @@ impl Lost {
         &self,
         job: &str,
         generation: Option<Gen>,
-    ) -> Result<Option<Ended>, StoreError> {
+    ) -> Result<Option<Row>, StoreError> {
         let ended = self.local.end(job, generation).await?;
         let mut all = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(ended) = &ended
             && all.len() < MOST_ENDED
         {
-            let claimed = &ended.row.claimed;
+            let claimed = &ended.claimed;
             all.push((claimed.job.clone(), claimed.generation));
         }
         Ok(ended)

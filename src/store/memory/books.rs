@@ -3,7 +3,7 @@
 use crate::limit::{
     Key, Limited, Limits, OnLimit, Refusal, Reserved, Room, Shut, Space, Timestamp,
 };
-use crate::store::{Change, Claimed, Ended, Gen, Place, Row, Usage, Verdict, Wish};
+use crate::store::{Change, Claimed, Gen, Place, Row, Usage, Verdict, Wish};
 
 use super::keys::{AllTaken, Keys};
 use super::slab::{Id, Slab};
@@ -97,7 +97,7 @@ impl Books {
                 .then(|| self.end(&claim.job, None, now))
                 .flatten()
         });
-        older.map(|ended| ended.row).collect()
+        older.collect()
     }
 
     /// Out becomes held again, and the start is uncounted.
@@ -125,7 +125,7 @@ impl Books {
         job: &str,
         generation: Option<Gen>,
         now: Timestamp,
-    ) -> Option<Ended> {
+    ) -> Option<Row> {
         let now = self.forward(now);
         let hash = self.rows.hash(job);
         let id = self
@@ -138,7 +138,7 @@ impl Books {
         let entry = self.rows.remove(hash, id)?;
         self.out -= usize::from(entry.row.place == Place::Out);
         self.keys.end(&entry.row.claimed.limited, &entry.taken, now);
-        Some(Ended { row: entry.row })
+        Some(entry.row)
     }
 
     /// The rows whose time has come, oldest first, at most `max` in each place.

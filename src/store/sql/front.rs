@@ -14,7 +14,7 @@ use super::super::anew::Anew;
 use super::super::clock::ServerClock;
 use super::super::fleet::{Alone, BEAT};
 use super::super::{
-    Answer, Change, Claimed, Clock, Ended, Gen, Number, Overrides, Place, Room, Row, Step, Store,
+    Answer, Change, Claimed, Clock, Gen, Number, Overrides, Place, Room, Row, Step, Store,
     StoreError, Usage, Verdict, Wake, Wish, record,
 };
 use super::flat::read_lane;
@@ -431,7 +431,7 @@ impl Store for SqlStore {
         })
     }
 
-    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Ended>> {
+    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Row>> {
         Answer::later(async move {
             match self.ask(Op::End(job.into(), generation)).await?.reply {
                 Reply::Ended(ended) => Ok(ended),

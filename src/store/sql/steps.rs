@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::memory::{look_again, worse};
 use super::super::{
-    Change, Claimed, Ended, Gen, Number, Place, Row, Step, StoreError, Verdict, fleet, record,
+    Change, Claimed, Gen, Number, Place, Row, Step, StoreError, Verdict, fleet, record,
 };
 use super::flat::{Kept, lane};
 use super::page::{LONG_OVER, Page};
@@ -151,16 +151,14 @@ impl Page {
         true
     }
 
-    pub(super) fn end(&mut self, job: &str, claim: Option<Gen>, me: &str) -> Option<Ended> {
+    pub(super) fn end(&mut self, job: &str, claim: Option<Gen>, me: &str) -> Option<Row> {
         let known = self.kept(job)?.claimed.generation;
         if claim.is_some_and(|claim| claim < known) {
             return None;
         }
         let row = self.end_row(job)?;
         self.say_row(me, &row.owner, job);
-        Some(Ended {
-            row: told(&row, me),
-        })
+        Some(told(&row, me))
     }
 
     pub(super) fn row(&self, job: &str, me: &str) -> Option<Row> {
