@@ -370,9 +370,19 @@ impl Pressure {
     ) -> Result<Places, Full> {
         let mut state = self.state();
         let ahead = state.line.ahead();
+        // What bounds it may have changed since it came.
+        wants.retain_mut(|want| match self.bounds(&want.queue) {
+            Some(bounds) => {
+                want.bounds = bounds;
+                true
+            }
+            None => false,
+        });
         match self.ask_in(&mut state, wants, now, (&ahead, true)) {
             Answer::Go(places) => Ok(places),
             Answer::Full(full) => Err(*full),
+            // What it shared with others it cannot be told of by the queue alone.
+            _ if matches!(full.met, Met::Tenant | Met::Key) => Err(full),
             _ => {
                 let want = wants.iter().find(|want| want.queue == full.queue);
                 let queue = state.queues.get_mut(&full.queue);
@@ -425,8 +435,13 @@ impl Pressure {
                     true
                 }
                 // Which of them has room is not known.
-                Answer::Look(_) | Answer::Drop(_) | Answer::Away(_) => {
+                Answer::Look(_) | Answer::Away(_) => {
                     shut.extend(names());
+                    true
+                }
+                // Nobody makes room there for one who stands in line: who stands behind it does not wait for that.
+                Answer::Drop(_) => {
+                    ahead.add(&waiter.wants);
                     true
                 }
             }

@@ -25,6 +25,8 @@ pub enum Edge {
 pub struct Crossed {
     /// Which.
     pub edge: Edge,
+    /// Whether that was just now. Else it has stayed there so long that it is worth a line after all.
+    pub anew: bool,
     /// Whether it is worth a line of the log; a warning is if what clears it will be.
     pub loud: bool,
 }
@@ -52,9 +54,10 @@ impl Edges {
     ) -> Option<Crossed> {
         let above = depth > 0 && depth as f64 >= bound as f64 * threshold;
         let was = std::mem::replace(&mut self.above, above);
-        let edge = match (was, above) {
-            (false, true) => Edge::Warning,
-            (true, false) => Edge::Cleared,
+        let (edge, anew) = match (was, above) {
+            (false, true) => (Edge::Warning, true),
+            (true, false) => (Edge::Cleared, true),
+            (true, true) if !self.loud => (Edge::Warning, false),
             _ => return None,
         };
         if edge == Edge::Warning {
@@ -65,10 +68,8 @@ impl Edges {
                 self.warned = Some(now);
             }
         }
-        Some(Crossed {
-            edge,
-            loud: self.loud,
-        })
+        let loud = self.loud;
+        (anew || loud).then_some(Crossed { edge, anew, loud })
     }
 
     /// Whether the last depth was at the threshold or beyond.
@@ -145,6 +146,16 @@ mod tests {
         let lines = seconds.map(|(up, down)| (loud(up, 8), loud(down, 7)));
         let (both, none) = ((true, true), (false, false));
         assert_eq!(lines, [both, none, none, both, both]);
+
+        // One that stays is told of after all, once.
+        let mut at = |second: u64| {
+            let now = || now + Duration::from_secs(second);
+            edges
+                .at(8, 10, 0.8, now)
+                .map(|crossed| (crossed.anew, crossed.loud))
+        };
+        let told = [33, 40, 41, 42].map(&mut at);
+        assert_eq!(told, [Some((true, false)), None, Some((false, true)), None]);
     }
 
     #[test]

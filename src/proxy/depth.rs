@@ -85,7 +85,9 @@ impl Sidecar {
                 ("depth", Value::Number(depth)),
                 ("bound", Value::Number(bound)),
             ];
-            self.tell_pressure(kind, queue, None, &data);
+            if crossed.anew {
+                self.tell_pressure(kind, queue, None, &data);
+            }
         }
     }
 
@@ -305,25 +307,34 @@ impl Sidecar {
 
     /// Jobs were stored: those that wait for a time are noted, for backends that do not tell of them.
     pub(super) fn note_scheduled(&self, reply: &Reply) {
-        if SCHEDULED.find(&reply.body).is_none() {
-            return;
+        for (queue, due) in Sidecar::scheduled_in(&reply.body) {
+            if let Some(due) = due {
+                self.pressure.scheduled(&queue, due);
+            }
         }
-        let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH) else {
-            return;
+    }
+
+    /// The queues of the jobs in the reply to an enqueue that wait for a time, each with that time.
+    pub(super) fn scheduled_in(reply: &[u8]) -> Vec<(Box<str>, Option<Timestamp>)> {
+        if SCHEDULED.find(reply).is_none() {
+            return Vec::new();
+        }
+        let Ok(whole) = Json::parse(reply, REPLY_DEPTH) else {
+            return Vec::new();
         };
         let jobs = whole.get_exact("jobs").into_iter().flat_map(|j| j.items());
-        for job in jobs.chain(whole.get_exact("job")) {
+        let each = jobs.chain(whole.get_exact("job")).filter_map(|job| {
             let text = |name: &str| job.get_exact(name).and_then(|value| value.text());
-            if text("state").as_deref() != Some("scheduled") {
-                continue;
-            }
-            let queue = text("queue");
-            let due = text("scheduled_at").and_then(|at| moment(&at));
-            if let Some(due) = due {
-                self.pressure
-                    .scheduled(queue.as_deref().unwrap_or("default"), due);
-            }
-        }
+            let is_scheduled = text("state").as_deref() == Some("scheduled");
+            is_scheduled.then(|| {
+                let due = text("scheduled_at").and_then(|at| moment(&at));
+                (
+                    Box::from(text("queue").as_deref().unwrap_or("default")),
+                    due,
+                )
+            })
+        });
+        each.collect()
     }
 }
 

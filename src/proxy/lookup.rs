@@ -15,7 +15,7 @@ pub(super) enum Lookup {
     Gone,
     /// It says something else, or something else answered.
     Unknown,
-    /// It did not answer.
+    /// It did not answer, or not now.
     Unanswered,
 }
 
@@ -33,6 +33,9 @@ impl Proxy {
                 if Json::parse(&reply.body, REPLY_DEPTH).is_ok() =>
             {
                 Lookup::Gone
+            }
+            status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
+                Lookup::Unanswered
             }
             _ => Lookup::Unknown,
         }

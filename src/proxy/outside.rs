@@ -133,11 +133,19 @@ impl Proxy {
 
     /// Retry of a job by hand: it waits again, or is available before its time.
     pub(super) async fn revive(&self, parts: &Parts, body: Bytes, job: &str) -> Response<Body> {
-        match self.upstream.call(self.plain_call(parts, body)).await {
-            Ok(reply) => {
-                self.sidecar.revived(&reply, job);
-                self.theirs(parts, reply)
+        let proxy = self.clone();
+        let call = self.plain_call(parts, body);
+        let name = job.to_owned();
+        // To its end: it waits again whether the client hears of it or not.
+        let work = Box::pin(async move {
+            let answer = proxy.upstream.call(call).await;
+            if let Ok(reply) = &answer {
+                proxy.sidecar.revived(reply, &name);
             }
+            answer
+        });
+        match to_the_end(&self.sidecar.left, Client::default(), work).await {
+            Ok(reply) => self.theirs(parts, reply),
             Err(error) => refuse(parts, Fault::backend(&error, false)),
         }
     }

@@ -172,7 +172,10 @@ impl Proxy {
         let carried_out = answer.as_ref().is_ok_and(|reply| reply.status.is_success());
         if carried_out && let Some(row) = row {
             match verb {
-                Verb::Ack => self.succeeded(row).await,
+                Verb::Ack => {
+                    sidecar.named.left(std::iter::once(settled.job));
+                    self.succeeded(row).await;
+                }
                 Verb::Nack => Box::pin(self.heed(row, &settled.call.body)).await,
             }
         }

@@ -17,6 +17,7 @@ use super::prove::{Named, Word};
 use super::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, Sidecar};
 use crate::json::Json;
 use crate::limit::Timestamp;
+use crate::pressure::{Bounds, Strategy};
 use crate::store::{Change, Claimed, Place, Row};
 
 pub(super) use adopt::Unlearnt;
@@ -136,11 +137,15 @@ impl Proxy {
     }
 
     /// A queue that was paused through us may be resumed elsewhere; what is held of it must not wait for
-    /// ever for a word that never comes this way.
+    /// ever for a word that never comes this way, nor those who enqueue where the oldest goes for it.
     async fn ask_about_paused(&self) {
         let counts = self.sidecar.hold.counts();
-        let held = |queue: &str| counts.contains_key(queue);
-        for (queue, since) in self.sidecar.paused.since(held) {
+        let bounds = |queue: &str| self.sidecar.pressure.bounds(queue);
+        let matters = |queue: &str| {
+            let drops = |bounds: &Bounds| bounds.strategy == Strategy::DropOldest;
+            counts.contains_key(queue) || bounds(queue).as_deref().is_some_and(drops)
+        };
+        for (queue, since) in self.sidecar.paused.since(matters) {
             if since.elapsed() < PAUSED_FOR {
                 continue;
             }

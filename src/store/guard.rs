@@ -480,6 +480,11 @@ impl Store for Guard {
             let done = self
                 .ask(there, async |lost| match &change {
                     Change::Override { .. } | Change::Setting { .. } => lost.keeps_nothing(),
+                    // By hand; what nacks say holds here meanwhile.
+                    Change::Shut {
+                        at_least: false, ..
+                    }
+                    | Change::Unused { .. } => lost.keeps_nothing(),
                     _ => lost.local.set(change.clone()).await,
                 })
                 .await?;

@@ -233,17 +233,21 @@ impl RedisStore {
     async fn begin_anew(&self, epoch: &str) -> Result<(), StoreError> {
         let now = self.now();
         let known = self.overrides.standing(now);
-        let mut put_back = 0;
-        for some in known.chunks(AT_ONCE) {
+        let (mut put_back, mut shut) = (0, self.anew.shut_again(now));
+        // Asked with none too: whether it is too late concerns the shut keys as well.
+        let none = known.is_empty().then_some(&known[..]);
+        for some in known.chunks(AT_ONCE).chain(none) {
             let mut command = self.command(&self.scripts.set, epoch);
             wire::write_put_back(&mut command, some);
             let told = self.send(&self.scripts.set, &command).await?;
             let count = told.get(1).and_then(wire::int);
-            let count = count.ok_or_else(|| self.strange(&told))?;
-            // Below zero it was too late.
-            put_back += u64::try_from(count).unwrap_or(0);
+            match u64::try_from(count.ok_or_else(|| self.strange(&told))?) {
+                Ok(count) => put_back += count,
+                // What has been opened or taken away since is not known here.
+                Err(_) => shut.clear(),
+            }
         }
-        for some in self.anew.shut_again(now).chunks(AT_ONCE) {
+        for some in shut.chunks(AT_ONCE) {
             let mut command = self.command(&self.scripts.set, epoch);
             wire::write_changes(&mut command, some, now);
             self.send(&self.scripts.set, &command).await?;

@@ -130,7 +130,7 @@ pub(super) enum Reply {
     Count(usize),
     Overrides(i64, Vec<record::Kept>),
     /// How many were not there; none where it was too late.
-    PutBack(u64),
+    PutBack(Option<u64>),
     Joined(Arc<str>),
 }
 
@@ -285,9 +285,9 @@ async fn serve_apart<B: Books>(books: &mut B, job: Job) {
             }
             Op::Join { knew } => Reply::Joined(books.join(knew.as_deref()).await?.into()),
             Op::PutBack(known) if head.is_settling() => {
-                Reply::PutBack(books.put_back(&known).await?)
+                Reply::PutBack(Some(books.put_back(&known).await?))
             }
-            Op::PutBack(_) => Reply::PutBack(0),
+            Op::PutBack(_) => Reply::PutBack(None),
             // A sibling may put it back.
             Op::Set(Change::Override { set: None, .. } | Change::Setting { text: None, .. })
                 if head.is_settling() =>

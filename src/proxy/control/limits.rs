@@ -203,6 +203,8 @@ impl Proxy {
         let shown = keys.iter().skip((page - 1).saturating_mul(per_page));
         let mut states = Vec::new();
         for key in shown.take(per_page) {
+            // Each looks at all that is held.
+            tokio::task::yield_now().await;
             let state = sidecar.state(key, &mut look).await;
             // An override may have ended since the keys were gathered.
             states.extend(state.map_err(|error| store_failed(&error))?);

@@ -93,6 +93,9 @@ impl<K: Clone + Eq + Hash, V> Ages<K, V> {
     }
 }
 
+/// How many jobs wait, by key and by queue.
+pub(super) type Waiting = HashMap<Key, HashMap<Arc<str>, u64>>;
+
 /// A job that waits in the backend.
 #[derive(Debug)]
 struct Pending {
@@ -196,13 +199,18 @@ impl Named {
         book.keys.iter().map(|(key, _)| key.clone()).collect()
     }
 
-    /// How many jobs of a key are known to wait in each of the backend's queues.
-    pub(super) fn pending(&self, key: &Key) -> HashMap<Arc<str>, u64> {
-        let mut counts = HashMap::new();
-        let of_key = |one: &Limited| one.space == Space::Job && one.key == *key;
+    /// How many jobs of each key are known to wait in each of the backend's queues.
+    pub(super) fn pending(&self) -> Waiting {
+        let mut counts = Waiting::new();
         for (_, job) in self.open().pending.iter() {
-            if job.limited.iter().any(of_key) {
-                *counts.entry(Arc::clone(&job.queue)).or_default() += 1;
+            for (nth, one) in job.limited.iter().enumerate() {
+                let same = |other: &Limited| other.space == one.space && other.key == one.key;
+                let before = job.limited.iter().take(nth);
+                if one.space != Space::Job || before.into_iter().any(same) {
+                    continue;
+                }
+                let queues = counts.entry_ref(&one.key).or_default();
+                *queues.entry(Arc::clone(&job.queue)).or_default() += 1;
             }
         }
         counts
@@ -327,7 +335,12 @@ mod tests {
                 .open()
                 .put(n.to_string().into(), "q".into(), Arc::clone(&twice))
         };
-        let count = |key: usize| named.pending(&limited(key).key).get("q").copied();
+        let count = |key: usize| {
+            named
+                .pending()
+                .get(&limited(key).key)
+                .and_then(|queues| queues.get("q").copied())
+        };
         (0..3).for_each(put);
         put(0);
         assert_eq!((count(1), count(2), count(3)), (Some(3), Some(3), None));

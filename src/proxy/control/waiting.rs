@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use http::request::Parts;
 
+use super::named::Waiting;
 use crate::limit::Key;
 use crate::policy::PolicySet;
 use crate::pressure::Told;
@@ -20,6 +21,8 @@ pub(super) struct Backlog<'a> {
     proxy: &'a Proxy,
     scope: u64,
     told: HashMap<Arc<str>, Option<u64>>,
+    /// What is known of single jobs, once it was asked for.
+    known: Option<Waiting>,
     /// It does not answer: it is not waited for again.
     silent: bool,
 }
@@ -31,6 +34,7 @@ impl<'a> Backlog<'a> {
             proxy,
             scope: proxy.sidecar.scopes.of(&parts.headers),
             told: HashMap::new(),
+            known: None,
             silent: false,
         }
     }
@@ -61,7 +65,10 @@ impl<'a> Backlog<'a> {
     /// How many jobs are available in the backend and wait for a key: all of the queues that it covers, and in
     /// others those that are known to, of which some may have left unseen.
     pub(super) async fn of_key(&mut self, key: &Key, policies: &PolicySet) -> u64 {
-        let mut known = self.proxy.sidecar.named.pending(key);
+        let named = &self.proxy.sidecar.named;
+        // One look for all keys of an answer: FETCH waits for the lock meanwhile.
+        let known = self.known.get_or_insert_with(|| named.pending());
+        let mut known = known.remove(key).unwrap_or_default();
         let mut count = 0;
         for queue in policies.covered(key) {
             let known = known.remove(queue).unwrap_or(0);

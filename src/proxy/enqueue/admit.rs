@@ -90,8 +90,11 @@ impl Proxy {
                 }
                 Answer::Drop(queue) => {
                     let gone = u64::from(self.drop_first(Arc::clone(&queue), scope()).await);
-                    let wants = wants.iter_mut().filter(|want| want.queue == queue);
-                    wants.for_each(|want| want.gone += gone);
+                    for want in wants.iter_mut().filter(|want| want.queue == queue) {
+                        want.gone += gone;
+                        // It was tried once for this enqueue: it is full now.
+                        want.paused |= gone == 0;
+                    }
                 }
                 Answer::Full(full) => {
                     let blocks = full.strategy == Strategy::Block && full.ever;
@@ -287,10 +290,19 @@ impl Sidecar {
             },
             Err(error) => error.in_doubt(),
         };
-        let to_drop = match stored {
+        let mut to_drop = match stored {
             true => places.to_drop(),
             false => Vec::new(),
         };
+        if let (Ok(reply), false) = (&answer, to_drop.is_empty()) {
+            // Those that wait for a time are not among what is available.
+            for (later, _) in Sidecar::scheduled_in(&reply.body) {
+                let of_queue = to_drop.iter_mut().find(|(queue, ..)| **queue == *later);
+                if let Some((.., here)) = of_queue {
+                    *here = here.saturating_sub(1);
+                }
+            }
+        }
         let ids = match &answer {
             Ok(reply) if stored && places.wants_ids() => Sidecar::stored_ids(&reply.body),
             _ => Vec::new(),

@@ -34,6 +34,8 @@ pub(super) struct Overflow {
 struct Stays<'a> {
     ids: &'a HashSet<Box<str>>,
     here: u64,
+    /// How many older ones are available, once that was asked.
+    older: Option<u64>,
 }
 
 /// What was found to be dropped.
@@ -68,12 +70,16 @@ impl Proxy {
         let Overflow { queues, stored } = overflow;
         for (queue, jobs, here) in queues {
             let ids = &stored;
-            let stays = Stays { ids, here };
+            let mut stays = Stays {
+                ids,
+                here,
+                older: None,
+            };
             for left in (0..jobs).rev() {
                 if !self.sidecar.pressure.must_drop(&queue) {
                     continue;
                 }
-                let found = self.drop_one_of(&queue, &stays, scope).await;
+                let found = self.drop_one_of(&queue, &mut stays, scope).await;
                 let what = found.what();
                 let dropped = || (self.sidecar.pressure).dropped(&queue, what, Instant::now());
                 dropped();
@@ -98,11 +104,12 @@ impl Proxy {
         let proxy = self.clone();
         let work = async move {
             let none = HashSet::new();
-            let stays = Stays {
+            let mut stays = Stays {
                 ids: &none,
                 here: 0,
+                older: None,
             };
-            let found = proxy.drop_one_of(&queue, &stays, scope).await;
+            let found = proxy.drop_one_of(&queue, &mut stays, scope).await;
             let pressure = &proxy.sidecar.pressure;
             pressure.dropped_first(&queue, found.what(), Instant::now());
             let Found::Dropped(oldest) = found else {
@@ -114,7 +121,7 @@ impl Proxy {
         self.sidecar.tasks.spawn(work).await.unwrap_or(false)
     }
 
-    async fn drop_one_of(&self, queue: &str, stays: &Stays<'_>, scope: u64) -> Found {
+    async fn drop_one_of(&self, queue: &str, stays: &mut Stays<'_>, scope: u64) -> Found {
         for _ in 0..TRIES {
             let Some(id) = self.sidecar.pressure.oldest(queue, stays.ids) else {
                 break;
@@ -126,7 +133,8 @@ impl Proxy {
                 return Found::Dropped(gone);
             }
         }
-        let stay = |job: &str| stays.ids.contains(job);
+        let ids = stays.ids;
+        let stay = |job: &str| ids.contains(job);
         match self.sidecar.hold.doom_oldest(queue, stay) {
             Some(held) => Found::Dropped(self.end_held(queue, &held).await),
             None => (self.drop_available(queue, stays, scope).await).unwrap_or(Found::Nothing),
@@ -179,9 +187,14 @@ impl Proxy {
         }
     }
 
-    async fn drop_available(&self, queue: &str, stays: &Stays<'_>, scope: u64) -> Option<Found> {
+    async fn drop_available(
+        &self,
+        queue: &str,
+        stays: &mut Stays<'_>,
+        scope: u64,
+    ) -> Option<Found> {
         let sidecar = &self.sidecar;
-        if self.only_new(queue, stays.here, scope).await {
+        if self.only_new(queue, stays, scope).await {
             return Some(Found::Itself);
         }
         let worker = &sidecar.name;
@@ -217,14 +230,21 @@ impl Proxy {
         }
     }
 
-    /// Whether nothing is available in a queue but so many jobs that came just now. Only asked where a job that is
-    /// claimed and given back has lost an attempt.
-    async fn only_new(&self, queue: &str, new: u64, scope: u64) -> bool {
-        if new == 0 || self.sidecar.backend.requeue_harmless() {
+    /// Whether nothing is available in a queue but the jobs that came just now. Only asked where a job that is
+    /// claimed and given back has lost an attempt, and once: then those that go are taken off.
+    async fn only_new(&self, queue: &str, stays: &mut Stays<'_>, scope: u64) -> bool {
+        if stays.here == 0 || self.sidecar.backend.requeue_harmless() {
             return false;
         }
-        let told = self.depth_told(queue, scope).await;
-        matches!(told, Told::Counts(counts) if counts.available <= new)
+        let older = match stays.older {
+            Some(older) => older,
+            None => match self.depth_told(queue, scope).await {
+                Told::Counts(counts) => counts.available.saturating_sub(stays.here),
+                _ => return false,
+            },
+        };
+        stays.older = Some(older.saturating_sub(1));
+        older == 0
     }
 
     /// A job that was stored just now is given back unstarted. Where claims count it has lost an attempt, as it

@@ -125,7 +125,7 @@ impl Proxy {
             (others.iter_mut()).for_each(|held| sidecar.hold.enter(held));
         }
         if !answers {
-            others.into_iter().for_each(|held| self.ask_later(held));
+            self.ask_later(others);
             return Asked {
                 started,
                 again: false,
@@ -164,17 +164,20 @@ impl Proxy {
         any
     }
 
-    /// Puts a job in hand back of which nobody had a word: it is not asked for again at once.
-    fn ask_later(&self, held: Held) {
+    /// Puts jobs in hand back of which nobody had a word: they are not asked for again at once.
+    fn ask_later(&self, jobs: Vec<Held>) {
         let sidecar = &self.sidecar;
-        let by = held.claimed.limited.first().map(|l| l.policy.clone());
-        let refusal = hold::Refusal {
-            refused: Refused::Until(sidecar.store.now().plus(NO_WORD)),
-            asked: sidecar.hold.wakes(),
-            policy: by.unwrap_or_else(|| Arc::from("")),
-            rescheduled: None,
-        };
-        sidecar.hold.put_back(held, Some(refusal));
+        // From the back, so that each group keeps its order.
+        for held in jobs.into_iter().rev() {
+            let by = held.claimed.limited.first().map(|l| l.policy.clone());
+            let refusal = hold::Refusal {
+                refused: Refused::Until(sidecar.store.now().plus(NO_WORD)),
+                asked: sidecar.hold.wakes(),
+                policy: by.unwrap_or_else(|| Arc::from("")),
+                rescheduled: None,
+            };
+            sidecar.hold.put_back(held, Some(refusal));
+        }
     }
 
     /// Takes started jobs out of the hold. One that may not go out any more is not among them after this,
@@ -278,6 +281,7 @@ impl Proxy {
         // Boxed, because it is rare and larger than all the rest.
         let told = Box::pin(self.ask_about_held(lane, doubtful.collect(), visibility)).await;
         let mut ours = Vec::with_capacity(picked.len());
+        let mut unheard = Vec::new();
         for mut held in picked {
             // What was not asked about was proven, or is past its deadline.
             let proven = Instant::now() < held.deadline;
@@ -290,12 +294,13 @@ impl Proxy {
                     ours.push(held);
                 }
                 // Not said to be gone, so it stays; not known to be ours, so it does not go out.
-                Some(Word::None) => self.ask_later(held),
+                Some(Word::None) => unheard.push(held),
                 Some(Word::Gone) | None => {
                     self.sidecar.lose(&held.claimed).await;
                 }
             }
         }
+        self.ask_later(unheard);
         ours
     }
 

@@ -15,7 +15,18 @@ use crate::json::quote;
 use crate::metrics::Event;
 use crate::proxy::{Proxy, Sidecar, call, post};
 
-/// How long the backend may take to take a job back.
+/// What became of a job that was to be given back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Back {
+    Given,
+    /// It waits on.
+    Stays,
+    /// It may be back or not, and is ours no more.
+    InDoubt,
+}
+
+/// How long the backend may take to take a job back, and how long the others wait after one that it may have
+/// taken back or not.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Sidecar {
@@ -50,6 +61,7 @@ impl Proxy {
         let sidecar = &self.sidecar;
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut next = Instant::now();
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
@@ -59,11 +71,15 @@ impl Proxy {
             // What cannot be given back does not hold up the others.
             let mut stay = HashSet::new();
             while self.returns_idle()
+                && Instant::now() >= next
                 && let Some(held) = (sidecar.hold).take_last(|at| self.is_idle(at), &stay)
             {
                 let job = held.claimed.job.clone();
-                if !self.give_back(held).await {
-                    stay.insert(job);
+                match self.give_back(held).await {
+                    Back::Given => {}
+                    Back::Stays => drop(stay.insert(job)),
+                    // Each would be let go like this one.
+                    Back::InDoubt => next = Instant::now() + PATIENCE,
                 }
             }
         }
@@ -102,29 +118,29 @@ impl Proxy {
         let mut stay = HashSet::new();
         while let Some(held) = sidecar.hold.take_last(|_| true, &stay) {
             let job = held.claimed.job.clone();
-            if !self.give_back(held).await {
+            if self.give_back(held).await == Back::Stays {
                 stay.insert(job);
             }
         }
     }
 
-    /// Gives a job in hand back. `false`: it stays, or may go yet. Where a requeued job goes to the head of its
-    /// queue, the last must go first, so that their order is kept.
-    async fn give_back(&self, mut held: Held) -> bool {
+    /// Gives a job in hand back. Where a requeued job goes to the head of its queue, the last must go first, so
+    /// that their order is kept.
+    async fn give_back(&self, mut held: Held) -> Back {
         let sidecar = &self.sidecar;
         let (job, generation) = (held.claimed.job.clone(), held.claimed.generation);
         // First, so that no sibling takes it over meanwhile; if one has, the row is not ours to end.
         let ended = sidecar.end(&job, Some(generation)).await;
         if ended.is_none() && sidecar.store.siblings() > 0 {
             self.keep(held).await;
-            return false;
+            return Back::Stays;
         }
         let left = held.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() || !sidecar.hold.has_claim(&job, generation) {
             // A job whose claim may be over may be with a worker.
             held.doubt();
             self.keep(held).await;
-            return false;
+            return Back::Stays;
         }
         let body = format!(
             r#"{{"job_id":{},"worker_id":{},"requeue":true,"error":{{"code":"requeued","message":"given back unstarted by ojs-throttle","retryable":true}}}}"#,
@@ -141,7 +157,7 @@ impl Proxy {
                 sidecar.waits_again(&held.claimed);
                 sidecar.metrics.count(Event::Returned);
                 sidecar.given_back.fetch_add(1, Ordering::Relaxed);
-                true
+                Back::Given
             }
             // It may be done, or be done yet, and must not be with a worker then: no proof of a claim tells ours
             // from a later one in the same attempt.
@@ -151,14 +167,14 @@ impl Proxy {
             _ => {
                 held.doubt();
                 self.keep(held).await;
-                false
+                Back::Stays
             }
         }
     }
 
-    async fn let_go(&self, held: &Held) -> bool {
+    async fn let_go(&self, held: &Held) -> Back {
         self.sidecar.lose(&held.claimed).await;
-        false
+        Back::InDoubt
     }
 
     /// A job that was not given back waits on, and siblings know of it again.

@@ -154,15 +154,19 @@ impl SqlStore {
     async fn begin_anew(&self, epoch: &Arc<str>) -> Result<(), StoreError> {
         let now = self.now();
         let known = self.overrides.standing(now);
-        let mut put_back = 0;
-        for some in known.chunks(AT_ONCE) {
+        let (mut put_back, mut shut) = (0, self.anew.shut_again(now));
+        // Asked with none too: whether it is too late concerns the shut keys as well.
+        let none = known.is_empty().then_some(&known[..]);
+        for some in known.chunks(AT_ONCE).chain(none) {
             let op = Op::PutBack(some.to_vec());
             match self.send(op, Some(epoch.clone())).await?.reply {
-                Reply::PutBack(count) => put_back += count,
+                Reply::PutBack(Some(count)) => put_back += count,
+                // What has been opened or taken away since is not known here.
+                Reply::PutBack(None) => shut.clear(),
                 _ => return Err(strange()),
             }
         }
-        for some in self.anew.shut_again(now).chunks(AT_ONCE) {
+        for some in shut.chunks(AT_ONCE) {
             self.send(Op::SetAll(some.to_vec()), Some(epoch.clone()))
                 .await?;
         }
