@@ -381,10 +381,15 @@ impl Pressure {
         match self.ask_in(&mut state, wants, now, (&ahead, true)) {
             Answer::Go(places) => Ok(places),
             Answer::Full(full) => Err(*full),
-            // What it shared with others it cannot be told of by the queue alone.
-            _ if matches!(full.met, Met::Tenant | Met::Key) => Err(full),
             _ => {
-                let want = wants.iter().find(|want| want.queue == full.queue);
+                // The queue alone tells nothing of what it shared with others, nor of what bounds it no more.
+                let tells = |bounds: &Bounds| match full.met {
+                    Met::Depth => bounds.max_depth.is_some(),
+                    Met::Bytes => bounds.max_bytes.is_some(),
+                    _ => false,
+                };
+                let mut wants = wants.iter();
+                let want = wants.find(|want| want.queue == full.queue && tells(&want.bounds));
                 let queue = state.queues.get_mut(&full.queue);
                 let anew = want.zip(queue).map(|(want, queue)| {
                     let held = (self.held)(&full.queue);

@@ -13,7 +13,7 @@ use super::Away;
 use super::ages::Ages;
 use super::bounds::{Bounds, PushRate, Strategy, UNBOUNDED};
 use super::drain::Drain;
-use super::edge::{Edges, Shut};
+use super::edge::{Crossed, Edge, Edges, Shut};
 use super::estimate::{Estimate, Held, NEAR, Want as Look};
 use super::hidden::Hidden;
 use super::keys::Keys;
@@ -503,7 +503,8 @@ impl Queue {
             self.estimate.doubt_all();
         }
         let last = last?;
-        if last.crossed.is_some() {
+        let is_cleared = |crossed: Crossed| crossed.edge == Edge::Cleared;
+        if last.crossed.is_some_and(is_cleared) {
             return Some(last);
         }
         let level = self.level(held());

@@ -34,9 +34,11 @@ impl Proxy {
             {
                 Lookup::Gone
             }
-            status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
-                Lookup::Unanswered
-            }
+            // Of somebody before it, or for now.
+            StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT => Lookup::Unanswered,
             _ => Lookup::Unknown,
         }
     }

@@ -153,7 +153,8 @@ impl Proxy {
             let path: String = crate::ojs::encoded(&queue);
             let call = super::get(self, 0, format!("/ojs/v1/queues/{path}/stats"));
             let Ok(reply) = super::call(self, "queue_stats", call).await else {
-                continue;
+                // The others would be waited for as long, and held jobs need their heartbeats.
+                return;
             };
             let paused = Json::parse(&reply.body, REPLY_DEPTH)
                 .ok()
