@@ -106,6 +106,9 @@ fn too_many_requests_and_connections_are_seen() {
     let sidecar = Sidecar::run(&config(hung.local_addr().unwrap(), server, ""));
     let in_flight = "ojs_throttle_requests_in_flight{kind=\"ordinary\"}";
     assert_eq!(sidecar.metric(in_flight), 0.0);
+    until("who looked whether it runs has gone", || {
+        (sidecar.metric("ojs_throttle_connections") == 0.0).then_some(())
+    });
     let mut first = Conn::open(sidecar.data);
     let request = b"GET /ojs/v1/health HTTP/1.1\r\nHost: h\r\n\r\n";
     first.write(request).unwrap();
