@@ -25,6 +25,7 @@
 //! | [`ojs`] | which operation a path names; the words of headers |
 //! | [`json`] | JSON as byte ranges, so that what is not changed keeps its bytes |
 //! | [`duration`] | `PT1M` and `100ms` |
+//! | [`boxed`] | futures made where they will live |
 //! | [`net`] | the only door to the network: sockets, or a network in memory |
 //! | [`backend`] | an OJS backend in memory for `dev`, `demo` and tests: a world of its own |
 //!
@@ -85,7 +86,7 @@
 //! cli      -> config
 //! admin    -> metrics proxy server
 //! server   -> net proxy::body proxy::load proxy::respond upstream
-//! proxy    -> duration events hold json limit metrics ojs policy pressure store upstream
+//! proxy    -> boxed duration events hold json limit metrics ojs policy pressure store upstream
 //! config   -> duration limit policy pressure store
 //! pressure -> duration json limit policy
 //! hold     -> limit policy store
@@ -93,12 +94,13 @@
 //! metrics  -> limit
 //! store    -> limit
 //! policy   -> duration json limit
-//! upstream -> net
+//! upstream -> boxed net
 //! backend  -> net
 //! ojs      ->
 //! limit    ->
 //! json     ->
 //! duration ->
+//! boxed    ->
 //! net      ->
 //! ```
 //!
@@ -122,6 +124,7 @@
 
 pub mod admin;
 pub mod backend;
+pub mod boxed;
 pub mod cli;
 pub mod config;
 pub mod demo;

@@ -386,11 +386,6 @@ impl Sidecar {
         self.measure_load();
     }
 
-    /// A reply of our own that is no success is on its way: its status, and its code in the envelope.
-    pub fn answered(&self, status: http::StatusCode, code: &'static str) {
-        self.metrics.answered(status.as_u16(), code);
-    }
-
     /// Whether jobs are held here or offered by siblings, or limits are set over HTTP for a queue: then any
     /// queue may be one of those.
     fn holds_any(&self) -> bool {

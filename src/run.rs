@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use http::request::Parts;
-use http::{HeaderValue, Response, StatusCode};
+use http::{HeaderValue, Response};
 use hyper::body::Incoming;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -391,8 +391,12 @@ impl server::Service for Proxy {
         Proxy::load(self)
     }
 
-    fn answered(&self, status: StatusCode, code: &'static str) {
-        self.sidecar().answered(status, code);
+    fn wants_plain_json(&self, head: &Parts) -> bool {
+        Proxy::wants_plain_json(self, head)
+    }
+
+    fn leaving(&self, reply: &mut Response<Body>, plain_json: bool) {
+        Proxy::leaving(self, reply, plain_json);
     }
 }
 

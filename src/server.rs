@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{Request, Response, StatusCode};
+use http::{Request, Response};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use crate::net::{Listener, Stream};
 use crate::proxy::body::{Body, BodyError, Tunnel};
 use crate::proxy::load::{Load, Seldom};
-use crate::proxy::respond::{self, Fault, Own};
+use crate::proxy::respond::{self, Fault};
 use crate::upstream::Gate;
 use io::Guarded;
 use watchdog::{Flags, Watchdog};
@@ -63,8 +63,13 @@ pub trait Service: Send + Sync + 'static {
         Arc::default()
     }
 
-    /// A reply made of a [`Fault`] is on its way.
-    fn answered(&self, _status: StatusCode, _code: &'static str) {}
+    /// Whether the client reads no replies labelled in the OJS media type, by the head of its request.
+    fn wants_plain_json(&self, _head: &Parts) -> bool {
+        false
+    }
+
+    /// A reply is on its way: the last look at it. `plain_json`: what [`Self::wants_plain_json`] said.
+    fn leaving(&self, _reply: &mut Response<Body>, _plain_json: bool) {}
 }
 
 /// Times and numbers of a listener. Each thread has one of its own.
@@ -173,9 +178,10 @@ async fn connection<S: Service>(stream: Stream, shared: Arc<Shared<S>>, flags: A
         let busy = Busy(Arc::clone(&flags));
         let shared = Arc::clone(&shared);
         let tunnel = &tunnel;
+        let plain_json = shared.service.wants_plain_json(&head);
         async move {
             let mut reply = shared.answer(head, body).await;
-            shared.note(&reply);
+            shared.service.leaving(&mut reply, plain_json);
             if let Some(begun) = reply.body_mut().take_tunnel() {
                 *tunnel.lock().unwrap_or_else(PoisonError::into_inner) = Some(begun);
             }
@@ -239,13 +245,6 @@ async fn carry(mut tunnel: Tunnel, flags: &Flags) {
 }
 
 impl<S: Service> Shared<S> {
-    /// Tells the service of a reply that is none of the backend's.
-    fn note(&self, reply: &Response<Body>) {
-        if let Some(Own(code)) = reply.extensions().get() {
-            self.service.answered(reply.status(), code);
-        }
-    }
-
     async fn answer(&self, head: Box<Parts>, body: Incoming) -> Response<Body> {
         if let Err(fault) = rules::check(&head) {
             return fault.reply(respond::request_id(&head.headers));

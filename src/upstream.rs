@@ -27,6 +27,7 @@ pub(crate) use gate::{at_once, hold};
 pub use headers::{detached, named_by_connection, strip_hop_by_hop};
 pub use target::{BadTarget, Path, Target};
 
+use crate::boxed::boxed;
 use crate::net::{Net, Stream};
 use headers::{Seen, says_length};
 use link::{Failure, Idle, Link, Patience};
@@ -201,7 +202,7 @@ impl Upstream {
         let most = most.max(self.0.limits.reply);
         let request = self.request(call);
         // Boxed, so that the futures of callers stay small.
-        Box::pin(async move {
+        boxed(|| async move {
             let answer = match request {
                 Ok(request) => self.call_whole(request, time, most).await,
                 Err(error) => Err(error),

@@ -6,7 +6,7 @@ use http::Response;
 use http::request::Parts;
 
 use super::body::Body;
-use super::respond::Fault;
+use super::respond::{self, Fault};
 use super::{Proxy, REPLY_DEPTH, refuse};
 use crate::json::{Json, Kind, Splice};
 use crate::store::Place;
@@ -44,7 +44,7 @@ impl Proxy {
         {
             reply.body = manifest.into();
         }
-        self.theirs(&parts, reply)
+        respond::theirs(reply)
     }
 
     /// `GET /ojs/v1/health`: the backend's answer, whatever it says, with `throttle` in it.
@@ -77,7 +77,7 @@ impl Proxy {
             put(health, "throttle", &throttle, &mut splice);
             reply.body = splice.apply(&reply.body).into();
         }
-        self.theirs(&parts, reply)
+        respond::theirs(reply)
     }
 }
 

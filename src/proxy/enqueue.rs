@@ -18,6 +18,7 @@ use super::outlive::{Client, to_the_end};
 use super::refuse;
 use super::respond::{self, Fault};
 use super::{DEPTH, Proxy, mirror};
+use crate::boxed::boxed;
 use crate::json::{self, Json, JsonError, Kind, Splice};
 use crate::limit::Space;
 use crate::metrics::Event;
@@ -125,7 +126,7 @@ impl Proxy {
             _ => 0,
         };
         let call = self.enqueue_call(&mut parts, body);
-        let work = Box::pin(async move {
+        let work = boxed(|| async move {
             if let Some(places) = &mut places {
                 places.sending();
             }
@@ -141,7 +142,7 @@ impl Proxy {
             answer
         });
         match to_the_end(&self.sidecar.left, Client::default(), work).await {
-            Ok(reply) => self.theirs(&parts, reply),
+            Ok(reply) => respond::theirs(reply),
             Err(error) => refuse(&parts, Fault::backend(&error, true)),
         }
     }
@@ -149,7 +150,7 @@ impl Proxy {
     /// Forwards a body that is known, as it is.
     async fn send_on(&self, parts: &mut Parts, body: Bytes) -> Response<Body> {
         match self.upstream.call(self.enqueue_call(parts, body)).await {
-            Ok(reply) => self.theirs(parts, reply),
+            Ok(reply) => respond::theirs(reply),
             Err(error) => refuse(parts, Fault::backend(&error, true)),
         }
     }

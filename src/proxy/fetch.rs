@@ -29,6 +29,7 @@ use super::outlive::{Client, to_the_end};
 use super::refuse;
 use super::respond::{self, Fault};
 use super::{Proxy, mirror};
+use crate::boxed::boxed;
 use crate::hold::{Lane, Prospect};
 use crate::limit::{EARLY, Limited};
 use crate::policy::{Accept, Gate, PolicySet};
@@ -108,8 +109,9 @@ impl Proxy {
             }
         }
         let client = Client::default();
-        let filled = self.clone().filled(wanted, sections, live, client.clone());
-        let work = Box::pin(filled);
+        let proxy = self.clone();
+        let seen = client.clone();
+        let work = boxed(|| proxy.filled(wanted, sections, live, seen));
         // If the worker hangs up, the outcome is dropped, and its hand-out undoes itself.
         let outcome = to_the_end(&sidecar.left, client, work).await;
         self.answer(&parts, outcome)
@@ -184,9 +186,9 @@ impl Proxy {
             }
             // What brings no limits has no mirror either.
             let answer = if brings {
-                self.theirs(parts, reply)
+                respond::theirs(reply)
             } else {
-                self.as_it_is(parts, reply)
+                respond::reply(reply)
             };
             return Whole::Answer(answer);
         }
@@ -196,14 +198,14 @@ impl Proxy {
             wanted.count = wanted.asked.as_ref().map_or(1, |asked| asked.count);
         }
         let (proxy, of) = (self.clone(), wanted.clone());
-        let work = Box::pin(async move {
+        let work = boxed(|| async move {
             let came = proxy.take_in(&of, &reply, sent, mark).await;
             (came, reply)
         });
         // A worker that hangs up now has claimed them all the same.
         match to_the_end(&sidecar.left, Client::default(), work).await {
             (Some((jobs, queues)), _) => Whole::Held(jobs, queues),
-            (None, reply) => Whole::Answer(self.theirs(parts, reply)),
+            (None, reply) => Whole::Answer(respond::theirs(reply)),
         }
     }
 
@@ -424,7 +426,7 @@ impl Proxy {
     async fn start_into(&self, lane: &Lane, wanted: &Wanted, out: &mut HandOut) {
         let missing = wanted.count.saturating_sub(out.len());
         // Boxed, so that a FETCH whose jobs all start at once has no room for it.
-        let starting = Box::pin(self.start(lane, missing, wanted.visibility()));
+        let starting = boxed(|| self.start(lane, missing, wanted.visibility()));
         out.extend(starting.await);
     }
 
@@ -482,29 +484,12 @@ impl Proxy {
 
     fn answer(&self, parts: &Parts, outcome: Outcome) -> Response<Body> {
         match outcome {
-            Outcome::Theirs(reply) => self.theirs(parts, reply),
+            Outcome::Theirs(reply) => respond::theirs(reply),
             Outcome::Lost(error) => refuse(parts, Fault::backend(&error, false)),
             Outcome::Ours(out, hint) => out.respond(parts, hint),
             // Never an outcome in the end: it is begun anew until it is another.
             Outcome::Overtaken => HandOut::new(self.clone()).respond(parts, Hint::default()),
         }
-    }
-
-    /// The backend's own answer; whatever job it shows, it shows no mirror.
-    pub(super) fn theirs(&self, parts: &Parts, mut reply: Reply) -> Response<Body> {
-        if let Some(hidden) = mirror::hide_all(&reply.body) {
-            reply.body = hidden.into();
-        }
-        self.as_it_is(parts, reply)
-    }
-
-    /// The backend's own answer, which shows no mirror.
-    fn as_it_is(&self, parts: &Parts, reply: Reply) -> Response<Body> {
-        let mut response = Response::new(Body::from(reply.body));
-        *response.status_mut() = reply.status;
-        *response.headers_mut() = reply.headers;
-        self.mend_media_type(&parts.headers, response.headers_mut());
-        response
     }
 }
 

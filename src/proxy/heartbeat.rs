@@ -77,7 +77,7 @@ impl Proxy {
         let (reply, late) = self.own_beat(&mut parts, own_body, begun).await;
         // A backend that hangs would keep the worker waiting as long again for each claim id.
         if late || reply.status != StatusCode::OK {
-            return self.theirs(&parts, reply);
+            return respond::theirs(reply);
         }
         let mut extended = named(&reply.body);
         let mut told = reply.body.clone();
@@ -88,13 +88,10 @@ impl Proxy {
             }
         }
         let body = united(&reply.body, &told, &extended);
-        self.theirs(
-            &parts,
-            Reply {
-                body: body.into(),
-                ..reply
-            },
-        )
+        respond::theirs(Reply {
+            body: body.into(),
+            ..reply
+        })
     }
 
     /// Which jobs are the worker's own claims, and which ours, by claim id and the visibility to ask for.
@@ -181,7 +178,7 @@ impl Proxy {
         begun: Instant,
     ) -> Response<Body> {
         let (reply, _) = self.own_beat(parts, body, begun).await;
-        self.theirs(parts, reply)
+        respond::theirs(reply)
     }
 
     /// The worker's own heartbeat. A backend that is lost, fails or is overloaded is answered for: the

@@ -15,7 +15,7 @@ use super::body::Body;
 use super::control::shape::rfc3339;
 use super::outlive::{Client, to_the_end};
 use super::refuse;
-use super::respond::Fault;
+use super::respond::{self, Fault};
 use super::{Proxy, REPLY_DEPTH, mirror};
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Timestamp;
@@ -40,7 +40,7 @@ impl Proxy {
         if let Some(shown) = shown {
             reply.body = shown.into();
         }
-        self.theirs(&parts, reply)
+        respond::theirs(reply)
     }
 
     /// `GET` of one queue's numbers or of all.
@@ -50,7 +50,7 @@ impl Proxy {
         queue: Option<&str>,
     ) -> Response<Body> {
         match self.queues(&parts, queue).await {
-            Ok(reply) => self.theirs(&parts, reply),
+            Ok(reply) => respond::theirs(reply),
             Err(error) => refuse(&parts, Fault::backend(&error, false)),
         }
     }
@@ -126,7 +126,7 @@ impl Proxy {
             answer
         });
         match to_the_end(&self.sidecar.left, Client::default(), work).await {
-            Ok(reply) => self.theirs(&parts, reply),
+            Ok(reply) => respond::theirs(reply),
             Err(error) => refuse(&parts, Fault::backend(&error, false)),
         }
     }
@@ -145,7 +145,7 @@ impl Proxy {
             answer
         });
         match to_the_end(&self.sidecar.left, Client::default(), work).await {
-            Ok(reply) => self.theirs(parts, reply),
+            Ok(reply) => respond::theirs(reply),
             Err(error) => refuse(parts, Fault::backend(&error, false)),
         }
     }
@@ -176,7 +176,7 @@ impl Proxy {
             sidecar.hold.wake_all();
         }
         match answer {
-            Ok(reply) => self.theirs(&parts, reply),
+            Ok(reply) => respond::theirs(reply),
             Err(error) => refuse(&parts, Fault::backend(&error, false)),
         }
     }
@@ -187,7 +187,7 @@ impl Proxy {
         let answer = self.upstream.call(self.plain_call(&parts, body)).await;
         self.sidecar.clear().await;
         match answer {
-            Ok(reply) => self.theirs(&parts, reply),
+            Ok(reply) => respond::theirs(reply),
             Err(error) => refuse(&parts, Fault::backend(&error, false)),
         }
     }

@@ -8,46 +8,32 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncWriteExt as _, copy_bidirectional};
 
 use super::body::Body;
-use super::respond::{self, Fault, Relabel};
+use super::respond::{self, Fault};
 use crate::upstream::{self, ReplyBody, RequestBody, Upstream, UpstreamError};
 
-/// How a request passes.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Passing {
-    /// Whose replies are relabelled.
-    pub relabel: Relabel,
-    /// The request may make the backend store a job: in doubt it is 500 and not retryable, never
-    /// 502 to 504, on which SDKs would send it again.
-    pub stores: bool,
-}
-
 /// Sends a request on as it is and streams the reply back. The body may have been read already
-/// ([`bytes::Bytes`]) or not ([`hyper::body::Incoming`]).
+/// ([`bytes::Bytes`]) or not ([`hyper::body::Incoming`]). `stores`: the request may make the backend store a
+/// job; in doubt it is 500 and not retryable, never 502 to 504, on which SDKs would send it again.
 pub fn pass<B: Into<RequestBody>>(
     to: &Upstream,
     parts: Box<Parts>,
     body: B,
-    how: Passing,
+    stores: bool,
 ) -> impl Future<Output = Response<Body>> + Send + use<'_, B> {
     let mut request = Box::new(Request::from_parts(*parts, body.into()));
-    let relabel = how.relabel.applies(request.headers());
     let id = respond::request_id(request.headers());
     // Set for any `Upgrade`; only WebSocket's goes on to the backend.
     let client = request.extensions_mut().remove::<OnUpgrade>();
     let client = client.filter(|_| upstream::wants_websocket(request.headers()));
     let sending = to.send(request);
     async move {
-        let mut response = match sending.await {
+        match sending.await {
             Ok(reply) if reply.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                return switch(reply, client).unwrap_or_else(|| unasked(how).reply(id));
+                switch(reply, client).unwrap_or_else(|| unasked(stores).reply(id))
             }
             Ok(reply) => reply.map(Body::from),
-            Err(error) => return Fault::sending(&error, how.stores).reply(id),
-        };
-        if relabel {
-            respond::relabel(response.headers_mut());
+            Err(error) => Fault::sending(&error, stores).reply(id),
         }
-        response
     }
 }
 
@@ -78,7 +64,7 @@ fn strip_framing(headers: &mut HeaderMap) {
     headers.remove(http::header::TRANSFER_ENCODING);
 }
 
-fn unasked(how: Passing) -> Fault {
+fn unasked(stores: bool) -> Fault {
     let error = UpstreamError::Lost("it switched protocols unasked".to_owned());
-    Fault::backend(&error, how.stores)
+    Fault::backend(&error, stores)
 }

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::body::{Body, ReadError};
+use super::{mirror, ours};
 use crate::ojs::{self, BadPath};
 use crate::upstream::{Reply, SendError, UpstreamError};
 
@@ -283,17 +284,11 @@ pub fn request_id(headers: &HeaderMap) -> Option<HeaderValue> {
     headers.get(ojs::REQUEST_ID).cloned()
 }
 
-/// Takes the headers of a request to send them on, and leaves what its reply depends on: its id, and
-/// the user agent where that has replies relabelled.
+/// Takes the headers of a request to send them on, and leaves what its reply depends on: its id.
 pub(super) fn take_headers(parts: &mut Parts) -> HeaderMap {
     let mut left = HeaderMap::new();
     if let Some(id) = request_id(&parts.headers) {
         left.insert(ojs::REQUEST_ID, id);
-    }
-    if Relabel::Auto.applies(&parts.headers)
-        && let Some(agent) = parts.headers.get(header::USER_AGENT)
-    {
-        left.insert(header::USER_AGENT, agent.clone());
     }
     std::mem::replace(&mut parts.headers, left)
 }
@@ -303,7 +298,22 @@ pub fn fresh_id() -> Option<HeaderValue> {
     HeaderValue::try_from(format!("req_{}", Uuid::now_v7().simple())).ok()
 }
 
-/// A backend's reply that was read whole, as it goes to the client.
+/// A backend's reply that was read whole, as it goes to the client; whatever job it shows, it shows no mirror.
+pub(super) fn theirs(mut reply: Reply) -> Response<Body> {
+    if let Some(hidden) = mirror::hide_all(&reply.body) {
+        reply.body = hidden.into();
+    }
+    self::reply(reply)
+}
+
+/// A success of our own.
+pub(super) fn json(parts: &Parts, body: impl Into<Bytes>) -> Response<Body> {
+    let mut response = Response::new(Body::from(body.into()));
+    ours(&parts.headers, response.headers_mut());
+    response
+}
+
+/// A backend's reply that was read whole and shows no mirror, as it goes to the client.
 pub fn reply(reply: Reply) -> Response<Body> {
     let mut response = Response::new(Body::from(reply.body));
     *response.status_mut() = reply.status;
@@ -399,21 +409,16 @@ mod tests {
 
     #[test]
     fn headers_that_went_on_leave_what_the_reply_needs() {
-        let request = |agent| {
+        let request = || {
             let request = http::Request::builder()
                 .header(ojs::REQUEST_ID, "req_7")
-                .header(header::USER_AGENT, agent)
                 .header(header::AUTHORIZATION, "Bearer a");
             request.body(()).unwrap().into_parts().0
         };
-        let mut parts = request("python-httpx/0.28.1");
+        let mut parts = request();
         let taken = take_headers(&mut parts);
-        assert_eq!(taken, request("python-httpx/0.28.1").headers);
-        assert!(Relabel::Auto.applies(&parts.headers));
+        assert_eq!(taken, request().headers);
         assert_eq!(request_id(&parts.headers).unwrap(), "req_7");
-        assert!(!parts.headers.contains_key(header::AUTHORIZATION));
-        let mut parts = request("ojs-sdk/1.0");
-        take_headers(&mut parts);
         assert_eq!(parts.headers.len(), 1);
     }
 

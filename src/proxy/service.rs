@@ -10,11 +10,12 @@ use std::sync::Arc;
 use super::body::{self, Body};
 use super::enqueue::Sends;
 use super::load::Load;
-use super::pass::{self, Passing};
+use super::pass;
 use super::refuse;
-use super::respond::Fault;
+use super::respond::{Fault, Own};
 use super::settle::Verb;
 use super::{Sidecar, respond};
+use crate::boxed::boxed;
 use crate::metrics::Event;
 use crate::ojs::{self, Operation};
 use crate::upstream::{Path, Upstream};
@@ -65,19 +66,26 @@ impl Proxy {
         head.method == Method::POST && ojs::is_urgent(head.uri.path())
     }
 
-    /// Answers one request.
-    pub async fn handle(&self, parts: Box<Parts>, body: Incoming) -> Response<Body> {
+    /// Whether a client's replies are relabelled, by the head of its request.
+    pub fn wants_plain_json(&self, head: &Parts) -> bool {
         let relabel = self.sidecar.live().settings.media_type;
-        let relabel = relabel.applies(&parts.headers);
-        let mut response = self.dispatch(parts, body).await;
-        // What the backend said has been relabelled where it was read; this is for errors of our own.
-        if relabel && respond::relabel(response.headers_mut()) {
-            self.sidecar.metrics.count(Event::MediaTypeMended);
-        }
-        response
+        relabel.applies(&head.headers)
     }
 
-    async fn dispatch(&self, parts: Box<Parts>, body: Incoming) -> Response<Body> {
+    /// The last look at a reply, the backend's or ours: relabelled where its client wants that, and counted where
+    /// it says that we refused or failed.
+    pub fn leaving(&self, reply: &mut Response<Body>, plain_json: bool) {
+        let metrics = &self.sidecar.metrics;
+        if let Some(Own(code)) = reply.extensions().get() {
+            metrics.answered(reply.status().as_u16(), code);
+        }
+        if plain_json && respond::relabel(reply.headers_mut()) {
+            metrics.count(Event::MediaTypeMended);
+        }
+    }
+
+    /// Answers one request.
+    pub async fn handle(&self, parts: Box<Parts>, body: Incoming) -> Response<Body> {
         // A reference to the same bytes: the operation's names are parts of them.
         let uri = parts.uri.clone();
         let operation = match Operation::of(&parts.method, uri.path()) {
@@ -157,7 +165,7 @@ impl Proxy {
             Operation::Fetch => self.fetch(parts, bytes).await,
             Operation::Ack => self.settle(parts, bytes, Verb::Ack).await,
             Operation::Nack => self.settle(parts, bytes, Verb::Nack).await,
-            Operation::Heartbeat => Box::pin(self.heartbeat(parts, bytes)).await,
+            Operation::Heartbeat => boxed(|| self.heartbeat(parts, bytes)).await,
             Operation::Enqueue => self.enqueue(parts, bytes, Sends::Job).await,
             Operation::Batch => self.enqueue(parts, bytes, Sends::Batch).await,
             Operation::Cron | Operation::Workflows => {
@@ -190,7 +198,7 @@ impl Proxy {
     /// Passes a request whose body is known, for a reply that may show a job.
     async fn forward(&self, parts: &Parts, bytes: Bytes) -> Response<Body> {
         match self.upstream.call(self.plain_call(parts, bytes)).await {
-            Ok(reply) => self.theirs(parts, reply),
+            Ok(reply) => respond::theirs(reply),
             Err(error) => refuse(parts, Fault::backend(&error, false)),
         }
     }
@@ -201,14 +209,11 @@ impl Proxy {
         mut parts: Box<Parts>,
         body: Incoming,
     ) -> impl Future<Output = Response<Body>> + Send + '_ {
-        let how = Passing {
-            relabel: self.sidecar.live().settings.media_type,
-            stores: parts.method == Method::POST,
-        };
+        let stores = parts.method == Method::POST;
         if let Some(plain) = self.plain(&parts.uri) {
             parts.uri = plain;
         }
-        pass::pass(&self.upstream, parts, body, how)
+        pass::pass(&self.upstream, parts, body, stores)
     }
 
     /// The target to send upstream: the raw path and query, over-encoded queue names made plain.

@@ -21,6 +21,7 @@ use super::outlive::{Client, to_the_end};
 use super::refuse;
 use super::respond::{self, Fault};
 use super::{DEPTH, Proxy, mirror};
+use crate::boxed::boxed;
 use crate::json::{Json, Reader, Splice, quote};
 use crate::metrics::Event;
 use crate::store::{Known, Place, Row};
@@ -92,28 +93,15 @@ impl Proxy {
             timeout: sidecar.live().settings.upstream_timeout,
         };
         let proxy = self.clone();
-        let work = Box::pin(async move {
+        let work = boxed(|| async move {
             let answer = proxy.settle_through(&mut call, scope, verb, asking.again);
             Ok((answer.await?, asking))
         });
         // A worker that hangs up asks again.
         match to_the_end(&sidecar.settling, Client::default(), work).await {
-            Ok((reply, asking)) => self.answered(&parts, reply, asking),
+            Ok((reply, asking)) => answer(reply, asking),
             Err(error) => refuse(&parts, Fault::backend(&error, false)),
         }
-    }
-
-    fn answered(&self, parts: &Parts, mut reply: Reply, mut asking: Asking) -> Response<Body> {
-        let bytes = std::mem::take(&mut reply.body);
-        let bytes = mirror::hide_all(&bytes).map_or(bytes, Bytes::from);
-        let mut response = self.theirs(parts, reply);
-        if bytes.is_empty() {
-            // Nothing of it is polled, so nobody would tell that it left.
-            asking.sent();
-        } else {
-            *response.body_mut() = Body::watched(bytes, asking);
-        }
-        response
     }
 
     /// Sends it, again if need be, and ends the job's slot when it is over. `again`: its worker asked before,
@@ -332,6 +320,20 @@ fn told(verb: Verb, job: &str, state: &str, found: Json<'_>) -> Vec<u8> {
     body.extend_from_slice(&mirror::shown(found));
     body.push(b'}');
     body
+}
+
+/// The backend's reply, which tells whether it left.
+fn answer(mut reply: Reply, mut asking: Asking) -> Response<Body> {
+    let bytes = std::mem::take(&mut reply.body);
+    let bytes = mirror::hide_all(&bytes).map_or(bytes, Bytes::from);
+    let mut response = respond::reply(reply);
+    if bytes.is_empty() {
+        // Nothing of it is polled, so nobody would tell that it left.
+        asking.sent();
+    } else {
+        *response.body_mut() = Body::watched(bytes, asking);
+    }
+    response
 }
 
 /// Whether a job's last error is the one that a nack brings.

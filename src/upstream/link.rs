@@ -14,6 +14,7 @@ use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, Sleep};
 
 use super::body::{Progress, RequestBody};
+use crate::boxed::boxed;
 use crate::net::Stream;
 
 /// What one connection may buffer, in bytes.
@@ -108,7 +109,7 @@ impl Link {
         } = self;
         *since = patience.since;
         let mut waiting = Waiting::begin(patience, timer.as_mut());
-        let mut head = Box::pin(sender.try_send_request(*request));
+        let mut head = boxed(|| sender.try_send_request(*request));
         std::future::poll_fn(move |cx| {
             if !*over && Pin::new(&mut *connection).poll(cx).is_ready() {
                 *over = true;

@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use ojs_throttle::net::Net;
 use ojs_throttle::ojs::Operation;
 use ojs_throttle::proxy::body::{self, Body};
-use ojs_throttle::proxy::pass::{Passing, pass};
+use ojs_throttle::proxy::pass::pass;
 use ojs_throttle::proxy::respond::{self, Fault};
 use ojs_throttle::server::{self, Service};
 use ojs_throttle::upstream::{self, Call, Target, Upstream};
@@ -45,16 +45,7 @@ impl Service for Plain {
             }
             Ok(operation) => operation == Operation::Enqueue,
         };
-        pass(
-            &self.upstream,
-            head,
-            body,
-            Passing {
-                stores,
-                ..Passing::default()
-            },
-        )
-        .await
+        pass(&self.upstream, head, body, stores).await
     }
 }
 

@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
 
@@ -14,8 +13,8 @@ use super::waiting::Backlog;
 use crate::limit::{Key, Limited, Limits, OnLimit, Space};
 use crate::policy::PolicySet;
 use crate::proxy::body::Body;
-use crate::proxy::respond::Fault;
-use crate::proxy::{Proxy, Sidecar, ours, refuse};
+use crate::proxy::respond::{self, Fault};
+use crate::proxy::{Proxy, Sidecar, refuse};
 use crate::store::{Place, Row, StoreError};
 
 /// So many rows of other sidecars are looked at for one answer.
@@ -177,7 +176,7 @@ impl Proxy {
             Err(_) => Ok(None),
         };
         match state {
-            Ok(Some(state)) => self.json(parts, state.to_json()),
+            Ok(Some(state)) => respond::json(parts, state.to_json()),
             Ok(None) => refuse(parts, unknown_key(key)),
             Err(fault) => refuse(parts, fault),
         }
@@ -189,7 +188,7 @@ impl Proxy {
             return refuse(parts, not_allowed("GET, HEAD"));
         }
         match self.page(parts).await {
-            Ok(page) => self.json(parts, page),
+            Ok(page) => respond::json(parts, page),
             Err(fault) => refuse(parts, fault),
         }
     }
@@ -210,14 +209,6 @@ impl Proxy {
             states.extend(state.map_err(|error| store_failed(&error))?);
         }
         Ok(shape::list(&states, keys.len(), page, per_page))
-    }
-
-    /// A success of our own.
-    pub(super) fn json(&self, parts: &Parts, body: impl Into<Bytes>) -> Response<Body> {
-        let mut response = Response::new(Body::from(body.into()));
-        ours(&parts.headers, response.headers_mut());
-        self.mend_media_type(&parts.headers, response.headers_mut());
-        response
     }
 }
 

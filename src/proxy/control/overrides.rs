@@ -20,7 +20,7 @@ use crate::json::{Json, quote};
 use crate::limit::{Key, Limited, Limits, OnLimit, Rate, Space};
 use crate::policy::{self, FieldError, SetLimits};
 use crate::proxy::body::Body;
-use crate::proxy::respond::Fault;
+use crate::proxy::respond::{self, Fault};
 use crate::proxy::{DEPTH, Proxy, Sidecar, refuse};
 use crate::store::{Change, MAX_OVERRIDES, Override};
 
@@ -196,7 +196,7 @@ impl Proxy {
             return self.inspect(&parts, key).await;
         }
         match self.change_key(&parts, &body, key).await {
-            Ok(text) => self.json(&parts, text),
+            Ok(text) => respond::json(&parts, text),
             Err(fault) => refuse(&parts, fault),
         }
     }
@@ -246,8 +246,10 @@ impl Proxy {
             return refuse(&parts, fault);
         }
         match self.queue_state(&parts, queue).await {
-            Ok(Some(state)) => self.json(&parts, state.to_json()),
-            Ok(None) if changed => self.json(&parts, format!(r#"{{"queue":{}}}"#, quote(queue))),
+            Ok(Some(state)) => respond::json(&parts, state.to_json()),
+            Ok(None) if changed => {
+                respond::json(&parts, format!(r#"{{"queue":{}}}"#, quote(queue)))
+            }
             Ok(None) => refuse(&parts, no_queue_limit(queue)),
             Err(fault) => refuse(&parts, fault),
         }

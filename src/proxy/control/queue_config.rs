@@ -13,7 +13,7 @@ use crate::limit::Limits;
 use crate::policy::QueueConfig;
 use crate::pressure::Given;
 use crate::proxy::body::Body;
-use crate::proxy::respond::Fault;
+use crate::proxy::respond::{self, Fault};
 use crate::proxy::{DEPTH, Proxy, REPLY_DEPTH, refuse};
 use crate::store::Override;
 use crate::upstream::{Reply, UpstreamError};
@@ -52,7 +52,7 @@ impl Proxy {
     /// The answer to a change of which nothing is ours, where the backend has no route for it.
     pub(super) fn unheard(&self, parts: &Parts, reply: Reply, body: &[u8]) -> Response<Body> {
         match json(body).map(|body| body.kind()) {
-            Ok(Kind::Object) => self.theirs(parts, reply),
+            Ok(Kind::Object) => respond::theirs(reply),
             Ok(_) => refuse(
                 parts,
                 Fault::bad_request("the body must be a JSON object".to_owned()),
@@ -98,7 +98,7 @@ impl Proxy {
             Err(error) => return refuse(parts, Fault::backend(&error, false)),
         };
         if !reply.status.is_success() && !has_no_route(reply.status) {
-            return self.theirs(parts, reply);
+            return respond::theirs(reply);
         }
         match self.set_config(queue, wanted).await {
             Ok(()) if has_no_route(reply.status) => self.alone(parts, queue),
@@ -147,7 +147,7 @@ impl Proxy {
     fn with_limits(&self, parts: &Parts, mut reply: Reply, queue: &str) -> Response<Body> {
         let ours = self.members(queue);
         if ours.is_empty() {
-            return self.theirs(parts, reply);
+            return respond::theirs(reply);
         }
         if has_no_route(reply.status) {
             return self.alone(parts, queue);
@@ -167,7 +167,7 @@ impl Proxy {
             }
             reply.body = splice.apply(&reply.body).into();
         }
-        self.theirs(parts, reply)
+        respond::theirs(reply)
     }
 
     /// `GET …/admin/queues/{name}`: what was set here is in its `configuration`, beside the backend's.
@@ -184,7 +184,7 @@ impl Proxy {
                 {
                     reply.body = body.into();
                 }
-                self.theirs(&parts, reply)
+                respond::theirs(reply)
             }
             Err(error) => refuse(&parts, Fault::backend(&error, false)),
         }
@@ -196,7 +196,7 @@ impl Proxy {
         for (name, value) in self.members(queue) {
             text += &format!(",\"{name}\":{value}");
         }
-        self.json(parts, text + "}")
+        respond::json(parts, text + "}")
     }
 
     fn members(&self, queue: &str) -> Vec<(&'static str, String)> {

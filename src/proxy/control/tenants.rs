@@ -12,7 +12,7 @@ use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Key;
 use crate::policy::FieldError;
 use crate::proxy::body::Body;
-use crate::proxy::respond::Fault;
+use crate::proxy::respond::{self, Fault};
 use crate::proxy::{Proxy, REPLY_DEPTH, refuse};
 use crate::upstream::Reply;
 
@@ -40,7 +40,7 @@ impl Proxy {
         };
         let alone = has_no_route(reply.status);
         if !reply.status.is_success() && !alone {
-            return self.theirs(&parts, reply);
+            return respond::theirs(reply);
         }
         if alone && change.is_none() && parts.method == Method::PUT {
             return self.unheard(&parts, reply, &body);
@@ -56,17 +56,17 @@ impl Proxy {
         }
         let most = self.sidecar.pressure.tenant(id);
         match (alone, most) {
-            (true, None) if !changed => self.theirs(&parts, reply),
+            (true, None) if !changed => respond::theirs(reply),
             (true, most) => {
                 let limit = most.map_or(String::new(), |most| format!("\"{MEMBER}\":{most}"));
                 let id = quote(id);
-                self.json(
+                respond::json(
                     &parts,
                     format!(r#"{{"tenant_id":{id},"limits":{{{limit}}}}}"#),
                 )
             }
-            (false, None) => self.theirs(&parts, reply),
-            (false, Some(most)) => self.theirs(&parts, with_limit(reply, most)),
+            (false, None) => respond::theirs(reply),
+            (false, Some(most)) => respond::theirs(with_limit(reply, most)),
         }
     }
 

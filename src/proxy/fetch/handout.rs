@@ -149,7 +149,6 @@ impl HandOut {
         headers.clear();
         ours_under(&parts.headers, &mut headers, id);
         hint.write(&mut headers);
-        self.proxy.mend_media_type(&parts.headers, &mut headers);
         let body = match self.jobs.is_empty() {
             true => Body::from(Bytes::from_static(br#"{"jobs":[]}"#)),
             false => {
@@ -250,19 +249,6 @@ impl Proxy {
             let limited = claimed.limited.clone();
             sidecar.hold.undo(job);
             sidecar.hold.wake(&limited);
-        }
-    }
-
-    /// Mends the media type for clients that cannot read OJS's own.
-    pub(in crate::proxy) fn mend_media_type(
-        &self,
-        request: &http::HeaderMap,
-        reply: &mut http::HeaderMap,
-    ) {
-        if self.sidecar.live().settings.media_type.applies(request)
-            && crate::proxy::respond::relabel(reply)
-        {
-            self.sidecar.metrics.count(Event::MediaTypeMended);
         }
     }
 }
