@@ -26,6 +26,7 @@
 //! | [`json`] | JSON as byte ranges, so that what is not changed keeps its bytes |
 //! | [`duration`] | `PT1M` and `100ms` |
 //! | [`boxed`] | futures made where they will live |
+//! | [`tick`] | one reading of the clock for each poll of a connection |
 //! | [`net`] | the only door to the network: sockets, or a network in memory |
 //! | [`backend`] | an OJS backend in memory for `dev`, `demo` and tests: a world of its own |
 //!
@@ -85,8 +86,8 @@
 //! run      -> admin config metrics net proxy server store upstream
 //! cli      -> config
 //! admin    -> metrics proxy server
-//! server   -> net proxy::body proxy::load proxy::respond upstream
-//! proxy    -> boxed duration events hold json limit metrics ojs policy pressure store upstream
+//! server   -> net proxy::body proxy::load proxy::respond tick upstream
+//! proxy    -> boxed duration events hold json limit metrics ojs policy pressure store tick upstream
 //! config   -> duration limit policy pressure store
 //! pressure -> duration json limit policy
 //! hold     -> limit policy store
@@ -94,13 +95,14 @@
 //! metrics  -> limit
 //! store    -> limit
 //! policy   -> duration json limit
-//! upstream -> boxed net
+//! upstream -> boxed net tick
 //! backend  -> net
 //! ojs      ->
 //! limit    ->
 //! json     ->
 //! duration ->
 //! boxed    ->
+//! tick     ->
 //! net      ->
 //! ```
 //!
@@ -143,4 +145,5 @@ pub mod proxy;
 pub mod run;
 pub mod server;
 pub mod store;
+pub mod tick;
 pub mod upstream;

@@ -36,6 +36,7 @@ use crate::ojs;
 use crate::policy::PolicySet;
 use crate::pressure::{FileBounds, Held, Pressure};
 use crate::store::{Claimed, Gen, Row, Store};
+use crate::tick;
 use crate::upstream::{Call, Reply, UpstreamError};
 
 mod about;
@@ -489,9 +490,9 @@ fn timed(limited: &[Limited]) -> bool {
 
 /// One call of the sidecar's own, measured.
 async fn call(proxy: &Proxy, op: &'static str, call: Call) -> Result<Reply, UpstreamError> {
-    let begun = Instant::now();
+    let begun = tick::now();
     let answer = proxy.upstream.call(call).await;
-    proxy.sidecar.note_call(op, &answer, begun.elapsed());
+    proxy.sidecar.note_call(op, &answer, tick::now() - begun);
     answer
 }
 

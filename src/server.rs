@@ -28,6 +28,7 @@ use crate::net::{Listener, Stream};
 use crate::proxy::body::{Body, BodyError, Tunnel};
 use crate::proxy::load::{Load, Seldom};
 use crate::proxy::respond::{self, Fault};
+use crate::tick;
 use crate::upstream::Gate;
 use io::Guarded;
 use watchdog::{Flags, Watchdog};
@@ -219,11 +220,13 @@ async fn connection<S: Service>(stream: Stream, shared: Arc<Shared<S>>, flags: A
                 ending = true;
                 connection.as_mut().graceful_shutdown();
             }
-            // How a client's connection ended is of no interest: what failed was answered or noted.
-            if connection.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(());
-            }
-            watchdog.poll(&flags, cx)
+            tick::within(|| {
+                // How a client's connection ended is of no interest: what failed was answered or noted.
+                if connection.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(());
+                }
+                watchdog.poll(&flags, cx)
+            })
         })
         .await;
     }

@@ -46,6 +46,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use tokio::time::Instant;
+
 use crate::limit::{Key, Limited, OnLimit, Refusal, Reserved, Space, Timestamp};
 
 /// What went wrong with a connection, and what to do where it was the server's certificate.
@@ -394,8 +396,13 @@ pub struct Wish<'a> {
 
 /// The contract that every store keeps.
 pub trait Store: std::fmt::Debug + Send + Sync {
-    /// The store's clock.
-    fn now(&self) -> Timestamp;
+    /// What the store's clock shows at a moment of ours.
+    fn at(&self, moment: Instant) -> Timestamp;
+
+    /// What it shows now.
+    fn now(&self) -> Timestamp {
+        self.at(Instant::now())
+    }
 
     /// Asks for the jobs in order until `want` have started: all limits of a job, or none. A job
     /// without a row gets one (held, due at `until`); a row of an older claim of the same job is

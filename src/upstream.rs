@@ -29,6 +29,7 @@ pub use target::{BadTarget, Path, Target};
 
 use crate::boxed::boxed;
 use crate::net::{Net, Stream};
+use crate::tick;
 use headers::{Seen, says_length};
 use link::{Failure, Idle, Link, Patience};
 
@@ -218,7 +219,7 @@ impl Upstream {
         time: Duration,
         most: usize,
     ) -> Result<Reply, UpstreamError> {
-        let mut since = Instant::now();
+        let mut since = tick::now();
         let mut idle = self.pop(since);
         loop {
             let (mut link, fresh) = match idle.take() {
@@ -288,7 +289,7 @@ impl Upstream {
         }
         let time = self.0.limits.head;
         let progress = request.body().progress();
-        let mut since = Instant::now();
+        let mut since = tick::now();
         let mut idle = self.pop(since);
         loop {
             let (mut link, fresh) = match idle.take() {

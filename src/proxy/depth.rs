@@ -21,6 +21,7 @@ use crate::json::Json;
 use crate::limit::Timestamp;
 use crate::pressure::{Bounds, Edge, Level, Looking, Mark, Now, Told, Untold};
 use crate::store::Row;
+use crate::tick;
 use crate::upstream::Reply;
 
 /// How long a look waits for enqueues that are on their way.
@@ -38,9 +39,10 @@ static SCHEDULED: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"sc
 impl Sidecar {
     /// This moment on both clocks.
     pub(super) fn now(&self) -> Now {
+        let at = tick::now();
         Now {
-            at: Instant::now(),
-            stamp: self.store.now(),
+            at,
+            stamp: self.store.at(at),
         }
     }
 

@@ -34,6 +34,7 @@ use crate::hold::{Lane, Prospect};
 use crate::limit::{EARLY, Limited};
 use crate::policy::{Accept, Gate, PolicySet};
 use crate::pressure::Mark;
+use crate::tick;
 use crate::upstream::{Path, Reply, UpstreamError};
 use asked::Asked;
 use claim::{Allowance, Answer, Section, Wanted};
@@ -131,7 +132,7 @@ impl Proxy {
         client: Client,
     ) -> impl Future<Output = Outcome> + Send {
         async move {
-            let begun = Instant::now();
+            let begun = tick::now();
             let mut now = begun;
             let patience = begun + live.settings.max_wait.max(live.settings.claim_budget);
             loop {
@@ -170,7 +171,7 @@ impl Proxy {
         live: &Live,
     ) -> Whole {
         let sidecar = &self.sidecar;
-        let sent = Instant::now();
+        let sent = tick::now();
         let mark = sidecar.pressure.mark();
         let reply = match self.upstream.call(wanted.call(wanted.body.clone())).await {
             Ok(reply) => reply,
@@ -238,7 +239,7 @@ impl Proxy {
             sent,
             mark,
         };
-        let came = self.read_reply(reply, &origin, Instant::now()).await;
+        let came = self.read_reply(reply, &origin, tick::now()).await;
         let came = came.filter(|came| came.shown > 0)?;
         let queues = came.jobs.iter().map(|held| held.claimed.queue.clone());
         let mut queues: Vec<Arc<str>> = queues.collect();

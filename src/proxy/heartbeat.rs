@@ -18,6 +18,7 @@ use super::{ours, respond};
 use crate::json::{Json, Kind, Splice, quote};
 use crate::metrics::Event;
 use crate::store::{Change, Place, Row};
+use crate::tick;
 use crate::upstream::{Call, Reply, UpstreamError};
 
 /// The longest that a worker waits for the backend's answer to its own heartbeat, and what is left of that at the
@@ -48,7 +49,7 @@ struct Group {
 impl Proxy {
     /// Answers one heartbeat.
     pub(super) async fn heartbeat(&self, mut parts: Box<Parts>, body: Bytes) -> Response<Body> {
-        let begun = Instant::now();
+        let begun = tick::now();
         let scope = self.sidecar.scopes.of(&parts.headers);
         let Some(beat) = read(&body) else {
             return self.beat_as_it_is(&mut parts, body, begun).await;

@@ -134,7 +134,7 @@ impl Sidecar {
         Reading {
             text,
             origin,
-            came: (ended, self.store.now()),
+            came: (ended, self.store.at(ended)),
             live,
             known: live.known(),
             brings: mirror::may_bring(text),

@@ -25,6 +25,7 @@ use crate::boxed::boxed;
 use crate::json::{Json, Reader, Splice, quote};
 use crate::metrics::Event;
 use crate::store::{Known, Place, Row};
+use crate::tick;
 use crate::upstream::{Call, Path, Reply, UpstreamError};
 use unheard::Asking;
 
@@ -219,7 +220,7 @@ impl Proxy {
         settling: &Settling<'_>,
         mut doubt: Option<Doubt>,
     ) -> Result<Reply, UpstreamError> {
-        let deadline = Instant::now() + self.sidecar.live().settings.settle_retry_for;
+        let deadline = tick::now() + self.sidecar.live().settings.settle_retry_for;
         let mut pause = PAUSES.0;
         loop {
             let error = match super::call(self, "settle", settling.call.clone()).await {

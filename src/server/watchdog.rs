@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
 use super::Limits;
+use crate::tick;
 
 /// What the parts of one connection tell its watchdog. All in one task, so order is given and the
 /// atomics are only for the compiler.
@@ -188,7 +189,7 @@ impl Watchdog {
             Phase::Head => self.limits.header,
             Phase::Blocked => self.limits.write,
         };
-        let deadline = Instant::now() + patience;
+        let deadline = tick::now() + patience;
         self.deadline = Some(deadline);
         if deadline < self.timer.deadline() {
             self.timer.as_mut().reset(deadline);

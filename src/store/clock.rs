@@ -37,9 +37,14 @@ impl Clock {
 
     /// The time.
     pub fn now(&self) -> Timestamp {
+        self.at(Instant::now())
+    }
+
+    /// The time at a moment; one that is moved by hand shows what it shows now.
+    pub fn at(&self, moment: Instant) -> Timestamp {
         match &self.0 {
             Kind::Running { base, unix_base } => {
-                let since = base.elapsed();
+                let since = moment.saturating_duration_since(*base);
                 unix_base.plus(since.as_secs() * 1_000_000 + u64::from(since.subsec_micros()))
             }
             Kind::Given(micros) => Timestamp(micros.load(Ordering::Acquire)),
@@ -70,15 +75,15 @@ impl ServerClock {
         }
     }
 
-    pub(super) fn now(&self) -> Timestamp {
+    pub(super) fn at(&self, moment: Instant) -> Timestamp {
         if let Some(given) = &self.given {
-            return given.now();
+            return given.at(moment);
         }
-        let own = self.own.now().0;
+        let own = self.own.at(moment).0;
         Timestamp(own.saturating_add_signed(self.ahead.load(Ordering::Relaxed)))
     }
 
-    /// How far [`ServerClock::now`] may be from the server's, in microseconds: half the round trip of the
+    /// How far [`ServerClock::at`] may be from the server's, in microseconds: half the round trip of the
     /// answer that it is from. `u64::MAX`: there was none yet.
     pub(super) fn doubt(&self) -> u64 {
         if self.given.is_some() {

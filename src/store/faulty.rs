@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -186,8 +188,8 @@ async fn pause(time: Duration) {
 }
 
 impl Store for Faulty {
-    fn now(&self) -> Timestamp {
-        self.inner.now()
+    fn at(&self, moment: Instant) -> Timestamp {
+        self.inner.at(moment)
     }
 
     fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {

@@ -32,6 +32,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::memory::MemoryStore;
 use super::{
@@ -352,8 +353,8 @@ impl State {
 }
 
 impl Store for Guard {
-    fn now(&self) -> Timestamp {
-        self.inner.now()
+    fn at(&self, moment: Instant) -> Timestamp {
+        self.inner.at(moment)
     }
 
     fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {

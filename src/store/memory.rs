@@ -13,6 +13,8 @@ pub(super) use self::keys::{SameKey, is_same, same};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use tokio::time::Instant;
+
 use super::clock::Clock;
 use super::fleet::Numbers;
 use super::{
@@ -77,8 +79,8 @@ impl MemoryStore {
 }
 
 impl Store for MemoryStore {
-    fn now(&self) -> Timestamp {
-        self.clock.now()
+    fn at(&self, moment: Instant) -> Timestamp {
+        self.clock.at(moment)
     }
 
     fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
@@ -92,8 +94,8 @@ impl Store for MemoryStore {
     }
 
     fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>> {
-        let (mut books, now) = self.open();
-        Answer::now(books.claimed(claims, now))
+        let now = || self.clock.now();
+        Answer::now(self.books().claimed(claims, now))
     }
 
     fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool> {

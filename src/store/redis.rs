@@ -514,8 +514,8 @@ fn version(info: &str) -> Option<(&'static str, (u32, u32))> {
 }
 
 impl Store for RedisStore {
-    fn now(&self) -> Timestamp {
-        self.clock.now()
+    fn at(&self, moment: Instant) -> Timestamp {
+        self.clock.at(moment)
     }
 
     fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {

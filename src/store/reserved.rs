@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::memory::Books;
 use super::{
@@ -491,8 +492,8 @@ fn refused(limited: &Limited, why: Refusal, until: Timestamp) -> Verdict {
 }
 
 impl Store for ReservedStore {
-    fn now(&self) -> Timestamp {
-        self.inner.now()
+    fn at(&self, moment: Instant) -> Timestamp {
+        self.inner.at(moment)
     }
 
     fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
@@ -529,10 +530,9 @@ impl Store for ReservedStore {
             return self.inner.claimed(claims);
         }
         Answer::later(async move {
-            let now = self.now();
             let (mut over, there) = {
                 let mut state = self.state();
-                let over = state.rows.claimed(claims, now);
+                let over = state.rows.claimed(claims, || self.now());
                 for row in &over {
                     state.out.remove(&row.claimed.job);
                 }

@@ -73,8 +73,8 @@ impl Member {
 }
 
 impl Store for Member {
-    fn now(&self) -> Timestamp {
-        self.all.now()
+    fn at(&self, moment: tokio::time::Instant) -> Timestamp {
+        self.all.at(moment)
     }
 
     fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {

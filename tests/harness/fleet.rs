@@ -285,8 +285,8 @@ fn at_once<T>(answer: Answer<'_, T>) -> T {
 }
 
 impl Store for Member {
-    fn now(&self) -> Timestamp {
-        self.memory().now()
+    fn at(&self, moment: tokio::time::Instant) -> Timestamp {
+        self.memory().at(moment)
     }
 
     fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {

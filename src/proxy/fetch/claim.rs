@@ -18,6 +18,7 @@ use crate::policy::Gate;
 use crate::proxy::job::{Origin, Shown};
 use crate::proxy::{Proxy, job};
 use crate::store::Place;
+use crate::tick;
 use crate::upstream::{Call, Path, Reply, UpstreamError};
 
 /// What a worker asked for.
@@ -144,11 +145,11 @@ impl Proxy {
         let claim_id = self.claim_id(section, asked, alone);
         let said = (section.gate.is_some() || asked.worker_id.is_some()).then_some(&**claim_id);
         let body = asked.rewritten(&wanted.body, &section.lanes, n, said);
-        let sent = Instant::now();
+        let sent = tick::now();
         let mark = sidecar.pressure.mark();
         sidecar.hold.asking(first, n, sent);
         let answer = self.upstream.call(wanted.call(body.into())).await;
-        let ended = Instant::now();
+        let ended = tick::now();
         sidecar.note_call("fetch", &answer, ended - sent);
         let origin = Origin {
             asked: n,
@@ -253,7 +254,7 @@ impl Proxy {
         origin: &Origin<'_>,
         out: &mut HandOut,
     ) {
-        let (want, now) = (wanted.count.saturating_sub(out.len()), Instant::now());
+        let (want, now) = (wanted.count.saturating_sub(out.len()), tick::now());
         let proven = |held: &Held| held.is_proven(origin.visibility, now);
         if self.may_skip_hold(&section.lanes, &jobs, want) && jobs.iter().all(proven) {
             out.extend(self.start_fresh(jobs, want).await);

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::Verb;
 use crate::proxy::Sidecar;
 use crate::proxy::body::Watch;
+use crate::tick;
 
 /// How long a request is remembered at least, from the last that was seen of it; at most twice as long.
 const KEEP: Duration = Duration::from_secs(60);
@@ -33,7 +34,8 @@ struct Requests {
 
 impl Requests {
     fn turn(&mut self) {
-        let age = self.turned.elapsed();
+        let now = tick::now();
+        let age = now.saturating_duration_since(self.turned);
         if age < KEEP && self.young.len() < REQUESTS {
             return;
         }
@@ -42,7 +44,7 @@ impl Requests {
         if age >= 2 * KEEP {
             self.old.clear();
         }
-        self.turned = Instant::now();
+        self.turned = now;
     }
 
     fn forget(&mut self, request: u64) -> bool {
@@ -109,7 +111,7 @@ impl Unheard {
             return false;
         }
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.born.elapsed() >= KEEP {
+        if tick::now().saturating_duration_since(self.born) >= KEEP {
             *jobs = HashSet::new();
             self.young.store(false, Ordering::Relaxed);
             return false;

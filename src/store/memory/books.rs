@@ -89,12 +89,17 @@ impl Books {
         reserved.unwrap_or_default()
     }
 
-    /// Rows of older claims of these jobs go with their slots.
-    pub(in crate::store) fn claimed(&mut self, claims: &[&Claimed], now: Timestamp) -> Vec<Row> {
+    /// Rows of older claims of these jobs go with their slots. Mostly there are none, and nobody need know the
+    /// time.
+    pub(in crate::store) fn claimed(
+        &mut self,
+        claims: &[&Claimed],
+        now: impl Fn() -> Timestamp,
+    ) -> Vec<Row> {
         let older = claims.iter().filter_map(|claim| {
             let known = self.row(&claim.job)?.claimed.generation;
             (known < claim.generation)
-                .then(|| self.end(&claim.job, None, now))
+                .then(|| self.end(&claim.job, None, now()))
                 .flatten()
         });
         older.collect()

@@ -382,8 +382,8 @@ impl std::fmt::Debug for SqlStore {
 }
 
 impl Store for SqlStore {
-    fn now(&self) -> Timestamp {
-        self.clock.now()
+    fn at(&self, moment: Instant) -> Timestamp {
+        self.clock.at(moment)
     }
 
     fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
