@@ -16,7 +16,7 @@
 //! | `job`, `mirror`, `scope`, `body`, `respond`, … | what the others share |
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -213,6 +213,8 @@ pub struct Sidecar {
     shares: depth::share::Shares,
     threads: load::Threads,
     unbounded: depth::Unbounded,
+    /// Jobs have come with limits of their own.
+    brought: AtomicBool,
     /// That FETCH replies cannot be read.
     unreadable: load::Seldom,
 }
@@ -290,6 +292,7 @@ impl Sidecar {
             shares: depth::share::Shares::default(),
             threads: load::Threads::default(),
             unbounded: depth::Unbounded::default(),
+            brought: AtomicBool::new(false),
             unreadable: load::Seldom::default(),
         });
         sidecar.follow_settings();

@@ -129,6 +129,7 @@ scenarios! {
     lives::restarted_with_jobs_out: 12 limit;
     lives::gone_with_jobs_held: 10 limit;
     lives::drain_in_order: 10 real;
+    lives::drain_goes_on_for_the_rest: 4;
     lives::drained_under_load: 12 limit;
     lives::drain_times_out: 2;
     overdue::held_meanwhile: 4;

@@ -14,6 +14,7 @@ mod start;
 mod wait;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -64,9 +65,6 @@ impl Proxy {
     /// Answers one FETCH.
     pub(super) async fn fetch(&self, mut parts: Box<Parts>, body: Bytes) -> Response<Body> {
         let sidecar = &self.sidecar;
-        if sidecar.draining.is_cancelled() {
-            return HandOut::new(self.clone()).respond(&parts, Hint::default());
-        }
         let live = sidecar.live.load_full();
         let held = sidecar.holds_any();
         let limits = held || !live.policies.is_empty();
@@ -75,6 +73,12 @@ impl Proxy {
         } else {
             None
         };
+        let draining = sidecar.draining.is_cancelled();
+        let unread = limits && asked.is_none();
+        if draining && (unread || sidecar.brought.load(Ordering::Relaxed)) {
+            // What comes may be limited, and would only be held for its claim to end.
+            return self.nothing(&parts);
+        }
         let touched = |queue: &Arc<str>| held || !live.policies.gate(queue).open();
         let touched = (asked.iter()).any(|asked| asked.queues.iter().any(touched));
         let mut wanted = Wanted {
@@ -92,10 +96,15 @@ impl Proxy {
             self.take_over_of(wanted.scope, wanted.queues()).await;
             sections = self.sections(wanted.scope, wanted.queues(), &live.policies);
         }
-        if (sections.iter()).all(|section: &Section| section.gate.is_none()) {
+        if draining && sections.iter().any(|section| section.gate.is_some()) {
+            // Other queues go on to the end: nobody waits for their jobs.
+            sections.retain(|section| section.gate.is_none());
+            if sections.is_empty() {
+                return self.nothing(&parts);
+            }
+        } else if (sections.iter()).all(|section: &Section| section.gate.is_none()) {
             // A request that we do not understand but the backend does must not go round the limits.
-            let all = limits && wanted.asked.is_none();
-            match self.pass_whole(&parts, &mut wanted, all, &live).await {
+            match self.pass_whole(&parts, &mut wanted, unread, &live).await {
                 Whole::Answer(answer) => return answer,
                 Whole::Held(jobs, came) => {
                     let queues = match &wanted.asked {
@@ -116,6 +125,11 @@ impl Proxy {
         // If the worker hangs up, the outcome is dropped, and its hand-out undoes itself.
         let outcome = to_the_end(&sidecar.left, client, work).await;
         self.answer(&parts, outcome)
+    }
+
+    /// No jobs.
+    fn nothing(&self, parts: &Parts) -> Response<Body> {
+        HandOut::new(self.clone()).respond(parts, Hint::default())
     }
 
     /// Claims and starts; once more if all that started is late by now. A stall of ours
@@ -369,7 +383,8 @@ impl Proxy {
                 self.start_into(lane, wanted, out).await;
             }
             let mut n = wanted.count.saturating_sub(out.len());
-            while n > 0 && !sidecar.draining.is_cancelled() {
+            let shut = section.gate.is_some() && sidecar.draining.is_cancelled();
+            while n > 0 && !shut {
                 let Some(first) = section.lanes.first() else {
                     break;
                 };
@@ -489,7 +504,7 @@ impl Proxy {
             Outcome::Lost(error) => refuse(parts, Fault::backend(&error, false)),
             Outcome::Ours(out, hint) => out.respond(parts, hint),
             // Never an outcome in the end: it is begun anew until it is another.
-            Outcome::Overtaken => HandOut::new(self.clone()).respond(parts, Hint::default()),
+            Outcome::Overtaken => self.nothing(parts),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! A job as the backend handed it out, read just far enough to limit it.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
@@ -131,13 +132,17 @@ impl Sidecar {
         live: &'a Live,
         ended: Instant,
     ) -> Reading<'a> {
+        let brings = mirror::may_bring(text);
+        if brings {
+            self.brought.store(true, Ordering::Relaxed);
+        }
         Reading {
             text,
             origin,
             came: (ended, self.store.at(ended)),
             live,
             known: live.known(),
-            brings: mirror::may_bring(text),
+            brings,
         }
     }
 

@@ -215,6 +215,43 @@ pub async fn drain_in_order(ctx: Ctx) -> Judge {
     judge
 }
 
+/// SIGTERM with a limited job out: queues that no limit touches go on, alone and named beside a limited one.
+pub async fn drain_goes_on_for_the_rest(ctx: Ctx) -> Judge {
+    let w = ctx
+        .world()
+        .limits(GATED)
+        .server("drain_timeout = '20s'")
+        .start()
+        .await;
+    w.enqueue_all(4, |_| job()).await;
+    w.enqueue_all(3, |_| Job::new("report").queue("free")).await;
+    let one = w.hands("one");
+    let out = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    w.begin_drain();
+    w.pass(50).await;
+    let mixed = one.fetch(&["mail", "free"], 2).await.unwrap_or_default();
+    let alone = one.fetch(&["free"], 5).await.unwrap_or_default();
+    let limited = one.fetch(&["mail"], 5).await.unwrap_or_default();
+    let claimed = w.active("mail").await;
+    for delivered in out.iter().chain(&mixed).chain(&alone) {
+        one.ack(&delivered.job).await;
+    }
+    w.drain().await;
+    w.start_sidecar().await;
+    w.worker(Worker::js(5).queues(&["mail"]));
+    w.until_done(60).await;
+    let mut judge = w.judge().await;
+    let got = [mixed.len(), alone.len(), limited.len(), claimed as usize];
+    judge.that(
+        got == [2, 1, 0, 1],
+        format!("of both, of the free one, of the limited one, claimed of it: {got:?}"),
+    );
+    judge.concurrency("k:a", 2);
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
 /// A drain ends at its time-out although a job is still out.
 pub async fn drain_times_out(ctx: Ctx) -> Judge {
     let w = ctx
