@@ -121,7 +121,7 @@ pub struct Doctor {
     #[arg(long, value_name = "URL")]
     pub upstream: Option<BaseUrl>,
     /// Find out what the backend does, with a few jobs in a queue of its own that is cleaned up
-    /// afterwards (about 5 s), and whether the store may be written to
+    /// afterwards (2 to 10 s), and whether the store may be written to
     #[arg(long)]
     pub probe: bool,
     /// One JSON object instead of text

@@ -87,9 +87,9 @@ pub struct Server {
     pub drain_timeout: Duration,
     /// The largest body that is read whole, in bytes; beyond it 413.
     pub max_body: usize,
-    /// Connections at once.
+    /// Connections at once, of each thread.
     pub max_connections: usize,
-    /// Requests at once; beyond it 503.
+    /// Requests at once, of each thread; beyond it 503.
     pub max_in_flight: usize,
     /// From the first byte of a request to the end of its head.
     pub header_timeout: Duration,
@@ -99,7 +99,7 @@ pub struct Server {
     pub body_timeout: Duration,
     /// The bearer token with which limits may be changed on a listener that others reach.
     pub control_token: Option<Secret>,
-    /// Whether `X-OJS-Tenant` says which tenant a FETCH is for.
+    /// Whether `X-OJS-Tenant` says which tenant a FETCH or an enqueue is for.
     pub trust_tenant_header: bool,
     /// How log lines look.
     pub log: LogFormat,

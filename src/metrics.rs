@@ -243,7 +243,7 @@ impl Metrics {
         }
     }
 
-    /// A started job ended, or its start was undone.
+    /// A started job ended.
     pub fn ended(&self, limited: &[Limited]) {
         let keys = self.keys();
         for limited in each_key(limited) {

@@ -69,6 +69,8 @@ pub enum Away {
     Unreachable(String),
     /// It listens, and did not answer to the end, or not as a backend does.
     Silent(String),
+    /// It answers the question with this status, which says nothing of how much waits.
+    Failing(u16),
     /// It did not answer in this time.
     Late(Duration),
 }

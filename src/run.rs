@@ -303,7 +303,7 @@ async fn broken(tasks: &mut JoinSet<()>) -> anyhow::Error {
 async fn drain(proxy: &Proxy, most: Duration, stop: &Stop) {
     let drained = async {
         proxy.drain(most).await;
-        while !proxy.sidecar().quiet().await {
+        while proxy.sidecar().out().await != Some(0) {
             tokio::time::sleep(LOOK).await;
         }
     };
@@ -362,8 +362,10 @@ async fn say_what_is_left(sidecar: &Sidecar, before: u64) {
     } else if given_back > 0 {
         tracing::info!(given_back, "held jobs were given back to the backend");
     }
-    if !sidecar.quiet().await {
+    let out = sidecar.out().await;
+    if out != Some(0) {
         tracing::warn!(
+            out,
             "limited jobs are still out with workers, which now cannot end them through here"
         );
     }

@@ -17,7 +17,7 @@ pub enum Event {
     Nonsense,
     /// An ACK or nack was sent again inside the sidecar.
     SettleRetried,
-    /// An ACK or nack was answered from an earlier answer that its worker never got.
+    /// An ACK or nack that came again, and had been carried out, was answered with success.
     SettleReplayed,
     /// A heartbeat's number in `active_jobs` was mended.
     HeartbeatMended,
@@ -25,7 +25,7 @@ pub enum Event {
     MediaTypeMended,
     /// An over-encoded queue name in a path was mended.
     PathMended,
-    /// A hand-out was undone: the worker hung up first.
+    /// A start was undone: the job would have left too late, or the worker hung up first.
     HandOutUndone,
     /// A job's own `rate_limit` was refused at enqueue.
     PolicyRefused,
@@ -119,7 +119,10 @@ pub(super) const DESCRIPTIONS: &[(&str, &str)] = &[
         "ojs_throttle_blocked_enqueues",
         "Enqueues that wait for room.",
     ),
-    ("ojs_throttle_starts_total", "Starts under the policy."),
+    (
+        "ojs_throttle_starts_total",
+        "Jobs that went to workers under the policy.",
+    ),
     (
         "ojs_throttle_decisions_total",
         "Questions asked of the policy's limits, by answer.",
@@ -202,7 +205,7 @@ pub(super) const DESCRIPTIONS: &[(&str, &str)] = &[
     ),
     (
         "ojs_throttle_settle_replays_total",
-        "ACKs and nacks answered with an answer that was lost on its way.",
+        "ACKs and nacks whose answer was lost on its way, that came again, were refused then, and had been carried out.",
     ),
     (
         "ojs_throttle_repairs_total",
@@ -210,7 +213,7 @@ pub(super) const DESCRIPTIONS: &[(&str, &str)] = &[
     ),
     (
         "ojs_throttle_handouts_undone_total",
-        "Starts taken back because the worker had hung up.",
+        "Starts taken back, and counted nowhere else: the job would have left too late, or the worker had hung up.",
     ),
     (
         "ojs_throttle_job_policies_refused_total",

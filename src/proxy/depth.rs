@@ -486,6 +486,7 @@ impl Proxy {
         let asked = Instant::now();
         let follows = sidecar.pressure.asking(queue, stuck, scope, asked);
         let told = self.depth_told(queue, scope).await;
+        sidecar.stats.failing.note(queue, &told);
         let others = match (&told, shared) {
             (Told::Counts(_), Some(_)) => sidecar.read_others(queue, follows).await,
             _ => None,

@@ -241,8 +241,8 @@ impl Sidecar {
         }
     }
 
-    /// Whether nothing limited is out with workers through us.
-    pub async fn quiet(&self) -> bool {
-        matches!(self.store.count(Place::Out).await, Ok(0))
+    /// How many limited jobs are out with workers through us; `None`: the store does not say.
+    pub async fn out(&self) -> Option<usize> {
+        self.store.count(Place::Out).await.ok()
     }
 }

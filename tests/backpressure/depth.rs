@@ -660,6 +660,41 @@ async fn one_bad_answer_ends_no_bound() {
     }
 }
 
+/// A backend that answers everything but questions about a queue's depth: the answer and the log say so, and that it
+/// is over.
+#[tokio::test(start_paused = true)]
+async fn statistics_that_fail_are_told_of() {
+    let (_guard, log) = logged();
+    let failing = Arc::new(AtomicBool::new(true));
+    let now = failing.clone();
+    let answers = move |_: &Method, path: &str| match path {
+        "/ojs/v1/jobs" => (201, r#"{"job":{"id":"x"}}"#.to_owned()),
+        _ if path.contains("/queues/") && now.load(Ordering::SeqCst) => (500, "no".to_owned()),
+        _ => (200, r#"{"counts":{"available":0}}"#.to_owned()),
+    };
+    let (_, sidecar, client) = told(FILE, Duration::ZERO, answers).await;
+    for _ in 0..40 {
+        let reply = client.offer("q").await;
+        assert_eq!(reply.status, 502, "{}", reply.text());
+        assert_eq!(number(&reply, "retry-after"), 1.0);
+        let error = &reply.json()["error"];
+        assert_eq!(error["code"], "backend_stats_failed");
+        assert_eq!(
+            error["message"],
+            "nothing was stored: the backend answers 500 when it is asked how many jobs wait, and the queue has a \
+             bound"
+        );
+        sleep(Duration::from_secs(1)).await;
+    }
+    warned_once(&log, "does not tell how many jobs wait");
+    warned_once(&log, r#"queue="q" status=500"#);
+    failing.store(false, Ordering::SeqCst);
+    client.fill("q", 2).await;
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert_eq!(text.matches("tells again how many jobs wait").count(), 1);
+    sidecar.stop().await;
+}
+
 /// On a backend that does not tell what is to be tried again: a job that is cancelled meanwhile counts no more, and
 /// one that is retried by hand counts once.
 #[tokio::test(start_paused = true)]

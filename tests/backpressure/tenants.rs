@@ -91,15 +91,26 @@ async fn it_is_set_over_http_in_every_shape_of_the_text() {
     let acme = Some("acme-corp");
     assert_eq!(offer(&client, "q", acme).await.status, 201);
     refused(&offer(&client, "q", acme).await, "acme-corp", 1);
-    // 0 is any number; DELETE forgets.
-    for none in [
-        json!({"limits": {"max_queue_depth": 0}}),
-        json!({"limits": {"max_queue_depth": null}}),
+    // Limits of the backend's are no word about ours.
+    client
+        .put(path, json!({"limits": {"max_concurrency": 5}}))
+        .await;
+    refused(&offer(&client, "q", acme).await, "acme-corp", 1);
+    // 0 is any number; `null`, no limits and DELETE forget.
+    for (to, none) in [
+        ("", json!({"limits": {"max_queue_depth": 0}})),
+        ("", json!({"limits": {"max_queue_depth": null}})),
+        ("", json!({"limits": null})),
+        ("", json!({"limits": {}})),
+        ("/limits", json!({"max_queue_depth": null})),
+        ("/limits", json!({})),
+        ("/limits", json!(null)),
     ] {
         let one = json!({"max_queue_depth": 1});
         assert_eq!(client.put(&format!("{path}/limits"), one).await.status, 200);
-        assert_eq!(client.put(path, none).await.status, 200);
-        assert_eq!(offer(&client, "q", acme).await.status, 201);
+        let reply = client.put(&format!("{path}{to}"), none.clone()).await;
+        assert_eq!(reply.status, 200, "{to} {none}");
+        assert_eq!(offer(&client, "q", acme).await.status, 201, "{to} {none}");
     }
     let one = json!({"max_queue_depth": 1});
     assert_eq!(client.put(&format!("{path}/limits"), one).await.status, 200);

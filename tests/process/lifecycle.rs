@@ -180,7 +180,9 @@ fn a_stop_does_not_wait_for_ever() {
         took >= Duration::from_secs(1) && took < Duration::from_secs(15),
         "{took:?}"
     );
-    assert!(sidecar.log().contains("still out"), "{}", sidecar.log());
+    let log = sidecar.log();
+    assert!(log.contains("still out"), "{log}");
+    assert!(log.contains(" out=1"), "{log}");
 }
 
 #[test]

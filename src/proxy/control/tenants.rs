@@ -115,7 +115,14 @@ fn read(body: Json<'_>, id: &str, inside: Option<&str>) -> Result<Option<Option<
         Some(name) => format!("{name}.{MEMBER}"),
         None => MEMBER.to_owned(),
     };
-    let Some(most) = limits.and_then(|limits| limits.get(MEMBER)) else {
+    let Some(limits) = limits else {
+        return Ok(None);
+    };
+    // No limits at all, as for queues. Other limits beside ours leave it: they are changed one by one.
+    if limits.is_null() || (limits.kind() == Kind::Object && limits.members().next().is_none()) {
+        return Ok(Some(None));
+    }
+    let Some(most) = limits.get(MEMBER) else {
         return Ok(None);
     };
     if most.is_null() {

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::json::{Json, Kind, Splice, quote};
 use crate::pressure::{Away, Bounds, Counts, Told};
+use crate::proxy::load::Seldom;
 use crate::proxy::{Proxy, REPLY_DEPTH, Sidecar};
 use crate::upstream::{Reply, UpstreamError};
 
@@ -32,6 +33,40 @@ pub(in crate::proxy) struct Stats {
     /// What was warned of.
     pub(super) warned: AtomicBool,
     pub(super) warned_of_states: AtomicBool,
+    pub(super) failing: Failing,
+}
+
+/// The queue whose numbers the backend was last said to fail to tell, until it tells them. Its other answers
+/// may be as they should be, so nothing else says why enqueues get 502.
+#[derive(Debug, Default)]
+pub(super) struct Failing {
+    queue: Mutex<Option<Arc<str>>>,
+    told: Seldom,
+}
+
+impl Failing {
+    /// What came of a question about a bounded queue: a line at once when it fails, and once a minute while that
+    /// goes on, and one when it is over.
+    pub(super) fn note(&self, queue: &str, told: &Told) {
+        let mut failing = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        match told {
+            Told::Away(Away::Failing(status)) if self.told.now() => {
+                *failing = Some(Arc::from(queue));
+                tracing::warn!(
+                    queue,
+                    status,
+                    "the backend does not tell how many jobs wait: enqueues into a bounded queue get 502 where it \
+                     may be full"
+                );
+            }
+            Told::Away(_) => {}
+            _ if failing.as_deref() == Some(queue) => {
+                *failing = None;
+                tracing::info!(queue, "the backend tells again how many jobs wait");
+            }
+            _ => {}
+        }
+    }
 }
 
 impl Stats {
@@ -241,7 +276,7 @@ impl Proxy {
             {
                 Ok(reply) => match read(&reply) {
                     Read::Counts(counts) => return Told::Counts(counts),
-                    Read::Away => return Told::Away(Away::Silent(status(&reply))),
+                    Read::Away => return Told::Away(Away::Failing(reply.status.as_u16())),
                     read => absent = Some(read),
                 },
                 Err(away) => return Told::Away(away),
@@ -263,7 +298,7 @@ impl Proxy {
                 // No queue of that name yet.
                 Read::Unknown => Told::Counts(Counts::default()),
                 Read::NoRoute | Read::Denied => Told::Nothing,
-                Read::Away => Told::Away(Away::Silent(status(&reply))),
+                Read::Away => Told::Away(Away::Failing(reply.status.as_u16())),
             },
             Err(away) => Told::Away(away),
         }
@@ -289,10 +324,6 @@ impl Proxy {
             UpstreamError::Timeout(time) => Away::Late(time),
         })
     }
-}
-
-fn status(reply: &Reply) -> String {
-    format!("its statistics are answered with {}", reply.status)
 }
 
 /// A reply about a queue's numbers.

@@ -446,6 +446,14 @@ fn unasked(away: Away) -> Fault {
         Away::Unreachable(why) => UpstreamError::Unreachable(why),
         Away::Silent(why) => UpstreamError::Lost(why),
         Away::Late(time) => UpstreamError::Timeout(time),
+        Away::Failing(status) => {
+            let message = format!(
+                "nothing was stored: the backend answers {status} when it is asked how many jobs wait, and the \
+                 queue has a bound"
+            );
+            return Fault::new(StatusCode::BAD_GATEWAY, "backend_stats_failed", message)
+                .later(Duration::from_secs(1));
+        }
     };
     let mut fault = Fault::backend(&error, false);
     fault.message = format!("nothing was stored: {error}, and the queue has a bound");

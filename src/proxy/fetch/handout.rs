@@ -2,6 +2,7 @@
 //! polls the reply's body; until then it undoes itself when it is dropped, and the jobs are in the hold
 //! again for the next worker.
 
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -214,7 +215,25 @@ impl HandOut {
 }
 
 impl Watch for HandOut {
+    /// The jobs have started. Only now is that counted and told: until here it could be undone.
     fn sent(&mut self) {
+        let sidecar = &self.proxy.sidecar;
+        sidecar.metrics.started(self.jobs.iter().map(|held| {
+            let waited = (held.refused.as_ref()).map(|episode| episode.since.elapsed());
+            (&*held.claimed.limited, waited)
+        }));
+        for of_queue in (self.jobs).chunk_by(|a, b| a.claimed.queue == b.claimed.queue) {
+            let queue = of_queue.first().map(|held| &held.claimed.queue);
+            let queue = queue.filter(|queue| sidecar.pressure.bounds_any(slice::from_ref(queue)));
+            for held in of_queue {
+                if let Some(episode) = &held.refused {
+                    sidecar.tell_released(held, episode);
+                }
+                if let Some(queue) = queue {
+                    (sidecar.pressure).started(queue, &held.claimed.job, sidecar.now());
+                }
+            }
+        }
         self.jobs.clear();
     }
 }
@@ -245,7 +264,6 @@ impl Proxy {
         let claimed = &job.claimed;
         if sidecar.back(claimed).await {
             sidecar.metrics.count(Event::HandOutUndone);
-            sidecar.metrics.ended(&claimed.limited);
             let limited = claimed.limited.clone();
             sidecar.hold.undo(job);
             sidecar.hold.wake(&limited);
@@ -397,6 +415,32 @@ mod tests {
         advance(Duration::from_millis(6)).await;
         assert!(late.all_late().await);
         assert!(late.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_jobs_that_leave_have_started() {
+        for (late, starts, undone) in [(false, 1, 0), (true, 0, 1)] {
+            let mut out = out(0, true);
+            let sidecar = Arc::clone(&out.proxy.sidecar);
+            sidecar
+                .store
+                .take(&[&out.jobs[0].claimed], 1)
+                .await
+                .unwrap();
+            if late {
+                advance(Duration::from_millis(6)).await;
+            }
+            assert_eq!(out.all_late().await, late);
+            let counted = |name: &str| {
+                let page = sidecar.metrics.render();
+                let line = page.lines().find(|line| line.starts_with(name));
+                line.map_or(0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
+            };
+            assert_eq!(counted("ojs_throttle_starts_total{"), 0, "it may be undone");
+            out.sent();
+            assert_eq!(counted("ojs_throttle_starts_total{"), starts);
+            assert_eq!(counted("ojs_throttle_handouts_undone_total "), undone);
+        }
     }
 
     #[tokio::test(start_paused = true)]

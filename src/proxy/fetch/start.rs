@@ -68,7 +68,6 @@ impl Proxy {
             let ours = self.prove(lane, picked, visibility).await;
             let Asked { mut started, again } = self.ask(ours, want - out.len(), false).await;
             self.leave_hold(&mut started).await;
-            self.tell_started(&mut started);
             let go_on = again || !started.is_empty();
             out.append(&mut started);
             if !go_on {
@@ -81,9 +80,7 @@ impl Proxy {
     /// Starts what may start of jobs that were claimed just now; the others are held from here on.
     pub(super) async fn start_fresh(&self, mut jobs: Vec<Held>, want: usize) -> Vec<Held> {
         jobs.sort_by_key(|held| Reverse(held.claimed.priority));
-        let mut started = self.ask(jobs, want, true).await.started;
-        self.tell_started(&mut started);
-        started
+        self.ask(jobs, want, true).await.started
     }
 
     /// Asks for jobs under the limits of now, whenever they were claimed: jobs in hand, or `fresh` ones,
@@ -194,26 +191,6 @@ impl Proxy {
             if sidecar.back(claimed).await {
                 sidecar.hold.wake(&claimed.limited);
                 sidecar.hold.put_back(held, None);
-            }
-        }
-    }
-
-    /// Counts and tells of jobs of a queue that go out.
-    fn tell_started(&self, started: &mut [Held]) {
-        let sidecar = &self.sidecar;
-        sidecar.metrics.started(started.iter().map(|held| {
-            let waited = (held.refused.as_ref()).map(|episode| episode.since.elapsed());
-            (&*held.claimed.limited, waited)
-        }));
-        let queue = started.first().map(|held| held.claimed.queue.clone());
-        let bounded = sidecar.pressure.bounds_any(queue.as_slice());
-        for held in started {
-            if let Some(episode) = held.refused.take() {
-                sidecar.tell_released(held, &episode);
-            }
-            let of = &held.claimed;
-            if bounded {
-                (sidecar.pressure).started(&of.queue, &of.job, sidecar.now());
             }
         }
     }
