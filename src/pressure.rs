@@ -42,7 +42,7 @@ use tokio::time::Instant;
 use crate::limit::Timestamp;
 
 pub use bounds::{Bounds, FileBounds, Given, PerKey, PushRate, Strategy};
-pub use edge::{Crossed, Edge};
+pub use edge::{Crossed, Edge, Said};
 pub use estimate::{Counts, Held, Mark};
 pub use line::Turn;
 pub use look::{Told, Untold};
@@ -347,12 +347,16 @@ impl Pressure {
         Answer::Full(full)
     }
 
-    /// A producer is told now that a queue is full; whether others should hear of it. One that stands in line
-    /// is told nothing yet.
-    pub fn says(&self, name: &str, now: Instant) -> bool {
+    /// A producer is told now that its enqueue does not fit; where else that is worth telling. One that stands in
+    /// line is told nothing yet.
+    pub fn says(&self, full: &Full, now: Instant) -> Said {
         let mut state = self.state();
-        let queue = state.queues.get_mut(name);
-        queue.is_none_or(|queue| queue.says(now))
+        let first = Said {
+            told: true,
+            loud: true,
+        };
+        let queue = state.queues.get_mut(&full.queue);
+        queue.map_or(first, |queue| queue.says(full, now))
     }
 
     /// Stands in line until the places are free. `None`: too many stand there.

@@ -70,6 +70,9 @@ impl Sidecar {
 
     /// Tells of an edge that was crossed.
     fn tell_edge(&self, queue: &str, level: &Level) {
+        if level.over {
+            tracing::info!(queue, "enqueues are accepted again");
+        }
         if let (Some(crossed), Some((depth, bound))) = (level.crossed, level.most) {
             let kind = match crossed.edge {
                 Edge::Warning => "backpressure.warning",
