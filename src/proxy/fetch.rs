@@ -462,8 +462,11 @@ impl Proxy {
                 continue;
             }
             let (held, policy) = sidecar.hold.prospect(lane);
-            // Whether a job waits in a queue without room is not asked.
-            hint.limited |= allowance.jobs == 0 || sidecar.hold.holds(lane);
+            // Whether a job waits in a queue without room is not asked. What other credentials claimed is held
+            // where these see an empty queue.
+            hint.limited |= allowance.jobs == 0
+                || sidecar.hold.holds(lane)
+                || (!full && sidecar.hold.holds_of(&lane.queue));
             hint.policy = hint.policy.or(policy).or(allowance.policy);
             prospect = prospect.or(held).or(allowance.prospect);
         }

@@ -186,3 +186,25 @@ async fn the_policy_that_has_no_room_is_named() {
         assert_eq!(told(&reply), (true, Some(name)), "{config}");
     }
 }
+
+/// A worker whose jobs are held for others' credentials sees an empty queue: it is us all the same.
+#[tokio::test(start_paused = true)]
+async fn what_others_claimed_is_said_to_be_held() {
+    let rig = Rig::with(ONE).await;
+    rig.enqueue(&job("slots", "A"), 3).await;
+    let fetch = |token: &'static str| {
+        let headers = [
+            ("content-type", "application/json"),
+            ("authorization", token),
+        ];
+        let body = json!({"queues": ["slots"], "count": 3, "worker_id": "w"}).to_string();
+        let client = &rig.client;
+        let path = "/ojs/v1/workers/fetch";
+        async move { client.send(http::Method::POST, path, &headers, body).await }
+    };
+    let first = fetch("Bearer A").await;
+    assert_eq!(first.json()["jobs"].as_array().unwrap().len(), 1);
+    assert!(told(&fetch("Bearer B").await).0);
+    let other = rig.asked(json!({"queues": ["other"], "worker_id": "w"}));
+    assert_eq!(told(&other.await), (false, None));
+}

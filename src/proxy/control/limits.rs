@@ -238,12 +238,36 @@ fn pages(query: &str) -> Result<(usize, usize), Fault> {
     ))
 }
 
+/// The key by this name, which stands in a path.
+pub(super) fn named(key: &str) -> Result<Key, Fault> {
+    Key::new(key).map_err(|bad| match stands_for_queue(key) {
+        true => unknown_key(key),
+        false => Fault::field("key", &bad.to_string()),
+    })
+}
+
+/// Whether the name is what metrics and events call the limits of a queue as a whole.
+fn stands_for_queue(key: &str) -> bool {
+    key.starts_with("_queue:")
+}
+
+/// 404 for a name that no key has, or none that is known.
 fn unknown_key(key: &str) -> Fault {
+    const OF_QUEUES: &str = "the limits of a queue as a whole, which headers and metrics call policy \"queue\" and key \"_queue:NAME\", are at /ojs/v1/admin/queues/NAME/rate-limit";
+    if stands_for_queue(key) {
+        let message = format!("{key:?} is no rate limit key: it stands for a queue as a whole");
+        let mut fault = Fault::new(StatusCode::NOT_FOUND, "not_found", message);
+        fault.hint = Some(OF_QUEUES);
+        return fault;
+    }
     let message = format!(
         "no job that came through here has named the rate limit key {key:?} yet, no policy has it, no override is set for it, and nothing of it is used"
     );
     let mut fault = Fault::new(StatusCode::NOT_FOUND, "not_found", message);
-    fault.hint = Some("a key is known from the first job that names it");
+    fault.hint = Some(match key {
+        "queue" => OF_QUEUES,
+        _ => "a key is known from the first job that names it",
+    });
     fault
 }
 

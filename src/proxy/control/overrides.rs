@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Response, StatusCode, header};
 
-use super::limits::{not_allowed, reads, store_failed};
+use super::limits::{self, not_allowed, reads, store_failed};
 use super::shape::{State, in_words, rfc3339};
 use super::waiting::Backlog;
 use crate::hold::Held;
@@ -204,7 +204,7 @@ impl Proxy {
     /// Sets or takes away the override of a key, which is shown then.
     async fn change_key(&self, parts: &Parts, body: &[u8], key: &str) -> Result<String, Fault> {
         let set = self.wanted(parts, body)?;
-        let name = Key::new(key).map_err(|bad| Fault::field("key", &bad.to_string()))?;
+        let name = limits::named(key)?;
         let done = self.sidecar.set_limits(Space::Job, name.clone(), set);
         if done.await? {
             let state = self.key_state(parts, &name).await?;
