@@ -337,3 +337,27 @@ async fn whoever_takes_a_queue_for_a_key_is_told_where_its_limits_are() {
     assert!(!text.contains("nothing of it is used"), "{text}");
     pair.stop().await;
 }
+
+/// A path names one queue: what is set for a pattern would bind nothing, and is refused. What was set so before can be
+/// taken away.
+#[tokio::test(start_paused = true)]
+async fn a_pattern_is_no_queue() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    for name in ["im*", "im%3F", "im%2a"] {
+        let path = |what: &str| format!("/ojs/v1/admin/queues/{name}/{what}");
+        for (what, body) in [
+            ("rate-limit", json!({"concurrency": 0})),
+            ("config", json!({"concurrency": 0})),
+            ("config", json!({"backpressure": {"max_depth": 1}})),
+        ] {
+            let reply = put(&client, &path(what), body).await;
+            assert_eq!(reply.status, 400, "{}", reply.text());
+            assert_eq!(reply.json()["error"]["details"]["field"], "queue");
+        }
+        let none = json!({"backpressure": null, "concurrency": null});
+        let reply = put(&client, &path("config"), none).await;
+        assert_ne!(reply.status, 400, "{}", reply.text());
+        assert_eq!(delete(&client, &path("rate-limit")).await.status, 404);
+    }
+    pair.stop().await;
+}

@@ -105,6 +105,40 @@ impl Sidecar {
         Some(room.map_or(0, |room| room.starts))
     }
 
+    /// Refuses the name of a policy whose keys are others: what is set for it binds no job, and whoever means to
+    /// pause something must not take that for done. Any other key may be one of tomorrow's jobs.
+    pub(super) async fn may_bind(&self, key: &Key) -> Result<(), Fault> {
+        let policies = Arc::clone(&self.live().policies);
+        let Some(template) = policies.misnamed(key) else {
+            return Ok(());
+        };
+        // Jobs may have brought it all the same.
+        let is_set = self
+            .store
+            .overrides()
+            .get(Space::Job, key, self.store.now());
+        if self.named.get(key).is_some() || is_set.is_some() {
+            return Ok(());
+        }
+        let usage = self.store.usage(Space::Job, key, &Limits::default()).await;
+        if usage.map_err(|error| store_failed(&error))?.is_some() {
+            return Ok(());
+        }
+        let message = format!(
+            "{:?} is the name of a policy and no key: the policy's key is {:?}",
+            key.as_str(),
+            template.as_str()
+        );
+        let mut fault = Fault::field("key", &message);
+        fault.hint = Some(match template.constant() {
+            Some(_) => "name the policy's key",
+            None => {
+                "name one of the keys that it makes (GET /ojs/v1/rate-limits lists those in use); all of them are paused by concurrency = 0 of the policy in the file"
+            }
+        });
+        Err(fault)
+    }
+
     /// A key as it is shown; `None`: nothing has named it, and nothing of it is used.
     async fn state(&self, key: &Key, look: &mut Look<'_>) -> Result<Option<State>, StoreError> {
         let overrides = self.store.overrides();
