@@ -192,7 +192,13 @@ impl Pressure {
         self.table.load().of(queue).cloned()
     }
 
-    /// Whether a queue without bounds is seen for the first time.
+    /// Whether a queue has bounds of its own.
+    pub fn is_bounded(&self, queue: &str) -> bool {
+        let table = self.table.load();
+        table.of(queue).is_some_and(|bounds| bounds.has_own())
+    }
+
+    /// Whether a queue without bounds of its own is seen for the first time.
     pub fn first_unbounded(&self, queue: &str) -> bool {
         let mut known = self
             .unbounded

@@ -48,8 +48,7 @@ impl Sidecar {
     /// text, 6.3).
     fn warn_of_unbounded(&self, names: &[String]) {
         let pressure = &self.pressure;
-        let unbounded =
-            |name: &str| pressure.bounds(name).is_none() && pressure.first_unbounded(name);
+        let unbounded = |name: &str| !pressure.is_bounded(name) && pressure.first_unbounded(name);
         let names = names.iter().filter(|name| unbounded(name)).cloned();
         warn_of(&names.collect::<Vec<String>>());
     }
