@@ -371,6 +371,8 @@ pub struct Room {
     pub at: Option<Timestamp>,
     /// Whether a slot must end before there is more.
     pub slot: bool,
+    /// Which of the limits that were asked about leaves so few; of several, the one that lets go last.
+    pub by: usize,
 }
 
 impl Room {
@@ -379,7 +381,14 @@ impl Room {
         starts: u32::MAX,
         at: None,
         slot: false,
+        by: 0,
     };
+
+    /// The room under all of these, each that of one limit.
+    pub fn of_all(each: impl Iterator<Item = Room>) -> Room {
+        let each = each.enumerate().map(|(by, room)| Room { by, ..room });
+        each.fold(Room::OPEN, Room::and)
+    }
 
     /// The room under both: the smaller one, and more only when every limit that binds has more.
     #[must_use]
@@ -396,6 +405,10 @@ impl Room {
                     (mine, theirs) => mine.zip(theirs).map(|(mine, theirs)| mine.max(theirs)),
                 },
                 slot: self.slot || other.slot,
+                by: match (other.slot, other.at) > (self.slot, self.at) {
+                    true => other.by,
+                    false => self.by,
+                },
             },
         }
     }

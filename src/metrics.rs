@@ -317,7 +317,7 @@ impl Metrics {
         self.of_policy("ojs_rate_limit_dropped_total", policy);
     }
 
-    /// An enqueue was refused by a bound of the queue.
+    /// An enqueue into the queue was refused by a bound.
     pub fn rejected(&self, queue: &str) {
         self.of_queue("ojs_backpressure_rejected_total", queue, 1);
     }

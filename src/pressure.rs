@@ -42,7 +42,7 @@ use tokio::time::Instant;
 use crate::limit::Timestamp;
 
 pub use bounds::{Bounds, FileBounds, Given, PerKey, PushRate, Strategy};
-pub use edge::{Crossed, Edge};
+pub use edge::{Crossed, Edge, Said};
 pub use estimate::{Counts, Held, Mark};
 pub use line::Turn;
 pub use look::{Told, Untold};
@@ -194,7 +194,13 @@ impl Pressure {
         self.table.load().of(queue).cloned()
     }
 
-    /// Whether a queue without bounds is seen for the first time.
+    /// Whether a queue has bounds of its own.
+    pub fn is_bounded(&self, queue: &str) -> bool {
+        let table = self.table.load();
+        table.of(queue).is_some_and(|bounds| bounds.has_own())
+    }
+
+    /// Whether a queue without bounds of its own is seen for the first time.
     pub fn first_unbounded(&self, queue: &str) -> bool {
         let mut known = self
             .unbounded
@@ -349,12 +355,16 @@ impl Pressure {
         Answer::Full(full)
     }
 
-    /// A producer is told now that a queue is full; whether others should hear of it. One that stands in line
-    /// is told nothing yet.
-    pub fn says(&self, name: &str, now: Instant) -> bool {
+    /// A producer is told now that its enqueue does not fit; where else that is worth telling. One that stands in
+    /// line is told nothing yet.
+    pub fn says(&self, full: &Full, now: Instant) -> Said {
         let mut state = self.state();
-        let queue = state.queues.get_mut(name);
-        queue.is_none_or(|queue| queue.says(now))
+        let first = Said {
+            told: true,
+            loud: true,
+        };
+        let queue = state.queues.get_mut(&full.queue);
+        queue.map_or(first, |queue| queue.says(full, now))
     }
 
     /// Stands in line until the places are free. `None`: too many stand there.

@@ -131,6 +131,16 @@ impl Hold {
         })
     }
 
+    /// Whether jobs of the queue are held or in hand, whichever credentials claimed them.
+    pub fn holds_of(&self, queue: &str) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let state = self.state();
+        let mut lanes = state.queues.iter();
+        lanes.any(|(lane, of)| of.known > 0 && *lane.queue == *queue)
+    }
+
     /// Held jobs limited by a key, for `waiting_count`.
     pub fn waiting(&self, matches: impl Fn(&Limited) -> bool) -> usize {
         let state = self.state();

@@ -109,7 +109,7 @@ impl Pace {
         Room {
             starts: u32::try_from(starts).unwrap_or(u32::MAX),
             at: more,
-            slot: false,
+            ..Room::OPEN
         }
     }
 
@@ -129,7 +129,7 @@ impl Pace {
         Room {
             starts: u32::try_from(starts).unwrap_or(u32::MAX),
             at: more,
-            slot: false,
+            ..Room::OPEN
         }
     }
 

@@ -82,7 +82,7 @@ impl Shut {
             } else {
                 self.until.min(self.next)
             }),
-            slot: false,
+            ..Room::OPEN
         }
     }
 }

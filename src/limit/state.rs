@@ -230,15 +230,15 @@ impl KeyState {
     pub fn room_ahead(&self, limits: &Limits, now: Timestamp, lead: u64) -> Room {
         let mut room = Room::OPEN;
         if let Some(shut) = self.is_shut(now) {
-            let Room { starts, at, slot } = shut.room(now);
-            let at = at.map(granted_from);
-            room = room.and(Room { starts, at, slot });
+            let until = shut.room(now);
+            let at = until.at.map(granted_from);
+            room = room.and(Room { at, ..until });
         }
         if let Some(most) = limits.concurrency {
             room = room.and(Room {
                 starts: most.saturating_sub(self.active),
-                at: None,
                 slot: true,
+                ..Room::OPEN
             });
         }
         for rate in &limits.rates {
@@ -246,9 +246,9 @@ impl KeyState {
         }
         match &limits.throttle {
             Some(throttle) => {
-                let Room { starts, at, slot } = self.pace.room(throttle, now.plus(lead));
-                let at = at.map(|at| Timestamp(at.0.saturating_sub(lead)));
-                room.and(Room { starts, at, slot })
+                let pace = self.pace.room(throttle, now.plus(lead));
+                let at = pace.at.map(|at| Timestamp(at.0.saturating_sub(lead)));
+                room.and(Room { at, ..pace })
             }
             None => room,
         }
@@ -333,7 +333,7 @@ impl KeyState {
             return Room {
                 starts: 0,
                 at: Some(granted_from(until)),
-                slot: false,
+                ..Room::OPEN
             };
         }
         Room {
@@ -341,7 +341,7 @@ impl KeyState {
             at: window
                 .and_then(|window| window.grows(limit, now))
                 .map(granted_from),
-            slot: false,
+            ..Room::OPEN
         }
     }
 }

@@ -105,7 +105,7 @@ pub(super) const DESCRIPTIONS: &[(&str, &str)] = &[
     ),
     (
         "ojs_backpressure_rejected_total",
-        "Enqueues refused because they would have gone over a bound of the queue.",
+        "Enqueues refused by a bound or rate of the queue, or by the bound of a tenant of theirs.",
     ),
     (
         "ojs_backpressure_dropped_total",

@@ -115,6 +115,21 @@ impl Template {
         self.constant.as_ref()
     }
 
+    /// Whether some job may have this key. `false` is certain.
+    pub fn may_give(&self, key: &Key) -> bool {
+        let text = key.as_str();
+        match (&self.constant, self.parts.as_slice()) {
+            (Some(constant), _) => constant == key,
+            // The end of a long one is a hash.
+            (None, _) if text.len() == Key::MAX => true,
+            (None, [first, .., last]) => {
+                let begins = !matches!(first, Part::Literal(begin) if !text.starts_with(&**begin));
+                begins && !matches!(last, Part::Literal(end) if !text.ends_with(&**end))
+            }
+            (None, _) => true,
+        }
+    }
+
     /// Whether a queue's name alone gives the key.
     pub fn only_queue(&self) -> bool {
         self.parts
@@ -404,6 +419,30 @@ mod tests {
             assert_eq!(Template::new(text), Err(error), "{text}");
         }
         assert_eq!(Template::new(&"a".repeat(257)), Err(BadTemplate::Long(257)));
+    }
+
+    #[test]
+    fn what_cannot_be_a_key_is_known() {
+        for (template, key, may) in [
+            ("stripe", "stripe", true),
+            ("stripe", "stripes", false),
+            ("crm:{queue}", "crm:a", true),
+            ("crm:{queue}", "crm", false),
+            ("crm:{queue}:v1", "crm:a:v1", true),
+            ("crm:{queue}:v1", "crm:a", false),
+            ("{queue}", "anything", true),
+            ("{queue}:{type}", "anything", true),
+            ("{queue}:z", "anything", false),
+        ] {
+            let given = Template::new(template).unwrap();
+            assert_eq!(
+                given.may_give(&Key::new(key).unwrap()),
+                may,
+                "{template} {key}"
+            );
+        }
+        let hashed = Template::new("t:{queue}:z").unwrap();
+        assert!(hashed.may_give(&Key::new(&"t".repeat(Key::MAX)).unwrap()));
     }
 
     #[test]

@@ -155,13 +155,7 @@ impl Given {
             tenants: false,
             drops_by: self.drops_by(),
         };
-        let none = bounds.max_depth.is_none()
-            && bounds.max_bytes.is_none()
-            && bounds.enqueue_rate.is_none()
-            && bounds.max_age.is_none()
-            && bounds.max_wait.is_none()
-            && bounds.per_key.is_none();
-        (!none).then_some(bounds)
+        bounds.has_own().then_some(bounds)
     }
 }
 
@@ -196,6 +190,16 @@ pub struct Bounds {
 }
 
 impl Bounds {
+    /// Whether the queue itself is bounded, and not only tenants of it.
+    pub fn has_own(&self) -> bool {
+        self.max_depth.is_some()
+            || self.max_bytes.is_some()
+            || self.enqueue_rate.is_some()
+            || self.max_age.is_some()
+            || self.max_wait.is_some()
+            || self.per_key.is_some()
+    }
+
     /// Whether anything here is about how much waits, so that the depth must be known.
     pub fn needs_depth(&self) -> bool {
         self.max_depth.is_some()

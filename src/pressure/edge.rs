@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A queue that is refused over and over is said to be full once in this time at most.
+use super::want::Met;
+
+/// Those who listen hear that a queue refuses once in this time at most.
 const AGAIN: Duration = Duration::from_secs(1);
-/// One that comes near its bound and goes again all the time has a line of the log for one of these times in so
-/// long; those who listen are told of each.
+/// A queue that crosses an edge there and back all the time has a line of the log for one of these times in so
+/// long. That one is full while workers take jobs of it is the normal overload.
 const QUIET: Duration = Duration::from_secs(10);
 
 /// What is worth saying.
@@ -31,6 +33,15 @@ pub struct Crossed {
     pub loud: bool,
 }
 
+/// Where that an enqueue was refused is worth telling.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Said {
+    /// To those who listen.
+    pub told: bool,
+    /// In the log.
+    pub loud: bool,
+}
+
 /// Where a queue stands between its edges.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Edges {
@@ -38,9 +49,34 @@ pub struct Edges {
     /// Whether the last warning was worth a line, and when one was.
     loud: bool,
     warned: Option<Instant>,
-    /// That it refuses was said since an enqueue was accepted, and when, the last time.
-    refused: bool,
-    said: Option<Instant>,
+    /// That it refuses was told since an enqueue was accepted, and when, the last time.
+    refusal: Last,
+    /// That it takes nothing had a line of the log, and that it does not take some of what comes.
+    all: Last,
+    some: Last,
+    /// The log says that it takes nothing, and no level of the queue will tell that this is over.
+    aged: bool,
+    /// That it is over is to be said.
+    over: bool,
+}
+
+/// Whether something was said since an enqueue was accepted, and when, the last time.
+#[derive(Clone, Copy, Default, Debug)]
+struct Last {
+    said: bool,
+    at: Option<Instant>,
+}
+
+impl Last {
+    /// Whether it is worth saying at `now`, which says it: once until an enqueue is accepted, and once in so long.
+    fn say(&mut self, now: Instant, again: Duration) -> bool {
+        let is_quiet = |at| now.saturating_duration_since(at) >= again;
+        let say = !self.said && self.at.is_none_or(is_quiet);
+        if say {
+            (self.said, self.at) = (true, Some(now));
+        }
+        say
+    }
 }
 
 impl Edges {
@@ -77,21 +113,31 @@ impl Edges {
         self.above
     }
 
-    /// An enqueue was refused at `now`; whether that is worth saying: none was said since one was accepted.
-    pub fn refused(&mut self, now: Instant) -> bool {
-        let quiet = self
-            .said
-            .is_none_or(|said| now.saturating_duration_since(said) >= AGAIN);
-        let say = !self.refused && quiet;
-        if say {
-            (self.refused, self.said) = (true, Some(now));
-        }
-        say
+    /// An enqueue was refused at `now` by this bound; `ever`: it could fit at another time. Where that is worth
+    /// telling.
+    pub fn refused(&mut self, met: Met, ever: bool, now: Instant) -> Said {
+        // Another tenant, another key or a smaller batch may fit.
+        let line = match met {
+            Met::Tenant | Met::Key => &mut self.some,
+            _ if !ever => &mut self.some,
+            _ => &mut self.all,
+        };
+        let loud = line.say(now, QUIET);
+        self.aged |= loud && matches!(met, Met::Age | Met::Wait);
+        let told = self.refusal.say(now, AGAIN);
+        Said { told, loud }
     }
 
     /// An enqueue was accepted.
     pub fn accepted(&mut self) {
-        self.refused = false;
+        let each = [&mut self.refusal, &mut self.all, &mut self.some];
+        each.into_iter().for_each(|last| last.said = false);
+        self.over |= std::mem::take(&mut self.aged);
+    }
+
+    /// Whether enqueues are accepted again, and that is worth a line; once.
+    pub fn is_over(&mut self) -> bool {
+        std::mem::take(&mut self.over)
     }
 }
 
@@ -159,17 +205,56 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_is_said_once_until_it_accepts() {
+    fn a_full_queue_is_told_once_until_it_accepts() {
         let (mut edges, now) = (Edges::default(), Instant::now());
-        let at = |ms| now + Duration::from_millis(ms);
-        assert!(edges.refused(at(0)));
-        assert!(!edges.refused(at(5_000)));
+        let told = |edges: &mut Edges, ms| {
+            let at = now + Duration::from_millis(ms);
+            edges.refused(Met::Depth, true, at).told
+        };
+        assert!(told(&mut edges, 0));
+        assert!(!told(&mut edges, 5_000));
         edges.accepted();
-        assert!(edges.refused(at(5_100)));
+        assert!(told(&mut edges, 5_100));
         edges.accepted();
-        assert!(!edges.refused(at(5_200)), "it flaps");
-        assert!(edges.refused(at(6_200)), "it is full still");
-        assert!(!edges.refused(at(9_000)));
+        assert!(!told(&mut edges, 5_200), "it flaps");
+        assert!(told(&mut edges, 6_200), "it is full still");
+        assert!(!told(&mut edges, 9_000));
+    }
+
+    #[test]
+    fn a_queue_that_is_full_and_flaps_has_a_line_in_ten_seconds() {
+        let (mut edges, now) = (Edges::default(), Instant::now());
+        let loud = |edges: &mut Edges, second, met, ever| {
+            let at = now + Duration::from_secs(second);
+            edges.refused(met, ever, at).loud
+        };
+        let mut lines = Vec::new();
+        for second in 0..25 {
+            edges.accepted();
+            if loud(&mut edges, second, Met::Depth, true) {
+                lines.push(second);
+            }
+        }
+        assert_eq!(lines, [0, 10, 20]);
+        assert!(loud(&mut edges, 30, Met::Depth, true), "it stays full");
+        assert!(!loud(&mut edges, 60, Met::Depth, true), "it was said");
+        assert!(loud(&mut edges, 60, Met::Tenant, true), "that was not");
+        assert!(!loud(&mut edges, 90, Met::Depth, false), "nor do all fit");
+        edges.accepted();
+        assert!(!edges.is_over(), "its level tells");
+    }
+
+    #[test]
+    fn what_no_level_tells_is_said_to_be_over() {
+        let (mut edges, now) = (Edges::default(), Instant::now());
+        assert!(edges.refused(Met::Age, true, now).loud);
+        assert!(!edges.is_over());
+        edges.accepted();
+        assert!(edges.is_over() && !edges.is_over());
+        let soon = now + Duration::from_secs(5);
+        assert!(!edges.refused(Met::Wait, true, soon).loud);
+        edges.accepted();
+        assert!(!edges.is_over(), "it was not said to be full");
     }
 
     #[test]

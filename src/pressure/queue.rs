@@ -13,7 +13,7 @@ use super::Away;
 use super::ages::Ages;
 use super::bounds::{Bounds, PushRate, Strategy, UNBOUNDED};
 use super::drain::Drain;
-use super::edge::{Crossed, Edge, Edges, Shut};
+use super::edge::{Crossed, Edge, Edges, Said, Shut};
 use super::estimate::{Estimate, Held, NEAR, Want as Look};
 use super::hidden::Hidden;
 use super::keys::Keys;
@@ -483,6 +483,7 @@ impl Queue {
             most,
             above: self.edges.is_above(),
             crossed,
+            over: self.edges.is_over(),
         }
     }
 
@@ -536,9 +537,9 @@ impl Queue {
             || (!self.estimate.is_told() && self.estimate.in_backend() > 0)
     }
 
-    /// A producer is told at `now` that it is full; whether that is worth saying to others.
-    pub(super) fn says(&mut self, now: Instant) -> bool {
-        self.edges.refused(now)
+    /// A producer is told at `now` that it does not fit; where else that is worth telling.
+    pub(super) fn says(&mut self, full: &Full, now: Instant) -> Said {
+        self.edges.refused(full.met, full.ever, now)
     }
 
     /// An enqueue does not fit, by this bound. Where the queue itself is full, it may be shut for a while.

@@ -121,6 +121,8 @@ pub struct Level {
     pub above: bool,
     /// The edge that was crossed just now.
     pub crossed: Option<Crossed>,
+    /// The log has it that the queue refuses by its age or its wait, and it has accepted an enqueue since.
+    pub over: bool,
 }
 
 impl Level {

@@ -50,8 +50,7 @@ impl Sidecar {
     /// text, 6.3).
     fn warn_of_unbounded(&self, names: &[String]) {
         let pressure = &self.pressure;
-        let unbounded =
-            |name: &str| pressure.bounds(name).is_none() && pressure.first_unbounded(name);
+        let unbounded = |name: &str| !pressure.is_bounded(name) && pressure.first_unbounded(name);
         let names = names.iter().filter(|name| unbounded(name)).cloned();
         warn_of(&names.collect::<Vec<String>>());
     }
@@ -72,6 +71,9 @@ impl Sidecar {
 
     /// Tells of an edge that was crossed.
     fn tell_edge(&self, queue: &str, level: &Level) {
+        if level.over {
+            tracing::info!(queue, "enqueues are accepted again");
+        }
         if let (Some(crossed), Some((depth, bound))) = (level.crossed, level.most) {
             let kind = match crossed.edge {
                 Edge::Warning => "backpressure.warning",

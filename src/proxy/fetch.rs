@@ -32,7 +32,7 @@ use super::respond::{self, Fault};
 use super::{Proxy, mirror};
 use crate::boxed::boxed;
 use crate::hold::{Lane, Prospect};
-use crate::limit::{EARLY, Limited};
+use crate::limit::EARLY;
 use crate::policy::{Accept, Gate, PolicySet};
 use crate::pressure::Mark;
 use crate::tick;
@@ -309,7 +309,7 @@ impl Proxy {
         }
         let mut line: Option<Standing<'_>> = None;
         let mut shut = Vec::new();
-        let mut closed: SmallVec<[Option<Prospect>; 1]> = smallvec![None; sections.len()];
+        let mut closed: SmallVec<[Option<Allowance>; 1]> = smallvec![None; sections.len()];
         let mut out = HandOut::new(self.clone());
         if client.has_gone() {
             return Outcome::Ours(out, Hint::default());
@@ -366,7 +366,7 @@ impl Proxy {
         sections: &[Section],
         out: &mut HandOut,
         again: Option<&[bool]>,
-        closed: &mut [Option<Prospect>],
+        closed: &mut [Option<Allowance>],
         until: Instant,
     ) -> Result<Option<Reply>, UpstreamError> {
         let sidecar = &self.sidecar;
@@ -399,7 +399,7 @@ impl Proxy {
                 let n_now = allowed.jobs;
                 if n_now == 0 {
                     if let Some(closed) = closed.get_mut(nth) {
-                        *closed = Some(allowed.prospect);
+                        *closed = Some(allowed);
                     }
                     break;
                 }
@@ -434,7 +434,7 @@ impl Proxy {
             Some(gate) => self.allowance(lane, gate, n).await,
             None => Allowance {
                 jobs: n,
-                prospect: Prospect::default(),
+                ..Allowance::default()
             },
         }
     }
@@ -453,7 +453,7 @@ impl Proxy {
         &self,
         sections: &[Section],
         shut: &mut Vec<bool>,
-        closed: &mut [Option<Prospect>],
+        closed: &mut [Option<Allowance>],
         full: bool,
     ) -> (Prospect, Hint) {
         let sidecar = &self.sidecar;
@@ -466,10 +466,10 @@ impl Proxy {
                 continue;
             };
             let allowance = match closed.get_mut(nth).and_then(Option::take) {
-                Some(prospect) => Allowance { jobs: 0, prospect },
+                Some(allowance) => allowance,
                 None if full => Allowance {
                     jobs: 1,
-                    prospect: Prospect::default(),
+                    ..Allowance::default()
                 },
                 None => self.allowance(lane, gate, 1).await,
             };
@@ -478,18 +478,12 @@ impl Proxy {
                 continue;
             }
             let (held, policy) = sidecar.hold.prospect(lane);
-            // Whether a job waits in a queue without room is not asked.
-            hint.limited |= allowance.jobs == 0 || sidecar.hold.holds(lane);
-            let closed = || {
-                let limited = sidecar.limits_now(&lane.queue, &gate.limited);
-                let paused = |one: &&Limited| one.limits.concurrency == Some(0);
-                let first = limited.iter().find(paused).or(limited.first());
-                first.map(|limited| limited.policy.clone())
-            };
-            hint.policy = hint
-                .policy
-                .or(policy)
-                .or_else(|| closed().filter(|_| allowance.jobs == 0));
+            // Whether a job waits in a queue without room is not asked. What other credentials claimed is held
+            // where these see an empty queue.
+            hint.limited |= allowance.jobs == 0
+                || sidecar.hold.holds(lane)
+                || (!full && sidecar.hold.holds_of(&lane.queue));
+            hint.policy = hint.policy.or(policy).or(allowance.policy);
             prospect = prospect.or(held).or(allowance.prospect);
         }
         if let Some(at) = prospect.at {

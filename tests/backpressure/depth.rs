@@ -128,7 +128,7 @@ async fn the_backend_is_asked_seldom() {
 
 /// Lines of a log.
 #[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
+pub struct Lines(Arc<Mutex<Vec<u8>>>);
 
 impl std::io::Write for Lines {
     fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
@@ -141,8 +141,19 @@ impl std::io::Write for Lines {
     }
 }
 
+impl Lines {
+    /// Those with `what` in them, from their level on.
+    pub fn with(&self, what: &str) -> Vec<String> {
+        let lines = self.0.lock().unwrap();
+        let text = std::str::from_utf8(&lines).unwrap();
+        let with = text.lines().filter(|line| line.contains(what));
+        let levels = with.filter_map(|line| line.split_once("Z ").map(|(_, rest)| rest));
+        levels.map(|rest| rest.trim_start().to_owned()).collect()
+    }
+}
+
 /// What this thread logs from here on, for as long as the guard lives.
-fn logged() -> (DefaultGuard, Lines) {
+pub fn logged() -> (DefaultGuard, Lines) {
     let lines = Lines::default();
     let to = lines.clone();
     let log = tracing_subscriber::fmt().with_ansi(false);

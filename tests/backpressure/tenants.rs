@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::client::{Client, Reply, id};
+use crate::depth::logged;
 use crate::rig::{config, directly, simulated, told};
 
 const FILE: &str = "[[tenant]]\nid = \"acme-*\"\nlimits = { max_queue_depth = 2 }\n\
@@ -362,4 +363,22 @@ async fn many_queues_are_looked_at_by_and_by() {
     sleep(Duration::from_millis(150)).await;
     assert_eq!(client.post("/ojs/v1/jobs", more).await.status, 201);
     sidecar.stop().await;
+}
+
+/// That tenants are bounded keeps no queue from growing: it is warned of like others.
+#[tokio::test(start_paused = true)]
+async fn a_queue_whose_tenants_are_bounded_has_no_bound_of_its_own() {
+    let (_guard, log) = logged();
+    let (pair, client) = simulated(Lax::spec(), FILE).await;
+    offer(&client, "a", Some("acme-corp")).await;
+    offer(&client, "bounded", Some("acme-corp")).await;
+    offer(&client, "a", None).await;
+    sleep(Duration::from_secs(5)).await;
+    let lines = log.with("no bound");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(
+        lines[0].starts_with("WARN") && lines[0].contains("queue=\"a\""),
+        "{lines:?}"
+    );
+    pair.stop().await;
 }

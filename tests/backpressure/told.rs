@@ -10,6 +10,7 @@ use ojs_throttle::net::{Net, sim};
 use serde_json::json;
 use tokio::time::sleep;
 
+use crate::depth::logged;
 use crate::listen::{Heard, Listener};
 use crate::pair;
 use crate::rig::{config, directly, full, job, measured, measured_before, number, simulated};
@@ -99,6 +100,102 @@ async fn a_refusal_is_told_while_somebody_waits() {
     assert_eq!(stream.so_far().await.len(), 1);
     client.fetch("q", 1).await;
     assert_eq!(waits.await.unwrap().status, 201);
+    pair.stop().await;
+}
+
+/// A queue that is full while workers take jobs of it, and a queue that takes so many a second, are the normal
+/// overload: a line in ten seconds, which is what the producer reads.
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_has_a_line_in_ten_seconds() {
+    let (_guard, log) = logged();
+    let file = "[[queue]]\nname = \"rated\"\nenqueue_rate = { limit = 1, period = \"1s\" }\n\
+        [[queue]]\nname = \"q\"\nmax_depth = 3\n";
+    let (pair, client) = simulated(Lax::spec(), file).await;
+    client.fill("q", 3).await;
+    for _ in 0..25 {
+        full(&client.offer("q").await, "q", 3);
+        client.offer("rated").await;
+        assert_eq!(client.offer("rated").await.status, 429);
+        client.fetch("q", 1).await;
+        client.fill("q", 1).await;
+        sleep(Duration::from_secs(1)).await;
+    }
+    let lines = log.with("refused");
+    let of = |queue: &str| {
+        let field = format!("queue=\"{queue}\"");
+        let lines = lines.iter().filter(|line| line.contains(&field));
+        lines.collect::<Vec<_>>()
+    };
+    assert_eq!((of("q").len(), of("rated").len()), (3, 3), "{lines:#?}");
+    for (queue, why) in [
+        (
+            "q",
+            "Queue 'q' has reached its depth bound (3): 3 jobs wait",
+        ),
+        (
+            "rated",
+            "Queue 'rated' has taken the 1 jobs that may be enqueued in its period",
+        ),
+    ] {
+        let lines = of(queue);
+        let is_warning = |line: &&&String| line.starts_with("WARN") && line.contains(why);
+        assert_eq!(lines.iter().filter(is_warning).count(), 3, "{lines:#?}");
+    }
+    pair.stop().await;
+}
+
+/// What is refused although its queue is not full is told in its own words, and that a queue is not too old any
+/// more has a line, as no depth tells it.
+#[tokio::test(start_paused = true)]
+async fn each_bound_is_told_in_its_own_words() {
+    let (_guard, log) = logged();
+    let file = "[[queue]]\nname = \"q\"\nmax_depth = 5\n[[queue]]\nname = \"old\"\nmax_age = \"1s\"\n\
+        [[queue]]\nname = \"rated\"\nenqueue_rate = { limit = 1, period = \"9s\" }\n\
+        [[tenant]]\nid = \"acme\"\nlimits = { max_queue_depth = 1 }\n";
+    let (pair, client) = simulated(Lax::spec(), file).await;
+    let types = "/ojs/v1/events/stream?types=backpressure.rejected";
+    let mut stream = Listener::open(&client, types, &[]).await;
+    let of_acme = json!({"type": "t.x", "args": [], "meta": {"tenant_id": "acme"}, "options": {"queue": "t"}});
+    client.enqueue(of_acme.clone()).await;
+    let reply = client.post("/ojs/v1/jobs", of_acme.to_string()).await;
+    assert_eq!(reply.status, 429);
+    assert_eq!(client.offer_all(&["q"; 6]).await.status, 429);
+    client.fill("rated", 1).await;
+    assert_eq!(client.offer("rated").await.status, 429);
+    client.fill("old", 1).await;
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(client.offer("old").await.status, 429);
+    client.fetch("old", 1).await;
+    sleep(Duration::from_millis(120)).await;
+    client.fill("old", 1).await;
+    let heard = stream.so_far().await;
+    let rejected = |queue: &str, depth: u64, bound: u64, more: serde_json::Value| {
+        let mut data = json!({"queue": queue, "depth": depth, "bound": bound, "job_type": "t.x"});
+        for (name, value) in more.as_object().unwrap() {
+            data[name] = value.clone();
+        }
+        ("backpressure.rejected", data)
+    };
+    let tenant = json!({"code": "TENANT_LIMIT_EXCEEDED", "tenant_id": "acme"});
+    let expected = [
+        rejected("t", 1, 1, tenant),
+        rejected("q", 0, 5, json!({})),
+        rejected("rated", 1, 1, json!({"code": "rate_limited"})),
+        rejected("old", 3, 1, json!({"unit": "seconds"})),
+    ];
+    assert_eq!(told(&heard), expected);
+    for why in [
+        "Tenant 'acme' has exceeded max_queue_depth (1): 1 job waits",
+        "Queue 'q' has reached its depth bound (5): 0 jobs wait; so many jobs at once can never fit",
+        "Queue 'old' has jobs older than its age bound (1 s): 3 s",
+    ] {
+        assert_eq!(log.with(why).len(), 1, "{why}");
+    }
+    let over = log.with("accepted again");
+    assert!(
+        over.len() == 1 && over[0].contains("queue=\"old\""),
+        "{over:?}"
+    );
     pair.stop().await;
 }
 

@@ -160,3 +160,51 @@ async fn an_answer_without_jobs_says_that_it_is_us() {
     assert_eq!(rig.client.fetch("free", 1).await.len(), 1);
     assert_eq!(told(&fetch("free").await), (false, None));
 }
+
+/// Where several limits touch a whole queue, the one that has no room is named, whichever was written first.
+#[tokio::test(start_paused = true)]
+async fn the_policy_that_has_no_room_is_named() {
+    const SPACED: &str = "throttle = { limit = 1, period = \"10s\" }";
+    const WIDE: &str = "concurrency = 9";
+    let policy = |name: &str, limit: &str| {
+        format!("[[policy]]\nname = \"{name}\"\nmatch = {{ queue = \"q\" }}\n{limit}\n")
+    };
+    let queue = |limit: &str| format!("[[queue]]\nname = \"q\"\n{limit}\n");
+    for (config, name) in [
+        (policy("p", SPACED) + &queue(WIDE), "p"),
+        (policy("p", WIDE) + &queue(SPACED), "queue"),
+        (policy("a", WIDE) + &policy("b", SPACED), "b"),
+        (policy("a", SPACED) + &policy("b", WIDE), "a"),
+        // Nobody knows when a slot ends: it lets go last.
+        (policy("a", SPACED) + &policy("b", "concurrency = 1"), "b"),
+        (policy("a", SPACED) + &policy("b", "concurrency = 0"), "b"),
+    ] {
+        let rig = Rig::with(&config).await;
+        rig.enqueue(&job("q", "A"), 3).await;
+        rig.client.fetch("q", 1).await;
+        let reply = rig.asked(json!({"queues": ["q"], "worker_id": "w"})).await;
+        assert_eq!(told(&reply), (true, Some(name)), "{config}");
+    }
+}
+
+/// A worker whose jobs are held for others' credentials sees an empty queue: it is us all the same.
+#[tokio::test(start_paused = true)]
+async fn what_others_claimed_is_said_to_be_held() {
+    let rig = Rig::with(ONE).await;
+    rig.enqueue(&job("slots", "A"), 3).await;
+    let fetch = |token: &'static str| {
+        let headers = [
+            ("content-type", "application/json"),
+            ("authorization", token),
+        ];
+        let body = json!({"queues": ["slots"], "count": 3, "worker_id": "w"}).to_string();
+        let client = &rig.client;
+        let path = "/ojs/v1/workers/fetch";
+        async move { client.send(http::Method::POST, path, &headers, body).await }
+    };
+    let first = fetch("Bearer A").await;
+    assert_eq!(first.json()["jobs"].as_array().unwrap().len(), 1);
+    assert!(told(&fetch("Bearer B").await).0);
+    let other = rig.asked(json!({"queues": ["other"], "worker_id": "w"}));
+    assert_eq!(told(&other.await), (false, None));
+}

@@ -437,3 +437,44 @@ async fn an_override_reaches_its_key_only() {
     assert_eq!(found, expected);
     pair.stop().await;
 }
+
+/// A pause that pauses nothing must not look like one: a policy's name is not one of the keys that it makes. A key
+/// that nobody has used yet can be paused all the same, and so can one that jobs bring.
+#[tokio::test(start_paused = true)]
+async fn a_policy_s_name_is_not_its_key() {
+    let config = "[[policy]]\nname = \"per-customer\"\nmatch = { queue = \"c\" }\nkey = \"crm:{meta.t}\"\nconcurrency = 9\n\
+        [[policy]]\nname = \"mail\"\nmatch = { queue = \"m\" }\nkey = \"smtp\"\nconcurrency = 9\n\
+        [[policy]]\nname = \"any\"\nmatch = { queue = \"a\" }\nkey = \"any:{queue}\"\nconcurrency = 9\n\
+        [[policy]]\nname = \"whole\"\nmatch = { queue = \"w\" }\nconcurrency = 9\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    let pause = || json!({"concurrency": 0});
+    let path = |key: &str| format!("/ojs/v1/rate-limits/{key}");
+    for (name, key) in [
+        ("per-customer", "crm:{meta.t}"),
+        ("mail", "smtp"),
+        ("any/override", "any:{queue}"),
+    ] {
+        let reply = put(&client, &path(name), pause()).await;
+        assert_eq!(reply.status, 400, "{}", reply.text());
+        let error = &reply.json()["error"];
+        assert_eq!(error["details"]["field"], "key");
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains(key) && message.contains("name of a policy"));
+    }
+    assert_eq!(delete(&client, &path("mail")).await.status, 404);
+    for key in ["whole", "smtp", "crm:acme", "crm:later", "unheard-of"] {
+        set(&client, &path(key), pause()).await;
+    }
+    let job = |queue: &str| json!({"type": "t", "args": [], "meta": {"t": "acme"}, "options": {"queue": queue}});
+    for queue in ["c", "m", "w"] {
+        client.enqueue(job(queue)).await;
+        assert!(client.fetch(queue, 1).await.is_empty(), "{queue}");
+    }
+    enqueue(&client, 1, json!({"key": "mail", "concurrency": 9})).await;
+    set(&client, &path("mail"), pause()).await;
+    assert!(
+        client.fetch("q", 1).await.is_empty(),
+        "a job has brought it"
+    );
+    pair.stop().await;
+}

@@ -314,3 +314,50 @@ async fn what_ends_by_itself_is_not_made_to_stay() {
     assert_eq!(put(&client, CONFIG, rate).await.status, 200);
     pair.stop().await;
 }
+
+/// What headers and metrics call a queue's limits is no key, and whoever takes it for one is told where they are.
+#[tokio::test(start_paused = true)]
+async fn whoever_takes_a_queue_for_a_key_is_told_where_its_limits_are() {
+    let config = "[[queue]]\nname = \"q\"\nconcurrency = 1\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    enqueue(&client, 1).await;
+    client.fetch("q", 1).await;
+    let none = json!({"concurrency": 0});
+    for reply in [
+        client.get("/ojs/v1/rate-limits/_queue:q").await,
+        client.get("/ojs/v1/rate-limits/queue").await,
+        put(&client, "/ojs/v1/rate-limits/_queue:q", none).await,
+        delete(&client, "/ojs/v1/rate-limits/_queue:q").await,
+    ] {
+        assert_eq!(reply.status, 404, "{}", reply.text());
+        let there = "/ojs/v1/admin/queues/NAME/rate-limit";
+        assert!(reply.text().contains(there), "{}", reply.text());
+    }
+    let text = client.get("/ojs/v1/rate-limits/_queue:q").await.text();
+    assert!(!text.contains("nothing of it is used"), "{text}");
+    pair.stop().await;
+}
+
+/// A path names one queue: what is set for a pattern would bind nothing, and is refused. What was set so before can be
+/// taken away.
+#[tokio::test(start_paused = true)]
+async fn a_pattern_is_no_queue() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    for name in ["im*", "im%3F", "im%2a"] {
+        let path = |what: &str| format!("/ojs/v1/admin/queues/{name}/{what}");
+        for (what, body) in [
+            ("rate-limit", json!({"concurrency": 0})),
+            ("config", json!({"concurrency": 0})),
+            ("config", json!({"backpressure": {"max_depth": 1}})),
+        ] {
+            let reply = put(&client, &path(what), body).await;
+            assert_eq!(reply.status, 400, "{}", reply.text());
+            assert_eq!(reply.json()["error"]["details"]["field"], "queue");
+        }
+        let none = json!({"backpressure": null, "concurrency": null});
+        let reply = put(&client, &path("config"), none).await;
+        assert_ne!(reply.status, 400, "{}", reply.text());
+        assert_eq!(delete(&client, &path("rate-limit")).await.status, 404);
+    }
+    pair.stop().await;
+}

@@ -415,3 +415,18 @@ async fn verbs_are_closed_off_loopback() {
         403
     );
 }
+
+/// The name of a policy whose keys are others shuts nothing, and is refused; a key that it makes is shut.
+#[tokio::test(start_paused = true)]
+async fn next_start_of_a_policy_s_name() {
+    let config = "[[policy]]\nname = \"stripe\"\nkey = \"s:{meta.t}\"\nconcurrency = 1\n";
+    let rig = Rig::with(config).await;
+    let after = r#"{"after":"1h"}"#;
+    let reply = rig.verb(Method::PUT, "keys/stripe/next-start", after).await;
+    assert_eq!(reply.status, 400, "{}", reply.text());
+    assert!(reply.text().contains("s:{meta.t}"), "{}", reply.text());
+    let shut = rig.verb(Method::PUT, "keys/s:acme/next-start", after).await;
+    assert_eq!(shut.status, 200, "{}", shut.text());
+    let open = rig.verb(Method::DELETE, "keys/stripe/next-start", "").await;
+    assert_eq!(open.status, 200, "{}", open.text());
+}

@@ -105,6 +105,40 @@ impl Sidecar {
         Some(room.map_or(0, |room| room.starts))
     }
 
+    /// Refuses the name of a policy whose keys are others: what is set for it binds no job, and whoever means to
+    /// pause something must not take that for done. Any other key may be one of tomorrow's jobs.
+    pub(super) async fn may_bind(&self, key: &Key) -> Result<(), Fault> {
+        let policies = Arc::clone(&self.live().policies);
+        let Some(template) = policies.misnamed(key) else {
+            return Ok(());
+        };
+        // Jobs may have brought it all the same.
+        let is_set = self
+            .store
+            .overrides()
+            .get(Space::Job, key, self.store.now());
+        if self.named.get(key).is_some() || is_set.is_some() {
+            return Ok(());
+        }
+        let usage = self.store.usage(Space::Job, key, &Limits::default()).await;
+        if usage.map_err(|error| store_failed(&error))?.is_some() {
+            return Ok(());
+        }
+        let message = format!(
+            "{:?} is the name of a policy and no key: the policy's key is {:?}",
+            key.as_str(),
+            template.as_str()
+        );
+        let mut fault = Fault::field("key", &message);
+        fault.hint = Some(match template.constant() {
+            Some(_) => "name the policy's key",
+            None => {
+                "name one of the keys that it makes (GET /ojs/v1/rate-limits lists those in use); all of them are paused by concurrency = 0 of the policy in the file"
+            }
+        });
+        Err(fault)
+    }
+
     /// A key as it is shown; `None`: nothing has named it, and nothing of it is used.
     async fn state(&self, key: &Key, look: &mut Look<'_>) -> Result<Option<State>, StoreError> {
         let overrides = self.store.overrides();
@@ -238,12 +272,36 @@ fn pages(query: &str) -> Result<(usize, usize), Fault> {
     ))
 }
 
+/// The key by this name, which stands in a path.
+pub(super) fn named(key: &str) -> Result<Key, Fault> {
+    Key::new(key).map_err(|bad| match stands_for_queue(key) {
+        true => unknown_key(key),
+        false => Fault::field("key", &bad.to_string()),
+    })
+}
+
+/// Whether the name is what metrics and events call the limits of a queue as a whole.
+fn stands_for_queue(key: &str) -> bool {
+    key.starts_with("_queue:")
+}
+
+/// 404 for a name that no key has, or none that is known.
 fn unknown_key(key: &str) -> Fault {
+    const OF_QUEUES: &str = "the limits of a queue as a whole, which headers and metrics call policy \"queue\" and key \"_queue:NAME\", are at /ojs/v1/admin/queues/NAME/rate-limit";
+    if stands_for_queue(key) {
+        let message = format!("{key:?} is no rate limit key: it stands for a queue as a whole");
+        let mut fault = Fault::new(StatusCode::NOT_FOUND, "not_found", message);
+        fault.hint = Some(OF_QUEUES);
+        return fault;
+    }
     let message = format!(
         "no job that came through here has named the rate limit key {key:?} yet, no policy has it, no override is set for it, and nothing of it is used"
     );
     let mut fault = Fault::new(StatusCode::NOT_FOUND, "not_found", message);
-    fault.hint = Some("a key is known from the first job that names it");
+    fault.hint = Some(match key {
+        "queue" => OF_QUEUES,
+        _ => "a key is known from the first job that names it",
+    });
     fault
 }
 

@@ -12,13 +12,13 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Response, StatusCode, header};
 
-use super::limits::{not_allowed, reads, store_failed};
+use super::limits::{self, not_allowed, reads, store_failed};
 use super::shape::{State, in_words, rfc3339};
 use super::waiting::Backlog;
 use crate::hold::Held;
 use crate::json::{Json, quote};
 use crate::limit::{Key, Limited, Limits, OnLimit, Rate, Space};
-use crate::policy::{self, FieldError, SetLimits};
+use crate::policy::{self, FieldError, Pattern, SetLimits};
 use crate::proxy::body::Body;
 use crate::proxy::respond::{self, Fault};
 use crate::proxy::{DEPTH, Proxy, Sidecar, refuse};
@@ -204,7 +204,10 @@ impl Proxy {
     /// Sets or takes away the override of a key, which is shown then.
     async fn change_key(&self, parts: &Parts, body: &[u8], key: &str) -> Result<String, Fault> {
         let set = self.wanted(parts, body)?;
-        let name = Key::new(key).map_err(|bad| Fault::field("key", &bad.to_string()))?;
+        let name = limits::named(key)?;
+        if set.is_some() {
+            self.sidecar.may_bind(&name).await?;
+        }
         let done = self.sidecar.set_limits(Space::Job, name.clone(), set);
         if done.await? {
             let state = self.key_state(parts, &name).await?;
@@ -257,6 +260,9 @@ impl Proxy {
 
     async fn change_queue(&self, parts: &Parts, body: &[u8], queue: &str) -> Result<(), Fault> {
         let set = self.wanted(parts, body)?;
+        if set.is_some() {
+            one_queue(queue)?;
+        }
         if self.set_queue(queue, set).await? {
             return Ok(());
         }
@@ -350,6 +356,17 @@ pub(super) fn strictest(one: Limits, other: Limits) -> Limits {
             (a, b) => a.or(b),
         },
     }
+}
+
+/// Refuses a pattern where a queue's name stands in a path: it would bind a queue that cannot be.
+pub(super) fn one_queue(queue: &str) -> Result<(), Fault> {
+    if !Pattern::new(queue).is_glob() {
+        return Ok(());
+    }
+    let message = "must be the name of one queue, without * and ?";
+    let mut fault = Fault::field("queue", message);
+    fault.hint = Some("a [[queue]] of the file may name many queues by a pattern");
+    Err(fault)
 }
 
 fn no_queue_limit(queue: &str) -> Fault {

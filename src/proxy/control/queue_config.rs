@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Response, StatusCode, header};
 
-use super::overrides::{field, json};
+use super::overrides::{field, json, one_queue};
 use super::settings;
 use super::shape;
 use crate::json::{Json, Kind, Splice, quote};
@@ -25,6 +25,14 @@ struct Wanted {
     bounds: Option<Option<Given>>,
 }
 
+impl Wanted {
+    /// Whether more is done than to take away what was set before.
+    fn sets_something(&self) -> bool {
+        matches!(self.bounds, Some(Some(_)))
+            || self.limits.over(Limits::default()) != Limits::default()
+    }
+}
+
 impl Proxy {
     /// Answers a read or a change of a queue's config.
     pub(in crate::proxy) async fn queue_config(
@@ -35,7 +43,7 @@ impl Proxy {
     ) -> Response<Body> {
         let puts = parts.method == Method::PUT;
         if puts {
-            match self.read_config(&parts, &body) {
+            match self.read_config(&parts, &body, queue) {
                 Ok(Some(config)) => return self.change_config(&parts, body, queue, config).await,
                 Ok(None) => {}
                 Err(fault) => return refuse(&parts, fault),
@@ -62,7 +70,12 @@ impl Proxy {
     }
 
     /// `None`: it says nothing of limits or bounds, or is not JSON, which the backend will say.
-    fn read_config(&self, parts: &Parts, body: &[u8]) -> Result<Option<Wanted>, Fault> {
+    fn read_config(
+        &self,
+        parts: &Parts,
+        body: &[u8],
+        queue: &str,
+    ) -> Result<Option<Wanted>, Fault> {
         let Ok(body) = json(body) else {
             return Ok(None);
         };
@@ -74,6 +87,9 @@ impl Proxy {
             return Ok(None);
         }
         self.sidecar.may_write(parts)?;
+        if wanted.sets_something() {
+            one_queue(queue)?;
+        }
         Ok(Some(wanted))
     }
 

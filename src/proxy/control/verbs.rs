@@ -61,6 +61,7 @@ impl Sidecar {
                 let patience = self.live().settings.body_timeout;
                 let body = body::read(incoming, LONGEST, patience).await?;
                 let next = NextStart::read(json(&body)?, self.store.now()).map_err(field)?;
+                self.may_bind(&key).await?;
                 Some(next.at)
             }
             false => None,

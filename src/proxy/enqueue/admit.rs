@@ -238,12 +238,12 @@ impl Sidecar {
     /// What one job wants.
     fn want(&self, queue: Option<&str>, job: Json<'_>, tenant: Option<&str>) -> Option<Want> {
         let queue = queue.unwrap_or("default");
-        let Some(bounds) = self.pressure.bounds(queue) else {
-            if self.pressure.first_unbounded(queue) {
-                self.unbounded.note(queue);
-            }
-            return None;
-        };
+        let bounds = self.pressure.bounds(queue);
+        let has_own = bounds.as_ref().is_some_and(|bounds| bounds.has_own());
+        if !has_own && self.pressure.first_unbounded(queue) {
+            self.unbounded.note(queue);
+        }
+        let bounds = bounds?;
         let pace = bounds.max_wait.and_then(|_| self.pace(queue));
         let drops = bounds.strategy == Strategy::DropOldest;
         let mut want = Want {

@@ -20,6 +20,9 @@ const BOUND_HEADER: HeaderName = HeaderName::from_static("x-ojs-queue-bound");
 /// What the OJS website calls the bound.
 const MAX_DEPTH_HEADER: HeaderName = HeaderName::from_static("x-ojs-queue-max-depth");
 
+/// The code of most refusals.
+const FULL: &str = "QUEUE_FULL";
+
 /// When to come back to a queue of which nobody knows how fast it empties.
 const UNKNOWN: Duration = Duration::from_secs(5);
 /// The longest `Retry-After`: what could never fit is not worth less.
@@ -32,17 +35,16 @@ impl Sidecar {
     /// The answer to an enqueue that does not fit.
     pub(super) fn full(&self, full: &Full, body: &[u8], sends: Sends) -> Fault {
         self.metrics.rejected(&full.queue);
-        if self.pressure.says(&full.queue, Instant::now()) {
+        let said = self.pressure.says(full, Instant::now());
+        if said.loud {
+            let (queue, why) = (&*full.queue, &*message(full));
+            tracing::warn!(queue, why, "an enqueue is refused");
+        }
+        if said.told && self.events.heard() {
             self.tell_rejected(full, body, sends);
         }
         let (used, bound) = (full.depth, full.bound);
-        let (code, unit) = match full.met {
-            Met::Depth | Met::Key => ("QUEUE_FULL", None),
-            Met::Bytes => ("QUEUE_FULL", Some("bytes")),
-            Met::Age | Met::Wait => ("QUEUE_FULL", Some("seconds")),
-            Met::Tenant => ("TENANT_LIMIT_EXCEEDED", None),
-            Met::Rate => ("rate_limited", None),
-        };
+        let (code, unit) = in_words(full.met);
         let mut fault = Fault::new(StatusCode::TOO_MANY_REQUESTS, code, message(full))
             .later(Duration::from_secs(self.retry_after(full)))
             .with("queue", &*full.queue)
@@ -120,15 +122,6 @@ impl Sidecar {
     }
 
     fn tell_rejected(&self, full: &Full, body: &[u8], sends: Sends) {
-        tracing::info!(
-            queue = &*full.queue,
-            depth = full.depth,
-            bound = full.bound,
-            "the queue is full: enqueues are refused"
-        );
-        if !self.events.heard() {
-            return;
-        }
         let whole = Json::parse(body, DEPTH).ok();
         let job = whole.and_then(|whole| match sends {
             Sends::Job => Some(whole),
@@ -139,13 +132,34 @@ impl Sidecar {
         });
         let kind = job.and_then(|job| job.get("type")?.text());
         let kind = beginning(kind.as_deref().unwrap_or_default());
-        let data = [
+        let mut data = vec![
             ("queue", Value::Text(&full.queue)),
             ("depth", Value::Number(full.depth)),
             ("bound", Value::Number(full.bound)),
             ("job_type", Value::Text(kind)),
         ];
+        // Numbers that are no depth of the queue say what they are.
+        let (code, unit) = in_words(full.met);
+        data.extend((code != FULL).then_some(("code", Value::Text(code))));
+        data.extend(unit.map(|unit| ("unit", Value::Text(unit))));
+        let name = match full.met {
+            Met::Tenant => "tenant_id",
+            _ => "key",
+        };
+        let whose = full.key.as_deref();
+        data.extend(whose.map(|whose| (name, Value::Text(whose))));
         self.tell_pressure("backpressure.rejected", &full.queue, None, &data);
+    }
+}
+
+/// The code of a refusal by this bound, and what its numbers count, where that is not jobs.
+fn in_words(met: Met) -> (&'static str, Option<&'static str>) {
+    match met {
+        Met::Depth | Met::Key => (FULL, None),
+        Met::Bytes => (FULL, Some("bytes")),
+        Met::Age | Met::Wait => (FULL, Some("seconds")),
+        Met::Tenant => ("TENANT_LIMIT_EXCEEDED", None),
+        Met::Rate => ("rate_limited", None),
     }
 }
 

@@ -64,9 +64,12 @@ pub(super) struct Came {
 }
 
 /// How many jobs may be asked for now, and if none, when that may change by itself.
+#[derive(Clone, Default)]
 pub(super) struct Allowance {
     pub(super) jobs: usize,
     pub(super) prospect: Prospect,
+    /// The policy of the queue's own limit that has no room.
+    pub(super) policy: Option<Arc<str>>,
 }
 
 impl Wanted {
@@ -87,19 +90,23 @@ impl Proxy {
     pub(super) async fn allowance(&self, lane: &Lane, gate: &Gate, n: usize) -> Allowance {
         let sidecar = &self.sidecar;
         let mut jobs = n;
-        let mut prospect = Prospect::default();
+        let (mut prospect, mut policy) = (Prospect::default(), None);
         let limited = sidecar.limits_now(&lane.queue, &gate.limited);
         if !limited.is_empty() {
             if sidecar.hold.is_refused(lane, gate, sidecar.store.now()) {
-                return Allowance { jobs: 0, prospect };
+                return Allowance::default();
             }
             let Ok(room) = sidecar.store.room(&limited).await else {
-                return Allowance { jobs: 0, prospect };
+                return Allowance::default();
             };
             let promised = sidecar.hold.promised(&lane.queue, gate);
             jobs = jobs.min((room.starts as usize).saturating_sub(promised));
-            let paused = limited.iter().any(|l| l.limits.concurrency == Some(0));
-            if jobs == 0 && !paused && sidecar.hold.more(lane) {
+            let paused = limited.iter().find(|l| l.limits.concurrency == Some(0));
+            if jobs == 0 {
+                let by = paused.or(limited.get(room.by));
+                policy = by.map(|by| Arc::clone(&by.policy));
+            }
+            if jobs == 0 && paused.is_none() && sidecar.hold.more(lane) {
                 prospect = match room.slot {
                     true => Prospect::slot_from(room.at.unwrap_or_default()),
                     false => Prospect {
@@ -124,7 +131,11 @@ impl Proxy {
             };
             jobs = jobs.min(free);
         }
-        Allowance { jobs, prospect }
+        Allowance {
+            jobs,
+            prospect,
+            policy,
+        }
     }
 
     /// Asks the backend for `n` jobs of a section. What comes and may start at once goes `out`, the rest

@@ -238,10 +238,10 @@ impl Books {
     pub(in crate::store) fn room(&self, limited: &[Limited], now: Timestamp) -> Room {
         let now = now.max(self.seen);
         let unused = crate::limit::KeyState::default();
-        limited.iter().fold(Room::OPEN, |room, one| {
+        Room::of_all(limited.iter().map(|one| {
             let state = self.keys.get(one.space, &one.key).unwrap_or(&unused);
-            room.and(state.room(&one.limits, now))
-        })
+            state.room(&one.limits, now)
+        }))
     }
 
     pub(in crate::store) fn usage(

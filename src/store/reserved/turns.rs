@@ -128,7 +128,7 @@ impl Turns {
         Room {
             starts: u32::try_from(starts).unwrap_or(u32::MAX),
             at,
-            slot: false,
+            ..Room::OPEN
         }
     }
 

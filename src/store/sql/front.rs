@@ -485,9 +485,8 @@ impl Store for SqlStore {
             let (states, now) = self.states(names.collect()).await?;
             let each = states.iter().zip(limited);
             let lead = lead_of(limited, self.lead.load(Ordering::Relaxed));
-            Ok(each.fold(Room::OPEN, |room, (state, one)| {
-                room.and(state.room_ahead(&one.limits, now, lead))
-            }))
+            let each = each.map(|(state, one)| state.room_ahead(&one.limits, now, lead));
+            Ok(Room::of_all(each))
         })
     }
 
