@@ -164,6 +164,12 @@ impl Guard {
                 state.known = true;
                 return None;
             }
+            // It answers: it is told of our rows, and nothing starts before.
+            Err(StoreError::Wiped) => {
+                state.failures = 0;
+                state.suspect = true;
+                return None;
+            }
             Err(error) => error,
         };
         // Calls that were under way together have failed together, as when a connection is cut.

@@ -525,6 +525,27 @@ async fn a_store_that_waits_for_others_is_not_lost() {
     assert_eq!(rig.faulty.calls() - before, 1, "nothing was in doubt");
 }
 
+/// One that came back empty answers: it starts nothing before it knows our rows, whatever `on_store_error` says.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_forgot_is_not_lost() {
+    let rig = rig(OnStoreError::Open);
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    rig.faulty.standing(Some(Fault {
+        before: Some(StoreError::Wiped),
+        ..Fault::NONE
+    }));
+    for _ in 0..5 {
+        assert!(rig.guard.count(Place::Out).await.is_err());
+        assert_eq!(starts(&rig.guard, "b").await, Err(StoreError::Wiped));
+    }
+    assert!(!rig.guard.is_lost());
+    rig.faulty.standing(None);
+    // What it knew is gone.
+    assert!(rig.faulty.end("a", None).await.unwrap().is_some());
+    assert!(starts(&rig.guard, "b").await.unwrap());
+    assert_eq!(rig.faulty.count(Place::Out).await, Ok(2));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_store_that_is_told_slower_than_things_happen_decides_in_the_end() {
     let rig = rig(OnStoreError::Open);
