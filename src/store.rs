@@ -479,6 +479,12 @@ pub trait Store: std::fmt::Debug + Send + Sync {
         Known::Unsure
     }
 
+    /// Whether a job may have a row that [`Store::row`] does not find: the store is lost, or was a moment ago and
+    /// others have not put theirs back yet.
+    fn may_miss_rows(&self) -> bool {
+        false
+    }
+
     /// Whether no other sidecar lives or has left rows, as far as is known.
     fn is_alone(&self) -> bool {
         false

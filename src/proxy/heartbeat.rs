@@ -24,6 +24,8 @@ use crate::upstream::{Call, Reply, UpstreamError};
 /// least when jobs had to be looked up first.
 const LONGEST: Duration = Duration::from_secs(10);
 const LEAST: Duration = Duration::from_secs(1);
+/// How long a store that fails is asked again about the jobs of a heartbeat. By then it has answered or is lost.
+const LOOKS: Duration = Duration::from_secs(1);
 
 /// A heartbeat, read.
 struct Beat {
@@ -98,8 +100,10 @@ impl Proxy {
     async fn split(&self, beat: &Beat) -> (Vec<Arc<str>>, BTreeMap<ClaimedFor, Group>) {
         let mut own = Vec::new();
         let mut ours: BTreeMap<ClaimedFor, Group> = BTreeMap::new();
+        let deadline = Instant::now() + LOOKS;
         for job in &beat.jobs {
-            match self.sidecar.row_of(job).await {
+            // A call that failed says nothing of the job, and under the worker's own id its claim is not extended.
+            match self.sidecar.row_by(job, deadline, Result::is_err).await {
                 Ok(Some(row)) if row.place == Place::Out => {
                     let group = ours
                         .entry((row.claimed.claim_id.clone(), self.lasting(beat, &row)))

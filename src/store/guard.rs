@@ -121,7 +121,7 @@ struct State {
     lost: Option<Arc<Lost>>,
     /// What answered when it was lost before: what was used of our part is used.
     before: Option<MemoryStore>,
-    /// When it was back after it was lost.
+    /// When it was back after it was lost, or was found to have forgotten.
     returned: Option<Timestamp>,
 }
 
@@ -167,7 +167,7 @@ impl Guard {
             // It answers: it is told of our rows, and nothing starts before.
             Err(StoreError::Wiped) => {
                 state.failures = 0;
-                state.suspect = true;
+                state.has_forgotten(self.inner.now());
                 return None;
             }
             Err(error) => error,
@@ -197,6 +197,12 @@ impl Guard {
             self.turned.notify_one();
         }
         state.lost.clone()
+    }
+
+    /// Whether others may not have put back yet what the store must know of them.
+    fn is_filling(&self, state: &State) -> bool {
+        let since = |at: Timestamp| self.inner.now().since(at);
+        state.returned.is_some_and(|at| since(at) < OTHERS_RETURN)
     }
 
     /// Asks the store, or what answers for it.
@@ -244,7 +250,7 @@ impl Guard {
         }
         match self.inner.take(asks, want).await {
             Err(StoreError::Wiped) => {
-                self.state().suspect = true;
+                self.state().has_forgotten(self.inner.now());
                 self.make_sure().await?;
                 self.inner.take(asks, want).await
             }
@@ -287,6 +293,12 @@ impl State {
         if self.doubt.get(job) == Some(&claim) {
             self.doubt.remove(job);
         }
+    }
+
+    /// The store was emptied: it is told of our rows, and others tell it of theirs.
+    fn has_forgotten(&mut self, now: Timestamp) {
+        self.suspect = true;
+        self.returned = Some(now);
     }
 
     fn told_of(&mut self, claim: Option<Gen>) {
@@ -527,8 +539,14 @@ impl Store for Guard {
     fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>> {
         Answer::later(async move {
             let there = self.inner.row(job);
-            self.ask(there, async |lost| lost.local.row(job).await)
-                .await
+            let row = self
+                .ask(there, async |lost| lost.local.row(job).await)
+                .await;
+            // What is out through us is so whether the store answers or not.
+            match self.state().own.get(job) {
+                Some(own) if row.is_err() && own.place == Place::Out => Ok(Some(own.clone())),
+                _ => row,
+            }
         })
     }
 
@@ -543,6 +561,11 @@ impl Store for Guard {
             None if self.inner.is_alone() => Known::No,
             _ => Known::Unsure,
         }
+    }
+
+    fn may_miss_rows(&self) -> bool {
+        let state = self.state();
+        state.lost.is_some() || self.is_filling(&state)
     }
 
     fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room> {
@@ -630,9 +653,7 @@ impl Store for Guard {
         Answer::later(async move {
             let there = self.inner.offered(scope, queue, max);
             let mut rows = self.ask(there, async |_| Ok(Vec::new())).await?;
-            let since = |at: Timestamp| self.inner.now().since(at);
-            let returned = self.state().returned;
-            if returned.is_some_and(|at| since(at) < OTHERS_RETURN) {
+            if self.is_filling(&self.state()) {
                 // Those that their owners have let go themselves.
                 rows.retain(|row| row.until == Timestamp(0));
             }

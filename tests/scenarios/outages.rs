@@ -415,3 +415,64 @@ pub async fn looked_up_behind_a_gateway(ctx: Ctx) -> Judge {
     judge.settled();
     judge
 }
+
+/// A job is settled through another sidecar, which cannot read its row just then: the backend's refusal of a worker
+/// that it does not know is not passed on.
+pub async fn settled_elsewhere_without_the_row(ctx: Ctx) -> Judge {
+    let backends = [Lax::redis(), Lax::postgres(), Lax::spec(), Lax::lite()];
+    let world = ctx.world().lax(pick(ctx.seed, &backends));
+    let world = world.shared(OnStoreError::Share).limits(CONCURRENCY);
+    let w = world.start().await;
+    let other = w.sibling().await;
+    w.pass(1_500 + ctx.seed * 97).await;
+    w.enqueue_all(1, |_| job()).await;
+    let (one, two) = (w.hands("one"), w.hands_of("two", &other));
+    let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let id = got.first().map(|one| one.job.clone()).unwrap_or_default();
+    let way = |with: &dyn Fn(&Way)| other.way.iter().for_each(with);
+    way(&|way| way.cut(0));
+    let away = pick(ctx.seed / 4, &[100, 700, 4_000]);
+    let back = async {
+        w.pass(away).await;
+        way(&|way| way.mend());
+    };
+    let (status, ()) = tokio::join!(two.ack(&id), back);
+    w.pass(10_000).await;
+    let mut judge = w.judge().await;
+    judge.that(status == 200, format!("the ACK got {status}"));
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// A worker's heartbeat goes through another sidecar, which cannot read the row of its job just then: the claim is
+/// extended all the same.
+pub async fn beaten_elsewhere_without_the_row(ctx: Ctx) -> Judge {
+    let world = ctx.world().lax(Lax::redis());
+    let world = world.shared(OnStoreError::Share).limits(CONCURRENCY);
+    let w = world.start().await;
+    let other = w.sibling().await;
+    w.pass(1_500).await;
+    w.enqueue_all(1, |_| job()).await;
+    let (one, two) = (w.hands("one"), w.hands_of("two", &other));
+    let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let ids: Vec<String> = got.iter().map(|one| one.job.clone()).collect();
+    // One call fails, and none after it.
+    w.pass(ctx.seed * 37).await;
+    other.way.iter().for_each(|way| way.cut(0));
+    let back = async {
+        w.pass(40).await;
+        other.way.iter().for_each(|way| way.mend());
+    };
+    let beat = json!({ "worker_id": "two", "active_jobs": ids });
+    let (beat, ()) = tokio::join!(two.client.post("/ojs/v1/workers/heartbeat", &beat), back);
+    let beat = beat.map(|reply| reply.json()).unwrap_or_default();
+    for id in &ids {
+        one.ack(id).await;
+    }
+    let mut judge = w.judge().await;
+    let extended = beat["jobs_extended"] == json!(ids);
+    judge.that(extended, format!("the heartbeat got {beat}"));
+    judge.settled();
+    judge
+}

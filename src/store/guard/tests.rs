@@ -119,6 +119,24 @@ async fn an_end_that_is_told_later_wakes_all() {
     assert!(rig.faulty.row("a").await.unwrap().is_none());
 }
 
+/// The row of a job that is out through us is known, whether the store answers or not.
+#[tokio::test(start_paused = true)]
+async fn a_row_of_ours_is_known_without_the_store() {
+    let rig = rig(OnStoreError::Share);
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    for error in [StoreError::Wiped, StoreError::Timeout] {
+        rig.faulty.script([Fault {
+            before: Some(error),
+            ..Fault::NONE
+        }]);
+        let row = rig.guard.row("a").await.unwrap().unwrap();
+        assert_eq!(row.place, Place::Out);
+        rig.faulty.script([Fault::gone()]);
+        assert!(rig.guard.row("b").await.is_err());
+        assert!(rig.guard.due(9).await.is_ok());
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn closed_starts_nothing_and_open_everything() {
     let closed = rig(OnStoreError::Closed);
