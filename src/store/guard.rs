@@ -450,23 +450,23 @@ impl Store for Guard {
                 .await;
             let mut state = self.state();
             let older = |row: &Row| generation.is_none_or(|ended| ended >= row.claimed.generation);
-            if !state.own.get(job).is_some_and(older) {
-                return ended;
-            }
-            let Some(row) = state.own.remove(job) else {
-                return ended;
+            let row = match state.own.get(job).is_some_and(older) {
+                true => state.own.remove(job),
+                false => None,
             };
             let none = matches!(ended, Ok(None));
             if (ended.is_err() || (state.lost.is_some() && none)) && state.ended.len() < MOST_ENDED
             {
-                // Its slots would be taken, or it would be held, until it is overdue.
-                let claim = generation.unwrap_or(row.claimed.generation);
-                state.ended.push((row.claimed.job.clone(), claim));
+                // Its slots would be taken, or it would be held, until it is overdue; a sibling's too. Where any
+                // claim ends, those to come are above the time.
+                let own = row.as_ref().map(|row| row.claimed.generation);
+                let claim = generation.or(own).unwrap_or(Gen(self.inner.now().0));
+                state.ended.push((job.into(), claim));
             }
-            match none && row.place == Place::Out {
+            match row.filter(|row| none && row.place == Place::Out) {
                 // What was sent twice was done the first time, and nobody heard of it.
-                true => Ok(Some(row)),
-                false => ended,
+                Some(row) => Ok(Some(row)),
+                None => ended,
             }
         })
     }

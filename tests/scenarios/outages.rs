@@ -476,3 +476,35 @@ pub async fn beaten_elsewhere_without_the_row(ctx: Ctx) -> Judge {
     judge.settled();
     judge
 }
+
+/// A job is settled through another sidecar, which cannot tell the store of it just then: its slot goes to the next
+/// one when the store is back, long before its visibility is over.
+pub async fn ended_elsewhere_and_unheard(ctx: Ctx) -> Judge {
+    let limits = CONCURRENCY.replace('2', "1");
+    let world = ctx.world().shared(OnStoreError::Share).limits(&limits);
+    let w = world.start().await;
+    let other = w.sibling().await;
+    w.pass(1_500).await;
+    w.enqueue_all(2, |_| job()).await;
+    let (one, two) = (w.hands("one"), w.hands_of("two", &other));
+    let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let id = got.first().map(|one| one.job.clone()).unwrap_or_default();
+    let slow = Fault::LateReply(Duration::from_millis(300));
+    w.backend.next(Op::Ack, 1, slow);
+    let cut = async {
+        w.pass(100).await;
+        other.way.iter().for_each(|way| way.cut(0));
+        w.pass(400 + ctx.seed * 150).await;
+        other.way.iter().for_each(|way| way.mend());
+    };
+    let (status, ()) = tokio::join!(two.ack(&id), cut);
+    let next = w.worker(Worker::js(1).queues(&["mail"]).runs(10..20));
+    let done = w.until_done(5).await;
+    next.stop();
+    let mut judge = w.judge().await;
+    judge.that(status == 200, format!("the ACK got {status}"));
+    judge.that(done, "the slot was not free within 5 s");
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}

@@ -119,6 +119,29 @@ async fn an_end_that_is_told_later_wakes_all() {
     assert!(rig.faulty.row("a").await.unwrap().is_none());
 }
 
+/// What is settled through us and out through a sibling: its slot does not wait for its visibility.
+#[tokio::test(start_paused = true)]
+async fn an_end_of_a_siblings_job_is_told_later_too() {
+    let rig = rig(OnStoreError::Share);
+    assert_eq!(rig.guard.count(Place::Out).await, Ok(0));
+    for (job, named) in [("a", None), ("b", Some(Gen(1)))] {
+        let out = claimed(job, 3);
+        rig.faulty.take(&[&out], 1).await.unwrap();
+        rig.faulty.script([Fault::gone()]);
+        assert!(rig.guard.end(job, named).await.is_err());
+        assert!(rig.guard.due(9).await.is_ok());
+        assert!(rig.faulty.row(job).await.unwrap().is_none(), "{job}");
+    }
+    // Claimed again before the store was told, it is another's.
+    let mut again = claimed("c", 3);
+    again.generation = Gen(T * 2);
+    rig.faulty.script([Fault::gone()]);
+    assert!(rig.guard.end("c", None).await.is_err());
+    rig.faulty.take(&[&again], 1).await.unwrap();
+    assert!(rig.guard.due(9).await.is_ok());
+    assert!(rig.faulty.row("c").await.unwrap().is_some());
+}
+
 /// The row of a job that is out through us is known, whether the store answers or not.
 #[tokio::test(start_paused = true)]
 async fn a_row_of_ours_is_known_without_the_store() {
