@@ -367,6 +367,10 @@ pub enum StoreError {
     /// under our keys.
     #[error("the store cannot be used: {0}")]
     Unusable(String),
+    /// It answers, and cannot keep or compare what was said: a text is too long for it, or has a character for which
+    /// it has none. Nothing was done.
+    #[error("the store cannot keep this: {0}")]
+    Unfit(String),
     /// It took too long; the operation may still have been done.
     #[error("the store did not answer in time")]
     Timeout,

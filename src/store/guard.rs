@@ -170,6 +170,12 @@ impl Guard {
                 state.has_forgotten(self.inner.now());
                 return None;
             }
+            // Others may have waited for the same transaction.
+            Err(StoreError::Unfit(_)) => {
+                state.failures = 0;
+                state.suspect = true;
+                return None;
+            }
             Err(error) => error,
         };
         // Calls that were under way together have failed together, as when a connection is cut.

@@ -154,6 +154,7 @@ async fn a_row_of_ours_is_known_without_the_store() {
         }]);
         let row = rig.guard.row("a").await.unwrap().unwrap();
         assert_eq!(row.place, Place::Out);
+        assert!(rig.guard.due(9).await.is_ok());
         rig.faulty.script([Fault::gone()]);
         assert!(rig.guard.row("b").await.is_err());
         assert!(rig.guard.due(9).await.is_ok());
@@ -571,13 +572,15 @@ async fn a_store_that_waits_for_others_is_not_lost() {
 async fn a_store_that_forgot_is_not_lost() {
     let rig = rig(OnStoreError::Open);
     assert!(starts(&rig.guard, "a").await.unwrap());
-    rig.faulty.standing(Some(Fault {
-        before: Some(StoreError::Wiped),
-        ..Fault::NONE
-    }));
-    for _ in 0..5 {
-        assert!(rig.guard.count(Place::Out).await.is_err());
-        assert_eq!(starts(&rig.guard, "b").await, Err(StoreError::Wiped));
+    for error in [StoreError::Wiped, StoreError::Unfit("too long".into())] {
+        rig.faulty.standing(Some(Fault {
+            before: Some(error.clone()),
+            ..Fault::NONE
+        }));
+        for _ in 0..5 {
+            assert!(rig.guard.count(Place::Out).await.is_err());
+            assert_eq!(starts(&rig.guard, "b").await, Err(error.clone()));
+        }
     }
     assert!(!rig.guard.is_lost());
     rig.faulty.standing(None);
