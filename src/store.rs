@@ -369,6 +369,10 @@ pub enum StoreError {
     /// under our keys.
     #[error("the store cannot be used: {0}")]
     Unusable(String),
+    /// It answers, and cannot keep or compare what was said: a text is too long for it, or has a character for which
+    /// it has none. Nothing was done.
+    #[error("the store cannot keep this: {0}")]
+    Unfit(String),
     /// It took too long; the operation may still have been done.
     #[error("the store did not answer in time")]
     Timeout,
@@ -484,6 +488,12 @@ pub trait Store: std::fmt::Debug + Send + Sync {
     fn known(&self, job: &str) -> Known {
         let _ask = job;
         Known::Unsure
+    }
+
+    /// Whether a job may have a row that [`Store::row`] does not find: the store is lost, or was a moment ago and
+    /// others have not put theirs back yet.
+    fn may_miss_rows(&self) -> bool {
+        false
     }
 
     /// Whether no other sidecar lives or has left rows, as far as is known.

@@ -193,7 +193,7 @@ fn remedy(error: &StoreError) -> &'static str {
         return todo;
     }
     match error {
-        StoreError::Unusable(_) => {
+        StoreError::Unusable(_) | StoreError::Unfit(_) => {
             "it answers, and refuses: correct the password, the rights or the namespace that it names"
         }
         StoreError::Timeout => {

@@ -25,6 +25,8 @@ use crate::upstream::{Call, Reply, UpstreamError};
 /// least when jobs had to be looked up first.
 const LONGEST: Duration = Duration::from_secs(10);
 const LEAST: Duration = Duration::from_secs(1);
+/// How long a store that fails is asked again about the jobs of a heartbeat. By then it has answered or is lost.
+const LOOKS: Duration = Duration::from_secs(1);
 
 /// A heartbeat, read.
 struct Beat {
@@ -39,6 +41,17 @@ struct Beat {
 /// The claim id of jobs, and the visibility to ask for them.
 type ClaimedFor = (Arc<str>, Duration);
 
+/// Whose the jobs of a heartbeat are.
+#[derive(Default)]
+struct Split {
+    /// The worker's own claims.
+    own: Vec<Arc<str>>,
+    /// Those of sidecars.
+    ours: BTreeMap<ClaimedFor, Group>,
+    /// Some of the worker's own may be a sibling's: the store could not say.
+    unsure: bool,
+}
+
 /// Jobs that go upstream in one heartbeat.
 #[derive(Default)]
 struct Group {
@@ -52,7 +65,7 @@ impl Proxy {
         let begun = tick::now();
         let scope = self.sidecar.scopes.of(&parts.headers);
         let Some(beat) = read(&body) else {
-            return self.beat_as_it_is(&mut parts, body, begun).await;
+            return self.beat_as_it_is(&mut parts, body, begun, false).await;
         };
         if self.sidecar.adopts_from_heartbeats() {
             self.adopt_named(scope, &beat.jobs).await;
@@ -60,14 +73,14 @@ impl Proxy {
         let mend = beat.crooked && self.sidecar.live().settings.repair_heartbeat;
         if beat.crooked && !mend {
             // Who switched the repair off gets the backend's own verdict, whosever the jobs are.
-            return self.beat_as_it_is(&mut parts, body, begun).await;
+            return self.beat_as_it_is(&mut parts, body, begun, false).await;
         }
-        let (own, ours) = self.split(&beat).await;
+        let Split { own, ours, unsure } = self.split(&beat).await;
         if mend {
             self.sidecar.metrics.count(Event::HeartbeatMended);
         }
         if ours.is_empty() && !mend {
-            let reply = self.beat_as_it_is(&mut parts, body, begun).await;
+            let reply = self.beat_as_it_is(&mut parts, body, begun, unsure).await;
             return reply;
         }
         let own_body = if mend || !ours.is_empty() {
@@ -75,7 +88,7 @@ impl Proxy {
         } else {
             body
         };
-        let (reply, late) = self.own_beat(&mut parts, own_body, begun).await;
+        let (reply, late) = self.own_beat(&mut parts, own_body, begun, unsure).await;
         // A backend that hangs would keep the worker waiting as long again for each claim id.
         if late || reply.status != StatusCode::OK {
             return respond::theirs(reply);
@@ -96,22 +109,26 @@ impl Proxy {
     }
 
     /// Which jobs are the worker's own claims, and which ours, by claim id and the visibility to ask for.
-    async fn split(&self, beat: &Beat) -> (Vec<Arc<str>>, BTreeMap<ClaimedFor, Group>) {
-        let mut own = Vec::new();
-        let mut ours: BTreeMap<ClaimedFor, Group> = BTreeMap::new();
+    async fn split(&self, beat: &Beat) -> Split {
+        let mut split = Split::default();
+        let deadline = Instant::now() + LOOKS;
         for job in &beat.jobs {
-            match self.sidecar.row_of(job).await {
+            // A call that failed says nothing of the job, and under the worker's own id its claim is not extended.
+            match self.sidecar.row_by(job, deadline, Result::is_err).await {
                 Ok(Some(row)) if row.place == Place::Out => {
-                    let group = ours
-                        .entry((row.claimed.claim_id.clone(), self.lasting(beat, &row)))
-                        .or_default();
+                    let claim = (row.claimed.claim_id.clone(), self.lasting(beat, &row));
+                    let group = split.ours.entry(claim).or_default();
                     group.ids.push(job.clone());
                     group.rows.push(row);
                 }
-                _ => own.push(job.clone()),
+                row => {
+                    let found = matches!(row, Ok(Some(_)));
+                    split.unsure |= !found && (row.is_err() || self.sidecar.store.may_miss_rows());
+                    split.own.push(job.clone());
+                }
             }
         }
-        (own, ours)
+        split
     }
 
     /// How long a job that the sidecar claimed shall last from now: as long as the worker says, else as
@@ -177,15 +194,22 @@ impl Proxy {
         parts: &mut Parts,
         body: Bytes,
         begun: Instant,
+        unsure: bool,
     ) -> Response<Body> {
-        let (reply, _) = self.own_beat(parts, body, begun).await;
+        let (reply, _) = self.own_beat(parts, body, begun, unsure).await;
         respond::theirs(reply)
     }
 
     /// The worker's own heartbeat. A backend that is lost, fails or is overloaded is answered for: the
     /// worker goes on, and nothing is extended. Says too whether it did not answer in time, which runs since the
-    /// worker asked.
-    async fn own_beat(&self, parts: &mut Parts, body: Bytes, begun: Instant) -> (Reply, bool) {
+    /// worker asked. `unsure`: a refusal may be of a job that a sibling claimed, and is answered for too.
+    async fn own_beat(
+        &self,
+        parts: &mut Parts,
+        body: Bytes,
+        begun: Instant,
+        unsure: bool,
+    ) -> (Reply, bool) {
         let time = self.sidecar.live().settings.upstream_timeout.min(LONGEST);
         let call = Call {
             method: parts.method.clone(),
@@ -194,13 +218,14 @@ impl Proxy {
             body,
             timeout: time.saturating_sub(begun.elapsed()).max(LEAST.min(time)),
         };
+        let is_verdict = |status: StatusCode| {
+            let refused = matches!(status, StatusCode::CONFLICT | StatusCode::NOT_FOUND);
+            !status.is_server_error()
+                && status != StatusCode::TOO_MANY_REQUESTS
+                && !(unsure && refused)
+        };
         match super::call(self, "heartbeat", call).await {
-            Ok(reply)
-                if !reply.status.is_server_error()
-                    && reply.status != StatusCode::TOO_MANY_REQUESTS =>
-            {
-                (reply, false)
-            }
+            Ok(reply) if is_verdict(reply.status) => (reply, false),
             answer => {
                 let mut headers = http::HeaderMap::new();
                 ours(&parts.headers, &mut headers);

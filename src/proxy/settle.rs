@@ -24,7 +24,7 @@ use super::{DEPTH, Proxy, mirror};
 use crate::boxed::boxed;
 use crate::json::{Json, Reader, Splice, quote};
 use crate::metrics::Event;
-use crate::store::{Known, Place, Row};
+use crate::store::{Known, Place, Row, StoreError};
 use crate::tick;
 use crate::upstream::{Call, Path, Reply, UpstreamError};
 use unheard::Asking;
@@ -32,7 +32,8 @@ use unheard::Asking;
 pub(super) use unheard::Unheard;
 
 /// The first and the longest pause between tries.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+pub(super) const PAUSES: (Duration, Duration) =
+    (Duration::from_millis(50), Duration::from_millis(500));
 
 /// Which of the two it is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -118,38 +119,63 @@ impl Proxy {
         let Some((job, worker_id)) = named(&call.body) else {
             return self.upstream.call(call.clone()).await;
         };
+        let deadline = tick::now() + sidecar.live().settings.settle_retry_for;
         let mut hidden = sidecar.hold.hide(&job);
-        let known = sidecar.row_of(&job).await;
-        let without_row = matches!(known, Ok(None));
-        let row = known.ok().flatten();
-        if row.as_ref().is_some_and(|row| row.place == Place::Held) {
-            hidden |= sidecar.hide_there(&job, true).await;
-        }
-        if let Some(row) = &row
-            && let Some(range) = worker_id
-        {
-            // The id under which the job was claimed, where the worker says its own.
-            let mut splice = Splice::new();
-            splice.replace(range, quote(&row.claimed.claim_id));
-            call.body = splice.apply(&call.body).into();
-        }
+        let mut known = sidecar.row_of(&job).await;
         let doubt = match again {
             true => Some(Doubt::Again),
             // What a sidecar before this one sent, and did not live to answer, may have been carried out.
             false => (sidecar.unheard.inherited(&job)).then_some(Doubt::Inherited),
         };
-        let settling = Settling {
-            call,
-            scope,
-            verb,
-            job: &job,
-            row: row.as_ref(),
-            without_row,
-            hidden,
+        loop {
+            let (without_row, failed) = (matches!(known, Ok(None)), known.is_err());
+            let row = known.ok().flatten();
+            if row.as_ref().is_some_and(|row| row.place == Place::Held) {
+                hidden |= sidecar.hide_there(&job, true).await;
+            }
+            if let (Some(row), Some(range)) = (&row, &worker_id) {
+                // The id under which the job was claimed, where the worker says its own.
+                let mut splice = Splice::new();
+                splice.replace(range.clone(), quote(&row.claimed.claim_id));
+                call.body = splice.apply(&call.body).into();
+            }
+            let settling = Settling {
+                call,
+                scope,
+                verb,
+                job: &job,
+                row: row.as_ref(),
+                without_row,
+                hidden,
+            };
+            let answer = self.insist(&settling, doubt, deadline).await;
+            let is_refused = answer
+                .as_ref()
+                .is_ok_and(|reply| !reply.status.is_success());
+            let may_have_row = row.is_none() && (failed || sidecar.store.may_miss_rows());
+            // Refused, perhaps, because it went up under the worker's own id.
+            if is_refused
+                && may_have_row
+                && worker_id.is_some()
+                && let Some(found) = boxed(|| self.row_after_all(&job, deadline)).await
+            {
+                sidecar.metrics.count(Event::SettleRetried);
+                known = Ok(Some(found));
+                continue;
+            }
+            self.heard(&settling, &answer).await;
+            return answer;
+        }
+    }
+
+    /// The row of a job of which the store could not say whether it has one, as soon as it can.
+    async fn row_after_all(&self, job: &str, deadline: Instant) -> Option<Row> {
+        let sidecar = &self.sidecar;
+        let unsure = |row: &Result<Option<Row>, StoreError>| match row {
+            Ok(row) => row.is_none() && sidecar.store.may_miss_rows(),
+            Err(_) => true,
         };
-        let answer = self.insist(&settling, doubt).await;
-        self.heard(&settling, &answer).await;
-        answer
+        sidecar.row_by(job, deadline, unsure).await.ok().flatten()
     }
 
     /// What the backend's answer means here: its feedback is heeded, and what is over is ended.
@@ -219,8 +245,8 @@ impl Proxy {
         &self,
         settling: &Settling<'_>,
         mut doubt: Option<Doubt>,
+        deadline: Instant,
     ) -> Result<Reply, UpstreamError> {
-        let deadline = tick::now() + self.sidecar.live().settings.settle_retry_for;
         let mut pause = PAUSES.0;
         loop {
             let error = match super::call(self, "settle", settling.call.clone()).await {

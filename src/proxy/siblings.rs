@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::job::{Origin, Shown};
 use super::lookup::{Lookup, job_in};
+use super::settle::PAUSES;
 use super::{Proxy, Sidecar};
 use crate::hold::{Held, Lane};
 use crate::limit::{Limited, Limits, OnLimit, Timestamp};
@@ -285,6 +286,25 @@ impl Sidecar {
             Known::Out(row) => Ok(Some(*row)),
             Known::No if !self.hold.has(job) => Ok(None),
             _ => self.store.row(job).await,
+        }
+    }
+
+    /// A job's row. The store is asked again and again until `deadline`, while its answer leaves the caller
+    /// `unsure`.
+    pub(super) async fn row_by(
+        &self,
+        job: &str,
+        deadline: Instant,
+        unsure: impl Fn(&Result<Option<Row>, StoreError>) -> bool,
+    ) -> Result<Option<Row>, StoreError> {
+        let mut pause = PAUSES.0;
+        loop {
+            let row = self.row_of(job).await;
+            if !unsure(&row) || Instant::now() + pause >= deadline {
+                return row;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSES.1);
         }
     }
 

@@ -1,7 +1,9 @@
 //! What sidecars that share a store tell each other through it. With the memory store there is one
 //! sidecar, and nothing to tell.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hasher as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -108,7 +110,25 @@ pub enum Step {
 
 /// The name of the number that says whether a queue is paused.
 pub(super) fn paused(queue: &str) -> String {
-    format!("paused:{queue}")
+    kept_name(&format!("paused:{queue}")).into_owned()
+}
+
+/// Longer names have no place in a database's index.
+const LONGEST_NAME: usize = 1_000;
+
+/// The name under which a database keeps a number, whatever clients named: for one that is too long, or has a NUL,
+/// which Postgres has none for, a hash of it.
+pub(super) fn kept_name(name: &str) -> Cow<'_, str> {
+    if name.len() <= LONGEST_NAME && !name.contains('\0') {
+        return Cow::Borrowed(name);
+    }
+    let half = |first: u8| {
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u8(first);
+        hasher.write(name.as_bytes());
+        hasher.finish()
+    };
+    Cow::Owned(format!("hashed:{:016x}{:016x}", half(0), half(1)))
 }
 
 /// A shared number after a step.

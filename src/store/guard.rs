@@ -122,7 +122,7 @@ struct State {
     lost: Option<Arc<Lost>>,
     /// What answered when it was lost before: what was used of our part is used.
     before: Option<MemoryStore>,
-    /// When it was back after it was lost.
+    /// When it was back after it was lost, or was found to have forgotten.
     returned: Option<Timestamp>,
 }
 
@@ -165,6 +165,18 @@ impl Guard {
                 state.known = true;
                 return None;
             }
+            // It answers: it is told of our rows, and nothing starts before.
+            Err(StoreError::Wiped) => {
+                state.failures = 0;
+                state.has_forgotten(self.inner.now());
+                return None;
+            }
+            // Others may have waited for the same transaction.
+            Err(StoreError::Unfit(_)) => {
+                state.failures = 0;
+                state.suspect = true;
+                return None;
+            }
             Err(error) => error,
         };
         // Calls that were under way together have failed together, as when a connection is cut.
@@ -192,6 +204,12 @@ impl Guard {
             self.turned.notify_one();
         }
         state.lost.clone()
+    }
+
+    /// Whether others may not have put back yet what the store must know of them.
+    fn is_filling(&self, state: &State) -> bool {
+        let since = |at: Timestamp| self.inner.now().since(at);
+        state.returned.is_some_and(|at| since(at) < OTHERS_RETURN)
     }
 
     /// Asks the store, or what answers for it.
@@ -239,7 +257,7 @@ impl Guard {
         }
         match self.inner.take(asks, want).await {
             Err(StoreError::Wiped) => {
-                self.state().suspect = true;
+                self.state().has_forgotten(self.inner.now());
                 self.make_sure().await?;
                 self.inner.take(asks, want).await
             }
@@ -282,6 +300,12 @@ impl State {
         if self.doubt.get(job) == Some(&claim) {
             self.doubt.remove(job);
         }
+    }
+
+    /// The store was emptied: it is told of our rows, and others tell it of theirs.
+    fn has_forgotten(&mut self, now: Timestamp) {
+        self.suspect = true;
+        self.returned = Some(now);
     }
 
     fn told_of(&mut self, claim: Option<Gen>) {
@@ -433,23 +457,23 @@ impl Store for Guard {
                 .await;
             let mut state = self.state();
             let older = |row: &Row| generation.is_none_or(|ended| ended >= row.claimed.generation);
-            if !state.own.get(job).is_some_and(older) {
-                return ended;
-            }
-            let Some(row) = state.own.remove(job) else {
-                return ended;
+            let row = match state.own.get(job).is_some_and(older) {
+                true => state.own.remove(job),
+                false => None,
             };
             let none = matches!(ended, Ok(None));
             if (ended.is_err() || (state.lost.is_some() && none)) && state.ended.len() < MOST_ENDED
             {
-                // Its slots would be taken, or it would be held, until it is overdue.
-                let claim = generation.unwrap_or(row.claimed.generation);
-                state.ended.push((row.claimed.job.clone(), claim));
+                // Its slots would be taken, or it would be held, until it is overdue; a sibling's too. Where any
+                // claim ends, those to come are above the time.
+                let own = row.as_ref().map(|row| row.claimed.generation);
+                let claim = generation.or(own).unwrap_or(Gen(self.inner.now().0));
+                state.ended.push((job.into(), claim));
             }
-            match none && row.place == Place::Out {
+            match row.filter(|row| none && row.place == Place::Out) {
                 // What was sent twice was done the first time, and nobody heard of it.
-                true => Ok(Some(row)),
-                false => ended,
+                Some(row) => Ok(Some(row)),
+                None => ended,
             }
         })
     }
@@ -522,8 +546,14 @@ impl Store for Guard {
     fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>> {
         Answer::later(async move {
             let there = self.inner.row(job);
-            self.ask(there, async |lost| lost.local.row(job).await)
-                .await
+            let row = self
+                .ask(there, async |lost| lost.local.row(job).await)
+                .await;
+            // What is out through us is so whether the store answers or not.
+            match self.state().own.get(job) {
+                Some(own) if row.is_err() && own.place == Place::Out => Ok(Some(own.clone())),
+                _ => row,
+            }
         })
     }
 
@@ -538,6 +568,11 @@ impl Store for Guard {
             None if self.inner.is_alone() => Known::No,
             _ => Known::Unsure,
         }
+    }
+
+    fn may_miss_rows(&self) -> bool {
+        let state = self.state();
+        state.lost.is_some() || self.is_filling(&state)
     }
 
     fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room> {
@@ -625,9 +660,7 @@ impl Store for Guard {
         Answer::later(async move {
             let there = self.inner.offered(scope, queue, max);
             let mut rows = self.ask(there, async |_| Ok(Vec::new())).await?;
-            let since = |at: Timestamp| self.inner.now().since(at);
-            let returned = self.state().returned;
-            if returned.is_some_and(|at| since(at) < OTHERS_RETURN) {
+            if self.is_filling(&self.state()) {
                 // Those that their owners have let go themselves.
                 rows.retain(|row| row.until == Timestamp(0));
             }

@@ -253,15 +253,21 @@ impl Books for Server {
         name: &str,
         text: Option<&str>,
         ends: Option<Timestamp>,
+        wanted: &(dyn Fn() -> bool + Sync),
     ) -> Result<bool, StoreError> {
         let me = self.owner.clone();
-        self.with(async |session| session.put_override((name, text, ends), &me).await)
+        let what = (name, text, ends);
+        self.with(async |session| session.put_override(what, &me, wanted).await)
             .await
     }
 
-    async fn put_back(&mut self, known: &[Written]) -> Result<u64, StoreError> {
+    async fn put_back(
+        &mut self,
+        known: &[Written],
+        wanted: &(dyn Fn() -> bool + Sync),
+    ) -> Result<u64, StoreError> {
         let me = self.owner.clone();
-        self.with(async |session| session.put_back(known, &me).await)
+        self.with(async |session| session.put_back(known, &me, wanted).await)
             .await
     }
 

@@ -238,6 +238,7 @@ impl RedisStore {
         let none = known.is_empty().then_some(&known[..]);
         for some in known.chunks(AT_ONCE).chain(none) {
             let mut command = self.command(&self.scripts.set, epoch);
+            self.write_deadline(&mut command);
             wire::write_put_back(&mut command, some);
             let told = self.send(&self.scripts.set, &command).await?;
             let count = told.get(1).and_then(wire::int);
@@ -249,6 +250,7 @@ impl RedisStore {
         }
         for some in shut.chunks(AT_ONCE) {
             let mut command = self.command(&self.scripts.set, epoch);
+            self.write_deadline(&mut command);
             wire::write_changes(&mut command, some, now);
             self.send(&self.scripts.set, &command).await?;
         }
@@ -340,6 +342,11 @@ impl RedisStore {
         now.plus(u64::try_from(self.link.timeout().as_micros()).unwrap_or(u64::MAX))
     }
 
+    /// What `set` begins with: the time from which on it makes and puts back no limits.
+    fn write_deadline(&self, to: &mut Cmd) {
+        to.arg(wire::time(self.not_after(self.now()).0));
+    }
+
     async fn take_all(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
         let now = self.now();
         let write = |to: &mut Cmd| {
@@ -422,9 +429,11 @@ impl RedisStore {
     async fn change(&self, change: Change) -> Result<bool, StoreError> {
         let now = self.now();
         self.leaves(&change);
-        let told = self
-            .run(&self.scripts.set, |to| wire::write_change(to, &change, now))
-            .await?;
+        let write = |to: &mut Cmd| {
+            self.write_deadline(to);
+            wire::write_change(to, &change, now);
+        };
+        let told = self.run(&self.scripts.set, write).await?;
         let done = self.done(&told)?;
         self.anew.noted(&change, done, now);
         match change {
@@ -449,7 +458,10 @@ impl RedisStore {
         for some in changes.chunks(AT_ONCE) {
             let now = self.now();
             some.iter().for_each(|change| self.leaves(change));
-            let write = |to: &mut Cmd| wire::write_changes(to, some, now);
+            let write = |to: &mut Cmd| {
+                self.write_deadline(to);
+                wire::write_changes(to, some, now);
+            };
             self.run(&self.scripts.set, write).await?;
         }
         Ok(())
@@ -695,6 +707,7 @@ impl Store for RedisStore {
         Answer::later(async move {
             let write = |to: &mut Cmd| {
                 let number = super::fleet::paused(queue);
+                self.write_deadline(to);
                 to.arg("paused")
                     .arg(number)
                     .arg(queue)

@@ -689,6 +689,10 @@ impl Store for ReservedStore {
         self.inner.is_lost()
     }
 
+    fn may_miss_rows(&self) -> bool {
+        self.inner.may_miss_rows()
+    }
+
     fn has_answered(&self) -> bool {
         self.inner.has_answered()
     }

@@ -268,13 +268,19 @@ pub(super) async fn serve<B: Books>(books: &mut B, jobs: Vec<Job>) {
 }
 
 async fn serve_apart<B: Books>(books: &mut B, job: Job) {
+    // What came before it may have taken long.
+    if job.is_stale() {
+        return;
+    }
+    let Job { op, epoch, answer } = job;
+    let wanted = || !answer.is_closed();
     let done = async {
-        let known = job.epoch.as_deref();
+        let known = epoch.as_deref();
         let head = books.head(known.is_none()).await?;
         if known.is_some_and(|known| known != head.epoch) {
             return Err(StoreError::Wiped);
         }
-        let reply = match job.op {
+        let reply = match op {
             Op::Count(place) => Reply::Count(books.count(place == Place::Out).await?),
             Op::Others(queue) => Reply::Count(books.others(&queue).await?),
             Op::Overrides => {
@@ -285,7 +291,7 @@ async fn serve_apart<B: Books>(books: &mut B, job: Job) {
             }
             Op::Join { knew } => Reply::Joined(books.join(knew.as_deref()).await?.into()),
             Op::PutBack(known) if head.is_settling() => {
-                Reply::PutBack(Some(books.put_back(&known).await?))
+                Reply::PutBack(Some(books.put_back(&known, &wanted).await?))
             }
             Op::PutBack(_) => Reply::PutBack(None),
             // A sibling may put it back.
@@ -298,11 +304,13 @@ async fn serve_apart<B: Books>(books: &mut B, job: Job) {
                 let ends = set.as_ref().and_then(|set| set.expires_at);
                 let text = set.as_ref().map(record::set);
                 let name = record::name(space, &key);
-                Reply::Done(books.put_override(&name, text.as_deref(), ends).await?)
+                let put = books.put_override(&name, text.as_deref(), ends, &wanted);
+                Reply::Done(put.await?)
             }
             Op::Set(Change::Setting { name, text }) => {
                 let name = record::setting(&name);
-                Reply::Done(books.put_override(&name, text.as_deref(), None).await?)
+                let put = books.put_override(&name, text.as_deref(), None, &wanted);
+                Reply::Done(put.await?)
             }
             _ => Reply::Done(books.clear().await?),
         };
@@ -311,7 +319,7 @@ async fn serve_apart<B: Books>(books: &mut B, job: Job) {
     };
     let told = done.await;
     // Who does not wait any more needs no answer.
-    let _gone = job.answer.send(told);
+    let _gone = answer.send(told);
 }
 
 async fn serve_together<B: Books>(books: &mut B, mut jobs: Vec<Job>) {

@@ -387,14 +387,20 @@ impl Books for File {
         name: &str,
         text: Option<&str>,
         ends: Option<Timestamp>,
+        wanted: &(dyn Fn() -> bool + Sync),
     ) -> Result<bool, StoreError> {
         let (me, now) = (self.owner.clone(), self.now());
-        self.with_head(|connection| table::put_override(connection, (name, text, ends), &me, now))
+        let what = (name, text, ends);
+        self.with_head(|connection| table::put_override(connection, what, &me, now, wanted))
     }
 
-    async fn put_back(&mut self, known: &[Written]) -> Result<u64, StoreError> {
+    async fn put_back(
+        &mut self,
+        known: &[Written],
+        wanted: &(dyn Fn() -> bool + Sync),
+    ) -> Result<u64, StoreError> {
         let (me, now) = (self.owner.clone(), self.now());
-        self.with_head(|connection| table::put_back(connection, known, &me, now))
+        self.with_head(|connection| table::put_back(connection, known, &me, now, wanted))
     }
 
     async fn join(&mut self, knew: Option<&str>) -> Result<String, StoreError> {

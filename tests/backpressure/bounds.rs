@@ -10,6 +10,20 @@ use crate::rig::{config, full, job, number, simulated, told, waiting};
 
 const FILE: &str = "[[queue]]\nname = \"q\"\nmax_depth = 3\n";
 
+/// Stores have the name in an index.
+#[tokio::test(start_paused = true)]
+async fn a_name_that_no_store_can_keep_gets_no_bounds() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let bounds = json!({"backpressure": {"max_depth": 5}});
+    let names = ["q".repeat(1_000), "q".repeat(1_001)];
+    let [fits, long] = names.each_ref().map(|name| config(name));
+    assert_eq!(client.put(&fits, bounds.clone()).await.status, 200);
+    let refused = client.put(&long, bounds).await;
+    assert_eq!(refused.status, 400, "{}", refused.text());
+    assert!(refused.text().contains("1000 bytes"));
+    pair.stop().await;
+}
+
 /// BP-001, BP-002, BP-005 and the answer of 7.1, member by member.
 #[tokio::test(start_paused = true)]
 async fn a_full_queue_refuses_and_says_why() {

@@ -415,3 +415,101 @@ pub async fn looked_up_behind_a_gateway(ctx: Ctx) -> Judge {
     judge.settled();
     judge
 }
+
+/// A job is settled through another sidecar, which cannot read its row just then: the backend's refusal of a worker
+/// that it does not know is not passed on.
+pub async fn settled_elsewhere_without_the_row(ctx: Ctx) -> Judge {
+    let backends = [Lax::redis(), Lax::postgres(), Lax::spec(), Lax::lite()];
+    let world = ctx.world().lax(pick(ctx.seed, &backends));
+    let world = world.shared(OnStoreError::Share).limits(CONCURRENCY);
+    let w = world.start().await;
+    let other = w.sibling().await;
+    w.pass(1_500 + ctx.seed * 97).await;
+    w.enqueue_all(1, |_| job()).await;
+    let (one, two) = (w.hands("one"), w.hands_of("two", &other));
+    let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let id = got.first().map(|one| one.job.clone()).unwrap_or_default();
+    let way = |with: &dyn Fn(&Way)| other.way.iter().for_each(with);
+    way(&|way| way.cut(0));
+    let away = pick(ctx.seed / 4, &[100, 700, 4_000]);
+    let back = async {
+        w.pass(away).await;
+        way(&|way| way.mend());
+    };
+    let (status, ()) = tokio::join!(two.ack(&id), back);
+    w.pass(10_000).await;
+    let mut judge = w.judge().await;
+    judge.that(status == 200, format!("the ACK got {status}"));
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// A worker's heartbeat goes through another sidecar, which cannot read the row of its job just then: the claim is
+/// extended all the same, unless the store is lost, and the heartbeat does not fail.
+pub async fn beaten_elsewhere_without_the_row(ctx: Ctx) -> Judge {
+    let world = ctx.world().lax(Lax::spec());
+    let world = world.shared(OnStoreError::Share).limits(CONCURRENCY);
+    let w = world.start().await;
+    let other = w.sibling().await;
+    w.pass(1_500).await;
+    w.enqueue_all(1, |_| job()).await;
+    let (one, two) = (w.hands("one"), w.hands_of("two", &other));
+    let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let ids: Vec<String> = got.iter().map(|one| one.job.clone()).collect();
+    // One call fails, and none after it.
+    w.pass(ctx.seed * 37).await;
+    other.way.iter().for_each(|way| way.cut(0));
+    let back = async {
+        w.pass(40).await;
+        let is_lost = other.way.iter().any(|way| way.store.is_lost());
+        other.way.iter().for_each(|way| way.mend());
+        is_lost
+    };
+    let beat = json!({ "worker_id": "two", "active_jobs": ids });
+    let (beat, is_lost) = tokio::join!(two.client.post("/ojs/v1/workers/heartbeat", &beat), back);
+    let (status, beat) = (beat.map(|reply| (reply.status, reply.json()))).unwrap_or_default();
+    for id in &ids {
+        one.ack(id).await;
+    }
+    let mut judge = w.judge().await;
+    let extended = beat["jobs_extended"] == json!(ids);
+    judge.that(
+        status == 200 && (extended || is_lost),
+        format!("the heartbeat got {status} {beat}"),
+    );
+    judge.settled();
+    judge
+}
+
+/// A job is settled through another sidecar, which cannot tell the store of it just then: its slot goes to the next
+/// one when the store is back, long before its visibility is over.
+pub async fn ended_elsewhere_and_unheard(ctx: Ctx) -> Judge {
+    let limits = CONCURRENCY.replace('2', "1");
+    let world = ctx.world().shared(OnStoreError::Share).limits(&limits);
+    let w = world.start().await;
+    let other = w.sibling().await;
+    w.pass(1_500).await;
+    w.enqueue_all(2, |_| job()).await;
+    let (one, two) = (w.hands("one"), w.hands_of("two", &other));
+    let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let id = got.first().map(|one| one.job.clone()).unwrap_or_default();
+    let slow = Fault::LateReply(Duration::from_millis(300));
+    w.backend.next(Op::Ack, 1, slow);
+    let cut = async {
+        w.pass(100).await;
+        other.way.iter().for_each(|way| way.cut(0));
+        w.pass(400 + ctx.seed * 150).await;
+        other.way.iter().for_each(|way| way.mend());
+    };
+    let (status, ()) = tokio::join!(two.ack(&id), cut);
+    let next = w.worker(Worker::js(1).queues(&["mail"]).runs(10..20));
+    let done = w.until_done(5).await;
+    next.stop();
+    let mut judge = w.judge().await;
+    judge.that(status == 200, format!("the ACK got {status}"));
+    judge.that(done, "the slot was not free within 5 s");
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}

@@ -7,7 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ojs_throttle::store::postgres::{Config, Target, given, open};
-use ojs_throttle::store::{Change, Clock, Gen, Place, SqlStore, Store, StoreError, Verdict, Wake};
+use ojs_throttle::store::{
+    Change, Clock, Gen, Place, SqlStore, Step, Store, StoreError, Verdict, Wake,
+};
+use rand::rngs::SmallRng;
+use rand::{Rng as _, SeedableRng as _};
 
 use crate::fleet::{lost_data_are_put_back_first, what_was_set_by_hand_is_put_back};
 use crate::on_postgres::{config, shared_postgres};
@@ -125,6 +129,44 @@ async fn a_server_that_is_killed_under_load_forgets_nothing() {
     let three = [limited("k", Some(3), None, None)];
     let room = answered(async || stores[0].room(&three).await).await;
     assert_eq!(room.starts, 3);
+}
+
+/// Clients name jobs and queues as they like.
+#[tokio::test]
+async fn what_it_cannot_keep_is_no_failure_of_the_server() {
+    let server = shared_postgres();
+    let (_, clock) = clock();
+    let store = given(config(&server, "names", "a"), clock);
+    let nul = "x\0y";
+    assert!(store.row(nul).await.unwrap().is_none());
+    assert!(store.end(nul, None).await.unwrap().is_none());
+    let hide = Change::Hidden {
+        job: Arc::from(nul),
+        hidden: true,
+    };
+    assert!(!store.set(hide).await.unwrap());
+    // Nothing makes it shorter.
+    let mut rng = SmallRng::seed_from_u64(1);
+    let long: String = (0..6_000)
+        .map(|_| char::from(rng.random_range(b'0'..b'z')))
+        .collect();
+    assert!(store.row(&long).await.unwrap().is_none());
+    store.pause(&long, true).await.unwrap();
+    assert!(store.is_paused(&long).await.unwrap());
+    assert!(!store.is_paused(&long[1..]).await.unwrap());
+    for name in [nul, &long] {
+        let step = Step::Add { by: 7, most: None };
+        assert_eq!(store.number(name, step).await.unwrap().value, 7);
+    }
+    let setting = |name: &str| Change::Setting {
+        name: Arc::from(name),
+        text: Some(Arc::from("1")),
+    };
+    for name in [nul, &long] {
+        let unfit = store.set(setting(name)).await;
+        assert!(matches!(unfit, Err(StoreError::Unfit(_))), "{unfit:?}");
+    }
+    assert!(store.set(setting("short")).await.unwrap());
 }
 
 #[tokio::test]

@@ -189,6 +189,12 @@ async fn what_comes_too_late_is_refused_by_the_server() {
     let ask = claimed("late", 1, &one);
     assert_eq!(a.take(&[&ask], 1).await, Err(StoreError::Timeout));
     assert_eq!(a.back("out", Gen(1)).await, Err(StoreError::Timeout));
+    let paused = Change::Override {
+        space: Space::Job,
+        key: Key::new("k").unwrap(),
+        set: Some(Override::default()),
+    };
+    assert_eq!(a.set(paused).await, Err(StoreError::Timeout));
     assert!(asked.elapsed() < Duration::from_secs(5));
     assert_eq!(cli(&server, &["CLIENT", "UNPAUSE"]), "OK");
     // After the pause the server came to them, and did nothing.
@@ -196,6 +202,7 @@ async fn what_comes_too_late_is_refused_by_the_server() {
     assert!(b.row("late").await.unwrap().is_none());
     let out = b.row("out").await.unwrap().unwrap();
     assert_eq!(out.place, Place::Out);
+    assert_eq!(cli(&server, &["EXISTS", "{ojs-throttle}:over"]), "0");
     assert!(!answered(async || a.back("late", Gen(1)).await).await);
 }
 

@@ -4,8 +4,9 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use ojs_throttle::limit::{Key, Space};
 use ojs_throttle::store::sqlite::{Config, given, open};
-use ojs_throttle::store::{Clock, Gen, SqlStore, Store, StoreError};
+use ojs_throttle::store::{Change, Clock, Gen, Override, SqlStore, Store, StoreError};
 use rusqlite::Connection;
 
 use crate::fleet::{lost_data_are_put_back_first, what_was_set_by_hand_is_put_back};
@@ -92,6 +93,37 @@ async fn a_file_of_a_later_program_or_another_namespace_is_refused() {
         .unwrap();
     let why = refused(&path).await;
     assert!(why.contains("\"x\""), "{why}");
+}
+
+/// Who was told that limits could not be set finds that they are not set.
+#[tokio::test]
+async fn limits_for_which_nobody_waits_any_more_are_not_set() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("limits.db");
+    let store = open(
+        config(&path, "a", Duration::from_millis(300)),
+        Clock::new(T),
+    );
+    answered(async || store.check().await).await;
+    let set = async |key: &str| {
+        let change = Change::Override {
+            space: Space::Job,
+            key: Key::new(key).unwrap(),
+            set: Some(Override::default()),
+        };
+        store.set(change).await
+    };
+    let other = Connection::open(&path).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    // The first waits for the file, the second behind it.
+    for key in ["one", "two"] {
+        assert_eq!(set(key).await, Err(StoreError::Timeout));
+    }
+    other.execute_batch("COMMIT").unwrap();
+    assert!(answered(async || set("three").await).await);
+    let names = "SELECT group_concat(name) FROM overrides";
+    let names: String = other.query_row(names, (), |row| row.get(0)).unwrap();
+    assert!(names.contains("three") && !names.contains(','), "{names}");
 }
 
 #[tokio::test]

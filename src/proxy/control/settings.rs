@@ -14,6 +14,8 @@ use crate::store::{Change, MAX_SETTINGS};
 
 /// Before the name of a queue: its bounds.
 pub(super) const BOUNDS: &str = "bounds:";
+/// The longest name, in bytes: stores have it in an index.
+const LONGEST_NAME: usize = 1_000;
 /// Before the id of a tenant: how many of its jobs may wait.
 pub(super) const TENANT: &str = "tenant:";
 
@@ -44,6 +46,14 @@ impl Sidecar {
         name: &str,
         text: Option<String>,
     ) -> Result<bool, Fault> {
+        if text.is_some() && name.len() > LONGEST_NAME {
+            let message = format!("bounds are set under a name of at most {LONGEST_NAME} bytes");
+            return Err(Fault::new(
+                StatusCode::BAD_REQUEST,
+                "invalid_request",
+                message,
+            ));
+        }
         let key: Arc<str> = Arc::from([of, name].concat());
         let all = self.store.overrides();
         if text.is_some() && all.settings_len() >= MAX_SETTINGS && all.setting(&key).is_none() {

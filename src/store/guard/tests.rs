@@ -119,6 +119,48 @@ async fn an_end_that_is_told_later_wakes_all() {
     assert!(rig.faulty.row("a").await.unwrap().is_none());
 }
 
+/// What is settled through us and out through a sibling: its slot does not wait for its visibility.
+#[tokio::test(start_paused = true)]
+async fn an_end_of_a_siblings_job_is_told_later_too() {
+    let rig = rig(OnStoreError::Share);
+    assert_eq!(rig.guard.count(Place::Out).await, Ok(0));
+    for (job, named) in [("a", None), ("b", Some(Gen(1)))] {
+        let out = claimed(job, 3);
+        rig.faulty.take(&[&out], 1).await.unwrap();
+        rig.faulty.script([Fault::gone()]);
+        assert!(rig.guard.end(job, named).await.is_err());
+        assert!(rig.guard.due(9).await.is_ok());
+        assert!(rig.faulty.row(job).await.unwrap().is_none(), "{job}");
+    }
+    // Claimed again before the store was told, it is another's.
+    let mut again = claimed("c", 3);
+    again.generation = Gen(T * 2);
+    rig.faulty.script([Fault::gone()]);
+    assert!(rig.guard.end("c", None).await.is_err());
+    rig.faulty.take(&[&again], 1).await.unwrap();
+    assert!(rig.guard.due(9).await.is_ok());
+    assert!(rig.faulty.row("c").await.unwrap().is_some());
+}
+
+/// The row of a job that is out through us is known, whether the store answers or not.
+#[tokio::test(start_paused = true)]
+async fn a_row_of_ours_is_known_without_the_store() {
+    let rig = rig(OnStoreError::Share);
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    for error in [StoreError::Wiped, StoreError::Timeout] {
+        rig.faulty.script([Fault {
+            before: Some(error),
+            ..Fault::NONE
+        }]);
+        let row = rig.guard.row("a").await.unwrap().unwrap();
+        assert_eq!(row.place, Place::Out);
+        assert!(rig.guard.due(9).await.is_ok());
+        rig.faulty.script([Fault::gone()]);
+        assert!(rig.guard.row("b").await.is_err());
+        assert!(rig.guard.due(9).await.is_ok());
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn closed_starts_nothing_and_open_everything() {
     let closed = rig(OnStoreError::Closed);
@@ -523,6 +565,29 @@ async fn a_store_that_waits_for_others_is_not_lost() {
     rig.faulty.standing(None);
     assert!(starts(&rig.guard, "b").await.unwrap());
     assert_eq!(rig.faulty.calls() - before, 1, "nothing was in doubt");
+}
+
+/// One that came back empty answers: it starts nothing before it knows our rows, whatever `on_store_error` says.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_forgot_is_not_lost() {
+    let rig = rig(OnStoreError::Open);
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    for error in [StoreError::Wiped, StoreError::Unfit("too long".into())] {
+        rig.faulty.standing(Some(Fault {
+            before: Some(error.clone()),
+            ..Fault::NONE
+        }));
+        for _ in 0..5 {
+            assert!(rig.guard.count(Place::Out).await.is_err());
+            assert_eq!(starts(&rig.guard, "b").await, Err(error.clone()));
+        }
+    }
+    assert!(!rig.guard.is_lost());
+    rig.faulty.standing(None);
+    // What it knew is gone.
+    assert!(rig.faulty.end("a", None).await.unwrap().is_some());
+    assert!(starts(&rig.guard, "b").await.unwrap());
+    assert_eq!(rig.faulty.count(Place::Out).await, Ok(2));
 }
 
 #[tokio::test(start_paused = true)]

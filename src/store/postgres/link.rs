@@ -205,6 +205,8 @@ impl Link {
             // Our tables are gone; the next connection makes new ones.
             "42P01" | "3F000" | "42703" => StoreError::Wiped,
             "57014" | "55P03" | "25P03" => StoreError::Timeout,
+            // What it was told, and not how it is, made it fail: data exceptions, and limits of the program.
+            code if code.starts_with("22") || code.starts_with("54") => StoreError::Unfit(text),
             "42501" => StoreError::Unusable(format!(
                 "{text}; the user needs CREATE on the database, or to own the schema {}",
                 super::schema::quoted(&self.namespace)

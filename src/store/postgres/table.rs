@@ -515,6 +515,7 @@ impl Session {
         &mut self,
         (name, text, ends): (&str, Option<&str>, Option<Timestamp>),
         me: &str,
+        wanted: &(dyn Fn() -> bool + Sync),
     ) -> Result<bool, Failed> {
         let ends = ends.map(|at| number(at.0));
         let transaction = self.client.transaction().await?;
@@ -532,12 +533,21 @@ impl Session {
             let say = &self.statements.say;
             transaction.query(say, &[&self.namespace, &told]).await?;
         }
+        if !wanted() {
+            transaction.rollback().await?;
+            return Ok(false);
+        }
         transaction.commit().await?;
         Ok(changed > 0)
     }
 
     /// Sets those of which there are none by their names; how many these are.
-    pub(super) async fn put_back(&mut self, known: &[Written], me: &str) -> Result<u64, Failed> {
+    pub(super) async fn put_back(
+        &mut self,
+        known: &[Written],
+        me: &str,
+        wanted: &(dyn Fn() -> bool + Sync),
+    ) -> Result<u64, Failed> {
         let names: Vec<&str> = known.iter().map(|one| &*one.name).collect();
         let texts: Vec<&str> = known.iter().map(|one| &*one.text).collect();
         let ends = known.iter().map(|one| one.ends.map(|at| number(at.0)));
@@ -552,6 +562,10 @@ impl Session {
             let told = vec![news(me, "over")];
             let say = &self.statements.say;
             transaction.query(say, &[&self.namespace, &told]).await?;
+        }
+        if !wanted() {
+            transaction.rollback().await?;
+            return Ok(0);
         }
         transaction.commit().await?;
         Ok(count)

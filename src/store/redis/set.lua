@@ -1,6 +1,6 @@
 -- Changes a row, a key, or a setting; says whether there was anything to change.
 
-local verb = arg()
+local not_after, verb = num(), arg()
 
 local function till()
   local job, gen, at, lasts = arg(), num(), num(), num()
@@ -74,6 +74,7 @@ end
 local function override()
   local name, text, ends = arg(), arg(), num()
   local done
+  if now > not_after then return late() end
   if text == '' and settling() then
     return redis.error_reply('SETTLING others have to announce themselves first')
   end
@@ -97,6 +98,7 @@ end
 -- What a caller knows of limits and settings made over HTTP in data that are lost: says how many of them were not
 -- here, or -1 if it comes too late.
 local function put_back()
+  if now > not_after then return late() end
   if not settling() then return -1 end
   local count = 0
   for _ = 1, num() do

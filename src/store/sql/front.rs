@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::super::anew::Anew;
 use super::super::clock::ServerClock;
-use super::super::fleet::{Alone, BEAT};
+use super::super::fleet::{Alone, BEAT, kept_name};
 use super::super::{
     Answer, Change, Claimed, Clock, Gen, Number, Overrides, Place, Room, Row, Step, Store,
     StoreError, Usage, Verdict, Wake, Wish, record,
@@ -370,6 +370,12 @@ impl SqlStore {
     }
 }
 
+/// Whether there can be a row of a job that a client has named: Postgres has no NUL, and whatever waits for the same
+/// transaction would fail with the question.
+fn may_have_row(job: &str) -> bool {
+    !job.contains('\0')
+}
+
 /// No answer but its own belongs to an operation.
 fn strange() -> StoreError {
     StoreError::Unavailable("it answers something else".to_owned())
@@ -436,6 +442,9 @@ impl Store for SqlStore {
     }
 
     fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Row>> {
+        if !may_have_row(job) {
+            return Answer::now(None);
+        }
         Answer::later(async move {
             match self.ask(Op::End(job.into(), generation)).await?.reply {
                 Reply::Ended(ended) => Ok(ended),
@@ -455,6 +464,9 @@ impl Store for SqlStore {
     }
 
     fn set(&self, change: Change) -> Answer<'_, bool> {
+        if matches!(&change, Change::Hidden { job, .. } if !may_have_row(job)) {
+            return Answer::now(false);
+        }
         Answer::later(self.change(change))
     }
 
@@ -471,6 +483,9 @@ impl Store for SqlStore {
     }
 
     fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>> {
+        if !may_have_row(job) {
+            return Answer::now(None);
+        }
         Answer::later(async move {
             match self.ask(Op::Row(job.into())).await?.reply {
                 Reply::Row(row) => Ok(row),
@@ -522,7 +537,8 @@ impl Store for SqlStore {
 
     fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number> {
         Answer::later(async move {
-            match self.ask(Op::Number(name.to_owned(), step)).await?.reply {
+            let name = kept_name(name).into_owned();
+            match self.ask(Op::Number(name, step)).await?.reply {
                 Reply::Number(number) => Ok(number),
                 _ => Err(strange()),
             }

@@ -122,18 +122,21 @@ pub(in crate::store) trait Books: Send {
         &mut self,
     ) -> impl Future<Output = Result<Vec<(String, String)>, StoreError>> + Send;
 
-    /// Sets one or takes it away, and says so to the others; whether there was anything to take away.
+    /// Sets one or takes it away, and says so to the others; whether there was anything to take away. Does nothing
+    /// if it is not `wanted` any more when its turn has come, as [`Books::put_back`] does.
     fn put_override(
         &mut self,
         name: &str,
         text: Option<&str>,
         ends: Option<Timestamp>,
+        wanted: &(dyn Fn() -> bool + Sync),
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// Sets those of which there are none by their names, and says so to the others; how many these are.
     fn put_back(
         &mut self,
         known: &[Written],
+        wanted: &(dyn Fn() -> bool + Sync),
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
     /// Is counted among the living, and says which data these are. Where there are none an epoch begins;

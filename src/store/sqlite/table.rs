@@ -406,8 +406,13 @@ pub(super) fn put_override(
     (name, text, ends): (&str, Option<&str>, Option<Timestamp>),
     me: &str,
     now: Timestamp,
+    wanted: &dyn Fn() -> bool,
 ) -> Result<bool, Error> {
     immediately(connection, || {
+        // Others may have had the file for longer than anybody waits.
+        if !wanted() {
+            return Ok(false);
+        }
         let ends = ends.map(|at| number(at.0));
         let changed = match text {
             Some(text) => connection.execute(
@@ -430,8 +435,12 @@ pub(super) fn put_back(
     known: &[Written],
     me: &str,
     now: Timestamp,
+    wanted: &dyn Fn() -> bool,
 ) -> Result<u64, Error> {
     immediately(connection, || {
+        if !wanted() {
+            return Ok(0);
+        }
         let mut put =
             connection.prepare_cached("INSERT OR IGNORE INTO overrides VALUES (?1, ?2, ?3)")?;
         let mut count = 0;
