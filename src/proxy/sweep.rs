@@ -20,7 +20,7 @@ use crate::limit::Timestamp;
 use crate::pressure::{Bounds, Strategy};
 use crate::store::{Change, Claimed, Place, Row};
 
-pub(super) use adopt::Unlearnt;
+pub(super) use adopt::{LOOK_UPS, Unlearnt};
 use overdue::Asking;
 
 /// The longest time between two looks.
