@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use ojs_throttle::backend::Lax;
+use ojs_throttle::backend::{EventKind, Lax};
 use ojs_throttle::store::guard::OnStoreError;
 use serde_json::json;
 use tokio::time::{Instant, timeout};
 
-use crate::harness::{Ctx, Fault, Job, Judge, Op, World};
+use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker, World};
 
 fn job() -> Job {
     Job::new("email.send").queue("mail")
@@ -109,5 +109,56 @@ pub async fn heartbeat_while_the_store_stumbles(ctx: Ctx) -> Judge {
         .await;
     let mut judge = w.judge().await;
     judge.that(all, "not all have their slots");
+    judge
+}
+
+const ONE: &str = "[[policy]]\nname = 'p'\nmatch = { queue = 'mail' }\nkey = 'k:{meta.tenant}'\nconcurrency = 1\n";
+
+/// The file changes while jobs are held, and the list of running jobs hangs: what is held stays held, and what
+/// runs has its slots by the last file when the list comes.
+pub async fn reloaded_while_the_list_hangs(ctx: Ctx) -> Judge {
+    let world = ctx.world().limits(ONE);
+    let w = world.settings("[hold]\nidle = '10m'").start().await;
+    // No heartbeat tells of running jobs any more.
+    w.pass(61_000).await;
+    let held = || job().label("k:a").meta("tenant", json!("a"));
+    w.enqueue_all(6, |_| held()).await;
+    w.enqueue_all(5, |_| Job::new("a.b").queue("free")).await;
+    let (one, two) = (w.hands("one").visibility(5_000), w.hands("two"));
+    let out = one.fetch(&["mail"], 6).await.unwrap_or_default();
+    let out: Vec<String> = out.into_iter().map(|delivery| delivery.job).collect();
+    let free = two.fetch(&["free"], 2).await.unwrap_or_default();
+    w.backend
+        .often(Op::List, 1.0, Fault::Slow(Duration::from_secs(20)));
+    w.reload(&format!("{ONE}[[queue]]\nname = 'z'\nconcurrency = 1"));
+    w.pass(200 + ctx.seed * 400).await;
+    w.reload(&format!("{ONE}[[queue]]\nname = 'free'\nconcurrency = 3"));
+    for _ in 0..10 {
+        one.beat(&out, false).await;
+        w.pass(1_000).await;
+    }
+    w.backend.mend();
+    for _ in 0..10 {
+        one.beat(&out, false).await;
+        w.pass(1_000).await;
+    }
+    let more = two.fetch(&["free"], 3).await.map_or(0, |got| got.len());
+    one.ack(&out[0]).await;
+    for delivery in &free {
+        two.ack(&delivery.job).await;
+    }
+    w.workers(1, Worker::js(3).queues(&["mail", "free"]));
+    w.pass(20_000).await;
+    let mut judge = w.judge().await;
+    let expired = |event: &EventKind| *event == EventKind::Expired;
+    let events = judge.events.iter();
+    let lapsed = events.filter(|(_, event)| expired(&event.kind)).count();
+    judge.that(out.len() == 1, format!("{} were out", out.len()));
+    judge.that(
+        more == 1,
+        format!("{more} more jobs were let go beside two"),
+    );
+    judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
+    judge.concurrency("k:a", 1);
     judge
 }

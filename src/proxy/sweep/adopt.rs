@@ -7,7 +7,9 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use http::StatusCode;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
 use crate::json::Json;
 use crate::metrics::Event;
@@ -200,8 +202,19 @@ impl Proxy {
     }
 
     /// Other policies may limit jobs that are running: those that had no limits so far get their slots, as
-    /// at the start.
-    pub(super) async fn adopt_again(&self) {
+    /// at the start. Beside the sweep: held jobs get their heartbeats meanwhile, however long the list is.
+    pub(super) fn adopt_again(&self, stop: &CancellationToken) -> JoinHandle<()> {
+        let (proxy, stop) = (self.clone(), stop.clone());
+        // Tracked, and over when the sweep is.
+        self.sidecar.tasks.spawn(async move {
+            tokio::select! {
+                () = proxy.adopt_newly_limited() => {}
+                () = stop.cancelled() => {}
+            }
+        })
+    }
+
+    async fn adopt_newly_limited(&self) {
         if !self.sidecar.learnt.initialized() || self.sidecar.never_limits() {
             return;
         }
