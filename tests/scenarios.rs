@@ -133,6 +133,7 @@ scenarios! {
     lives::drain_in_order: 10 real;
     lives::drained_under_load: 12 limit;
     lives::drain_times_out: 2;
+    lives::claimed_late_in_a_drain: 4;
     adopted::heartbeat_given_up: 12;
     adopted::heartbeat_of_many: 12;
     adopted::heartbeat_while_the_store_stumbles: 12;
