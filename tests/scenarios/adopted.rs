@@ -162,3 +162,31 @@ pub async fn reloaded_while_the_list_hangs(ctx: Ctx) -> Judge {
     judge.concurrency("k:a", 1);
     judge
 }
+
+/// Someone sets the first limit of a queue and hangs up before the store has answered: the jobs of the queue that
+/// run have their slots.
+pub async fn first_limit_given_up(ctx: Ctx) -> Judge {
+    let world = ctx.world().shared(OnStoreError::Share);
+    let w = world.start().await;
+    w.pass(1_500).await;
+    w.enqueue_all(7, |_| job()).await;
+    let one = w.hands("one");
+    let out = one.fetch(&["mail"], 3).await.unwrap_or_default();
+    w.first_way(|way| way.slow(ctx.seed, Duration::from_millis(100)));
+    let path = match ctx.even() {
+        true => "/ojs/v1/admin/queues/mail/rate-limit",
+        false => "/ojs/v1/admin/queues/mail/config",
+    };
+    let client = w.client();
+    let set = client.call("PUT", path, r#"{"concurrency":4}"#.into());
+    let patience = Duration::from_millis(1 + ctx.seed * 17);
+    let given_up = timeout(patience, set).await;
+    w.pass(8_000).await;
+    let more = w.hands("two").fetch(&["mail"], 4).await;
+    let more = more.map_or(0, |got| got.len());
+    let mut judge = w.judge().await;
+    judge.that(out.len() == 3, format!("{} are out", out.len()));
+    judge.that(given_up.is_err(), "it was answered before that");
+    judge.that(more == 1, format!("{more} started beside three of four"));
+    judge
+}
