@@ -178,6 +178,8 @@ pub struct Sidecar {
     stats: depth::told::Stats,
     /// Looks at queues that may be on their way.
     looks: Semaphore,
+    /// Look-ups of jobs that heartbeats name that may be on their way.
+    look_ups: Semaphore,
     refusals: AtomicU64,
     /// Held jobs that the backend took back.
     given_back: AtomicU64,
@@ -260,6 +262,7 @@ impl Sidecar {
             pressure,
             stats: depth::told::Stats::default(),
             looks: Semaphore::new(depth::AT_ONCE),
+            look_ups: Semaphore::new(sweep::LOOK_UPS),
             refusals: AtomicU64::new(0),
             given_back: AtomicU64::new(0),
             events: Events::new(name, metrics.clone()),

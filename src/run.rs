@@ -35,8 +35,6 @@ pub use storage::open_store;
 
 use reload::Following;
 
-/// How often a drain looks whether it is over.
-const LOOK: Duration = Duration::from_millis(50);
 /// How long connections may take to end after the drain.
 const CLOSING: Duration = Duration::from_secs(3);
 
@@ -301,14 +299,8 @@ async fn broken(tasks: &mut JoinSet<()>) -> anyhow::Error {
 
 /// Drains, for so long at most.
 async fn drain(proxy: &Proxy, most: Duration, stop: &Stop) {
-    let drained = async {
-        proxy.drain(most).await;
-        while proxy.sidecar().out().await != Some(0) {
-            tokio::time::sleep(LOOK).await;
-        }
-    };
     tokio::select! {
-        _ = tokio::time::timeout(most, drained) => {}
+        _ = tokio::time::timeout(most, proxy.drain(most)) => {}
         () = stop.now.cancelled() => {}
     }
 }
@@ -515,7 +507,7 @@ mod tests {
         });
         let why = broken(&mut tasks).await.to_string();
         assert!(why.contains("a bug") && why.contains("on command"), "{why}");
-        let looks = tokio::time::timeout(LOOK, broken(&mut tasks));
+        let looks = tokio::time::timeout(Duration::from_millis(50), broken(&mut tasks));
         assert!(looks.await.is_err(), "nothing else broke");
     }
 }

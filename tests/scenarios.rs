@@ -5,6 +5,8 @@
 
 #[path = "scenarios/actions.rs"]
 mod actions;
+#[path = "scenarios/adopted.rs"]
+mod adopted;
 #[path = "scenarios/bounds.rs"]
 mod bounds;
 #[path = "scenarios/faults.rs"]
@@ -135,6 +137,12 @@ scenarios! {
     lives::drain_goes_on_for_the_rest: 4;
     lives::drained_under_load: 12 limit;
     lives::drain_times_out: 2;
+    lives::claimed_late_in_a_drain: 4;
+    adopted::heartbeat_given_up: 12;
+    adopted::heartbeat_of_many: 12;
+    adopted::heartbeat_while_the_store_stumbles: 12;
+    adopted::reloaded_while_the_list_hangs: 6;
+    adopted::first_limit_given_up: 12;
     overdue::held_meanwhile: 4;
     overdue::nobody_can_ask: 18;
     overdue::heard_of_meanwhile: 8;

@@ -1,6 +1,6 @@
 //! The sweep: what must be done although nobody asks. Held jobs get heartbeats, what is due is looked after, and
-//! what is empty is forgotten. Beside it held jobs go back to the backend (`give_back`), and slots whose deadline
-//! has passed are asked about (`overdue`).
+//! what is empty is forgotten. Beside it held jobs go back to the backend (`give_back`), slots whose deadline has
+//! passed are asked about (`overdue`), and jobs that run already get theirs (`adopt`).
 
 mod adopt;
 mod give_back;
@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -20,7 +21,7 @@ use crate::limit::Timestamp;
 use crate::pressure::{Bounds, Strategy};
 use crate::store::{Change, Claimed, Place, Row};
 
-pub(super) use adopt::Unlearnt;
+pub(super) use adopt::{LOOK_UPS, Unlearnt};
 use overdue::Asking;
 
 /// The longest time between two looks.
@@ -35,6 +36,7 @@ impl Proxy {
     pub async fn sweep(&self, stop: CancellationToken) {
         let asking = Asking::default();
         let mut edition = self.sidecar.live().edition;
+        let mut adopting: Option<JoinHandle<()>> = None;
         let mut ticks = tokio::time::interval(EVERY);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         self.meet_queues().await;
@@ -55,8 +57,9 @@ impl Proxy {
             self.sidecar.offered.tidy();
             self.watch_bounds();
             let now = self.sidecar.live().edition;
-            if std::mem::replace(&mut edition, now) != now {
-                Box::pin(self.adopt_again()).await;
+            if edition != now && adopting.as_ref().is_none_or(JoinHandle::is_finished) {
+                edition = now;
+                adopting = Some(self.adopt_again(&stop));
             }
             let minute_ago = Instant::now().checked_sub(Duration::from_secs(60));
             if let Some(minute_ago) = minute_ago {

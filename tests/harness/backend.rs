@@ -33,6 +33,8 @@ pub enum Op {
     Heartbeat,
     Job,
     Cancel,
+    /// An admin's list of jobs.
+    List,
 }
 
 /// What goes wrong with one request.
@@ -256,6 +258,7 @@ impl Faulty {
             (_, "workers/nack") => Op::Nack,
             (_, "workers/heartbeat") => Op::Heartbeat,
             ("GET", rest) if rest.starts_with("jobs/") => Op::Job,
+            ("GET", "admin/jobs") => Op::List,
             ("DELETE", rest) if rest.starts_with("jobs/") => Op::Cancel,
             _ => Op::Any,
         };

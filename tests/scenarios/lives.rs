@@ -6,7 +6,7 @@ use ojs_throttle::backend::{EventKind, Lax};
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::harness::{Ctx, Job, Judge, Worker};
+use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker};
 
 const TWO: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 2";
 const GATED: &str = "[[queue]]\nname = 'mail'\nconcurrency = 2";
@@ -270,6 +270,45 @@ pub async fn drain_times_out(ctx: Ctx) -> Judge {
     judge.that(
         (3..=6).contains(&took.as_secs()),
         format!("the drain took {took:?}"),
+    );
+    judge
+}
+
+/// The backend takes longer to claim jobs than a drain waits for them: they go back when they come.
+pub async fn claimed_late_in_a_drain(ctx: Ctx) -> Judge {
+    let world = ctx.world().limits(TWO);
+    let w = world.server("drain_timeout = '20s'").start().await;
+    w.enqueue_all(2, |_| job()).await;
+    let (one, two) = (w.hands("one"), w.hands("two"));
+    let out = one.fetch(&["mail"], 2).await.unwrap_or_default();
+    w.enqueue_all(3, |_| job()).await;
+    let takes = Duration::from_secs(7);
+    let takes = match ctx.even() {
+        true => Fault::Slow(takes),
+        false => Fault::LateReply(takes),
+    };
+    w.backend.next(Op::Fetch, 1, takes);
+    let asking = tokio::spawn(async move { two.fetch(&["mail"], 3).await });
+    w.pass(1_000).await;
+    w.begin_drain();
+    w.pass(6_500 + ctx.seed * 1_000).await;
+    let (early, claimed) = (w.is_over(), w.active("mail").await);
+    for delivery in &out {
+        one.ack(&delivery.job).await;
+    }
+    w.drain().await;
+    let left = w.active("mail").await;
+    let late = asking.await.expect("no panic");
+    let mut judge = w.judge().await;
+    judge.that(!early, "it ended with jobs out");
+    judge.that(
+        claimed == 2,
+        format!("{claimed} are claimed, and two are out"),
+    );
+    judge.that(left == 0, format!("{left} held jobs are left"));
+    judge.that(
+        late.as_ref().map_or(true, Vec::is_empty),
+        "a job started while draining",
     );
     judge
 }

@@ -20,6 +20,7 @@ use crate::json::{Json, quote};
 use crate::limit::{Key, Limited, Limits, OnLimit, Rate, Space};
 use crate::policy::{self, FieldError, Pattern, SetLimits};
 use crate::proxy::body::Body;
+use crate::proxy::outlive::{Client, to_the_end};
 use crate::proxy::respond::{self, Fault};
 use crate::proxy::{DEPTH, Proxy, Sidecar, refuse};
 use crate::store::{Change, MAX_OVERRIDES, Override};
@@ -263,10 +264,13 @@ impl Proxy {
         if set.is_some() {
             one_queue(queue)?;
         }
-        if self.set_queue(queue, set).await? {
-            return Ok(());
+        let (proxy, name) = (self.clone(), queue.to_owned());
+        // To its end: once the limits are set, running jobs must have their slots.
+        let work = Box::pin(async move { proxy.set_queue(&name, set).await });
+        match to_the_end(&self.sidecar.left, Client::default(), work).await? {
+            true => Ok(()),
+            false => Err(no_queue_limit(queue)),
         }
-        Err(no_queue_limit(queue))
     }
 
     /// Sets a queue's limits or takes them away. Where none were set before, its jobs that are out with

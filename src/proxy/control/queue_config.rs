@@ -13,6 +13,7 @@ use crate::limit::Limits;
 use crate::policy::QueueConfig;
 use crate::pressure::Given;
 use crate::proxy::body::Body;
+use crate::proxy::outlive::{Client, to_the_end};
 use crate::proxy::respond::{self, Fault};
 use crate::proxy::{DEPTH, Proxy, REPLY_DEPTH, refuse};
 use crate::store::Override;
@@ -116,7 +117,10 @@ impl Proxy {
         if !reply.status.is_success() && !has_no_route(reply.status) {
             return respond::theirs(reply);
         }
-        match self.set_config(queue, wanted).await {
+        let (proxy, name) = (self.clone(), queue.to_owned());
+        // To its end: once the limits are set, running jobs must have their slots.
+        let work = Box::pin(async move { proxy.set_config(&name, wanted).await });
+        match to_the_end(&self.sidecar.left, Client::default(), work).await {
             Ok(()) if has_no_route(reply.status) => self.alone(parts, queue),
             Ok(()) => self.with_limits(parts, reply, queue),
             Err(fault) => refuse(parts, fault),

@@ -7,7 +7,9 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use http::StatusCode;
-use tokio::time::Instant;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
 use crate::json::Json;
 use crate::metrics::Event;
@@ -24,6 +26,12 @@ const PAGE: usize = 100;
 const PAGES: usize = 100;
 /// The pauses before the list is asked for again when it did not come.
 const LIST_AGAIN: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1)];
+/// So many jobs that heartbeats name are looked up at once.
+pub(in crate::proxy) const LOOK_UPS: usize = 16;
+/// How long a look-up waits for its turn. Past that it is for the next heartbeat.
+const TURN: Duration = Duration::from_secs(5);
+/// How long a heartbeat waits for the look-ups of its jobs.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Sidecar {
     /// Whether heartbeats may still name jobs that ran before this sidecar started.
@@ -194,8 +202,19 @@ impl Proxy {
     }
 
     /// Other policies may limit jobs that are running: those that had no limits so far get their slots, as
-    /// at the start.
-    pub(super) async fn adopt_again(&self) {
+    /// at the start. Beside the sweep: held jobs get their heartbeats meanwhile, however long the list is.
+    pub(super) fn adopt_again(&self, stop: &CancellationToken) -> JoinHandle<()> {
+        let (proxy, stop) = (self.clone(), stop.clone());
+        // Tracked, and over when the sweep is.
+        self.sidecar.tasks.spawn(async move {
+            tokio::select! {
+                () = proxy.adopt_newly_limited() => {}
+                () = stop.cancelled() => {}
+            }
+        })
+    }
+
+    async fn adopt_newly_limited(&self) {
         if !self.sidecar.learnt.initialized() || self.sidecar.never_limits() {
             return;
         }
@@ -241,7 +260,7 @@ impl Proxy {
             let mut count = 0;
             for job in jobs.items() {
                 count += 1;
-                adopted += usize::from(self.adopt(0, job, number).await);
+                adopted += usize::from(self.adopt(0, job, number).await == Some(true));
             }
             if count < PAGE {
                 break;
@@ -250,48 +269,75 @@ impl Proxy {
         Ok(adopted)
     }
 
-    /// Looks up the jobs of a heartbeat that have no row, and takes their slots. Those of which the backend does
-    /// not answer are for the next heartbeat.
+    /// Has the jobs of a heartbeat that have no row looked up, and their slots taken. Look-ups run to their ends
+    /// whoever hangs up, and the heartbeat waits for them for a while only.
     pub(in crate::proxy) async fn adopt_named(&self, scope: u64, jobs: &[Arc<str>]) {
-        let _listing = Listing::begin(&self.sidecar);
+        let sidecar = &self.sidecar;
+        let mut look_ups = Vec::new();
         for id in jobs {
-            let known = matches!(self.sidecar.row_of(id).await, Ok(Some(_)) | Err(_));
-            if known || self.sidecar.hold.has(id) || !self.sidecar.first_seen(id) {
-                continue;
+            let known = matches!(sidecar.row_of(id).await, Ok(Some(_)) | Err(_));
+            if !known && !sidecar.hold.has(id) && sidecar.first_seen(id) {
+                let looking = self.clone().adopt_if_running(scope, id.clone());
+                look_ups.push(sidecar.tasks.spawn(looking));
             }
-            let number = self.sidecar.next_claim(self.sidecar.store.now());
-            let reply = match self.look_up(scope, id).await {
-                Lookup::Found(reply) => reply,
-                Lookup::Gone | Lookup::Unknown => continue,
-                Lookup::Unanswered => {
-                    self.sidecar.unsee(id);
-                    return;
-                }
-            };
-            if let Some(job) = job_in(&reply) {
-                self.adopt(scope, job, number).await;
+        }
+        let all = async {
+            for looking in look_ups {
+                // Only a panic in there could fail, and would have been logged.
+                drop(looking.await);
             }
+        };
+        let _late = timeout(PATIENCE, all).await;
+    }
+
+    /// Looks one job up and takes its slots if it is running. Where the backend or the store did not answer, it is
+    /// for the next heartbeat.
+    async fn adopt_if_running(self, scope: u64, id: Arc<str>) {
+        let sidecar = &self.sidecar;
+        let known = match timeout(TURN, sidecar.look_ups.acquire()).await {
+            Ok(Ok(_turn)) => self.looked_up(scope, &id).await,
+            _ => None,
+        };
+        if known.is_none() {
+            sidecar.unsee(&id);
+        }
+    }
+
+    /// Says whether the job was adopted; `None`: it is not known whether it should be.
+    async fn looked_up(&self, scope: u64, id: &str) -> Option<bool> {
+        let _listing = Listing::begin(&self.sidecar);
+        let number = self.sidecar.next_claim(self.sidecar.store.now());
+        let reply = match self.look_up(scope, id).await {
+            Lookup::Found(reply) => reply,
+            Lookup::Gone | Lookup::Unknown => return Some(false),
+            Lookup::Unanswered => return None,
+        };
+        match job_in(&reply) {
+            Some(job) => self.adopt(scope, job, number).await,
+            None => Some(false),
         }
     }
 
     /// Takes the slots of one running job, above its limits if need be. The number is from before the
-    /// backend was asked: a claim since then is a newer one.
-    async fn adopt(&self, scope: u64, job: Json<'_>, number: Gen) -> bool {
+    /// backend was asked: a claim since then is a newer one. Says whether it was adopted; `None`: the store did
+    /// not say.
+    async fn adopt(&self, scope: u64, job: Json<'_>, number: Gen) -> Option<bool> {
         let sidecar = &self.sidecar;
         let Some(claimed) = sidecar.running(scope, job, number) else {
-            return false;
+            return Some(false);
         };
         let (id, limited) = (claimed.job.clone(), claimed.limited.clone());
-        if !matches!(sidecar.store.row(&id).await, Ok(None)) || sidecar.ended_meanwhile(&id) {
-            return false;
+        let row = sidecar.store.row(&id).await.ok()?;
+        if row.is_some() || sidecar.ended_meanwhile(&id) {
+            return Some(false);
         }
         let until = sidecar.store.now().plus(claimed.visibility);
         let adopt = Change::Adopt {
             claimed: claimed.clone(),
             until,
         };
-        if !matches!(sidecar.store.set(adopt).await, Ok(true)) {
-            return false;
+        if !sidecar.store.set(adopt).await.ok()? {
+            return Some(false);
         }
         sidecar.noted(std::iter::once(&claimed));
         sidecar.metrics.started([(&*limited, None)].into_iter());
@@ -300,7 +346,7 @@ impl Proxy {
         if sidecar.ended_meanwhile(&id) {
             sidecar.end(&id, Some(number)).await;
         }
-        true
+        Some(true)
     }
 }
 

@@ -2,6 +2,7 @@
 //! that costs them nothing.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ enum Back {
 /// How long the backend may take to take a job back, and how long the others wait after one that it may have
 /// taken back or not.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How often a drain looks whether anything is out still.
+const LOOK: Duration = Duration::from_millis(50);
 
 impl Sidecar {
     /// How many held jobs the backend has taken back since the start.
@@ -99,8 +102,9 @@ impl Proxy {
 
     /// Nothing new starts from now on: waiting FETCHes are answered, claims in flight end in the hold, and
     /// held jobs are offered to siblings. What none of them takes goes back where that costs it nothing
-    /// (elsewhere it is kept until the process ends, and the backend takes it back when its claim lapses). There
-    /// is so much time for all of it.
+    /// (elsewhere it is kept until the process ends, and the backend takes it back when its claim lapses), and so
+    /// does what comes into the hold later. Ends when nothing limited is out with workers. There is so much time
+    /// for all of it.
     pub async fn drain(&self, most: Duration) {
         let sidecar = &self.sidecar;
         sidecar.draining.cancel();
@@ -112,11 +116,25 @@ impl Proxy {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         sidecar.offer_all(most / 4).await;
-        if !sidecar.backend.requeue_harmless() {
-            return;
-        }
         let mut stay = HashSet::new();
-        while let Some(held) = sidecar.hold.take_last(|_| true, &stay) {
+        loop {
+            // Asked first, so that what was out until now is given back before the end.
+            let quiet = sidecar.out().await == Some(0);
+            self.return_all(&mut stay).await;
+            if quiet {
+                return;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Gives all held jobs back but those that stay, where that costs them nothing. What cannot be given back
+    /// stays from now on.
+    async fn return_all(&self, stay: &mut HashSet<Arc<str>>) {
+        let sidecar = &self.sidecar;
+        while sidecar.backend.requeue_harmless()
+            && let Some(held) = sidecar.hold.take_last(|_| true, stay)
+        {
             let job = held.claimed.job.clone();
             if self.give_back(held).await == Back::Stays {
                 stay.insert(job);

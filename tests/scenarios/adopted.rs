@@ -1,0 +1,192 @@
+//! Jobs that ran before their limits were known here: they have their slots, whatever goes wrong while they are
+//! looked for.
+
+use std::time::Duration;
+
+use ojs_throttle::backend::{EventKind, Lax};
+use ojs_throttle::store::guard::OnStoreError;
+use serde_json::json;
+use tokio::time::{Instant, timeout};
+
+use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker, World};
+
+fn job() -> Job {
+    Job::new("email.send").queue("mail")
+}
+
+/// A sidecar that gets no list of the `n` jobs that worker `one` runs already, and their ids. One more may start.
+async fn without_a_list(ctx: Ctx, n: usize, shared: bool) -> (World, Vec<String>) {
+    let lax = [Lax::redis(), Lax::postgres(), Lax::spec()][(ctx.seed % 3) as usize].clone();
+    let slots = n + 1;
+    let limits = format!("[[queue]]\nname = 'mail'\nconcurrency = {slots}");
+    let world = ctx.world().lax(lax).limits(&limits);
+    let world = match shared {
+        true => world.shared(OnStoreError::Share),
+        false => world,
+    };
+    let w = world.start().await;
+    w.enqueue_all(n + 3, |_| job()).await;
+    let asks = json!({ "queues": ["mail"], "count": n, "worker_id": "one" });
+    let path = "/ojs/v1/workers/fetch";
+    let given = w.backend.direct("POST", path, &asks).await;
+    let ids = given["jobs"].as_array().into_iter().flatten();
+    let ids = ids.filter_map(|job| job["id"].as_str().map(str::to_owned));
+    w.backend.often(Op::List, 1.0, Fault::Status(403));
+    w.kill_sidecar();
+    w.start_sidecar().await;
+    (w, ids.collect())
+}
+
+/// What a worker gets that comes now, when one slot is free.
+async fn one_is_free(w: &World, judge: &mut Judge) {
+    let got = w.hands("two").fetch(&["mail"], 3).await;
+    let got = got.unwrap_or_default().len();
+    judge.that(got == 1, format!("{got} jobs started where one may"));
+}
+
+/// A worker gives up its heartbeat while its jobs are being looked up.
+pub async fn heartbeat_given_up(ctx: Ctx) -> Judge {
+    let (w, ids) = without_a_list(ctx, 12, false).await;
+    let takes = [500, 3_000][(ctx.seed / 3 % 2) as usize];
+    let takes = Fault::Slow(Duration::from_millis(takes));
+    w.backend.often(Op::Job, 1.0, takes);
+    let one = w.hands("one");
+    let patience = Duration::from_millis(10 + ctx.seed * 37);
+    let given_up = timeout(patience, one.beat(&ids, ctx.even())).await;
+    w.pass(5_000).await;
+    let begun = Instant::now();
+    let beat = one.beat(&ids, ctx.even()).await;
+    let took = begun.elapsed();
+    let mut judge = w.judge().await;
+    judge.that(ids.len() == 12, format!("{} run", ids.len()));
+    judge.that(given_up.is_err(), "it was answered before that");
+    judge.that(beat == 200, format!("a heartbeat got {beat}"));
+    judge.that(
+        took < Duration::from_millis(500),
+        format!("they were looked up once more: {took:?}"),
+    );
+    one_is_free(&w, &mut judge).await;
+    judge
+}
+
+/// Many jobs, and a backend that is slow to show each, or does not show some at first: the heartbeat is answered
+/// soon all the same, and the next one finds the others.
+pub async fn heartbeat_of_many(ctx: Ctx) -> Judge {
+    let (w, ids) = without_a_list(ctx, 30, false).await;
+    let unshown = (ctx.seed / 3 % 2) as u32 * 4;
+    w.backend.next(Op::Job, unshown, Fault::Status(503));
+    let takes = Fault::Slow(Duration::from_millis([400, 1_500][(ctx.seed % 2) as usize]));
+    w.backend.often(Op::Job, 1.0, takes);
+    let one = w.hands("one");
+    let mut beats = Vec::new();
+    for _ in 0..2 {
+        let begun = Instant::now();
+        let beat = one.beat(&ids, ctx.even()).await;
+        beats.push((beat, begun.elapsed()));
+        w.pass(3_000).await;
+    }
+    let mut judge = w.judge().await;
+    let soon = |(beat, took): &(u16, Duration)| *beat == 200 && took.as_millis() < 2_500;
+    judge.that(beats.iter().all(soon), format!("heartbeats: {beats:?}"));
+    one_is_free(&w, &mut judge).await;
+    judge
+}
+
+/// The store does not always answer while jobs are looked up: later heartbeats find those.
+pub async fn heartbeat_while_the_store_stumbles(ctx: Ctx) -> Judge {
+    let (w, ids) = without_a_list(ctx, 12, true).await;
+    w.pass(1_500).await;
+    w.first_way(|way| way.unheard(ctx.seed));
+    let one = w.hands("one");
+    // Of the queue's numbers it does not always tell at once either.
+    let all = w
+        .until(25, async || {
+            one.beat(&ids, ctx.even()).await;
+            w.pass(2_000).await;
+            let queue = w.get("/ojs/v1/admin/queues/mail/rate-limit").await;
+            queue["concurrency"]["active"] == 12
+        })
+        .await;
+    let mut judge = w.judge().await;
+    judge.that(all, "not all have their slots");
+    judge
+}
+
+const ONE: &str = "[[policy]]\nname = 'p'\nmatch = { queue = 'mail' }\nkey = 'k:{meta.tenant}'\nconcurrency = 1\n";
+
+/// The file changes while jobs are held, and the list of running jobs hangs: what is held stays held, and what
+/// runs has its slots by the last file when the list comes.
+pub async fn reloaded_while_the_list_hangs(ctx: Ctx) -> Judge {
+    let world = ctx.world().limits(ONE);
+    let w = world.settings("[hold]\nidle = '10m'").start().await;
+    // No heartbeat tells of running jobs any more.
+    w.pass(61_000).await;
+    let held = || job().label("k:a").meta("tenant", json!("a"));
+    w.enqueue_all(6, |_| held()).await;
+    w.enqueue_all(5, |_| Job::new("a.b").queue("free")).await;
+    let (one, two) = (w.hands("one").visibility(5_000), w.hands("two"));
+    let out = one.fetch(&["mail"], 6).await.unwrap_or_default();
+    let out: Vec<String> = out.into_iter().map(|delivery| delivery.job).collect();
+    let free = two.fetch(&["free"], 2).await.unwrap_or_default();
+    w.backend
+        .often(Op::List, 1.0, Fault::Slow(Duration::from_secs(20)));
+    w.reload(&format!("{ONE}[[queue]]\nname = 'z'\nconcurrency = 1"));
+    w.pass(200 + ctx.seed * 400).await;
+    w.reload(&format!("{ONE}[[queue]]\nname = 'free'\nconcurrency = 3"));
+    for _ in 0..10 {
+        one.beat(&out, false).await;
+        w.pass(1_000).await;
+    }
+    w.backend.mend();
+    for _ in 0..10 {
+        one.beat(&out, false).await;
+        w.pass(1_000).await;
+    }
+    let more = two.fetch(&["free"], 3).await.map_or(0, |got| got.len());
+    one.ack(&out[0]).await;
+    for delivery in &free {
+        two.ack(&delivery.job).await;
+    }
+    w.workers(1, Worker::js(3).queues(&["mail", "free"]));
+    w.pass(20_000).await;
+    let mut judge = w.judge().await;
+    let expired = |event: &EventKind| *event == EventKind::Expired;
+    let events = judge.events.iter();
+    let lapsed = events.filter(|(_, event)| expired(&event.kind)).count();
+    judge.that(out.len() == 1, format!("{} were out", out.len()));
+    judge.that(
+        more == 1,
+        format!("{more} more jobs were let go beside two"),
+    );
+    judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
+    judge.concurrency("k:a", 1);
+    judge
+}
+
+/// Someone sets the first limit of a queue and hangs up before the store has answered: the jobs of the queue that
+/// run have their slots.
+pub async fn first_limit_given_up(ctx: Ctx) -> Judge {
+    let world = ctx.world().shared(OnStoreError::Share);
+    let w = world.start().await;
+    w.pass(1_500).await;
+    w.enqueue_all(7, |_| job()).await;
+    let one = w.hands("one");
+    let out = one.fetch(&["mail"], 3).await.unwrap_or_default();
+    w.first_way(|way| way.slow(ctx.seed, Duration::from_millis(100)));
+    let path = match ctx.even() {
+        true => "/ojs/v1/admin/queues/mail/rate-limit",
+        false => "/ojs/v1/admin/queues/mail/config",
+    };
+    let client = w.client();
+    let set = client.call("PUT", path, r#"{"concurrency":4}"#.into());
+    let patience = Duration::from_millis(1 + ctx.seed * 17);
+    let given_up = timeout(patience, set).await;
+    w.pass(8_000).await;
+    let more = w.hands("two").fetch(&["mail"], 4).await;
+    let more = more.map_or(0, |got| got.len());
+    let mut judge = w.judge().await;
+    judge.that(out.len() == 3, format!("{} are out", out.len()));
+    judge.that(given_up.is_err(), "it was answered before that");
+    judge.that(more == 1, format!("{more} started beside three of four"));
+    judge
+}
