@@ -132,7 +132,7 @@ scenarios! {
     lives::drained_under_load: 12 limit;
     lives::drain_times_out: 2;
     overdue::held_meanwhile: 4;
-    overdue::nobody_can_ask: 18;
+    overdue::nobody_can_ask: 30;
     overdue::heard_of_meanwhile: 8;
     flow::throttle_is_used: 4 limit;
     flow::fast_throttle_is_used: 2 limit;

@@ -22,6 +22,7 @@ use crate::store::{Change, Claimed, Place, Row};
 
 pub(super) use adopt::Unlearnt;
 use overdue::Asking;
+pub(super) use overdue::heard;
 
 /// The longest time between two looks.
 const EVERY: Duration = Duration::from_millis(500);
@@ -183,7 +184,7 @@ impl Proxy {
         let (held, out): (Vec<Row>, Vec<Row>) =
             rows.into_iter().partition(|row| row.place == Place::Held);
         self.look_after_held(&held).await;
-        self.ask_about(out, asking, stop);
+        self.ask_about(out, asking, stop).await;
     }
 
     async fn look_after_held(&self, rows: &[Row]) {
