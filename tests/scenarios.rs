@@ -98,6 +98,7 @@ scenarios! {
     given_back::unheard: 4;
     given_back::in_vain: 4;
     held::never_given_back_where_it_burns: 6;
+    held::kept_by_a_slow_backend: 4;
     held::waits_only_with_reason: 3;
     held::cancel_frees_the_slot: 2;
     held::held_past_a_short_visibility: 10 limit;
