@@ -44,12 +44,12 @@ use crate::limit::Timestamp;
 pub use bounds::{Bounds, FileBounds, Given, PerKey, PushRate, Strategy};
 pub use edge::{Crossed, Edge, Said};
 pub use estimate::{Counts, Held, Mark};
-pub use line::Turn;
+pub use line::{Come, Turn};
 pub use look::{Told, Untold};
 pub use places::Places;
 pub use share::{CLAIM, Lease, Leased, Others, Shared};
 pub use tenants::DEFAULT_TENANT;
-pub use want::{Full, Level, Met, Now, Want};
+pub use want::{Full, Level, Met, Now, Want, tried_to_drop};
 
 use bounds::{Table, UNBOUNDED};
 use line::{Ahead, Line};
@@ -423,7 +423,7 @@ impl Pressure {
         let mut line = std::mem::take(&mut state.line);
         line.retain(|waiter| {
             let names = || waiter.wants.iter().map(|want| Arc::clone(&want.queue));
-            if names().any(|name| shut.contains(&name)) {
+            if !waiter.hears() || names().any(|name| shut.contains(&name)) {
                 ahead.add(&waiter.wants);
                 return true;
             }
@@ -456,8 +456,8 @@ impl Pressure {
                     shut.extend(names());
                     true
                 }
-                // Nobody makes room there for one who stands in line: who stands behind it does not wait for that.
-                Answer::Drop(_) => {
+                Answer::Drop(queue) => {
+                    waiter.drop_first(queue);
                     ahead.add(&waiter.wants);
                     true
                 }

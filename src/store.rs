@@ -313,6 +313,18 @@ pub enum Change {
 }
 
 impl Change {
+    /// Whether a key is shut or opened by hand, or what it used forgotten: it counts whatever was before.
+    fn is_by_hand(&self) -> bool {
+        matches!(
+            self,
+            Change::Unused { .. }
+                | Change::Shut {
+                    at_least: false,
+                    ..
+                }
+        )
+    }
+
     /// Whether it is of no row and no key, and of what each sidecar keeps a copy.
     fn is_apart(&self) -> bool {
         matches!(

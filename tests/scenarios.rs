@@ -100,6 +100,7 @@ scenarios! {
     given_back::unheard: 4;
     given_back::in_vain: 4;
     held::never_given_back_where_it_burns: 6;
+    held::kept_by_a_slow_backend: 4;
     held::waits_only_with_reason: 3;
     held::cancel_frees_the_slot: 2;
     held::held_past_a_short_visibility: 10 limit;
@@ -144,7 +145,7 @@ scenarios! {
     adopted::reloaded_while_the_list_hangs: 6;
     adopted::first_limit_given_up: 12;
     overdue::held_meanwhile: 4;
-    overdue::nobody_can_ask: 18;
+    overdue::nobody_can_ask: 30;
     overdue::heard_of_meanwhile: 8;
     flow::throttle_is_used: 4 limit;
     flow::fast_throttle_is_used: 2 limit;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
+use super::want::tried_to_drop;
 use super::{Places, Pressure, Want};
 
 /// Those who wait, in the order in which they came.
@@ -19,15 +20,41 @@ pub(super) struct Line {
 pub(super) struct Waiter {
     number: u64,
     pub(super) wants: Vec<Want>,
-    give: Option<oneshot::Sender<Places>>,
+    /// `None`: it is dropping a job.
+    tell: Option<oneshot::Sender<Come>>,
+}
+
+/// What one who waits is told.
+#[derive(Debug)]
+pub enum Come {
+    /// Its turn: these are its places.
+    Places(Places),
+    /// It would be its turn if a job of this queue went. It says with [`Turn::dropped`] what became of that.
+    Drop(Arc<str>),
 }
 
 impl Waiter {
+    /// Whether it can be told anything now.
+    pub(super) fn hears(&self) -> bool {
+        self.tell.is_some()
+    }
+
     /// Hands over its places, or gives them back: it has gone.
     pub(super) fn give(&mut self, places: Places) -> Result<(), Places> {
-        match self.give.take() {
-            Some(give) => give.send(places),
-            None => Err(places),
+        let Some(tell) = self.tell.take() else {
+            return Err(places);
+        };
+        match tell.send(Come::Places(places)) {
+            Err(Come::Places(places)) => Err(places),
+            _ => Ok(()),
+        }
+    }
+
+    /// Has it drop a job. It keeps its place in the line.
+    pub(super) fn drop_first(&mut self, queue: Arc<str>) {
+        if let Some(tell) = self.tell.take() {
+            // If it has gone it leaves the line.
+            let _gone = tell.send(Come::Drop(queue));
         }
     }
 }
@@ -96,17 +123,26 @@ impl Line {
             return None;
         }
         self.last += 1;
-        let (give, places) = oneshot::channel();
+        let (tell, told) = oneshot::channel();
         self.waiters.push_back(Waiter {
             number: self.last,
             wants,
-            give: Some(give),
+            tell: Some(tell),
         });
         Some(Turn {
             pressure,
             number: self.last,
-            places,
+            told,
         })
+    }
+
+    /// It is known what became of the job that one who waits was to drop: it hears by `tell` how that goes on.
+    fn dropped(&mut self, number: u64, queue: &str, gone: u64, tell: oneshot::Sender<Come>) {
+        let mut waiters = self.waiters.iter_mut();
+        if let Some(waiter) = waiters.find(|waiter| waiter.number == number) {
+            tried_to_drop(&mut waiter.wants, queue, gone);
+            waiter.tell = Some(tell);
+        }
     }
 
     /// What all of them want.
@@ -135,13 +171,21 @@ impl Line {
 pub struct Turn {
     pressure: Arc<Pressure>,
     number: u64,
-    places: oneshot::Receiver<Places>,
+    told: oneshot::Receiver<Come>,
 }
 
 impl Turn {
-    /// The places, when it is its turn.
-    pub async fn come(&mut self) -> Option<Places> {
-        (&mut self.places).await.ok()
+    /// What it is told, when it is its turn.
+    pub async fn come(&mut self) -> Option<Come> {
+        (&mut self.told).await.ok()
+    }
+
+    /// So many jobs of a queue went for it; it waits on.
+    pub fn dropped(&mut self, queue: &str, gone: u64) {
+        let (tell, told) = oneshot::channel();
+        self.told = told;
+        let mut state = self.pressure.state();
+        state.line.dropped(self.number, queue, gone, tell);
     }
 }
 

@@ -56,6 +56,15 @@ impl Want {
     }
 }
 
+/// It was tried to drop jobs of a queue for an enqueue, and so many went. That is tried once.
+pub fn tried_to_drop(wants: &mut [Want], queue: &str, gone: u64) {
+    for want in wants.iter_mut().filter(|want| *want.queue == *queue) {
+        want.gone += gone;
+        // It is full now.
+        want.paused |= gone == 0;
+    }
+}
+
 /// Which bound an enqueue met.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Met {

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::body::Body;
 use super::prove::named;
+use super::sweep::heard;
 use super::{DEFAULT_VISIBILITY, DEPTH, Proxy, REPLY_DEPTH};
 use super::{ours, respond};
 use crate::json::{Json, Kind, Splice, quote};
@@ -181,7 +182,7 @@ impl Proxy {
             let renewals = renewals.map(|row| Change::Until {
                 job: row.claimed.job.clone(),
                 generation: row.claimed.generation,
-                until,
+                until: heard(row, until),
                 visibility: lasts,
             });
             sidecar.renew_rows(renewals.collect()).await;

@@ -54,6 +54,15 @@ impl Paused {
         self.any.store(!all.is_empty(), Ordering::Release);
     }
 
+    /// The backend did not say otherwise of a pause that was known to stand at `since`: it does now, unless it was
+    /// ended or set anew meanwhile.
+    pub(super) fn stands(&self, queue: &str, since: Instant) {
+        let Some(mut all) = self.some() else { return };
+        if let Some(known) = all.get_mut(queue).filter(|known| **known == since) {
+            *known = Instant::now();
+        }
+    }
+
     /// Those that `wanted` wants, with since when.
     pub(super) fn since(&self, wanted: impl Fn(&str) -> bool) -> Vec<(Arc<str>, Instant)> {
         let all = self.some();
@@ -76,6 +85,27 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_brings_no_pause_back_that_was_ended_meanwhile() {
+        let paused = Paused::default();
+        let pass = || tokio::time::advance(Duration::from_secs(1));
+        paused.set("a", true);
+        let since = Instant::now();
+        pass().await;
+        paused.stands("a", since);
+        assert_eq!(paused.since(|_| true), [("a".into(), Instant::now())]);
+        let since = Instant::now();
+        pass().await;
+        paused.set("a", false);
+        paused.stands("a", since);
+        assert!(!paused.has("a"));
+        paused.set("a", true);
+        let anew = Instant::now();
+        pass().await;
+        paused.stands("a", since);
+        assert_eq!(paused.since(|_| true), [("a".into(), anew)]);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_pause_ends_by_word_or_by_jobs_that_came_after_it() {

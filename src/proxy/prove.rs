@@ -4,11 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::lookup::{Lookup, job_in};
 use super::{Proxy, REPLY_DEPTH};
 use crate::json::{Json, quote};
+
+/// So many jobs are looked up at once.
+const AT_ONCE: usize = 16;
 
 /// A job, and the attempt it was claimed in.
 pub(super) type Named = (Arc<str>, u32);
@@ -25,8 +29,8 @@ pub(super) enum Word {
 }
 
 impl Proxy {
-    /// One heartbeat for `jobs`, and what the backend says of each. The first `asked` are looked up one
-    /// by one where its answer does not name them. `age`: how long ago the oldest of them was claimed.
+    /// One heartbeat for `jobs`, and what the backend says of each. The first `asked` are looked up, several
+    /// at once, where its answer does not name them. `age`: how long ago the oldest of them was claimed.
     pub(super) async fn confirm(
         &self,
         scope: u64,
@@ -54,22 +58,40 @@ impl Proxy {
             }
             _ => Vec::new(),
         };
-        let mut words = Vec::with_capacity(jobs.len());
-        for (nth, (job, attempt)) in jobs.iter().enumerate() {
-            words.push(if named.iter().any(|id| **id == **job) {
+        let mut words = vec![Word::None; jobs.len()];
+        let mut unnamed = Vec::new();
+        for (nth, ((job, attempt), word)) in jobs.iter().zip(&mut words).enumerate() {
+            if named.iter().any(|id| **id == **job) {
                 sidecar.hold.proved(job, sent, visibility);
-                Word::Ours(sent)
-            } else if nth >= asked {
-                Word::None
-            } else {
-                match self.still_active(scope, job, Some(*attempt)).await {
+                *word = Word::Ours(sent);
+            } else if nth < asked {
+                unnamed.push((nth, job.clone(), *attempt));
+            }
+        }
+        let (mut unnamed, mut looks) = (unnamed.into_iter(), JoinSet::new());
+        loop {
+            while looks.len() < AT_ONCE
+                && let Some((nth, job, attempt)) = unnamed.next()
+            {
+                let proxy = self.clone();
+                looks.spawn(async move {
+                    let active = proxy.still_active(scope, &job, Some(attempt)).await;
+                    (nth, active)
+                });
+            }
+            let Some(looked) = looks.join_next().await else {
+                return words;
+            };
+            if let Ok((nth, active)) = looked
+                && let Some(word) = words.get_mut(nth)
+            {
+                *word = match active {
                     Some(true) => Word::Ours(sent),
                     Some(false) => Word::Gone,
                     None => Word::None,
-                }
-            });
+                };
+            }
         }
-        words
     }
 
     /// Whether the backend has the job as active (in `attempt`, if given); `None`: it cannot be asked.

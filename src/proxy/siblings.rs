@@ -71,7 +71,9 @@ impl Proxy {
     pub async fn attend(&self, stop: CancellationToken) {
         tokio::join!(
             self.sweep(stop.clone()),
+            self.keep_held(stop.clone()),
             self.return_idle(stop.clone()),
+            self.ask_about_paused(stop.clone()),
             self.share_depths(stop.clone()),
             self.hear_siblings(stop)
         );

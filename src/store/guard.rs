@@ -505,11 +505,8 @@ impl Store for Guard {
             let done = self
                 .ask(there, async |lost| match &change {
                     Change::Override { .. } | Change::Setting { .. } => lost.keeps_nothing(),
-                    // By hand; what nacks say holds here meanwhile.
-                    Change::Shut {
-                        at_least: false, ..
-                    }
-                    | Change::Unused { .. } => lost.keeps_nothing(),
+                    // What nacks say holds here meanwhile.
+                    by_hand if by_hand.is_by_hand() => lost.keeps_nothing(),
                     _ => lost.local.set(change.clone()).await,
                 })
                 .await?;

@@ -344,3 +344,37 @@ async fn the_longest_patience_is_no_mistake() {
     assert_eq!(begun.elapsed().as_secs(), 5);
     pair.stop().await;
 }
+
+/// One who waits for room in a queue needs a job of another to go, of which none could be dropped the last time:
+/// once there is room, that one goes, and nobody comes in between.
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_one_queue_drops_of_another() {
+    let config = "[[queue]]\nname = \"a\"\nmax_depth = 1\nstrategy = \"block\"\n\
+        [[queue]]\nname = \"b\"\nmax_depth = 1\nstrategy = \"drop_oldest\"\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    let backend = &pair.behind.backend;
+    client.fill("a", 1).await;
+    client.fill("b", 1).await;
+    directly(backend, "/ojs/v1/queues/b/pause", json!({})).await;
+    assert_eq!(client.offer("b").await.status, 201, "nobody knew");
+    full(&client.offer("b").await, "b", 1);
+    directly(backend, "/ojs/v1/queues/b/resume", json!({})).await;
+    // It may be tried again.
+    sleep(Duration::from_millis(1_100)).await;
+    let (first, behind) = (waits(&client, &["a", "b"]), waits(&client, &["a"]));
+    sleep(Duration::from_millis(300)).await;
+    assert!(!first.is_finished() && !behind.is_finished());
+    assert_eq!(client.fetch("a", 1).await.len(), 1);
+    let room = Instant::now();
+    assert_eq!(first.await.unwrap(), 201);
+    assert!(
+        room.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        room.elapsed()
+    );
+    assert_eq!(behind.await.unwrap(), 429);
+    for queue in ["a", "b"] {
+        assert_eq!(waiting(backend, queue).await, 1, "{queue}");
+    }
+    pair.stop().await;
+}

@@ -6,7 +6,7 @@ use ojs_throttle::backend::{EventKind, Lax};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::harness::{Ctx, Job, Judge, Worker, World};
+use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker, World};
 
 const ONE: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 1";
 
@@ -291,6 +291,58 @@ pub async fn never_given_back_where_it_burns(ctx: Ctx) -> Judge {
         .count();
     judge.that(back == 0, format!("{back} claims were given back or lost"));
     judge.rate("k:a", 1, Duration::from_secs(120));
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// A backend that takes seconds for each question costs no held job its claim: neither where each scope has a
+/// heartbeat of its own, nor where each job must be looked up.
+pub async fn kept_by_a_slow_backend(ctx: Ctx) -> Judge {
+    const ALL: [&str; 12] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"];
+    let (lax, slow, scopes) = match ctx.even() {
+        true => (Lax::redis(), Op::Heartbeat, &ALL[..]),
+        false => (Lax::amqp(), Op::Job, &ALL[..1]),
+    };
+    let hold = "[hold]\nidle = '1h'";
+    let w = ctx
+        .world()
+        .lax(lax)
+        .limits(ONE)
+        .settings(hold)
+        .start()
+        .await;
+    w.enqueue_all(1, |_| job()).await;
+    let one = w.hands("one").visibility(600_000);
+    let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    for scope in scopes {
+        w.enqueue_all(12 / scopes.len(), |_| job()).await;
+        let of_scope = w.hands_with("of scope", "authorization", scope);
+        drop(of_scope.fetch(&["mail"], 12 / scopes.len()).await);
+    }
+    let claimed = w.active("mail").await;
+    w.backend
+        .often(slow, 1.0, Fault::Slow(Duration::from_secs(4)));
+    for _ in 0..9 {
+        w.pass(10_000 + ctx.seed * 170).await;
+        one.beat(&[got[0].job.clone()], false).await;
+    }
+    let kept = w.active("mail").await;
+    w.backend.mend();
+    one.ack(&got[0].job).await;
+    for scope in scopes {
+        let worker = Worker::js(2).queues(&["mail"]).runs(50..200);
+        w.worker(worker.header("authorization", scope));
+    }
+    let done = w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.that(claimed == 13, format!("{claimed} were claimed"));
+    judge.that(kept == 13, format!("{kept} are claimed after a while"));
+    judge.that(done, "not all were done");
+    let lapsed = judge.events.iter();
+    let lapsed = lapsed.filter(|(_, event)| event.kind == EventKind::Expired);
+    let lapsed = lapsed.count();
+    judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
     judge.each_ran_once();
     judge.settled();
     judge

@@ -52,30 +52,42 @@ pub async fn held_meanwhile(ctx: Ctx) -> Judge {
     judge
 }
 
-/// The same in a fleet: the slots end all the same, however long each look takes and whoever else looks.
+/// The same in a fleet, whose sidecars come to one slot and another by turns: all end in time, however long each
+/// look takes and whoever else looks.
 pub async fn nobody_can_ask(ctx: Ctx) -> Judge {
     let slots = 1 + (ctx.seed % 6) as usize;
     let world = ctx.world().lax(Lax::redis()).shared(OnStoreError::Share);
     let w = world.limits(&limit(slots)).start().await;
-    let other = w.sibling().await;
+    let (other, third) = (w.sibling().await, w.sibling().await);
     w.pass(1_500).await;
     w.enqueue_all(16, |_| job()).await;
     let visibility = [30_000, 12_000, 5_000][(ctx.seed / 6 % 3) as usize];
     let one = w.hands("one").visibility(visibility);
-    let out = one.fetch(&["mail"], slots).await.unwrap_or_default();
+    let mut out = 0;
+    for _ in 0..slots {
+        out += one.fetch(&["mail"], 1).await.map_or(0, |got| got.len());
+        w.pass(ctx.seed * 613 % 2_000).await;
+    }
     let fault = match ctx.seed % 4 {
         3 => Fault::Status(403),
         _ => Fault::Slow(Duration::from_secs(20)),
     };
     w.backend.often(Op::Job, 1.0, fault);
-    w.pass(2 * visibility + 10_000 + ctx.seed * 331).await;
+    // Its slots may be its siblings' to see to.
+    let gone = ctx.seed % 5 > 2;
+    if gone {
+        w.kill_sidecar();
+    }
+    // Each has one more visibility, a question before and after that, and waits for those of others.
+    let by = 2 * visibility / 1_000 + 30;
+    let ended = w.until(by, async || w.rows().await.1 == 0).await;
     let worker = Worker::js(2).queues(&["mail"]).runs(100..400);
-    w.worker(worker.clone());
-    w.worker_of(&other, worker);
+    w.worker_of(&other, worker.clone());
+    w.worker_of(&third, worker);
     let done = w.until_done(40).await;
     let mut judge = w.judge().await;
-    judge.that(out.len() == slots, format!("{} were out", out.len()));
-    judge.that(done, "the slots of the dead worker did not end");
+    judge.that(out == slots, format!("{out} were out"));
+    judge.that(ended && done, "the slots of the dead worker did not end");
     judge.concurrency("k:a", slots as i64);
     judge
 }

@@ -658,8 +658,21 @@ pub async fn what_was_set_by_hand_is_put_back(
         fresh.overrides().setting("bounds:mail").as_deref(),
         Some("{}")
     );
-    // While others may put it back, nothing can be deleted, but changed.
-    for gone in [set("paused", None), bounds(None)] {
+    // While others may put it back, nothing can be deleted, but changed; nor are keys opened or shut by hand.
+    let by_hand = |until| Change::Shut {
+        key: key("shut"),
+        until,
+        at_least: false,
+        probe: None,
+    };
+    let unused = Change::Unused { key: key("shut") };
+    for gone in [
+        set("paused", None),
+        bounds(None),
+        by_hand(Timestamp(0)),
+        by_hand(soon.unwrap_or_default()),
+        unused,
+    ] {
         assert_eq!(b.set(gone).await, Err(StoreError::Settling));
     }
     let changed = Override {

@@ -20,7 +20,8 @@ use crate::limit::{Key, Limits};
 use crate::policy::template::key_of;
 use crate::policy::{JobView, Rendered};
 use crate::pressure::{
-    Answer, Away, DEFAULT_TENANT, Full, Looking, Met, Outcome, Places, Strategy, Want,
+    Answer, Away, Come, DEFAULT_TENANT, Full, Looking, Met, Outcome, Places, Strategy, Want,
+    tried_to_drop,
 };
 use crate::proxy::depth::AT_ONCE;
 use crate::proxy::respond::Fault;
@@ -89,12 +90,8 @@ impl Proxy {
                     self.see(self.sidecar.where_tenant_is(&full), scope()).await;
                 }
                 Answer::Drop(queue) => {
-                    let gone = u64::from(self.drop_first(Arc::clone(&queue), scope()).await);
-                    for want in wants.iter_mut().filter(|want| want.queue == queue) {
-                        want.gone += gone;
-                        // It was tried once for this enqueue: it is full now.
-                        want.paused |= gone == 0;
-                    }
+                    let gone = self.drop_first(Arc::clone(&queue), scope()).await;
+                    tried_to_drop(&mut wants, &queue, u64::from(gone));
                 }
                 Answer::Full(full) => {
                     let blocks = full.strategy == Strategy::Block && full.ever;
@@ -152,7 +149,16 @@ impl Proxy {
             let due = due.min().max(Some(Instant::now() + LOOK));
             tokio::select! {
                 biased;
-                places = turn.come() => return places.ok_or(full),
+                come = turn.come() => match come {
+                    Some(Come::Places(places)) => return Ok(places),
+                    Some(Come::Drop(queue)) => {
+                        let gone = u64::from(self.drop_first(Arc::clone(&queue), scope).await);
+                        tried_to_drop(&mut wants, &queue, gone);
+                        turn.dropped(&queue, gone);
+                        sidecar.pressure.wake(sidecar.now());
+                    }
+                    None => return Err(full),
+                },
                 () = sleep_until(until) => break,
                 () = sidecar.draining.cancelled() => break,
                 () = sleep_until(due.unwrap_or(until)) => {

@@ -10,12 +10,11 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::look_later;
 use crate::limit::Timestamp;
 use crate::metrics::Event;
 use crate::proxy::job::micros;
 use crate::proxy::{Proxy, Sidecar};
-use crate::store::{Gen, Row};
+use crate::store::{Change, Gen, Row};
 
 /// So many questions are on their way at once.
 const AT_ONCE: usize = 32;
@@ -41,29 +40,52 @@ pub(super) struct Asking(Arc<Mutex<Slots>>);
 struct Asked {
     /// Since when there is no answer.
     since: Option<Instant>,
-    /// When its row's time was last moved from here, and to when.
-    moved: Timestamp,
+    /// Its row's [`words`] then.
+    words: u64,
+    /// When it is looked at next.
     to: Timestamp,
 }
 
-impl Asked {
-    /// Whether its worker was heard of since then: an accepted heartbeat moves the row by its whole visibility.
-    /// Siblings that look at it too move it by little, whenever that is. A quarter is for how long a heartbeat
-    /// may be on its way to the store.
-    fn had_word(self, row: &Row) -> bool {
-        let visibility = row.claimed.visibility;
-        row.until != self.to && row.until >= self.moved.plus(visibility - visibility / 4)
-    }
+/// A row's time says in its last three digits, which are less than a millisecond, how often its worker was heard
+/// of: each heartbeat counts, and looks leave them as they are. So whoever looks sees whether there was one since
+/// it looked last, also where a sibling has looked after that.
+const WORDS: u64 = 1_000;
+
+fn words(row: &Row) -> u64 {
+    row.until.0 % WORDS
+}
+
+fn with_words(at: Timestamp, words: u64) -> Timestamp {
+    Timestamp(at.0 - at.0 % WORDS + words % WORDS)
+}
+
+/// The time of a row whose worker was heard of.
+pub(in crate::proxy) fn heard(row: &Row, until: Timestamp) -> Timestamp {
+    with_words(until, words(row) + 1)
+}
+
+/// The row is looked at again then.
+fn look_later(row: &Row, until: Timestamp) -> Change {
+    super::look_later(row, with_words(until, words(row)))
 }
 
 impl Proxy {
     /// Asks about these slots, unless others are being asked about: then they are due still.
-    pub(super) fn ask_about(&self, rows: Vec<Row>, asking: &Asking, stop: &CancellationToken) {
+    pub(super) async fn ask_about(
+        &self,
+        rows: Vec<Row>,
+        asking: &Asking,
+        stop: &CancellationToken,
+    ) {
         if rows.is_empty() {
             return;
         }
         let Ok(mut slots) = Arc::clone(&asking.0).try_lock_owned() else {
-            return;
+            // Those of siblings were leased to us, by a time that says nothing of words.
+            let now = self.sidecar.store.now();
+            let others = rows.iter().filter(|row| !row.ours);
+            let later = others.map(|row| look_later(row, now.plus(micros(SOON))));
+            return self.sidecar.renew_rows(later.collect()).await;
         };
         let (proxy, stop) = (self.clone(), stop.clone());
         // Tracked, and over when the sweep is.
@@ -82,10 +104,9 @@ impl Proxy {
         // Siblings would ask too while the backend takes its time.
         let to = now.plus(micros(TAKES));
         for row in &rows {
-            let slot = slots.entry(name(row)).or_default();
-            let since = slot.since.filter(|_| !slot.had_word(row));
-            let moved = now;
-            *slot = Asked { since, moved, to };
+            let (slot, words) = (slots.entry(name(row)).or_default(), words(row));
+            let since = slot.since.filter(|_| slot.words == words);
+            *slot = Asked { since, words, to };
         }
         let moved = rows.iter().map(|row| look_later(row, to)).collect();
         sidecar.renew_rows(moved).await;
@@ -149,7 +170,7 @@ impl Sidecar {
             slots.remove(&slot);
             return None;
         };
-        if asked.had_word(&row) {
+        if asked.words != words(&row) {
             slots.remove(&slot);
             return None;
         }
@@ -159,10 +180,9 @@ impl Sidecar {
             self.reclaim(&row).await;
             return None;
         }
-        let now = self.store.now();
-        let until = now.plus(row.claimed.visibility.min(micros(SOON)));
-        (asked.moved, asked.to) = (now, until);
-        Some((row, until))
+        let wait = row.claimed.visibility.min(micros(SOON));
+        asked.to = self.store.now().plus(wait);
+        Some((row, asked.to))
     }
 
     async fn reclaim(&self, row: &Row) {
@@ -216,21 +236,24 @@ mod tests {
     }
 
     #[test]
-    fn a_late_look_of_a_sibling_is_no_word_of_the_worker() {
-        let moved = Timestamp(1_000 * SECOND);
-        let asked = Asked {
-            since: None,
-            moved,
-            to: moved.plus(SECOND),
+    fn looks_of_siblings_are_no_words_of_the_worker() {
+        let row = due(Timestamp(1_000 * SECOND + 998));
+        let moved = |change: Change| match change {
+            Change::Until { until, .. } => due(until),
+            other => panic!("{other:?}"),
         };
-        let word = |later: u64| asked.had_word(&due(moved.plus(later)));
-        // Ours, one of a sibling three seconds after it was due, and one after a long round.
-        for look in [SECOND, 6 * SECOND, 14 * SECOND] {
-            assert!(!word(look), "{look}");
+        let looked = moved(look_later(&row, Timestamp(1_007 * SECOND + 123)));
+        assert_eq!(looked.until, Timestamp(1_007 * SECOND + 998));
+        let mut row = looked;
+        // However often, and although a sibling looks after each.
+        for _ in 0..4 {
+            let before = words(&row);
+            row.until = heard(&row, row.until.plus(30 * SECOND + 1));
+            assert_ne!(words(&row), before);
+            let after = words(&row);
+            row = moved(look_later(&row, row.until.plus(7 * SECOND + 77)));
+            assert_eq!(words(&row), after);
         }
-        // The second was decided on a little before the row was moved, and was written a little after that.
-        for heartbeat in [30 * SECOND, 29 * SECOND, 45 * SECOND] {
-            assert!(word(heartbeat), "{heartbeat}");
-        }
+        assert!(row.until.since(Timestamp(1_155 * SECOND)) < 2_000);
     }
 }

@@ -26,8 +26,18 @@ local function hidden()
   return true
 end
 
--- What a key has used is forgotten, but not its slots.
+-- Whether these data began anew, and others may still put back what they know.
+local function settling()
+  return meta[2] and now < tonumber(meta[2])
+end
+
+local function too_soon()
+  return redis.error_reply('SETTLING others have to announce themselves first')
+end
+
+-- What a key has used is forgotten, but not its slots: not while others may put back that it is shut.
 local function unused()
+  if settling() then return too_soon() end
   local k = key(arg())
   local used = k.active > 0 or (k.shut and k.shut.till > now) or less(now, 0, k.eu, k.en)
   for _, w in ipairs(k.w) do used = used or not window_idle(w) end
@@ -64,20 +74,13 @@ local function own()
   return true
 end
 
--- Whether these data began anew, and others may still put back what they know.
-local function settling()
-  return meta[2] and now < tonumber(meta[2])
-end
-
 -- Limits set over HTTP, and when they end; without a text they are taken away: not while others may put back what
 -- they know, and that with it.
 local function override()
   local name, text, ends = arg(), arg(), num()
   local done
   if now > not_after then return late() end
-  if text == '' and settling() then
-    return redis.error_reply('SETTLING others have to announce themselves first')
-  end
+  if text == '' and settling() then return too_soon() end
   redis.call('ZREM', P .. 'ends', name)
   if text == '' then
     done = redis.call('HDEL', P .. 'over', name) == 1
@@ -140,9 +143,11 @@ local function clear()
   return done
 end
 
--- No starts of a key until a time but for probes; or as before, where it is shut for at least as long.
+-- No starts of a key until a time but for probes; or as before, where it is shut for at least as long. By hand it
+-- is shut or opened whatever was before: not while others may put that back.
 local function shut()
   local k, at, at_least, probe = key(arg()), num(), num() == 1, num()
+  if not at_least and settling() then return too_soon() end
   local known = k.shut and k.shut.till > now and k.shut.till or -1
   local wanted = at > now and at or -1
   if known == wanted or (at_least and known > wanted) then return false end

@@ -107,6 +107,11 @@ impl Page {
         }
     }
 
+    /// Whether this may be done: while all put back what they know, that would undo what is done by hand.
+    pub(super) fn may_change(&self, change: &Change) -> Result<(), StoreError> {
+        self.is_settled(usize::from(change.is_by_hand()))
+    }
+
     pub(super) fn reserve(
         &mut self,
         limited: &Limited,

@@ -1,0 +1,108 @@
+//! Keeping: held jobs are under live claims, which heartbeats of ours keep. Several go at once, and beside the
+//! sweep: however slow the backend is with some, the others get theirs in time.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use super::EVERY;
+use crate::proxy::prove::{Named, Word};
+use crate::proxy::{DEFAULT_VISIBILITY, Proxy};
+use crate::store::Claimed;
+
+/// Jobs in one heartbeat.
+const TOGETHER: usize = 256;
+/// So many heartbeats are on their way at once.
+const AT_ONCE: usize = 16;
+
+/// Claims that are kept in one go: their scope, claim id and visibility.
+type Group = (u64, Arc<str>, Duration);
+
+impl Proxy {
+    /// Keeps the claims of held jobs until told to stop.
+    pub(in crate::proxy) async fn keep_held(&self, stop: CancellationToken) {
+        let mut ticks = interval(EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tasks = JoinSet::new();
+        let mut under_way: Vec<(AbortHandle, Vec<Claimed>)> = Vec::new();
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = stop.cancelled() => return,
+            }
+            while tasks.try_join_next().is_some() {}
+            under_way.retain(|(task, _)| !task.is_finished());
+            let asked = under_way.iter().flat_map(|(_, claims)| claims);
+            let asked: HashSet<Arc<str>> = asked.map(|claimed| claimed.job.clone()).collect();
+            let room = AT_ONCE.saturating_sub(under_way.len());
+            for (group, claims) in self.due_claims(&asked).into_iter().take(room) {
+                let keep = self.clone().keep_claims(group, claims.clone());
+                under_way.push((tasks.spawn(keep), claims));
+            }
+        }
+    }
+
+    /// The held jobs, but for those that are `asked` about, whose claim is a third over, those first that have the
+    /// least time left.
+    fn due_claims(&self, asked: &HashSet<Arc<str>>) -> Vec<(Group, Vec<Claimed>)> {
+        let now = Instant::now();
+        let mut due: HashMap<Group, Vec<(Instant, Claimed)>> = HashMap::new();
+        for (claimed, proven) in self.sidecar.hold.proofs() {
+            if asked.contains(&claimed.job) || self.sidecar.store.sets_aside(&claimed) {
+                continue;
+            }
+            // A held job needs no more than the default: should this process die, the backend has it
+            // back soon. The worker's own visibility is given when it goes out.
+            let visibility = Duration::from_micros(claimed.visibility).min(DEFAULT_VISIBILITY);
+            if now.duration_since(proven) >= visibility / 3 {
+                let group = (claimed.scope, claimed.claim_id.clone(), visibility);
+                let ends = proven + visibility;
+                due.entry(group).or_default().push((ends, claimed));
+            }
+        }
+        let mut batches = Vec::new();
+        for (group, mut claims) in due {
+            claims.sort_by_key(|(ends, _)| *ends);
+            for batch in claims.chunks(TOGETHER) {
+                let ends = batch.first().map(|(ends, _)| *ends);
+                let claims = batch.iter().map(|(_, claimed)| claimed.clone()).collect();
+                batches.push((ends, (group.clone(), claims)));
+            }
+        }
+        batches.sort_by_key(|(ends, _)| *ends);
+        batches.into_iter().map(|(_, batch)| batch).collect()
+    }
+
+    /// One heartbeat for these.
+    async fn keep_claims(self, (scope, claim_id, visibility): Group, claims: Vec<Claimed>) {
+        let jobs: Vec<Named> = claims
+            .iter()
+            .map(|claimed| (claimed.job.clone(), claimed.attempt))
+            .collect();
+        let hold = &self.sidecar.hold;
+        let now = self.sidecar.store.now();
+        let ages = claims.iter().map(|claimed| now.since(claimed.claimed_at));
+        let age = Duration::from_micros(ages.max().unwrap_or(0));
+        let words = self
+            .confirm(scope, &claim_id, &jobs, jobs.len(), visibility, age)
+            .await;
+        for (claimed, word) in claims.iter().zip(words) {
+            let gone = match word {
+                Word::Ours(since) => {
+                    hold.proved(&claimed.job, since, visibility);
+                    false
+                }
+                Word::Gone => true,
+                // For want of its word the claim counts until its deadline.
+                Word::None => hold.is_past_deadline(&claimed.job),
+            };
+            if gone {
+                self.sidecar.lose(claimed).await;
+            }
+        }
+    }
+}
