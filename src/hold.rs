@@ -221,8 +221,12 @@ impl Hold {
     /// Notes that a worker asked for jobs of the lane.
     pub fn fetched(&self, lane: &Lane, gate: &Gate, now: Instant) {
         let mut state = self.state();
-        let queue = state.queue(lane, now);
+        let State { queues, idle, .. } = &mut *state;
+        let queue = State::open(queues, lane, now);
         queue.fetched_at = now;
+        if std::mem::take(&mut queue.idle) {
+            *idle = idle.less(queue.known, queue.bytes);
+        }
         if !queue.gate.is(gate) {
             queue.gate = gate.clone();
         }

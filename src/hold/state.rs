@@ -8,6 +8,7 @@ use hashbrown::HashMap;
 use tokio::time::Instant;
 
 use super::doom::Doom;
+use super::idle::Amount;
 use super::queue::Queue;
 use super::{Held, Lane, Wakes};
 use crate::store::Gen;
@@ -64,6 +65,10 @@ pub(super) struct State {
     pub(super) jobs: HashMap<Arc<str>, Known>,
     pub(super) glance: Arc<Glance>,
     pub(super) bytes: usize,
+    /// What idle lanes hold.
+    pub(super) idle: Amount,
+    /// Whether a FETCH found no place for what idle lanes hold.
+    pub(super) crowded: bool,
     pub(super) in_flight: usize,
     /// Whether a FETCH found the hold full of what was still on its way.
     pub(super) starved: bool,
@@ -90,7 +95,15 @@ impl State {
     }
 
     pub(super) fn queue(&mut self, lane: &Lane, now: Instant) -> &mut Queue {
-        self.queues
+        Self::open(&mut self.queues, lane, now)
+    }
+
+    pub(super) fn open<'a>(
+        queues: &'a mut HashMap<Lane, Queue>,
+        lane: &Lane,
+        now: Instant,
+    ) -> &'a mut Queue {
+        queues
             .entry_ref(lane)
             .or_insert_with(|| Queue::new(&lane.queue, now))
     }
@@ -141,8 +154,13 @@ impl State {
         };
         self.jobs.insert(held.claimed.job.clone(), known);
         self.glance.known.store(self.jobs.len(), Ordering::Release);
-        let queue = self.queue(&lane, held.since);
+        let queue = Self::open(&mut self.queues, &lane, held.since);
         queue.known += 1;
+        queue.bytes += bytes;
+        if queue.idle {
+            self.idle.jobs += 1;
+            self.idle.bytes += bytes;
+        }
         queue
     }
 
@@ -200,6 +218,10 @@ impl State {
         self.bytes = self.bytes.saturating_sub(known.bytes);
         if let Some(queue) = self.queues.get_mut(&known.lane) {
             queue.known = queue.known.saturating_sub(1);
+            queue.bytes = queue.bytes.saturating_sub(known.bytes);
+            if queue.idle {
+                self.idle = self.idle.less(1, known.bytes);
+            }
             if matches!(known.whereabouts, Whereabouts::Waiting) {
                 queue.remove(known.priority, job);
             }

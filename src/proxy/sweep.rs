@@ -3,6 +3,7 @@
 //! has passed are asked about (`overdue`).
 
 mod adopt;
+mod crowded;
 mod give_back;
 mod overdue;
 
@@ -13,6 +14,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::load::Seldom;
 use super::prove::{Named, Word};
 use super::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, Sidecar};
 use crate::json::Json;
@@ -34,6 +36,7 @@ impl Proxy {
     /// Runs until the sidecar is told to stop looking.
     pub async fn sweep(&self, stop: CancellationToken) {
         let asking = Asking::default();
+        let crowded = Seldom::default();
         let mut edition = self.sidecar.live().edition;
         let mut ticks = tokio::time::interval(EVERY);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -46,6 +49,7 @@ impl Proxy {
             self.sidecar.end_expired();
             self.sidecar.follow_settings();
             self.sidecar.follow_loss();
+            self.make_room(&crowded).await;
             self.keep_held().await;
             self.let_lapse().await;
             self.drop_soon(self.sidecar.hold.doomed());
