@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::doom::Doom;
 use super::idle::Amount;
+use super::lanes::Lanes;
 use super::queue::Queue;
 use super::{Held, Lane, Wakes};
 use crate::store::Gen;
@@ -61,7 +62,7 @@ pub(super) struct Glance {
 
 #[derive(Default, Debug)]
 pub(super) struct State {
-    pub(super) queues: HashMap<Lane, Queue>,
+    pub(super) queues: Lanes,
     pub(super) jobs: HashMap<Arc<str>, Known>,
     pub(super) glance: Arc<Glance>,
     pub(super) bytes: usize,
@@ -95,17 +96,7 @@ impl State {
     }
 
     pub(super) fn queue(&mut self, lane: &Lane, now: Instant) -> &mut Queue {
-        Self::open(&mut self.queues, lane, now)
-    }
-
-    pub(super) fn open<'a>(
-        queues: &'a mut HashMap<Lane, Queue>,
-        lane: &Lane,
-        now: Instant,
-    ) -> &'a mut Queue {
-        queues
-            .entry_ref(lane)
-            .or_insert_with(|| Queue::new(&lane.queue, now))
+        self.queues.open(lane, now)
     }
 
     /// The lane, if it has jobs that are held or in hand.
@@ -154,7 +145,7 @@ impl State {
         };
         self.jobs.insert(held.claimed.job.clone(), known);
         self.glance.known.store(self.jobs.len(), Ordering::Release);
-        let queue = Self::open(&mut self.queues, &lane, held.since);
+        let queue = self.queues.open(&lane, held.since);
         queue.known += 1;
         queue.bytes += bytes;
         if queue.idle {

@@ -40,6 +40,10 @@ use claim::{Allowance, Answer, Section, Wanted};
 use handout::{HandOut, Hint};
 use wait::{ASK_AGAIN, Standing};
 
+/// The most queues in a FETCH where limits or bounds are in force: each may cost the backend a question, and room
+/// here.
+const MOST_QUEUES: usize = 1_000;
+
 /// What a FETCH came to.
 enum Outcome {
     /// The backend's own answer, passed on as it is.
@@ -74,6 +78,13 @@ impl Proxy {
         } else {
             None
         };
+        if (asked.iter()).any(|asked| asked.queues.len() > MOST_QUEUES) {
+            let most = format!(
+                "must be at most {MOST_QUEUES} where limits or bounds are in force; ask for the others in another \
+                 FETCH"
+            );
+            return refuse(&parts, Fault::field("queues", &most));
+        }
         let touched = |queue: &Arc<str>| held || !live.policies.gate(queue).open();
         let touched = (asked.iter()).any(|asked| asked.queues.iter().any(touched));
         let mut wanted = Wanted {
