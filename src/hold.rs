@@ -23,6 +23,7 @@ use crate::store::{Claimed, Gen};
 mod aside;
 mod doom;
 mod idle;
+mod lanes;
 mod line;
 mod lookahead;
 mod queue;
@@ -221,8 +222,12 @@ impl Hold {
     /// Notes that a worker asked for jobs of the lane.
     pub fn fetched(&self, lane: &Lane, gate: &Gate, now: Instant) {
         let mut state = self.state();
-        let queue = state.queue(lane, now);
+        let State { queues, idle, .. } = &mut *state;
+        let queue = queues.open(lane, now);
         queue.fetched_at = now;
+        if std::mem::take(&mut queue.idle) {
+            *idle = idle.less(queue.known, queue.bytes);
+        }
         if !queue.gate.is(gate) {
             queue.gate = gate.clone();
         }
@@ -275,12 +280,9 @@ impl Hold {
     /// flight: what the queue's room is already promised to.
     pub fn promised(&self, queue_name: &str, gate: &Gate) -> usize {
         let state = self.state();
-        let of_queue = state
-            .queues
-            .iter()
-            .filter(|(lane, _)| &*lane.queue == queue_name);
+        let of_queue = state.queues.of_queue(queue_name);
         of_queue
-            .map(|(_, queue)| {
+            .map(|queue| {
                 let waiting: usize = (queue.groups.values().flatten())
                     .filter(|group| group.limits.limited.len() <= gate.limited.len())
                     .map(|group| group.jobs.len())
@@ -621,7 +623,7 @@ impl Hold {
             }
             queue.groups.retain(|_, groups| !groups.is_empty());
         }
-        state.queues.retain(|_, queue| {
+        state.queues.retain(|queue| {
             queue.known > 0
                 || queue.fetched_at >= before
                 || queue.in_flight > 0

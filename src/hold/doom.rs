@@ -34,9 +34,8 @@ impl Hold {
     pub fn doom_oldest(&self, queue_name: &str, stays: impl Fn(&str) -> bool) -> Option<Held> {
         let mut state = self.state();
         let State { queues, jobs, .. } = &mut *state;
-        let of_queue = queues.iter_mut();
-        let of_queue = of_queue.filter(|(lane, _)| &*lane.queue == queue_name);
-        let oldest = of_queue.filter_map(|(_, queue)| {
+        let of_queue = queues.of_queue(queue_name);
+        let oldest = of_queue.filter_map(|queue| {
             let waiting = queue
                 .groups
                 .values()
@@ -45,11 +44,11 @@ impl Hold {
             let waiting = waiting.filter(|held| !stays(&held.claimed.job));
             let first = waiting.min_by_key(|held| held.claimed.claimed_at)?;
             let (at, job) = (first.claimed.claimed_at, first.claimed.job.clone());
-            Some((at, job, queue))
+            Some((at, job))
         });
-        let (_, job, queue) = oldest.min_by_key(|(at, ..)| *at)?;
+        let (_, job) = oldest.min_by_key(|(at, _)| *at)?;
         let known = jobs.get_mut(&job)?;
-        let held = queue.remove(known.priority, &job)?;
+        let held = queues.get_mut(&known.lane)?.remove(known.priority, &job)?;
         known.doom = Some(Doom::Ending);
         known.whereabouts = Whereabouts::Hidden(Box::new(held.clone()));
         Some(held)

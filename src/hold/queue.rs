@@ -111,6 +111,10 @@ pub(super) struct Queue {
     pub(super) in_flight: usize,
     /// Jobs known, in hand and hidden ones included.
     pub(super) known: usize,
+    /// Their bytes.
+    pub(super) bytes: usize,
+    /// Whether no worker had asked for jobs of this lane in a while, as of the last look.
+    pub(super) idle: bool,
 }
 
 impl Queue {
@@ -126,6 +130,8 @@ impl Queue {
             priorities: None,
             in_flight: 0,
             known: 0,
+            bytes: 0,
+            idle: false,
         }
     }
 

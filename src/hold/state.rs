@@ -8,6 +8,8 @@ use hashbrown::HashMap;
 use tokio::time::Instant;
 
 use super::doom::Doom;
+use super::idle::Amount;
+use super::lanes::Lanes;
 use super::queue::Queue;
 use super::{Held, Lane, Wakes};
 use crate::store::Gen;
@@ -60,10 +62,14 @@ pub(super) struct Glance {
 
 #[derive(Default, Debug)]
 pub(super) struct State {
-    pub(super) queues: HashMap<Lane, Queue>,
+    pub(super) queues: Lanes,
     pub(super) jobs: HashMap<Arc<str>, Known>,
     pub(super) glance: Arc<Glance>,
     pub(super) bytes: usize,
+    /// What idle lanes hold.
+    pub(super) idle: Amount,
+    /// Whether a FETCH found no place for what idle lanes hold.
+    pub(super) crowded: bool,
     pub(super) in_flight: usize,
     /// Whether a FETCH found the hold full of what was still on its way.
     pub(super) starved: bool,
@@ -90,9 +96,7 @@ impl State {
     }
 
     pub(super) fn queue(&mut self, lane: &Lane, now: Instant) -> &mut Queue {
-        self.queues
-            .entry_ref(lane)
-            .or_insert_with(|| Queue::new(&lane.queue, now))
+        self.queues.open(lane, now)
     }
 
     /// The lane, if it has jobs that are held or in hand.
@@ -141,8 +145,13 @@ impl State {
         };
         self.jobs.insert(held.claimed.job.clone(), known);
         self.glance.known.store(self.jobs.len(), Ordering::Release);
-        let queue = self.queue(&lane, held.since);
+        let queue = self.queues.open(&lane, held.since);
         queue.known += 1;
+        queue.bytes += bytes;
+        if queue.idle {
+            self.idle.jobs += 1;
+            self.idle.bytes += bytes;
+        }
         queue
     }
 
@@ -200,6 +209,10 @@ impl State {
         self.bytes = self.bytes.saturating_sub(known.bytes);
         if let Some(queue) = self.queues.get_mut(&known.lane) {
             queue.known = queue.known.saturating_sub(1);
+            queue.bytes = queue.bytes.saturating_sub(known.bytes);
+            if queue.idle {
+                self.idle = self.idle.less(1, known.bytes);
+            }
             if matches!(known.whereabouts, Whereabouts::Waiting) {
                 queue.remove(known.priority, job);
             }

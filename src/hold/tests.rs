@@ -28,7 +28,7 @@ fn gate(keys: &[&str]) -> Gate {
     }
 }
 
-fn lane(scope: u64) -> Lane {
+pub(super) fn lane(scope: u64) -> Lane {
     Lane {
         scope,
         queue: Arc::from("q"),
@@ -36,7 +36,7 @@ fn lane(scope: u64) -> Lane {
 }
 
 /// A claimed job of scope 1 in queue `q`.
-fn job(id: &str, priority: i32, keys: &[&str]) -> Held {
+pub(super) fn job(id: &str, priority: i32, keys: &[&str]) -> Held {
     let limits = limits(keys);
     let now = Instant::now();
     let claimed = Claimed::from(Claim {
@@ -69,7 +69,7 @@ fn job(id: &str, priority: i32, keys: &[&str]) -> Held {
     }
 }
 
-fn ids(picked: &[Held]) -> Vec<&str> {
+pub(super) fn ids(picked: &[Held]) -> Vec<&str> {
     picked.iter().map(|held| &*held.claimed.job).collect()
 }
 

@@ -95,7 +95,7 @@ impl Hold {
     pub fn rescheduled(&self, now: Timestamp) -> HashMap<Arc<str>, usize> {
         let state = self.state();
         let mut counts: HashMap<Arc<str>, usize> = HashMap::new();
-        for (lane, queue) in &state.queues {
+        for (lane, queue) in state.queues.iter() {
             for group in queue.groups.values().flatten() {
                 let later =
                     |held: &&Held| group.scheduled_at(held.claimed.visibility, now).is_some();
@@ -124,9 +124,8 @@ impl Hold {
         if state.jobs.is_empty() && state.in_flight == 0 {
             return (0, 0);
         }
-        let lanes = state.queues.iter();
-        let of_queue = lanes.filter(|(lane, _)| &*lane.queue == name);
-        of_queue.fold((0, 0), |(held, asked), (_, queue)| {
+        let of_queue = state.queues.of_queue(name);
+        of_queue.fold((0, 0), |(held, asked), queue| {
             (held + queue.known, asked + queue.in_flight)
         })
     }

@@ -141,7 +141,8 @@ pub(super) const DESCRIPTIONS: &[(&str, &str)] = &[
     ),
     (
         "ojs_throttle_hold_capacity",
-        "hold.max: jobs that may wait here, beside a quarter more for queues that find it full.",
+        "hold.max: jobs that may wait here, beside a quarter more for queues that find it full, and as many \
+         again of queues that no worker asks for.",
     ),
     (
         "ojs_throttle_slots",

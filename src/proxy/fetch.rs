@@ -37,7 +37,7 @@ use crate::policy::{Accept, Gate, PolicySet};
 use crate::pressure::Mark;
 use crate::tick;
 use crate::upstream::{Path, Reply, UpstreamError};
-use asked::Asked;
+use asked::{Asked, MOST_QUEUES, once};
 use claim::{Allowance, Answer, Section, Wanted};
 use handout::{HandOut, Hint};
 use wait::{ASK_AGAIN, Standing};
@@ -78,6 +78,13 @@ impl Proxy {
         if draining && (unread || sidecar.brought.load(Ordering::Relaxed)) {
             // What comes may be limited, and would only be held for its claim to end.
             return self.nothing(&parts);
+        }
+        if (asked.iter()).any(|asked| asked.queues.len() > MOST_QUEUES) {
+            let most = format!(
+                "must be at most {MOST_QUEUES} where limits or bounds are in force; ask for the others in another \
+                 FETCH"
+            );
+            return refuse(&parts, Fault::field("queues", &most));
         }
         let touched = |queue: &Arc<str>| held || !live.policies.gate(queue).open();
         let touched = (asked.iter()).any(|asked| asked.queues.iter().any(touched));
@@ -262,10 +269,10 @@ impl Proxy {
         Some((came.shown, queues))
     }
 
-    /// Queues in order: each that limits can touch by itself, the others in runs.
+    /// Queues in order, each once: those that limits can touch by themselves, the others in runs.
     fn sections(&self, scope: u64, queues: &[Arc<str>], policies: &PolicySet) -> Vec<Section> {
         let mut sections: Vec<Section> = Vec::new();
-        for queue in queues {
+        for queue in once(queues) {
             let lane = Lane {
                 scope,
                 queue: queue.clone(),
@@ -320,7 +327,8 @@ impl Proxy {
             }
             let again = line.is_some().then_some(&*shut);
             let until = now + live.settings.claim_budget;
-            let round = self.round(wanted, sections, &mut out, again, &mut closed, until);
+            let ends = (until, client);
+            let round = self.round(wanted, sections, &mut out, again, &mut closed, ends);
             match round.await {
                 Err(error) if out.is_empty() => return Outcome::Lost(error),
                 Ok(Some(reply)) if out.is_empty() => return Outcome::Theirs(reply),
@@ -359,7 +367,8 @@ impl Proxy {
 
     /// One round over the queues, left to right. `again`: the worker has been waiting, so the backend
     /// is asked only about queues that were shut before, which this says, or not asked about just now.
-    /// Notes in `closed` what could bring room to those that have none. Past `until` it claims no more.
+    /// Notes in `closed` what could bring room to those that have none. Past `until` no queue is asked more than
+    /// once: one that stands behind slow ones would never be. For a client that has gone nothing more is claimed.
     async fn round(
         &self,
         wanted: &Wanted,
@@ -367,12 +376,12 @@ impl Proxy {
         out: &mut HandOut,
         again: Option<&[bool]>,
         closed: &mut [Option<Allowance>],
-        until: Instant,
+        (until, client): (Instant, &Client),
     ) -> Result<Option<Reply>, UpstreamError> {
         let sidecar = &self.sidecar;
         let may_go = |lane: &&Lane| sidecar.hold.holds(lane) && !sidecar.paused.has(&lane.queue);
         for (nth, section) in sections.iter().enumerate() {
-            if out.len() >= wanted.count {
+            if out.len() >= wanted.count || client.has_gone() {
                 break;
             }
             let was_shut = again.is_none_or(|shut| shut.get(nth).is_some_and(|shut| *shut));
@@ -415,7 +424,7 @@ impl Proxy {
                     }
                 }
                 let missing = wanted.count.saturating_sub(out.len());
-                if short || missing == 0 || Instant::now() >= until {
+                if short || missing == 0 || Instant::now() >= until || client.has_gone() {
                     break;
                 }
                 n = if out.len() == before { n * 2 } else { missing };

@@ -4,6 +4,7 @@
 //! (`pauses`): none of them waits for another, and the sweep, by which siblings see that we live, for none of them.
 
 mod adopt;
+mod crowded;
 mod give_back;
 mod keep;
 mod overdue;
@@ -15,6 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::load::Seldom;
 use super::{Proxy, Sidecar};
 use crate::limit::Timestamp;
 use crate::store::{Change, Claimed, Place, Row};
@@ -32,6 +34,7 @@ impl Proxy {
     /// Runs until the sidecar is told to stop looking.
     pub async fn sweep(&self, stop: CancellationToken) {
         let asking = Asking::default();
+        let crowded = Seldom::default();
         let mut edition = self.sidecar.live().edition;
         let mut adopting: Option<JoinHandle<()>> = None;
         let mut ticks = tokio::time::interval(EVERY);
@@ -45,6 +48,7 @@ impl Proxy {
             self.sidecar.end_expired();
             self.sidecar.follow_settings();
             self.sidecar.follow_loss();
+            self.make_room(&crowded).await;
             self.let_lapse().await;
             self.drop_soon(self.sidecar.hold.doomed());
             self.look_at_due(&asking, &stop).await;

@@ -1,8 +1,11 @@
 //! 8.1.2 and RL-004 past a deep backlog: what may start does, in its queue and in others, and the hold stays
 //! within its bounds. And what an answer without jobs says of it.
 
+use std::time::Duration;
+
 use ojs_throttle::backend::EventKind;
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use crate::client::Reply;
 use crate::rig::Rig;
@@ -103,6 +106,51 @@ async fn a_backlog_of_large_jobs_holds_up_no_other_queue() {
     assert_eq!(keys(&rig.client.fetch("other", 1).await), ["B"]);
     let bytes = rig.metric("ojs_throttle_held_bytes").await.unwrap();
     assert!(bytes <= f64::from(5 << 18), "{bytes}");
+}
+
+impl Rig {
+    /// Queues whose worker took a job, left another in the hold, and never came again.
+    async fn forsaken(&self, queues: std::ops::Range<usize>) {
+        for nth in queues {
+            let queue = format!("other{nth}");
+            self.enqueue(&job(&queue, &queue), 2).await;
+            assert_eq!(self.client.fetch(&queue, 2).await.len(), 1);
+        }
+    }
+}
+
+/// Where a claim counts as an attempt, nothing is given back.
+#[tokio::test(start_paused = true)]
+async fn what_nobody_asks_for_holds_up_no_other_queue() {
+    let rig = Rig::with(ONE).await;
+    rig.forsaken(0..40).await;
+    sleep(Duration::from_secs(12)).await;
+    for t in ["B", "C", "D"] {
+        rig.enqueue(&job("slots", t), 1).await;
+    }
+    assert_eq!(keys(&rig.client.fetch("slots", 3).await), ["B", "C", "D"]);
+    assert_eq!(rig.metric("ojs_throttle_hold_lost_total").await, Some(0.0));
+}
+
+/// There is an end to what is held for nobody, and before that it costs nothing.
+#[tokio::test(start_paused = true)]
+async fn what_nobody_asks_for_lapses_where_others_need_its_places() {
+    let rig = Rig::with(ONE).await;
+    rig.forsaken(0..32).await;
+    sleep(Duration::from_secs(12)).await;
+    rig.forsaken(32..72).await;
+    sleep(Duration::from_secs(12)).await;
+    let held = rig.metric("ojs_throttle_held_jobs").await.unwrap();
+    assert!((65.0..=72.0).contains(&held), "{held}");
+    assert_eq!(rig.metric("ojs_throttle_hold_lost_total").await, Some(0.0));
+    rig.enqueue(&job("slots", "B"), 1).await;
+    let mut got = 0;
+    for _ in 0..3 {
+        got += rig.client.fetch("slots", 1).await.len();
+    }
+    assert_eq!(got, 1);
+    let lost = rig.metric("ojs_throttle_hold_lost_total").await.unwrap();
+    assert!((1.0..=8.0).contains(&lost), "{lost}");
 }
 
 /// A worker that says `batch_size` only (Ruby) gets what one that says `count` gets, from a backend that

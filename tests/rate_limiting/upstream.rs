@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -51,6 +52,16 @@ pub async fn answering(
     body: impl Into<Bytes>,
     config: &str,
 ) -> (Answering, Sidecar, Client) {
+    answering_after(Duration::ZERO, status, body, config).await
+}
+
+/// The same; it takes so long for each answer.
+pub async fn answering_after(
+    long: Duration,
+    status: u16,
+    body: impl Into<Bytes>,
+    config: &str,
+) -> (Answering, Sidecar, Client) {
     let body = body.into();
     let net = Net::Sim(sim::Network::default());
     let (mut listener, base) = bind(&net).await;
@@ -65,6 +76,7 @@ pub async fn answering(
                     let (head, sent) = request.into_parts();
                     let sent = sent.collect().await.unwrap().to_bytes();
                     heard.0.lock().unwrap().push((head, sent));
+                    tokio::time::sleep(long).await;
                     let mut response = Response::new(Full::new(body));
                     *response.status_mut() = http::StatusCode::from_u16(status).unwrap();
                     Ok::<_, Infallible>(response)
@@ -223,5 +235,69 @@ async fn a_backend_that_is_down_is_502() {
         (200, &json!("active")),
         "a heartbeat never fails"
     );
+    sidecar.stop().await;
+}
+
+/// How many FETCHes a backend was sent.
+fn fetches(backend: &Answering) -> usize {
+    let requests = backend.requests();
+    let fetch = |(head, _): &&Heard| head.uri.path().ends_with("/workers/fetch");
+    requests.iter().filter(fetch).count()
+}
+
+const NO_JOBS: &str = r#"{"jobs":[]}"#;
+const KEYED: &str = "[[policy]]\nname = \"p\"\nkey = \"k:{meta.t}\"\nconcurrency = 1\n";
+
+/// A queue that is named again and again is asked about once, and there is an end to how many are named.
+#[tokio::test(start_paused = true)]
+async fn a_fetch_costs_the_backend_one_question_a_queue() {
+    let (backend, sidecar, client) = answering(200, NO_JOBS, KEYED).await;
+    let asks = |queues: Vec<String>| {
+        let body = json!({"queues": queues, "count": 1}).to_string();
+        client.post("/ojs/v1/workers/fetch", body)
+    };
+    let names = |many| (0..many).map(|nth| format!("q{nth}")).collect();
+    for queues in [vec!["a".to_owned(); 3], vec!["a".to_owned(); 50]] {
+        let before = fetches(&backend);
+        assert_eq!(asks(queues).await.text(), NO_JOBS);
+        assert_eq!(fetches(&backend) - before, 1);
+    }
+    let refused = asks(names(1_001)).await;
+    assert_eq!(refused.status, 400, "{}", refused.text());
+    assert_eq!(refused.json()["error"]["details"]["field"], "queues");
+    let before = fetches(&backend);
+    assert_eq!(asks(names(1_000)).await.status, 200);
+    assert_eq!(fetches(&backend) - before, 1_000);
+    sidecar.stop().await;
+}
+
+/// What a FETCH would still claim is claimed for nobody once its worker has hung up; until then each of its queues
+/// is asked, however slow the backend is.
+#[tokio::test(start_paused = true)]
+async fn a_fetch_asks_no_more_when_its_worker_has_gone() {
+    let slow = Duration::from_millis(100);
+    let (backend, sidecar, client) = answering_after(slow, 200, NO_JOBS, KEYED).await;
+    let queues: Vec<String> = (0..30).map(|nth| format!("q{nth}")).collect();
+    let body = json!({"queues": queues, "count": 1}).to_string();
+    let reply = client.post("/ojs/v1/workers/fetch", body.clone()).await;
+    assert_eq!((reply.text().as_str(), fetches(&backend)), (NO_JOBS, 30));
+    let mut stream = client
+        .net
+        .connect("127.0.0.1", client.addr.port())
+        .await
+        .unwrap();
+    let head = format!(
+        "POST /ojs/v1/workers/fetch HTTP/1.1\r\nHost: sidecar\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    stream
+        .write_all(format!("{head}{body}").as_bytes())
+        .await
+        .unwrap();
+    tokio::time::sleep(5 * slow).await;
+    drop(stream);
+    tokio::time::sleep(60 * slow).await;
+    let more = fetches(&backend) - 30;
+    assert!((1..=7).contains(&more), "{more}");
     sidecar.stop().await;
 }

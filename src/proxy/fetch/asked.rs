@@ -1,5 +1,6 @@
 //! A FETCH as its worker sent it, and as the backend is asked.
 
+use std::collections::HashSet;
 use std::io::Write;
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,6 +11,13 @@ use smallvec::SmallVec;
 use crate::hold::Lane;
 use crate::json::{Json, JsonError, Kind, MemberName, Reader, quote_to};
 use crate::proxy::DEPTH;
+
+/// The most queues in a FETCH where limits or bounds are in force: each may cost the backend a question, and room
+/// here.
+pub(super) const MOST_QUEUES: usize = 1_000;
+
+/// So many names are compared with each other sooner than put into a set.
+const FEW: usize = 16;
 
 /// What a FETCH asks for.
 #[derive(Clone, Debug)]
@@ -194,9 +202,39 @@ fn names<'a>(
     Ok(list)
 }
 
+/// Each name once, where it stands first.
+pub(super) fn once(names: &[Arc<str>]) -> impl Iterator<Item = &Arc<str>> {
+    let mut seen: HashSet<&str> = HashSet::new();
+    let first = names.iter().enumerate().filter(move |(nth, name)| {
+        let name: &Arc<str> = name;
+        match names.len() <= FEW {
+            true => !names.iter().take(*nth).any(|earlier| earlier == name),
+            false => seen.insert(name),
+        }
+    });
+    first.map(|(_, name)| name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_name_once() {
+        let names = |text: &str| -> Vec<Arc<str>> { text.split(' ').map(Arc::from).collect() };
+        for (all, first) in [
+            ("a", "a"),
+            ("b a b b c a", "b a c"),
+            (
+                "q w e r t y u i o p a s d f g h j a q w k",
+                "q w e r t y u i o p a s d f g h j k",
+            ),
+        ] {
+            let all = names(all);
+            let once: Vec<Arc<str>> = once(&all).cloned().collect();
+            assert_eq!(once, names(first));
+        }
+    }
 
     fn asked_again(body: &str, queues: &[&str], count: usize, claim_id: Option<&str>) -> String {
         let lanes: Vec<Lane> = queues
