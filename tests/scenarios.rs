@@ -7,6 +7,8 @@
 mod actions;
 #[path = "scenarios/bounds.rs"]
 mod bounds;
+#[path = "scenarios/crossings.rs"]
+mod crossings;
 #[path = "scenarios/faults.rs"]
 mod faults;
 #[path = "scenarios/flow.rs"]
@@ -88,6 +90,8 @@ scenarios! {
     faults::fetch_hangs: 8;
     faults::enqueue_reply_lost: 3 real;
     faults::everything_goes_wrong: 10 limit;
+    crossings::nack_carried_out_before_an_outage: 8;
+    crossings::requeue_reply_lost_and_claimed_again: 6;
     held::seen_as_available: 10 real;
     held::cancelled_while_held: 18;
     held::paused_and_resumed: 10 limit;
