@@ -92,6 +92,7 @@ scenarios! {
     faults::everything_goes_wrong: 10 limit;
     crossings::nack_carried_out_before_an_outage: 8;
     crossings::requeue_reply_lost_and_claimed_again: 6;
+    crossings::two_ends_of_a_held_job: 6;
     held::seen_as_available: 10 real;
     held::cancelled_while_held: 18;
     held::paused_and_resumed: 10 limit;

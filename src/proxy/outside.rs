@@ -99,10 +99,11 @@ impl Proxy {
     pub(super) async fn cancel(&self, parts: Box<Parts>, body: Bytes, job: &str) -> Response<Body> {
         let proxy = self.clone();
         let call = self.plain_call(&parts, body);
-        let name = job.to_owned();
+        let name: Arc<str> = Arc::from(job);
         // To its end: a job that is hidden for a client that hangs up must be shown again.
         let work = Box::pin(async move {
-            let hidden = proxy.sidecar.hide(&name).await;
+            let hiding = proxy.sidecar.hide(&name).await;
+            let hidden = hiding.is_some();
             let mark = proxy.sidecar.pressure.mark();
             let mut answer = super::call(&proxy, "cancel", call).await;
             if let Ok(reply) = &mut answer
@@ -120,8 +121,11 @@ impl Proxy {
                     proxy.sidecar.made_room();
                 }
                 // Gone or in another state: the next proof tells, if it is still ours.
-                _ if hidden => proxy.sidecar.show(&name).await,
-                _ => {}
+                _ => {
+                    if let Some(hiding) = hiding {
+                        hiding.show().await;
+                    }
+                }
             }
             answer
         });

@@ -120,12 +120,12 @@ impl Proxy {
         let Some((job, worker_id)) = named(&call.body) else {
             return self.upstream.call(call.clone()).await;
         };
-        let mut hidden = sidecar.hold.hide(&job);
+        let mut hiding = sidecar.hide_here(&job);
         let known = sidecar.row_of(&job).await;
         let without_row = matches!(known, Ok(None));
         let row = known.ok().flatten();
         if row.as_ref().is_some_and(|row| row.place == Place::Held) {
-            hidden |= sidecar.hide_there(&job, true).await;
+            hiding = sidecar.hide(&job).await.or(hiding);
         }
         if let Some(row) = &row
             && let Some(range) = worker_id
@@ -147,15 +147,18 @@ impl Proxy {
             job: &job,
             row: row.as_ref(),
             without_row,
-            hidden,
+            hidden: hiding.is_some(),
         };
         let answer = self.insist(&settling, doubt).await;
-        self.heard(&settling, &answer).await;
+        let over = self.heard(&settling, &answer).await;
+        if let Some(hiding) = hiding.filter(|_| !over) {
+            hiding.show().await;
+        }
         answer
     }
 
-    /// What the backend's answer means here: its feedback is heeded, and what is over is ended.
-    async fn heard(&self, settled: &Settling<'_>, answer: &Result<Reply, UpstreamError>) {
+    /// What the backend's answer means here: its feedback is heeded, and what is over is ended. Says whether it is.
+    async fn heard(&self, settled: &Settling<'_>, answer: &Result<Reply, UpstreamError>) -> bool {
         let (sidecar, verb, row) = (&self.sidecar, settled.verb, settled.row);
         if let (Verb::Nack, Ok(reply)) = (verb, answer) {
             sidecar.nacked(reply, settled.job, row);
@@ -178,9 +181,8 @@ impl Proxy {
         if over {
             self.release(settled, carried_out && verb == Verb::Ack)
                 .await;
-        } else if settled.hidden {
-            sidecar.show(settled.job).await;
         }
+        over
     }
 
     /// Ends what the job has here: all of it where it is over `for_good`, else what it had when the request

@@ -2,17 +2,34 @@
 
 use std::time::Duration;
 
+use ojs_throttle::store::guard::OnStoreError;
 use serde_json::json;
 
-use crate::harness::{Ctx, Fault, Job, Judge, Op};
+use crate::harness::worker::Hands;
+use crate::harness::{Ctx, Fault, Job, Judge, Op, World};
 
+const ONE: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 1";
 const TWO: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 2";
+
+/// A call of which the backend says nothing within the sidecar's patience, and which it does not carry out.
+const HANGS: Fault = Fault::Slow(Duration::from_secs(10));
+/// The sidecar's patience.
+const PATIENCE: &str = "upstream_timeout = '2s'";
 
 fn job() -> Job {
     Job::new("email.send")
         .queue("mail")
         .meta("tenant", json!("a"))
         .label("k:a")
+}
+
+/// One job is out with the worker and another one is held: their ids.
+async fn one_out_one_held(w: &World, one: &Hands) -> (String, String) {
+    let ids = w.enqueue_all(2, |_| job()).await;
+    let got = one.fetch(&["mail"], 2).await.unwrap_or_default();
+    assert_eq!(got.len(), 1, "one may start");
+    let (out, held): (Vec<_>, Vec<_>) = ids.into_iter().partition(|id| *id == got[0].job);
+    (out[0].clone(), held[0].clone())
 }
 
 /// The backend carries a nack out and goes down before it answers. When it is back another worker is there
@@ -55,6 +72,7 @@ pub async fn nack_carried_out_before_an_outage(ctx: Ctx) -> Judge {
     judge
 }
 
+
 /// The answer to a requeue is lost, and before we can look the job is out again in the same attempt: the backend
 /// shows it as it was, but we gave it to another worker.
 pub async fn requeue_reply_lost_and_claimed_again(ctx: Ctx) -> Judge {
@@ -85,5 +103,55 @@ pub async fn requeue_reply_lost_and_claimed_again(ctx: Ctx) -> Judge {
         "a third worker got what the second one runs",
     );
     judge.settled();
+    judge
+}
+
+
+/// Two calls that end one held job are under way, and the first of them fails: it goes out nowhere while the other
+/// one lasts, and that one ends it. Here, or through another sidecar.
+pub async fn two_ends_of_a_held_job(ctx: Ctx) -> Judge {
+    let world = ctx.world().shared(OnStoreError::Share);
+    let w = (world.limits(ONE).server(PATIENCE))
+        .settings("[hold]\nidle = '10m'")
+        .start()
+        .await;
+    let other = w.sibling().await;
+    w.pass(1_500).await;
+    let (one, two) = (w.hands("one"), w.hands_of("two", &other));
+    let (out, held) = one_out_one_held(&w, &one).await;
+    let ends = if ctx.even() { &one } else { &two };
+    let path = format!("/ojs/v1/jobs/{held}");
+    w.backend.next(Op::Cancel, 1, HANGS);
+    let first = async {
+        let reply = ends.client.call("DELETE", &path, "".into()).await;
+        reply.map_or(0, |reply| reply.status)
+    };
+    let slow = Fault::Slow(Duration::from_millis(1_900));
+    let by_ack = ctx.seed % 3 == 2;
+    let second = async {
+        w.pass(1_000).await;
+        if by_ack {
+            w.backend.next(Op::Ack, 1, slow);
+            return ends.ack(&held).await;
+        }
+        w.backend.next(Op::Cancel, 1, slow);
+        let reply = ends.client.call("DELETE", &path, "".into()).await;
+        reply.map_or(0, |reply| reply.status)
+    };
+    let fetched = async {
+        w.pass(500).await;
+        one.ack(&out).await;
+        let mut got = Vec::new();
+        for _ in 0..20 {
+            got.extend(one.fetch(&["mail"], 1).await.unwrap_or_default());
+            w.pass(150).await;
+        }
+        got
+    };
+    let (first, second, got) = tokio::join!(first, second, fetched);
+    let mut judge = w.judge().await;
+    judge.that(first >= 500, format!("the first call got {first}"));
+    judge.that(second == 200, format!("the second call got {second}"));
+    judge.that(got.is_empty(), "it went out while its end was on its way");
     judge
 }
