@@ -93,6 +93,7 @@ scenarios! {
     crossings::nack_carried_out_before_an_outage: 8;
     crossings::requeue_reply_lost_and_claimed_again: 6;
     crossings::two_ends_of_a_held_job: 6;
+    crossings::paused_before_it_went_out: 4;
     held::seen_as_available: 10 real;
     held::cancelled_while_held: 18;
     held::paused_and_resumed: 10 limit;

@@ -33,6 +33,7 @@ pub enum Op {
     Heartbeat,
     Job,
     Cancel,
+    Pause,
 }
 
 /// What goes wrong with one request.
@@ -257,6 +258,7 @@ impl Faulty {
             (_, "workers/heartbeat") => Op::Heartbeat,
             ("GET", rest) if rest.starts_with("jobs/") => Op::Job,
             ("DELETE", rest) if rest.starts_with("jobs/") => Op::Cancel,
+            ("POST", rest) if rest.ends_with("/pause") => Op::Pause,
             _ => Op::Any,
         };
         let fault = self.fault_for(op);

@@ -32,6 +32,12 @@ async fn one_out_one_held(w: &World, one: &Hands) -> (String, String) {
     (out[0].clone(), held[0].clone())
 }
 
+async fn pause(w: &World, verb: &str) -> u16 {
+    let path = format!("/ojs/v1/queues/mail/{verb}");
+    let reply = w.client().post(&path, &json!({})).await;
+    reply.map_or(0, |reply| reply.status)
+}
+
 /// The backend carries a nack out and goes down before it answers. When it is back another worker is there
 /// before the nack is tried again: that one has the job, and has it alone.
 pub async fn nack_carried_out_before_an_outage(ctx: Ctx) -> Judge {
@@ -153,5 +159,38 @@ pub async fn two_ends_of_a_held_job(ctx: Ctx) -> Judge {
     judge.that(first >= 500, format!("the first call got {first}"));
     judge.that(second == 200, format!("the second call got {second}"));
     judge.that(got.is_empty(), "it went out while its end was on its way");
+    judge
+}
+
+
+/// A queue is paused while one of its held jobs is about to go out, because it is proven, or because the backend is
+/// asked for another one to go with it: it stays, and goes out when the queue runs again.
+pub async fn paused_before_it_went_out(ctx: Ctx) -> Judge {
+    let w = ctx.world().limits(ONE).start().await;
+    let (one, two) = (w.hands("one"), w.hands("two"));
+    let (out, held) = one_out_one_held(&w, &one).await;
+    w.pass(1_500).await;
+    one.ack(&out).await;
+    let slow = Duration::from_millis(1_000 + ctx.seed * 200);
+    let waits = if ctx.even() { Op::Heartbeat } else { Op::Fetch };
+    w.backend.next(waits, 1, Fault::Slow(slow));
+    let (got, paused) = tokio::join!(two.fetch(&["mail"], 2), async {
+        w.pass(400).await;
+        pause(&w, "pause").await
+    });
+    let got = got.unwrap_or_default();
+    let resumed = pause(&w, "resume").await;
+    let after = two.fetch(&["mail"], 1).await.unwrap_or_default();
+    for delivery in got.iter().chain(&after) {
+        two.ack(&delivery.job).await;
+    }
+    let mut judge = w.judge().await;
+    judge.that((paused, resumed) == (200, 200), "the backend refuses");
+    judge.that(got.is_empty(), "it went out after its queue was paused");
+    judge.that(
+        after.len() == 1 && after[0].job == held,
+        format!("{} came when the queue ran again", after.len()),
+    );
+    judge.settled();
     judge
 }
