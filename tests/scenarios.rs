@@ -94,6 +94,9 @@ scenarios! {
     crossings::requeue_reply_lost_and_claimed_again: 6;
     crossings::two_ends_of_a_held_job: 6;
     crossings::paused_before_it_went_out: 4;
+    crossings::two_pauses: 4;
+    crossings::pause_given_up: 4;
+    crossings::pause_without_an_answer: 4;
     held::seen_as_available: 10 real;
     held::cancelled_while_held: 18;
     held::paused_and_resumed: 10 limit;

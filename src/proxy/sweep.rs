@@ -14,8 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::prove::{Named, Word};
-use super::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, Sidecar};
-use crate::json::Json;
+use super::{DEFAULT_VISIBILITY, Proxy, Sidecar, paused};
 use crate::limit::Timestamp;
 use crate::pressure::{Bounds, Strategy};
 use crate::store::{Change, Claimed, Place, Row};
@@ -156,21 +155,12 @@ impl Proxy {
                 // The others would be waited for as long, and held jobs need their heartbeats.
                 return;
             };
-            let paused = Json::parse(&reply.body, REPLY_DEPTH)
-                .ok()
-                .and_then(|stats| {
-                    let queue = stats.get_exact("queue").unwrap_or(stats);
-                    queue
-                        .get_exact("paused")
-                        .or_else(|| stats.get_exact("paused"))?
-                        .boolean()
-                });
-            match paused {
+            match paused::told(&reply.body) {
                 Some(false) => {
                     self.sidecar.paused.is_over(&queue, asked);
                     self.sidecar.hold.wake_all();
                 }
-                _ => self.sidecar.paused.set(&queue, true),
+                _ => self.sidecar.paused.stands(&queue),
             }
         }
     }

@@ -34,6 +34,7 @@ pub enum Op {
     Job,
     Cancel,
     Pause,
+    Stats,
 }
 
 /// What goes wrong with one request.
@@ -259,6 +260,7 @@ impl Faulty {
             ("GET", rest) if rest.starts_with("jobs/") => Op::Job,
             ("DELETE", rest) if rest.starts_with("jobs/") => Op::Cancel,
             ("POST", rest) if rest.ends_with("/pause") => Op::Pause,
+            ("GET", rest) if rest.ends_with("/stats") => Op::Stats,
             _ => Op::Any,
         };
         let fault = self.fault_for(op);

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use ojs_throttle::store::guard::OnStoreError;
 use serde_json::json;
+use tokio::time::timeout;
 
 use crate::harness::worker::Hands;
-use crate::harness::{Ctx, Fault, Job, Judge, Op, World};
+use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker, World};
 
 const ONE: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 1";
 const TWO: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 2";
@@ -78,7 +79,6 @@ pub async fn nack_carried_out_before_an_outage(ctx: Ctx) -> Judge {
     judge
 }
 
-
 /// The answer to a requeue is lost, and before we can look the job is out again in the same attempt: the backend
 /// shows it as it was, but we gave it to another worker.
 pub async fn requeue_reply_lost_and_claimed_again(ctx: Ctx) -> Judge {
@@ -111,7 +111,6 @@ pub async fn requeue_reply_lost_and_claimed_again(ctx: Ctx) -> Judge {
     judge.settled();
     judge
 }
-
 
 /// Two calls that end one held job are under way, and the first of them fails: it goes out nowhere while the other
 /// one lasts, and that one ends it. Here, or through another sidecar.
@@ -162,7 +161,6 @@ pub async fn two_ends_of_a_held_job(ctx: Ctx) -> Judge {
     judge
 }
 
-
 /// A queue is paused while one of its held jobs is about to go out, because it is proven, or because the backend is
 /// asked for another one to go with it: it stays, and goes out when the queue runs again.
 pub async fn paused_before_it_went_out(ctx: Ctx) -> Judge {
@@ -190,6 +188,94 @@ pub async fn paused_before_it_went_out(ctx: Ctx) -> Judge {
     judge.that(
         after.len() == 1 && after[0].job == held,
         format!("{} came when the queue ran again", after.len()),
+    );
+    judge.settled();
+    judge
+}
+
+/// Of two pauses the first one breaks after the second was carried out: the queue is paused, whether or not the
+/// backend's numbers can be read.
+pub async fn two_pauses(ctx: Ctx) -> Judge {
+    let w = (ctx.world().limits(ONE).server(PATIENCE)).start().await;
+    let (one, two) = (w.hands("one"), w.hands("two"));
+    let (out, _) = one_out_one_held(&w, &one).await;
+    if ctx.even() {
+        w.backend.often(Op::Stats, 1.0, Fault::Status(401));
+    }
+    w.backend.next(Op::Pause, 1, HANGS);
+    let (first, second) = tokio::join!(pause(&w, "pause"), async {
+        w.pass(500).await;
+        pause(&w, "pause").await
+    });
+    one.ack(&out).await;
+    w.pass(ctx.seed * 3_000).await;
+    let got = two.fetch(&["mail"], 1).await.unwrap_or_default();
+    pause(&w, "resume").await;
+    let after = two.fetch(&["mail"], 1).await.unwrap_or_default();
+    for delivery in got.iter().chain(&after) {
+        two.ack(&delivery.job).await;
+    }
+    let mut judge = w.judge().await;
+    judge.that(first >= 500, format!("the first pause got {first}"));
+    judge.that(second == 200, format!("the second pause got {second}"));
+    judge.that(got.is_empty(), "a job of a paused queue started");
+    judge.that(after.len() == 1, format!("{} came in the end", after.len()));
+    judge.settled();
+    judge
+}
+
+/// Who pauses a queue hangs up, and the backend never does it. Its numbers are not for us to read: the held job
+/// goes out all the same.
+pub async fn pause_given_up(ctx: Ctx) -> Judge {
+    let w = (ctx.world().limits(ONE).server(PATIENCE)).start().await;
+    let (one, two) = (w.hands("one"), w.hands("two"));
+    let (out, held) = one_out_one_held(&w, &one).await;
+    w.backend.often(Op::Stats, 1.0, Fault::Status(401));
+    w.backend.next(Op::Pause, 1, HANGS);
+    let gone = Duration::from_millis(500);
+    let hung = timeout(gone, pause(&w, "pause")).await;
+    one.ack(&out).await;
+    let meanwhile = two.fetch(&["mail"], 1).await.unwrap_or_default();
+    w.pass(2_000 + ctx.seed * 3_000).await;
+    let got = two.fetch(&["mail"], 1).await.unwrap_or_default();
+    for delivery in meanwhile.iter().chain(&got) {
+        two.ack(&delivery.job).await;
+    }
+    let mut judge = w.judge().await;
+    judge.that(hung.is_err(), "the pause was answered");
+    judge.that(meanwhile.is_empty(), "it went out while the pause lasted");
+    judge.that(
+        got.len() == 1 && got[0].job == held,
+        format!("{} came after it", got.len()),
+    );
+    judge.settled();
+    judge
+}
+
+/// The answer to a pause is lost: the backend is asked whether the queue is paused, and as it says, so it is.
+pub async fn pause_without_an_answer(ctx: Ctx) -> Judge {
+    let w = (ctx.world().limits(ONE).server(PATIENCE)).start().await;
+    let (one, two) = (w.hands("one"), w.hands("two"));
+    let (out, _) = one_out_one_held(&w, &one).await;
+    let done = ctx.even();
+    let fault = if done { Fault::ReplyLost } else { HANGS };
+    w.backend.next(Op::Pause, 1, fault);
+    let status = pause(&w, "pause").await;
+    one.ack(&out).await;
+    w.pass(ctx.seed * 100).await;
+    let got = two.fetch(&["mail"], 1).await.unwrap_or_default();
+    pause(&w, "resume").await;
+    let after = two.fetch(&["mail"], 1).await.unwrap_or_default();
+    for delivery in got.iter().chain(&after) {
+        two.ack(&delivery.job).await;
+    }
+    w.worker(Worker::js(2).queues(&["mail"]));
+    w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.that(status >= 500, format!("the pause got {status}"));
+    judge.that(
+        (got.len(), after.len()) == if done { (0, 1) } else { (1, 0) },
+        format!("{} came, then {}", got.len(), after.len()),
     );
     judge.settled();
     judge
