@@ -13,9 +13,10 @@
 //! | `control` | what people set and read over HTTP |
 //! | `outside`, `about`, `stream`, `tell` | what readers are shown: jobs and queues, manifest and health, events |
 //! | `sweep`, `siblings`, `prove`, `drop` | what must be done unasked: claims kept, proven, adopted, ended |
+//! | `hiding`, `paused` | what keeps held jobs from going out, beside their limits |
 //! | `job`, `mirror`, `scope`, `body`, `respond`, … | what the others share |
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -48,6 +49,7 @@ mod drop;
 mod enqueue;
 mod fetch;
 mod heartbeat;
+mod hiding;
 mod job;
 mod live;
 pub mod load;
@@ -208,8 +210,8 @@ pub struct Sidecar {
     adopting: Mutex<Adopting>,
     /// Where siblings have held jobs for workers of ours.
     offered: siblings::Offered,
-    /// Held jobs that siblings hid, and since when.
-    hidden: Mutex<HashMap<Arc<str>, Instant>>,
+    /// Held jobs that go out nowhere for a while.
+    hidden: Mutex<hiding::Hidden>,
     /// The edition of the store's settings that is followed.
     settings: Mutex<u64>,
     shares: depth::share::Shares,

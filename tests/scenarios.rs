@@ -9,6 +9,8 @@ mod actions;
 mod adopted;
 #[path = "scenarios/bounds.rs"]
 mod bounds;
+#[path = "scenarios/crossings.rs"]
+mod crossings;
 #[path = "scenarios/faults.rs"]
 mod faults;
 #[path = "scenarios/flow.rs"]
@@ -90,6 +92,13 @@ scenarios! {
     faults::fetch_hangs: 8;
     faults::enqueue_reply_lost: 3 real;
     faults::everything_goes_wrong: 10 limit;
+    crossings::nack_carried_out_before_an_outage: 8;
+    crossings::requeue_reply_lost_and_claimed_again: 6;
+    crossings::two_ends_of_a_held_job: 6;
+    crossings::paused_before_it_went_out: 4;
+    crossings::two_pauses: 4;
+    crossings::pause_given_up: 4;
+    crossings::pause_without_an_answer: 4;
     held::seen_as_available: 10 real;
     held::cancelled_while_held: 18;
     held::paused_and_resumed: 10 limit;

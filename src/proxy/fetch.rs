@@ -172,6 +172,7 @@ impl Proxy {
                     other => return other,
                 };
                 if !out.all_late().await {
+                    out.keep_paused(begun);
                     return Outcome::Ours(out, hint);
                 }
                 now = Instant::now();

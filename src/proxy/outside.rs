@@ -16,7 +16,7 @@ use super::control::shape::rfc3339;
 use super::outlive::{Client, to_the_end};
 use super::refuse;
 use super::respond::{self, Fault};
-use super::{Proxy, REPLY_DEPTH, mirror};
+use super::{Proxy, REPLY_DEPTH, mirror, paused};
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Timestamp;
 use crate::upstream::{Call, Reply, UpstreamError};
@@ -99,10 +99,11 @@ impl Proxy {
     pub(super) async fn cancel(&self, parts: Box<Parts>, body: Bytes, job: &str) -> Response<Body> {
         let proxy = self.clone();
         let call = self.plain_call(&parts, body);
-        let name = job.to_owned();
+        let name: Arc<str> = Arc::from(job);
         // To its end: a job that is hidden for a client that hangs up must be shown again.
         let work = Box::pin(async move {
-            let hidden = proxy.sidecar.hide(&name).await;
+            let hiding = proxy.sidecar.hide(&name).await;
+            let hidden = hiding.is_some();
             let mark = proxy.sidecar.pressure.mark();
             let mut answer = super::call(&proxy, "cancel", call).await;
             if let Ok(reply) = &mut answer
@@ -120,8 +121,11 @@ impl Proxy {
                     proxy.sidecar.made_room();
                 }
                 // Gone or in another state: the next proof tells, if it is still ours.
-                _ if hidden => proxy.sidecar.show(&name).await,
-                _ => {}
+                _ => {
+                    if let Some(hiding) = hiding {
+                        hiding.show().await;
+                    }
+                }
             }
             answer
         });
@@ -158,27 +162,65 @@ impl Proxy {
         queue: &str,
         pause: bool,
     ) -> Response<Body> {
-        let sidecar = &self.sidecar;
-        let was = sidecar.paused.has(queue);
-        if pause {
-            sidecar.paused.set(queue, true);
-            sidecar.share_pause(queue, true).await;
-        }
-        let answer = super::call(self, "pause", self.plain_call(&parts, body)).await;
-        let done = answer.as_ref().is_ok_and(|reply| reply.status.is_success());
-        // Set again when it is done: only what is sent after this proves that the pause is over.
-        let now = if done { pause } else { was };
-        sidecar.paused.set(queue, now);
-        if now != pause || !pause {
-            sidecar.share_pause(queue, now).await;
-        }
-        if done && !pause {
-            sidecar.hold.wake_all();
-        }
-        match answer {
+        let proxy = self.clone();
+        let call = self.plain_call(&parts, body);
+        let scope = self.sidecar.scopes.of(&parts.headers);
+        let queue: Arc<str> = Arc::from(queue);
+        // To its end: what comes of it counts here, whether the client hears of it or not.
+        let work = Box::pin(async move {
+            match pause {
+                true => proxy.paused(call, scope, &queue).await,
+                false => proxy.resumed(call, &queue).await,
+            }
+        });
+        match to_the_end(&self.sidecar.left, Client::default(), work).await {
             Ok(reply) => respond::theirs(reply),
             Err(error) => refuse(&parts, Fault::backend(&error, false)),
         }
+    }
+
+    async fn paused(
+        &self,
+        call: Call,
+        scope: u64,
+        queue: &Arc<str>,
+    ) -> Result<Reply, UpstreamError> {
+        let sidecar = &self.sidecar;
+        sidecar.paused.begin(queue);
+        sidecar.share_pause(queue, true).await;
+        let answer = super::call(self, "pause", call).await;
+        let stands = match &answer {
+            Ok(reply) if reply.status.is_success() => true,
+            Ok(reply) if !reply.status.is_server_error() => false,
+            Err(error) if !error.in_doubt() => false,
+            // It may have been carried out.
+            _ => self.says_paused(scope, queue).await,
+        };
+        sidecar.paused.end(queue, stands);
+        if !sidecar.paused.has(queue) {
+            sidecar.share_pause(queue, false).await;
+            sidecar.hold.wake_all();
+        }
+        answer
+    }
+
+    async fn resumed(&self, call: Call, queue: &Arc<str>) -> Result<Reply, UpstreamError> {
+        let sidecar = &self.sidecar;
+        let answer = super::call(self, "pause", call).await;
+        if answer.as_ref().is_ok_and(|reply| reply.status.is_success()) {
+            sidecar.paused.set(queue, false);
+            sidecar.share_pause(queue, false).await;
+            sidecar.hold.wake_all();
+        }
+        answer
+    }
+
+    /// Whether the backend's numbers of a queue say that it is paused.
+    async fn says_paused(&self, scope: u64, queue: &str) -> bool {
+        let path = crate::ojs::encoded(queue);
+        let call = super::get(self, scope, format!("/ojs/v1/queues/{path}/stats"));
+        let stats = super::call(self, "queue_stats", call).await;
+        stats.is_ok_and(|stats| paused::told(&stats.body) == Some(true))
     }
 
     /// `POST /ojs/v1/admin/reset` of the embedded backend, which clears the sidecar too.

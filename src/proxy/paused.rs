@@ -6,69 +6,104 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hashbrown::HashMap;
 use tokio::time::Instant;
 
+use super::REPLY_DEPTH;
+use crate::json::Json;
+
 /// More paused queues than this are not remembered: names come from requests.
 const MAX: usize = 10_000;
 
-/// Each paused queue, and since when the pause is known to stand.
+/// Each queue that is paused, or that a call through us is about to pause.
 #[derive(Default, Debug)]
 pub(super) struct Paused {
     /// Hardly any is, and then no lock is needed to see that.
     any: AtomicBool,
-    queues: Mutex<HashMap<Arc<str>, Instant>>,
+    queues: Mutex<HashMap<Arc<str>, Pause>>,
+}
+
+#[derive(Default, Debug)]
+struct Pause {
+    /// How many calls that pause it are under way.
+    calls: usize,
+    /// Since when a pause is known to stand.
+    since: Option<Instant>,
 }
 
 impl Paused {
-    fn queues(&self) -> MutexGuard<'_, HashMap<Arc<str>, Instant>> {
+    fn queues(&self) -> MutexGuard<'_, HashMap<Arc<str>, Pause>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The queues, unless there is none.
-    fn some(&self) -> Option<MutexGuard<'_, HashMap<Arc<str>, Instant>>> {
+    fn some(&self) -> Option<MutexGuard<'_, HashMap<Arc<str>, Pause>>> {
         self.any.load(Ordering::Acquire).then(|| self.queues())
     }
 
-    /// Whether a queue is paused.
-    pub(super) fn has(&self, queue: &str) -> bool {
-        self.some().is_some_and(|all| all.contains_key(queue))
-    }
-
-    /// Notes that a queue is paused as of now, or is not.
-    pub(super) fn set(&self, queue: &str, paused: bool) {
+    /// Changes what is known of a queue.
+    fn change(&self, queue: &str, change: impl FnOnce(&mut Pause)) {
         let mut all = self.queues();
-        if !paused {
-            all.remove(queue);
-        } else if all.len() < MAX || all.contains_key(queue) {
-            all.insert(Arc::from(queue), Instant::now());
+        if all.len() < MAX || all.contains_key(queue) {
+            let pause = all.entry_ref(queue).or_default();
+            change(pause);
+            if pause.calls == 0 && pause.since.is_none() {
+                all.remove(queue);
+            }
         }
         // Under the lock, so that it says what the last to change them left.
         self.any.store(!all.is_empty(), Ordering::Release);
     }
 
-    /// The backend gave jobs of the queue, or said that it runs, in answer to something sent at `asked`:
-    /// a pause from before that is over.
-    pub(super) fn is_over(&self, queue: &str, asked: Instant) {
-        let Some(mut all) = self.some() else { return };
-        if all.get(queue).is_some_and(|since| *since < asked) {
-            all.remove(queue);
-        }
-        self.any.store(!all.is_empty(), Ordering::Release);
+    /// Whether a queue is paused, or about to be.
+    pub(super) fn has(&self, queue: &str) -> bool {
+        self.some().is_some_and(|all| all.contains_key(queue))
+    }
+
+    /// A call that pauses a queue is on its way: until its [`Paused::end`] the queue is paused.
+    pub(super) fn begin(&self, queue: &str) {
+        self.change(queue, |pause| pause.calls += 1);
+    }
+
+    /// It has ended, and the pause stands as of now; or it came to nothing, and the queue is what it would be
+    /// without it.
+    pub(super) fn end(&self, queue: &str, stands: bool) {
+        self.change(queue, |pause| {
+            pause.calls = pause.calls.saturating_sub(1);
+            if stands {
+                pause.since = Some(Instant::now());
+            }
+        });
+    }
+
+    /// Notes that a queue is paused as of now, or is not.
+    pub(super) fn set(&self, queue: &str, paused: bool) {
+        self.change(queue, |pause| pause.since = paused.then(Instant::now));
     }
 
     /// The backend did not say otherwise of a pause that was known to stand at `since`: it does now, unless it was
     /// ended or set anew meanwhile.
     pub(super) fn stands(&self, queue: &str, since: Instant) {
-        let Some(mut all) = self.some() else { return };
-        if let Some(known) = all.get_mut(queue).filter(|known| **known == since) {
-            *known = Instant::now();
+        self.change(queue, |pause| {
+            if pause.since == Some(since) {
+                pause.since = Some(Instant::now());
+            }
+        });
+    }
+
+    /// The backend gave jobs of the queue, or said that it runs, in answer to something sent at `asked`:
+    /// a pause from before that is over.
+    pub(super) fn is_over(&self, queue: &str, asked: Instant) {
+        if self.has(queue) {
+            self.change(queue, |pause| {
+                pause.since = pause.since.filter(|since| *since >= asked)
+            });
         }
     }
 
-    /// Those that `wanted` wants, with since when.
+    /// Those of which a pause is known to stand and that `wanted` wants, with since when.
     pub(super) fn since(&self, wanted: impl Fn(&str) -> bool) -> Vec<(Arc<str>, Instant)> {
         let all = self.some();
         let all = all.iter().flat_map(|all| all.iter());
         all.filter(|(queue, _)| wanted(queue))
-            .map(|(queue, since)| (queue.clone(), *since))
+            .filter_map(|(queue, pause)| Some((queue.clone(), pause.since?)))
             .collect()
     }
 
@@ -78,6 +113,14 @@ impl Paused {
         all.clear();
         self.any.store(false, Ordering::Release);
     }
+}
+
+/// What a queue's numbers say of a pause, if they say anything.
+pub(super) fn told(stats: &[u8]) -> Option<bool> {
+    let stats = Json::parse(stats, REPLY_DEPTH).ok()?;
+    let queue = stats.get_exact("queue").unwrap_or(stats);
+    let paused = queue.get_exact("paused");
+    paused.or_else(|| stats.get_exact("paused"))?.boolean()
 }
 
 #[cfg(test)]
@@ -125,5 +168,31 @@ mod tests {
         paused.set("a", true);
         paused.clear();
         assert!(!paused.has("a"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_that_comes_to_nothing_leaves_the_others() {
+        let paused = Paused::default();
+        let listed = |paused: &Paused| paused.since(|_| true).len();
+        paused.begin("a");
+        paused.begin("a");
+        assert!(paused.has("a"));
+        assert_eq!(listed(&paused), 0, "none is known to stand");
+        // Jobs that were given meanwhile say nothing of a pause that has not ended.
+        paused.is_over("a", Instant::now() + Duration::from_secs(1));
+        paused.stands("a", Instant::now());
+        paused.end("a", true);
+        paused.end("a", false);
+        assert!(paused.has("a"));
+        assert_eq!(listed(&paused), 1);
+
+        paused.begin("a");
+        paused.set("a", false);
+        assert!(paused.has("a"), "that call may pause it yet");
+        paused.end("a", false);
+        assert!(!paused.has("a"));
+        // Asked about before it ended.
+        paused.stands("a", Instant::now());
+        assert!(!paused.has("a") && !paused.any.load(Ordering::Relaxed));
     }
 }

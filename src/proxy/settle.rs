@@ -20,7 +20,7 @@ use super::lookup::{Lookup, job_in};
 use super::outlive::{Client, to_the_end};
 use super::refuse;
 use super::respond::{self, Fault};
-use super::{DEPTH, Proxy, mirror};
+use super::{DEPTH, Proxy, Sidecar, mirror};
 use crate::boxed::boxed;
 use crate::json::{Json, Reader, Splice, quote};
 use crate::metrics::Event;
@@ -68,12 +68,15 @@ enum Doubt {
     Inherited,
 }
 
-/// A job as GET shows it, after a try whose answer was lost.
+/// What is known of a job after a try whose answer was lost.
 enum Seen {
-    /// It ended as asked: the answer that was lost must have said this.
+    /// It ended as asked: the answer that was lost must have said this. Or it was claimed anew since: what was
+    /// asked is of a claim that is over.
     Done(Reply),
     /// It did not happen, or something else did: asking again gets the backend's verdict.
     Open,
+    /// The backend does not answer.
+    Unheard,
 }
 
 impl Proxy {
@@ -120,7 +123,7 @@ impl Proxy {
             return self.upstream.call(call.clone()).await;
         };
         let deadline = tick::now() + sidecar.live().settings.settle_retry_for;
-        let mut hidden = sidecar.hold.hide(&job);
+        let mut hiding = sidecar.hide_here(&job);
         let mut known = sidecar.row_of(&job).await;
         let doubt = match again {
             true => Some(Doubt::Again),
@@ -131,7 +134,7 @@ impl Proxy {
             let (without_row, failed) = (matches!(known, Ok(None)), known.is_err());
             let row = known.ok().flatten();
             if row.as_ref().is_some_and(|row| row.place == Place::Held) {
-                hidden |= sidecar.hide_there(&job, true).await;
+                hiding = sidecar.hide(&job).await.or(hiding);
             }
             if let (Some(row), Some(range)) = (&row, &worker_id) {
                 // The id under which the job was claimed, where the worker says its own.
@@ -146,7 +149,7 @@ impl Proxy {
                 job: &job,
                 row: row.as_ref(),
                 without_row,
-                hidden,
+                hidden: hiding.is_some(),
             };
             let answer = self.insist(&settling, doubt, deadline).await;
             let is_refused = answer
@@ -163,7 +166,10 @@ impl Proxy {
                 known = Ok(Some(found));
                 continue;
             }
-            self.heard(&settling, &answer).await;
+            let over = self.heard(&settling, &answer).await;
+            if let Some(hiding) = hiding.filter(|_| !over) {
+                hiding.show().await;
+            }
             return answer;
         }
     }
@@ -178,8 +184,8 @@ impl Proxy {
         sidecar.row_by(job, deadline, unsure).await.ok().flatten()
     }
 
-    /// What the backend's answer means here: its feedback is heeded, and what is over is ended.
-    async fn heard(&self, settled: &Settling<'_>, answer: &Result<Reply, UpstreamError>) {
+    /// What the backend's answer means here: its feedback is heeded, and what is over is ended. Says whether it is.
+    async fn heard(&self, settled: &Settling<'_>, answer: &Result<Reply, UpstreamError>) -> bool {
         let (sidecar, verb, row) = (&self.sidecar, settled.verb, settled.row);
         if let (Verb::Nack, Ok(reply)) = (verb, answer) {
             sidecar.nacked(reply, settled.job, row);
@@ -202,9 +208,8 @@ impl Proxy {
         if over {
             self.release(settled, carried_out && verb == Verb::Ack)
                 .await;
-        } else if settled.hidden {
-            sidecar.show(settled.job).await;
         }
+        over
     }
 
     /// Ends what the job has here: all of it where it is over `for_good`, else what it had when the request
@@ -257,7 +262,7 @@ impl Proxy {
                         return Ok(reply);
                     };
                     return Ok(match Box::pin(self.seen(settling, doubt)).await {
-                        Some(Seen::Done(done)) => {
+                        Seen::Done(done) => {
                             if doubt == Doubt::Again {
                                 self.sidecar.metrics.count(Event::SettleReplayed);
                             }
@@ -270,22 +275,34 @@ impl Proxy {
             };
             if error.in_doubt() {
                 doubt = Some(Doubt::Tried);
-                let seen = Box::pin(self.seen(settling, Doubt::Tried)).await;
-                if let Some(Seen::Done(done)) = seen {
-                    return Ok(done);
+            }
+            // Once it may have been carried out another may run the job, under the same claim id, and a nack would
+            // end that run.
+            let ends_another = settling.verb == Verb::Nack && doubt == Some(Doubt::Tried);
+            let looks = error.in_doubt() || ends_another;
+            loop {
+                let over = Instant::now() + pause >= deadline;
+                if !over {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(PAUSES.1);
+                }
+                let seen = match looks {
+                    true => Box::pin(self.seen(settling, Doubt::Tried)).await,
+                    false => Seen::Open,
+                };
+                match seen {
+                    Seen::Done(done) => return Ok(done),
+                    _ if over => return Err(error),
+                    Seen::Unheard if ends_another => {}
+                    Seen::Open | Seen::Unheard => break,
                 }
             }
-            if Instant::now() + pause >= deadline {
-                return Err(error);
-            }
             self.sidecar.metrics.count(Event::SettleRetried);
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(PAUSES.1);
         }
     }
 
-    /// What GET tells.
-    async fn seen(&self, settling: &Settling<'_>, doubt: Doubt) -> Option<Seen> {
+    /// What GET tells, and what is known here.
+    async fn seen(&self, settling: &Settling<'_>, doubt: Doubt) -> Seen {
         let Settling {
             call,
             scope,
@@ -294,43 +311,75 @@ impl Proxy {
             row,
             ..
         } = *settling;
-        let Lookup::Found(reply) = self.look_up(scope, job).await else {
-            return None;
+        let reply = match self.look_up(scope, job).await {
+            Lookup::Found(reply) => Some(reply),
+            Lookup::Gone | Lookup::Unknown => None,
+            Lookup::Unanswered => return Seen::Unheard,
         };
-        let found = job_in(&reply)?;
-        let state = found.get("state")?.text()?;
-        let attempt = found.get("attempt").and_then(|a| a.int());
-        let moved_on =
-            row.is_some_and(|row| attempt.is_some_and(|a| a > i64::from(row.claimed.attempt)));
-        let done = match (verb, &*state) {
-            (Verb::Ack, "completed") => true,
-            (Verb::Nack, "retryable" | "available" | "scheduled" | "discarded" | "pending") => true,
-            (Verb::Nack, "active") => moved_on,
+        let found = reply.as_deref().and_then(job_in);
+        let state = found.and_then(|found| found.get("state")?.text());
+        let attempt = found.and_then(|found| found.get("attempt")?.int());
+        let done = match (verb, state.as_deref()) {
+            (Verb::Ack, Some("completed")) => true,
+            (
+                Verb::Nack,
+                Some("retryable" | "available" | "scheduled" | "discarded" | "pending"),
+            ) => true,
+            (Verb::Nack, Some("active") | None) => match row {
+                Some(row) => {
+                    attempt.is_some_and(|a| a > i64::from(row.claimed.attempt))
+                        || self.sidecar.claimed_again(row).await
+                }
+                None => false,
+            },
             _ => false,
         };
         // One that was never sent from here: a nack counts as carried out only if the job shows its error.
-        let its_own =
-            verb == Verb::Ack || doubt != Doubt::Inherited || shows_error_of(found, &call.body);
+        let shows_error = || found.is_some_and(|found| shows_error_of(found, &call.body));
+        let its_own = verb == Verb::Ack || doubt != Doubt::Inherited || shows_error();
         if !done || !its_own {
-            return Some(Seen::Open);
+            return Seen::Open;
         }
         let mut headers = HeaderMap::new();
         super::ours(&call.headers, &mut headers);
-        Some(Seen::Done(Reply {
+        Seen::Done(Reply {
             status: StatusCode::OK,
             headers,
-            body: told(verb, job, &state, found).into(),
-        }))
+            body: told(verb, job, state.as_deref().unwrap_or("active"), found).into(),
+        })
+    }
+}
+
+impl Sidecar {
+    /// Whether a job that was out has been claimed anew since, by anybody of whom is known here.
+    async fn claimed_again(&self, row: &Row) -> bool {
+        let (job, claim) = (&row.claimed.job, row.claimed.generation);
+        if row.place != Place::Out {
+            return false;
+        }
+        if self.hold.has(job) && !self.hold.has_claim(job, claim) {
+            return true;
+        }
+        let now = self.store.row(job).await.ok().flatten();
+        now.is_some_and(|now| now.claimed.generation > claim)
     }
 }
 
 /// What a backend would have answered, from the job as it shows it.
-fn told(verb: Verb, job: &str, state: &str, found: Json<'_>) -> Vec<u8> {
+fn told(verb: Verb, job: &str, state: &str, found: Option<Json<'_>>) -> Vec<u8> {
     let (id, state) = (quote(job), quote(state));
     let mut body = format!(r#"{{"id":{id},"job_id":{id},"state":{state}"#).into_bytes();
     if verb == Verb::Ack {
         body.extend_from_slice(br#","acknowledged":true"#);
     }
+    if let Some(found) = found {
+        tell_found(found, &mut body);
+    }
+    body.push(b'}');
+    body
+}
+
+fn tell_found(found: Json<'_>, body: &mut Vec<u8>) {
     for name in [
         "attempt",
         "max_attempts",
@@ -345,8 +394,6 @@ fn told(verb: Verb, job: &str, state: &str, found: Json<'_>) -> Vec<u8> {
     }
     body.extend_from_slice(b",\"job\":");
     body.extend_from_slice(&mirror::shown(found));
-    body.push(b'}');
-    body
 }
 
 /// The backend's reply, which tells whether it left.

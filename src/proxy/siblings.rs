@@ -21,8 +21,6 @@ use crate::store::{Change, Claimed, Gen, Known, Place, Row, StoreError, Wake};
 
 /// The most held jobs that are taken over for one FETCH.
 const AT_ONCE: usize = 16;
-/// How long a sibling may look, after its last call, how that ended.
-const LOOKS: Duration = Duration::from_secs(10);
 /// How long a drain waits for siblings to take what it offers.
 const OFFER: Duration = Duration::from_secs(5);
 
@@ -318,72 +316,9 @@ impl Sidecar {
         };
         match row {
             Some(row) if row.ours && row.hidden => self.hide_for_another(&row.claimed.job),
-            Some(row) if row.ours => self.show_here(job),
+            Some(row) if row.ours => self.show_for_another(job),
             row => self.forget_for(job, row),
         }
-    }
-
-    fn hide_for_another(&self, job: &Arc<str>) {
-        if self.hold.hide(job) {
-            let mut hidden = self.hidden.lock().unwrap_or_else(PoisonError::into_inner);
-            hidden.entry(job.clone()).or_insert_with(Instant::now);
-        }
-    }
-
-    /// The next time that a sibling hides it has a time of its own.
-    fn is_hidden_no_more(&self, job: &str) {
-        let mut hidden = self.hidden.lock().unwrap_or_else(PoisonError::into_inner);
-        hidden.remove(job);
-    }
-
-    fn show_here(&self, job: &str) {
-        self.is_hidden_no_more(job);
-        self.hold.show(job);
-    }
-
-    /// Shows what a sibling hid so long ago that it must be gone: its call would have ended, even an ACK that
-    /// was tried again and again.
-    pub(super) async fn show_forgotten(&self) {
-        let patience = {
-            let settings = &self.live().settings;
-            settings.settle_retry_for + settings.upstream_timeout + LOOKS
-        };
-        let forgotten: Vec<Arc<str>> = {
-            let mut hidden = self.hidden.lock().unwrap_or_else(PoisonError::into_inner);
-            if hidden.is_empty() {
-                return;
-            }
-            let (old, young) = (hidden.drain()).partition(|(_, since)| since.elapsed() >= patience);
-            *hidden = young;
-            let old: HashMap<Arc<str>, Instant> = old;
-            old.into_keys().collect()
-        };
-        for job in forgotten {
-            if self.hold.has(&job) {
-                self.show(&job).await;
-            }
-        }
-    }
-
-    /// Keeps a held job from going out, whoever holds it. `false`: nobody does.
-    pub(super) async fn hide(&self, job: &str) -> bool {
-        let here = self.hold.hide(job);
-        self.hide_there(job, true).await || here
-    }
-
-    /// As [`Sidecar::hide`], for its row alone.
-    pub(super) async fn hide_there(&self, job: &str, hidden: bool) -> bool {
-        let change = || Change::Hidden {
-            job: Arc::from(job),
-            hidden,
-        };
-        self.store.is_shared() && matches!(self.store.set(change()).await, Ok(true))
-    }
-
-    /// Lets a hidden job go out again.
-    pub(super) async fn show(&self, job: &str) {
-        self.hide_there(job, false).await;
-        self.show_here(job);
     }
 
     /// A job in hand that the store does not start: it was hidden through a sibling, or it is not ours
@@ -408,18 +343,18 @@ impl Sidecar {
                     self.hold.wake(&held.claimed.limited);
                 }
                 if !row.hidden {
-                    self.show_here(&job);
+                    self.show_for_another(&job);
                 }
                 self.hold.put_back(held, None);
             }
             // If the store is away the next question of a start tells.
             Err(_) => {
-                self.show_here(&job);
+                self.show_for_another(&job);
                 self.hold.put_back(held, None);
             }
             // Shown again first: a newer claim may have taken its place since.
             Ok(Some(row)) if row.ours => {
-                self.show_here(&job);
+                self.show_for_another(&job);
                 self.hold.forget_claim(&job, claim);
             }
             Ok(row) => self.forget_for(&job, row),
@@ -433,8 +368,8 @@ impl Sidecar {
             // First, so that it counts all the time.
             self.pressure.taken_over(&row.claimed.queue);
         }
-        self.is_hidden_no_more(job);
         self.hold.forget(job);
+        self.show_for_another(job);
     }
 
     /// Tells siblings that a queue is paused through us, or is not.

@@ -35,6 +35,8 @@ pub enum Op {
     Cancel,
     /// An admin's list of jobs.
     List,
+    Pause,
+    Stats,
 }
 
 /// What goes wrong with one request.
@@ -260,6 +262,8 @@ impl Faulty {
             ("GET", rest) if rest.starts_with("jobs/") => Op::Job,
             ("GET", "admin/jobs") => Op::List,
             ("DELETE", rest) if rest.starts_with("jobs/") => Op::Cancel,
+            ("POST", rest) if rest.ends_with("/pause") => Op::Pause,
+            ("GET", rest) if rest.ends_with("/stats") => Op::Stats,
             _ => Op::Any,
         };
         let fault = self.fault_for(op);

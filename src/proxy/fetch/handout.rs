@@ -10,6 +10,7 @@ use bytes::{Bytes, BytesMut};
 use http::Response;
 use http::request::Parts;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use crate::hold::Held;
 use crate::limit::{EARLY, Timestamp};
@@ -137,6 +138,18 @@ impl HandOut {
         // Only a panic in there could fail, and would have been logged.
         drop(taken_back.await);
         true
+    }
+
+    /// Takes back what was held at `begun` already and whose queue has been paused since it was picked: proving it,
+    /// or asking the backend for more, takes time.
+    pub(super) fn keep_paused(&mut self, begun: Instant) {
+        let paused = &self.proxy.sidecar.paused;
+        let stays = |job: &Held| job.since < begun && paused.has(&job.claimed.queue);
+        if self.jobs.iter().any(stays) {
+            let (stay, go) = self.jobs.drain(..).partition(stays);
+            self.jobs = go;
+            drop(self.proxy.take_back(stay));
+        }
     }
 
     /// The reply that hands the jobs out.
@@ -273,7 +286,7 @@ impl Proxy {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::{Instant, advance};
+    use tokio::time::advance;
 
     use super::*;
     use crate::limit::{Key, Limited, Limits, Measure, OnLimit, Space, Throttle};

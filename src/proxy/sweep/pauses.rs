@@ -9,9 +9,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::EVERY;
-use crate::json::Json;
 use crate::pressure::{Bounds, Strategy};
-use crate::proxy::{Proxy, REPLY_DEPTH, call, get};
+use crate::proxy::paused::told;
+use crate::proxy::{Proxy, call, get};
 
 /// How long a pause is taken for granted before the backend is asked whether it still stands.
 const PAUSED_FOR: Duration = Duration::from_secs(5);
@@ -67,16 +67,7 @@ impl Proxy {
         let Ok(reply) = call(&self, "queue_stats", question).await else {
             return;
         };
-        let paused = Json::parse(&reply.body, REPLY_DEPTH)
-            .ok()
-            .and_then(|stats| {
-                let queue = stats.get_exact("queue").unwrap_or(stats);
-                queue
-                    .get_exact("paused")
-                    .or_else(|| stats.get_exact("paused"))?
-                    .boolean()
-            });
-        match paused {
+        match told(&reply.body) {
             Some(false) => {
                 sidecar.paused.is_over(&queue, asked);
                 sidecar.hold.wake_all();

@@ -1,0 +1,160 @@
+//! Held jobs that go out nowhere, because a call that may end them is under way: a cancel, a delete, an ACK or a
+//! nack, through us or through a sibling. Where there are several of them, a job goes out again when the last has failed.
+
+use std::collections::HashMap;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Sidecar;
+use crate::store::Change;
+
+/// How long a sibling may look, after its last call, how that ended.
+const LOOKS: Duration = Duration::from_secs(10);
+
+/// The jobs that are hidden.
+#[derive(Default, Debug)]
+pub(super) struct Hidden {
+    /// By calls through us, whoever holds them.
+    here: HashMap<Arc<str>, Calls>,
+    /// Since when jobs of ours are, by a sibling's call.
+    elsewhere: HashMap<Arc<str>, Instant>,
+}
+
+/// The calls through us that hide one job.
+#[derive(Default, Debug)]
+struct Calls {
+    count: usize,
+    /// Whether they hid its row.
+    row: bool,
+}
+
+/// A call through us that hides a held job, from when it comes until this is dropped.
+pub(super) struct Hiding {
+    sidecar: Arc<Sidecar>,
+    job: Arc<str>,
+}
+
+impl Hiding {
+    fn begin(sidecar: &Arc<Sidecar>, job: &Arc<str>) -> Hiding {
+        let mut hidden = sidecar.hidden();
+        hidden.here.entry(job.clone()).or_default().count += 1;
+        Hiding {
+            sidecar: Arc::clone(sidecar),
+            job: job.clone(),
+        }
+    }
+
+    /// Hides its row. `false`: it has none that is held, or one that a sibling's call hides.
+    pub(super) async fn hide_row(&self) -> bool {
+        let done = self.sidecar.hide_row(&self.job, true).await;
+        let mut hidden = self.sidecar.hidden();
+        hidden.here.get_mut(&self.job).is_some_and(|calls| {
+            calls.row |= done;
+            calls.row
+        })
+    }
+
+    /// Its call came to nothing: the job may go out again, unless another call hides it.
+    pub(super) async fn show(self) {
+        let is_last = {
+            let mut hidden = self.sidecar.hidden();
+            let elsewhere = hidden.elsewhere.contains_key(&self.job);
+            let calls = hidden.here.get_mut(&self.job);
+            let last = calls.filter(|calls| calls.count == 1 && !elsewhere);
+            last.map(|calls| calls.row = false).is_some()
+        };
+        if is_last {
+            self.sidecar.hide_row(&self.job, false).await;
+        }
+    }
+}
+
+impl Drop for Hiding {
+    fn drop(&mut self) {
+        let mut hidden = self.sidecar.hidden();
+        if let Some(calls) = hidden.here.get_mut(&self.job) {
+            calls.count -= 1;
+            if calls.count == 0 {
+                hidden.here.remove(&self.job);
+            }
+        }
+        self.sidecar.show_unless(&hidden, &self.job);
+    }
+}
+
+impl Sidecar {
+    /// Locked before the hold, never after.
+    fn hidden(&self) -> MutexGuard<'_, Hidden> {
+        self.hidden.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn show_unless(&self, hidden: &Hidden, job: &str) {
+        if !hidden.here.contains_key(job) && !hidden.elsewhere.contains_key(job) {
+            self.hold.show(job);
+        }
+    }
+
+    /// Keeps a held job from going out, whoever holds it. `None`: nobody does.
+    pub(super) async fn hide(self: &Arc<Sidecar>, job: &Arc<str>) -> Option<Hiding> {
+        // First, so that no call that ends meanwhile shows it.
+        let hiding = Hiding::begin(self, job);
+        let here = self.hold.hide(job);
+        (hiding.hide_row().await || here).then_some(hiding)
+    }
+
+    /// As [`Sidecar::hide`], if it is held here. Its row stays as it is.
+    pub(super) fn hide_here(self: &Arc<Sidecar>, job: &Arc<str>) -> Option<Hiding> {
+        // Mostly it is not.
+        if !self.hold.has(job) {
+            return None;
+        }
+        let hiding = Hiding::begin(self, job);
+        self.hold.hide(job).then_some(hiding)
+    }
+
+    async fn hide_row(&self, job: &Arc<str>, hidden: bool) -> bool {
+        let job = job.clone();
+        let change = Change::Hidden { job, hidden };
+        self.store.is_shared() && matches!(self.store.set(change).await, Ok(true))
+    }
+
+    /// A sibling's call hides a job of ours.
+    pub(super) fn hide_for_another(&self, job: &Arc<str>) {
+        let mut hidden = self.hidden();
+        if self.hold.hide(job) {
+            let since = hidden.elsewhere.entry(job.clone());
+            since.or_insert_with(Instant::now);
+        }
+    }
+
+    /// No sibling's call hides it any more. The next time that one does has a time of its own.
+    pub(super) fn show_for_another(&self, job: &str) {
+        let mut hidden = self.hidden();
+        hidden.elsewhere.remove(job);
+        self.show_unless(&hidden, job);
+    }
+
+    /// Shows what a sibling hid so long ago that it must be gone: its call would have ended, even an ACK that
+    /// was tried again and again.
+    pub(super) async fn show_forgotten(&self) {
+        let patience = {
+            let settings = &self.live().settings;
+            settings.settle_retry_for + settings.upstream_timeout + LOOKS
+        };
+        let forgotten: Vec<Arc<str>> = {
+            let mut hidden = self.hidden();
+            let elsewhere = &mut hidden.elsewhere;
+            let old = elsewhere.extract_if(|_, since| since.elapsed() >= patience);
+            old.map(|(job, _)| job).collect()
+        };
+        for job in forgotten {
+            let hides = self.hidden().here.contains_key(&job);
+            if self.hold.has(&job) && !hides {
+                self.hide_row(&job, false).await;
+            }
+            self.show_for_another(&job);
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! Calls of which several are under way at once, or that end otherwise than those who sent them have heard.
+
+use std::time::Duration;
+
+use ojs_throttle::store::guard::OnStoreError;
+use serde_json::json;
+use tokio::time::timeout;
+
+use crate::harness::worker::Hands;
+use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker, World};
+
+const ONE: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 1";
+const TWO: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 2";
+
+/// A call of which the backend says nothing within the sidecar's patience, and which it does not carry out.
+const HANGS: Fault = Fault::Slow(Duration::from_secs(10));
+/// The sidecar's patience.
+const PATIENCE: &str = "upstream_timeout = '2s'";
+
+fn job() -> Job {
+    Job::new("email.send")
+        .queue("mail")
+        .meta("tenant", json!("a"))
+        .label("k:a")
+}
+
+/// One job is out with the worker and another one is held: their ids.
+async fn one_out_one_held(w: &World, one: &Hands) -> (String, String) {
+    let ids = w.enqueue_all(2, |_| job()).await;
+    let got = one.fetch(&["mail"], 2).await.unwrap_or_default();
+    assert_eq!(got.len(), 1, "one may start");
+    let (out, held): (Vec<_>, Vec<_>) = ids.into_iter().partition(|id| *id == got[0].job);
+    (out[0].clone(), held[0].clone())
+}
+
+async fn pause(w: &World, verb: &str) -> u16 {
+    let path = format!("/ojs/v1/queues/mail/{verb}");
+    let reply = w.client().post(&path, &json!({})).await;
+    reply.map_or(0, |reply| reply.status)
+}
+
+/// The backend carries a nack out and goes down before it answers. When it is back another worker is there
+/// before the nack is tried again: that one has the job, and has it alone.
+pub async fn nack_carried_out_before_an_outage(ctx: Ctx) -> Judge {
+    let w = ctx.world().limits(TWO).start().await;
+    let retry = json!({ "max_attempts": 9, "initial_interval": "PT0S" });
+    w.enqueue(job().option("retry", retry)).await;
+    let (one, two, three) = (w.hands("one"), w.hands("two"), w.hands("three"));
+    let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let id = got.first().map(|delivery| delivery.job.clone());
+    let id = id.unwrap_or_default();
+    let late = Fault::LateReply(Duration::from_millis(50));
+    w.backend.next(Op::Nack, 1, late);
+    let meanwhile = async {
+        w.pass(20).await;
+        w.backend.down();
+        w.pass(2_000 + ctx.seed * 61).await;
+        w.backend.up().await;
+        let mut again = Vec::new();
+        while again.is_empty() {
+            again = two.fetch(&["mail"], 1).await.unwrap_or_default();
+        }
+        w.pass(2_000).await;
+        let third = three.fetch(&["mail"], 1).await.unwrap_or_default();
+        (again, third)
+    };
+    let (nacked, (again, third)) = tokio::join!(one.nack(&id), meanwhile);
+    for delivery in again.iter().chain(&third) {
+        two.ack(&delivery.job).await;
+    }
+    let mut judge = w.judge().await;
+    judge.that(nacked == 200, format!("the nack got {nacked}"));
+    judge.that(again[0].job == id, "the second worker got another job");
+    judge.that(
+        third.is_empty(),
+        "a third worker got what the second one runs",
+    );
+    judge.settled();
+    judge
+}
+
+/// The answer to a requeue is lost, and before we can look the job is out again in the same attempt: the backend
+/// shows it as it was, but we gave it to another worker.
+pub async fn requeue_reply_lost_and_claimed_again(ctx: Ctx) -> Judge {
+    let w = ctx.world().limits(TWO).start().await;
+    w.enqueue(job()).await;
+    let (one, two, three) = (w.hands("one"), w.hands("two"), w.hands("three"));
+    let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let id = got.first().map(|delivery| delivery.job.clone());
+    let body = json!({ "job_id": id, "worker_id": "one", "requeue": true });
+    w.backend.next(Op::Nack, 1, Fault::ReplyLost);
+    let slow = Duration::from_millis(300 + ctx.seed * 150);
+    w.backend.next(Op::Job, 1, Fault::Slow(slow));
+    let nacked = async { one.client.post("/ojs/v1/workers/nack", &body).await };
+    let (nacked, again) = tokio::join!(nacked, async {
+        w.pass(200).await;
+        two.fetch(&["mail"], 1).await.unwrap_or_default()
+    });
+    let third = three.fetch(&["mail"], 1).await.unwrap_or_default();
+    for delivery in again.iter().chain(&third) {
+        two.ack(&delivery.job).await;
+    }
+    let mut judge = w.judge().await;
+    let nacked = nacked.map_or(0, |reply| reply.status);
+    judge.that(nacked == 200, format!("the nack got {nacked}"));
+    judge.that(again.len() == 1, format!("{} came again", again.len()));
+    judge.that(
+        third.is_empty(),
+        "a third worker got what the second one runs",
+    );
+    judge.settled();
+    judge
+}
+
+/// Two calls that end one held job are under way, and the first of them fails: it goes out nowhere while the other
+/// one lasts, and that one ends it. Here, or through another sidecar.
+pub async fn two_ends_of_a_held_job(ctx: Ctx) -> Judge {
+    let world = ctx.world().shared(OnStoreError::Share);
+    let w = (world.limits(ONE).server(PATIENCE))
+        .settings("[hold]\nidle = '10m'")
+        .start()
+        .await;
+    let other = w.sibling().await;
+    w.pass(1_500).await;
+    let (one, two) = (w.hands("one"), w.hands_of("two", &other));
+    let (out, held) = one_out_one_held(&w, &one).await;
+    let ends = if ctx.even() { &one } else { &two };
+    let path = format!("/ojs/v1/jobs/{held}");
+    w.backend.next(Op::Cancel, 1, HANGS);
+    let first = async {
+        let reply = ends.client.call("DELETE", &path, "".into()).await;
+        reply.map_or(0, |reply| reply.status)
+    };
+    let slow = Fault::Slow(Duration::from_millis(1_900));
+    let by_ack = ctx.seed % 3 == 2;
+    let second = async {
+        w.pass(1_000).await;
+        if by_ack {
+            w.backend.next(Op::Ack, 1, slow);
+            return ends.ack(&held).await;
+        }
+        w.backend.next(Op::Cancel, 1, slow);
+        let reply = ends.client.call("DELETE", &path, "".into()).await;
+        reply.map_or(0, |reply| reply.status)
+    };
+    let fetched = async {
+        w.pass(500).await;
+        one.ack(&out).await;
+        let mut got = Vec::new();
+        for _ in 0..20 {
+            got.extend(one.fetch(&["mail"], 1).await.unwrap_or_default());
+            w.pass(150).await;
+        }
+        got
+    };
+    let (first, second, got) = tokio::join!(first, second, fetched);
+    let mut judge = w.judge().await;
+    judge.that(first >= 500, format!("the first call got {first}"));
+    judge.that(second == 200, format!("the second call got {second}"));
+    judge.that(got.is_empty(), "it went out while its end was on its way");
+    judge
+}
+
+/// A queue is paused while one of its held jobs is about to go out, because it is proven, or because the backend is
+/// asked for another one to go with it: it stays, and goes out when the queue runs again.
+pub async fn paused_before_it_went_out(ctx: Ctx) -> Judge {
+    let w = ctx.world().limits(ONE).start().await;
+    let (one, two) = (w.hands("one"), w.hands("two"));
+    let (out, held) = one_out_one_held(&w, &one).await;
+    w.pass(1_500).await;
+    one.ack(&out).await;
+    let slow = Duration::from_millis(1_000 + ctx.seed * 200);
+    let waits = if ctx.even() { Op::Heartbeat } else { Op::Fetch };
+    w.backend.next(waits, 1, Fault::Slow(slow));
+    let (got, paused) = tokio::join!(two.fetch(&["mail"], 2), async {
+        w.pass(400).await;
+        pause(&w, "pause").await
+    });
+    let got = got.unwrap_or_default();
+    let resumed = pause(&w, "resume").await;
+    let after = two.fetch(&["mail"], 1).await.unwrap_or_default();
+    for delivery in got.iter().chain(&after) {
+        two.ack(&delivery.job).await;
+    }
+    let mut judge = w.judge().await;
+    judge.that((paused, resumed) == (200, 200), "the backend refuses");
+    judge.that(got.is_empty(), "it went out after its queue was paused");
+    judge.that(
+        after.len() == 1 && after[0].job == held,
+        format!("{} came when the queue ran again", after.len()),
+    );
+    judge.settled();
+    judge
+}
+
+/// Of two pauses the first one breaks after the second was carried out: the queue is paused, whether or not the
+/// backend's numbers can be read.
+pub async fn two_pauses(ctx: Ctx) -> Judge {
+    let w = (ctx.world().limits(ONE).server(PATIENCE)).start().await;
+    let (one, two) = (w.hands("one"), w.hands("two"));
+    let (out, _) = one_out_one_held(&w, &one).await;
+    if ctx.even() {
+        w.backend.often(Op::Stats, 1.0, Fault::Status(401));
+    }
+    w.backend.next(Op::Pause, 1, HANGS);
+    let (first, second) = tokio::join!(pause(&w, "pause"), async {
+        w.pass(500).await;
+        pause(&w, "pause").await
+    });
+    one.ack(&out).await;
+    w.pass(ctx.seed * 3_000).await;
+    let got = two.fetch(&["mail"], 1).await.unwrap_or_default();
+    pause(&w, "resume").await;
+    let after = two.fetch(&["mail"], 1).await.unwrap_or_default();
+    for delivery in got.iter().chain(&after) {
+        two.ack(&delivery.job).await;
+    }
+    let mut judge = w.judge().await;
+    judge.that(first >= 500, format!("the first pause got {first}"));
+    judge.that(second == 200, format!("the second pause got {second}"));
+    judge.that(got.is_empty(), "a job of a paused queue started");
+    judge.that(after.len() == 1, format!("{} came in the end", after.len()));
+    judge.settled();
+    judge
+}
+
+/// Who pauses a queue hangs up, and the backend never does it. Its numbers are not for us to read: the held job
+/// goes out all the same.
+pub async fn pause_given_up(ctx: Ctx) -> Judge {
+    let w = (ctx.world().limits(ONE).server(PATIENCE)).start().await;
+    let (one, two) = (w.hands("one"), w.hands("two"));
+    let (out, held) = one_out_one_held(&w, &one).await;
+    w.backend.often(Op::Stats, 1.0, Fault::Status(401));
+    w.backend.next(Op::Pause, 1, HANGS);
+    let gone = Duration::from_millis(500);
+    let hung = timeout(gone, pause(&w, "pause")).await;
+    one.ack(&out).await;
+    let meanwhile = two.fetch(&["mail"], 1).await.unwrap_or_default();
+    w.pass(2_000 + ctx.seed * 3_000).await;
+    let got = two.fetch(&["mail"], 1).await.unwrap_or_default();
+    for delivery in meanwhile.iter().chain(&got) {
+        two.ack(&delivery.job).await;
+    }
+    let mut judge = w.judge().await;
+    judge.that(hung.is_err(), "the pause was answered");
+    judge.that(meanwhile.is_empty(), "it went out while the pause lasted");
+    judge.that(
+        got.len() == 1 && got[0].job == held,
+        format!("{} came after it", got.len()),
+    );
+    judge.settled();
+    judge
+}
+
+/// The answer to a pause is lost: the backend is asked whether the queue is paused, and as it says, so it is.
+pub async fn pause_without_an_answer(ctx: Ctx) -> Judge {
+    let w = (ctx.world().limits(ONE).server(PATIENCE)).start().await;
+    let (one, two) = (w.hands("one"), w.hands("two"));
+    let (out, _) = one_out_one_held(&w, &one).await;
+    let done = ctx.even();
+    let fault = if done { Fault::ReplyLost } else { HANGS };
+    w.backend.next(Op::Pause, 1, fault);
+    let status = pause(&w, "pause").await;
+    one.ack(&out).await;
+    w.pass(ctx.seed * 100).await;
+    let got = two.fetch(&["mail"], 1).await.unwrap_or_default();
+    pause(&w, "resume").await;
+    let after = two.fetch(&["mail"], 1).await.unwrap_or_default();
+    for delivery in got.iter().chain(&after) {
+        two.ack(&delivery.job).await;
+    }
+    w.worker(Worker::js(2).queues(&["mail"]));
+    w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.that(status >= 500, format!("the pause got {status}"));
+    judge.that(
+        (got.len(), after.len()) == if done { (0, 1) } else { (1, 0) },
+        format!("{} came, then {}", got.len(), after.len()),
+    );
+    judge.settled();
+    judge
+}
