@@ -162,7 +162,7 @@ pub(super) const DESCRIPTIONS: &[(&str, &str)] = &[
     ),
     (
         "ojs_throttle_hold_lost_total",
-        "Held jobs that were cancelled, settled or taken back by the backend.",
+        "Held jobs that were cancelled, settled or taken back by the backend, or that no worker asked for.",
     ),
     (
         "ojs_throttle_slots_reclaimed_total",
