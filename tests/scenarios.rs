@@ -108,6 +108,7 @@ scenarios! {
     given_back::slowly: 8 limit;
     given_back::unheard: 4;
     given_back::in_vain: 4;
+    given_back::in_doubt: 4;
     held::never_given_back_where_it_burns: 6;
     held::kept_by_a_slow_backend: 4;
     held::waits_only_with_reason: 3;
@@ -115,6 +116,7 @@ scenarios! {
     held::held_past_a_short_visibility: 10 limit;
     held::within_its_bytes: 2 limit;
     order::priorities: 10 limit real;
+    order::kept_without_a_word: 6;
     order::limited_high_lets_low_go: 5 limit;
     order::queues_left_to_right: 5;
     order::queues_with_different_room: 5 limit real;

@@ -194,10 +194,7 @@ impl Op {
             Op::Claimed(claims) => Reply::Rows(page.claimed(&claims, me)),
             Op::Back(job, claim) => Reply::Done(page.back(&job, claim)),
             Op::End(job, claim) => Reply::Ended(page.end(&job, claim, me)),
-            Op::Set(change) => {
-                page.may_change(&change)?;
-                Reply::Done(page.set(&change, me))
-            }
+            Op::Set(change) => Reply::Done(page.set_one(&change, me)?),
             Op::SetAll(changes) => Reply::Done(page.set_all(&changes, me)),
             Op::Row(job) => Reply::Row(page.row(&job, me)),
             Op::States(names) => {

@@ -219,6 +219,21 @@ async fn a_queue_that_was_paused_through_us_stays_as_it_is() {
     pair.stop().await;
 }
 
+/// And if it is resumed elsewhere that is noticed, although nobody asks for its jobs.
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_was_resumed_elsewhere_drops_again() {
+    let (pair, client) = simulated(Lax::spec(), DROPS).await;
+    client.fill("q", 4).await;
+    let paused = client.post("/ojs/v1/queues/q/pause", "{}").await;
+    assert_eq!(paused.status, 200);
+    full(&client.offer("q").await, "q", 4);
+    directly(&pair.behind.backend, "/ojs/v1/queues/q/resume", json!({})).await;
+    sleep(Duration::from_secs(7)).await;
+    client.fill("q", 2).await;
+    assert_eq!(waiting(&pair.behind.backend, "q").await, 4);
+    pair.stop().await;
+}
+
 /// The states of these jobs.
 async fn states(client: &Client, jobs: &[String]) -> Vec<String> {
     let mut states = Vec::new();

@@ -125,6 +125,30 @@ pub async fn unheard(ctx: Ctx) -> Judge {
     judge
 }
 
+/// A backend that takes jobs back and does not say so: one is let go at a time, and the others are held on.
+pub async fn in_doubt(ctx: Ctx) -> Judge {
+    let world = ctx.world().lax(Lax::redis()).limits(ONE);
+    let w = world.settings("[hold]\nidle = '1s'").start().await;
+    w.enqueue_all(5, |_| job()).await;
+    let one = w.hands("one");
+    let out = one.fetch(&["mail"], 5).await.unwrap_or_default();
+    w.backend.often(Op::Nack, 1.0, Fault::ReplyLost);
+    w.pass(3_000 + ctx.seed * 200).await;
+    let left = w.active("mail").await;
+    w.backend.mend();
+    for delivery in &out {
+        one.ack(&delivery.job).await;
+    }
+    w.worker(Worker::js(2).queues(&["mail"]).runs(50..100));
+    let done = w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.that(left == 4, format!("{left} are claimed still"));
+    judge.that(done, "not all were done");
+    judge.concurrency("k:a", 1);
+    judge.settled();
+    judge
+}
+
 /// Giving back fails while a sidecar is alone; then comes another, with the only worker: it has what is held.
 pub async fn in_vain(ctx: Ctx) -> Judge {
     let world = ctx.world().shared(OnStoreError::Share).limits(ONE);

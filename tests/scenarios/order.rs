@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::harness::{Ctx, Job, Judge, Worker};
+use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker};
 
 /// Higher priorities first, also among held jobs; a limited high one lets lower ones of other keys go.
 pub async fn priorities(ctx: Ctx) -> Judge {
@@ -48,6 +48,39 @@ pub async fn priorities(ctx: Ctx) -> Judge {
         format!("they came as {order:?}"),
     );
     judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// Jobs of which the backend has no word when they are to go wait on in their order.
+pub async fn kept_without_a_word(ctx: Ctx) -> Judge {
+    let limits = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 4";
+    let w = ctx.world().limits(limits).start().await;
+    let one = |_| Job::new("a.b").queue("mail").meta("tenant", json!("a"));
+    let ids = w.enqueue_all(8, |nth| one(nth).label("k:a")).await;
+    let hands = w.hands("one");
+    let first = hands.fetch(&["mail"], 8).await.unwrap_or_default();
+    // From now on each is proven before it goes out.
+    w.pass(1_500 + ctx.seed * 70).await;
+    for op in [Op::Heartbeat, Op::Job] {
+        w.backend.often(op, 1.0, Fault::Status(503));
+    }
+    for delivery in &first {
+        hands.ack(&delivery.job).await;
+    }
+    let none = hands.fetch(&["mail"], 4).await.unwrap_or_default();
+    w.backend.mend();
+    w.pass(2_000).await;
+    let second = hands.fetch(&["mail"], 4).await.unwrap_or_default();
+    for delivery in &second {
+        hands.ack(&delivery.job).await;
+    }
+    let mut judge = w.judge().await;
+    judge.that(none.is_empty(), "one that nobody vouched for went out");
+    let both = first.iter().chain(&second);
+    let order: Vec<&String> = both.map(|delivery| &delivery.job).collect();
+    judge.that(order.into_iter().eq(&ids), "they did not keep their order");
+    judge.concurrency("k:a", 4);
     judge.settled();
     judge
 }

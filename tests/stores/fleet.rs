@@ -620,12 +620,13 @@ pub async fn what_was_set_by_hand_is_put_back(
         text: text.map(Into::into),
     };
     let now = a.now();
-    let shut = Change::Shut {
-        key: key("shut"),
-        until: now.plus(1_800 * SECOND),
+    let shut_until = |name: &str, until| Change::Shut {
+        key: key(name),
+        until,
         at_least: false,
         probe: None,
     };
+    let long = now.plus(1_800 * SECOND);
     let soon = Some(now.plus(4 * SECOND));
     for change in [
         set("paused", paused(None)),
@@ -634,10 +635,11 @@ pub async fn what_was_set_by_hand_is_put_back(
         set("soon", paused(soon)),
         set("gone", paused(None)),
         bounds(Some("{}")),
-        shut,
+        shut_until("shut", long),
     ] {
         assert!(a.set(change).await.unwrap());
     }
+    assert!(late.set(shut_until("late", long)).await.unwrap());
     micros.fetch_add(3 * SECOND, Ordering::AcqRel);
     late.due(1).await.unwrap();
     b.due(1).await.unwrap();
@@ -659,18 +661,12 @@ pub async fn what_was_set_by_hand_is_put_back(
         Some("{}")
     );
     // While others may put it back, nothing can be deleted, but changed; nor are keys opened or shut by hand.
-    let by_hand = |until| Change::Shut {
-        key: key("shut"),
-        until,
-        at_least: false,
-        probe: None,
-    };
     let unused = Change::Unused { key: key("shut") };
     for gone in [
         set("paused", None),
         bounds(None),
-        by_hand(Timestamp(0)),
-        by_hand(soon.unwrap_or_default()),
+        shut_until("shut", Timestamp(0)),
+        shut_until("shut", now.plus(4 * SECOND)),
         unused,
     ] {
         assert_eq!(b.set(gone).await, Err(StoreError::Settling));
@@ -688,13 +684,12 @@ pub async fn what_was_set_by_hand_is_put_back(
         found.and_then(|set| set.by.clone())
     };
     assert_eq!(by(a).as_deref(), Some("eve"), "a change is not undone");
-    let (shut, none) = (key("shut"), Limits::default());
-    let usage = fresh
-        .usage(Space::Job, &shut, &none)
-        .await
-        .unwrap()
-        .unwrap();
-    assert_eq!(usage.shut_until, Some(now.plus(1_800 * SECOND)));
+    let shut = async |name: &str| {
+        let none = Limits::default();
+        let usage = fresh.usage(Space::Job, &key(name), &none).await.unwrap();
+        usage.and_then(|usage| usage.shut_until)
+    };
+    assert_eq!(shut("shut").await, Some(long));
     // Then it is as ever, and who comes only now brings nothing back.
     micros.fetch_add(3_600_000, Ordering::AcqRel);
     for gone in [set("paused", None), set("gone", None), bounds(None)] {
@@ -707,6 +702,7 @@ pub async fn what_was_set_by_hand_is_put_back(
         assert_eq!(names(store), "ends");
         assert_eq!(store.overrides().setting("bounds:mail"), None);
     }
+    assert_eq!(shut("late").await, None);
     let times = [a, b, late, fresh].map(Store::times_wiped);
     assert_eq!(times, [1, 1, 1, 0]);
 }

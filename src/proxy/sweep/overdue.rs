@@ -254,6 +254,7 @@ mod tests {
             row = moved(look_later(&row, row.until.plus(7 * SECOND + 77)));
             assert_eq!(words(&row), after);
         }
-        assert!(row.until.since(Timestamp(1_155 * SECOND)) < 2_000);
+        // Each of the nine is off by less than a millisecond.
+        assert!(row.until.since(Timestamp(1_155 * SECOND)) < 9_000);
     }
 }

@@ -591,6 +591,29 @@ async fn a_store_that_forgot_is_not_lost() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn without_the_store_keys_are_shut_by_nacks_and_not_by_hand() {
+    let rig = rig(OnStoreError::Open);
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    lose(&rig).await;
+    let key = Key::new("k").unwrap();
+    let shut = |until, at_least| Change::Shut {
+        key: key.clone(),
+        until,
+        at_least,
+        probe: None,
+    };
+    let (never, now) = (Timestamp::NEVER, Timestamp(0));
+    for by_hand in [
+        shut(never, false),
+        shut(now, false),
+        Change::Unused { key: key.clone() },
+    ] {
+        assert!(rig.guard.set(by_hand).await.is_err());
+    }
+    assert!(rig.guard.set(shut(never, true)).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_store_that_is_told_slower_than_things_happen_decides_in_the_end() {
     let rig = rig(OnStoreError::Open);
     let take = async |job: &str| rig.guard.take(&[&claimed(job, 9_999)], 1).await.is_ok();

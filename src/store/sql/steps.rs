@@ -107,11 +107,6 @@ impl Page {
         }
     }
 
-    /// Whether this may be done: while all put back what they know, that would undo what is done by hand.
-    pub(super) fn may_change(&self, change: &Change) -> Result<(), StoreError> {
-        self.is_settled(usize::from(change.is_by_hand()))
-    }
-
     pub(super) fn reserve(
         &mut self,
         limited: &Limited,
@@ -268,6 +263,12 @@ impl Page {
     pub(super) fn set_all(&mut self, changes: &[Change], me: &Arc<str>) -> bool {
         let done = changes.iter().filter(|change| self.set(change, me));
         done.count() > 0
+    }
+
+    /// As [`Page::set`], but not while all put back what they know, if that would undo it.
+    pub(super) fn set_one(&mut self, change: &Change, me: &Arc<str>) -> Result<bool, StoreError> {
+        self.is_settled(usize::from(change.is_by_hand()))?;
+        Ok(self.set(change, me))
     }
 
     pub(super) fn set(&mut self, change: &Change, me: &Arc<str>) -> bool {
