@@ -15,6 +15,8 @@ pub struct Reader<'a> {
     /// How many arrays and objects may still be opened inside each other.
     depth: usize,
     most: usize,
+    /// Whether a picked member was there before.
+    repeats: bool,
 }
 
 impl<'a> Reader<'a> {
@@ -25,6 +27,7 @@ impl<'a> Reader<'a> {
             pos: scan::blank(text, 0),
             depth,
             most: depth,
+            repeats: false,
         }
     }
 
@@ -47,20 +50,27 @@ impl<'a> Reader<'a> {
         &mut self,
         names: [&str; N],
     ) -> Result<(Json<'a>, [Option<Json<'a>>; N]), JsonError> {
-        let mut found = [None; N];
+        let (mut found, mut repeats) = ([None; N], false);
         let lengths = Lengths::of(&names);
         let whole = self.members(|name, reader| {
             let value = reader.value()?;
             if lengths.may_have(name.0) {
                 for (slot, wanted) in found.iter_mut().zip(&names) {
                     if name.folds_to(wanted) {
-                        *slot = Some(value);
+                        repeats |= slot.replace(value).is_some();
                     }
                 }
             }
             Ok(())
         })?;
+        self.repeats |= repeats;
         Ok((whole, found))
+    }
+
+    /// Whether a picked member was there more than once, in whatever spelling: the last was picked, and others may
+    /// take another.
+    pub fn repeats(&self) -> bool {
+        self.repeats
     }
 
     /// Reads one value; of an array `item` reads each item.

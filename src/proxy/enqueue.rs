@@ -42,14 +42,21 @@ pub(super) enum Sends {
 enum Refused {
     Field(FieldError),
     Deep,
-    /// The job at this place has several `options`.
+    /// The job at this place has several `options`, or several queues in them.
     Ambiguous(String),
+    /// A batch has several lists of jobs.
+    SeveralBatches,
 }
 
-/// 400: nobody knows which `options` of a job count.
+/// 400: nobody knows which `options` of a job, or which queue in them, count.
 pub(super) fn ambiguous(at: &str) -> Fault {
-    let field = format!("{at}options");
-    Fault::field(&field, "is there several times: say everything in one")
+    let why = "is there several times, or says its queue several times: say everything in one";
+    Fault::field(&format!("{at}options"), why)
+}
+
+/// 400: nobody knows which list of jobs counts.
+pub(super) fn several_batches() -> Fault {
+    Fault::field("jobs", "is there several times: say everything in one")
 }
 
 impl Proxy {
@@ -105,6 +112,7 @@ impl Proxy {
                 return refuse(&parts, Fault::field(&error.field, &error.message));
             }
             Err(Refused::Ambiguous(at)) => return refuse(&parts, ambiguous(&at)),
+            Err(Refused::SeveralBatches) => return refuse(&parts, several_batches()),
             Err(Refused::Deep) => return refuse(&parts, Fault::deep()),
         };
         drop(policies);
@@ -179,6 +187,9 @@ impl Proxy {
             Err(JsonError::Deep(_)) => return Err(Refused::Deep),
             Err(JsonError::Malformed(_)) => return Ok((body.clone(), Vec::new())),
         };
+        if sends == Sends::Batch && sent::has_several(whole, "jobs") {
+            return Err(Refused::SeveralBatches);
+        }
         let mut splice = Splice::new();
         let mut all = Vec::new();
         for (at, job) in jobs_in(whole, sends) {

@@ -79,6 +79,10 @@ impl Proxy {
             // What comes may be limited, and would only be held for its claim to end.
             return self.nothing(&parts);
         }
+        if (asked.iter()).any(Asked::is_ambiguous) {
+            let why = "is there several times: say everything in one";
+            return refuse(&parts, Fault::field("queues", why));
+        }
         if (asked.iter()).any(|asked| asked.queues.len() > MOST_QUEUES) {
             let most = format!(
                 "must be at most {MOST_QUEUES} where limits or bounds are in force; ask for the others in another \

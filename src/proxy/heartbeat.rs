@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::body::Body;
 use super::prove::named;
 use super::sweep::heard;
-use super::{DEFAULT_VISIBILITY, DEPTH, Proxy, REPLY_DEPTH};
+use super::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH};
 use super::{ours, respond};
 use crate::json::{Json, Kind, Splice, quote};
 use crate::metrics::Event;
@@ -246,7 +246,7 @@ impl Proxy {
 
 /// Reads a heartbeat; `None`: it names no jobs that we understand.
 fn read(body: &[u8]) -> Option<Beat> {
-    let request = Json::parse(body, DEPTH).ok()?;
+    let request = Json::parse(body, REPLY_DEPTH).ok()?;
     let [active, ids, visibility] =
         request.pick(["active_jobs", "active_job_ids", "visibility_timeout_ms"]);
     let is_list = |list: &Json<'_>| list.kind() == Kind::Array;
@@ -267,7 +267,7 @@ fn read(body: &[u8]) -> Option<Beat> {
 
 /// The heartbeat with `active_jobs` as this list.
 fn with_jobs(body: &Bytes, jobs: &[Arc<str>]) -> Bytes {
-    let Ok(request) = Json::parse(body, DEPTH) else {
+    let Ok(request) = Json::parse(body, REPLY_DEPTH) else {
         return body.clone();
     };
     let ids: Vec<String> = jobs.iter().map(|id| quote(id)).collect();

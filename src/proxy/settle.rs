@@ -20,7 +20,7 @@ use super::lookup::{Lookup, job_in};
 use super::outlive::{Client, to_the_end};
 use super::refuse;
 use super::respond::{self, Fault};
-use super::{DEPTH, Proxy, Sidecar, mirror};
+use super::{Proxy, REPLY_DEPTH, Sidecar, mirror};
 use crate::boxed::boxed;
 use crate::json::{Json, Reader, Splice, quote};
 use crate::metrics::Event;
@@ -418,15 +418,41 @@ fn shows_error_of(job: Json<'_>, nack: &[u8]) -> bool {
             .text()
             .map(|m| m.into_owned())
     };
-    let sent = Json::parse(nack, DEPTH).ok().and_then(message);
+    let sent = Json::parse(nack, REPLY_DEPTH).ok().and_then(message);
     sent.is_some() && sent == message(job)
 }
 
 /// The job that an ACK or nack names, and where its `worker_id` stands, if it says one.
 fn named(body: &[u8]) -> Option<(Arc<str>, Option<Range<usize>>)> {
-    let mut reader = Reader::new(body, DEPTH);
+    // How deep a result may nest is the backend's to say: its job has run.
+    let mut reader = Reader::new(body, REPLY_DEPTH);
     let (_, [job, worker_id]) = reader.pick(["job_id", "worker_id"]).ok()?;
-    reader.end().ok()?;
+    // Of two jobs nobody knows whose slot would be free.
+    let is_clear = !reader.repeats();
+    reader.end().ok().filter(|()| is_clear)?;
     let job = Arc::from(job?.text()?.as_ref());
     Some((job, worker_id.map(|id| id.range())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_job_is_named_however_deep_its_result_is() {
+        let deep = format!("{}{}", "[".repeat(5_000), "]".repeat(5_000));
+        let ack = format!(r#"{{"job_id":"a","result":{deep},"worker_id":"w"}}"#);
+        let (job, worker) = named(ack.as_bytes()).unwrap();
+        assert_eq!(&*job, "a");
+        assert_eq!(ack.get(worker.unwrap()), Some("\"w\""));
+        for ack in [
+            r#"{"job_id":"a","job_id":"b"}"#,
+            r#"{"job_id":"a","Job_ID":"b","worker_id":"w"}"#,
+            r#"{"job_id":"a","worker_id":"w","WORKER_ID":"v"}"#,
+            r#"{"job_id":7}"#,
+            r#"{"worker_id":"w"}"#,
+        ] {
+            assert!(named(ack.as_bytes()).is_none(), "{ack}");
+        }
+    }
 }

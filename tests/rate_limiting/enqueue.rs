@@ -556,3 +556,38 @@ async fn a_job_with_several_options_is_refused_where_they_count() {
         sidecar.stop().await;
     }
 }
+
+/// Some backends read a name in their own spelling only, others the last of those that differ in case.
+#[tokio::test(start_paused = true)]
+async fn what_counts_is_said_once_in_whatever_spelling() {
+    for (path, sent, field) in [
+        (
+            "/ojs/v1/jobs",
+            r#"{"type":"t","args":[],"options":{"queue":"full","Queue":"free"}}"#,
+            "options",
+        ),
+        (
+            "/ojs/v1/jobs/batch",
+            r#"{"jobs":[{"type":"t","args":[],"options":{"queue":"full","QUEUE":"free"}}]}"#,
+            "jobs[0].options",
+        ),
+        (
+            "/ojs/v1/jobs/batch",
+            r#"{"jobs":[{"type":"t","args":[],"options":{"queue":"full"}}],"Jobs":[]}"#,
+            "jobs",
+        ),
+        (
+            "/ojs/v1/workers/fetch",
+            r#"{"queues":["full"],"\u0051ueues":["free"],"count":5}"#,
+            "queues",
+        ),
+    ] {
+        let (recording, sidecar, client) = Recording::with_sidecar(ONE).await;
+        let reply = client.post(path, sent).await;
+        assert_eq!(reply.status, 400, "{sent}");
+        let told = &reply.json()["error"]["details"]["field"];
+        assert_eq!(told, field, "{}", reply.text());
+        assert!(recording.bodies().is_empty());
+        sidecar.stop().await;
+    }
+}

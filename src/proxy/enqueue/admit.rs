@@ -13,8 +13,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::full::depth_headers;
 use super::overflow::Overflow;
-use super::sent::{SentJob, is_ambiguous};
-use super::{Sends, ambiguous};
+use super::sent::{SentJob, has_several, is_ambiguous};
+use super::{Sends, ambiguous, several_batches};
 use crate::json::{Json, JsonError};
 use crate::limit::{Key, Limits};
 use crate::policy::template::key_of;
@@ -209,6 +209,9 @@ impl Sidecar {
             Err(JsonError::Deep(_)) => return Err(Fault::deep()),
             Err(JsonError::Malformed(_)) => return Ok(Vec::new()),
         };
+        if has_several(whole, "jobs") {
+            return Err(several_batches());
+        }
         let jobs = whole.get("jobs").into_iter().flat_map(|jobs| jobs.items());
         let mut wants: BTreeMap<Arc<str>, Want> = BTreeMap::new();
         for (nth, job) in jobs.enumerate() {

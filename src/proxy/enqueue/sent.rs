@@ -18,15 +18,20 @@ pub(super) struct SentJob<'a> {
     pub(super) brings: bool,
     /// Whether it may say how long its worker has; `false` is certain.
     pub(super) has_visibility: bool,
-    /// Whether it has several `options`.
+    /// See [`is_ambiguous`].
     pub(super) ambiguous: bool,
 }
 
-/// Whether a job has several `options`. Some backends take the last of them and some put them together, so
-/// nobody here knows which queue it goes to.
+/// Whether a job has several `options`, or a queue several times in them, in whatever spelling. Some backends take the
+/// last, some the one in their own spelling, and some put them together, so nobody here knows which queue it goes to.
 pub(super) fn is_ambiguous(job: Json<'_>) -> bool {
-    let named = |member: &Member<'_>| member.is_named("options");
-    job.members().filter(named).nth(1).is_some()
+    has_several(job, "options") || (job.get("options")).is_some_and(|all| has_several(all, "queue"))
+}
+
+/// Whether an object has several members of this name, in whatever spelling.
+pub(super) fn has_several(object: Json<'_>, name: &str) -> bool {
+    let named = |member: &Member<'_>| member.is_named(name);
+    object.members().filter(named).nth(1).is_some()
 }
 
 /// Reads the body of an enqueue of one job.
@@ -36,12 +41,12 @@ pub(super) fn is_ambiguous(job: Json<'_>) -> bool {
 pub(super) fn read_job(body: &[u8]) -> Result<SentJob<'_>, JsonError> {
     let mut reader = Reader::new(body, DEPTH);
     let (mut queue, mut brings, mut has_visibility) = (None, false, false);
-    let mut options = 0;
+    let (mut options, mut several) = (0, false);
     let whole = reader.members(|name, reader| {
         brings |= name.may_contain(NEEDLE);
         if name.folds_to("options") {
             options += 1;
-            let mut last = None;
+            let (mut last, mut queues) = (None, 0);
             reader.members(|name, reader| {
                 brings |= name.may_contain(NEEDLE);
                 has_visibility |= name.may_contain(VISIBILITY);
@@ -52,10 +57,12 @@ pub(super) fn read_job(body: &[u8]) -> Result<SentJob<'_>, JsonError> {
                 let value = reader.value()?;
                 if name.folds_to("queue") {
                     last = Some(value);
+                    queues += 1;
                 }
                 Ok(())
             })?;
             queue = last;
+            several |= queues > 1;
         } else if name.folds_to("meta") {
             brings |= names_limits(reader)?;
         } else {
@@ -69,7 +76,7 @@ pub(super) fn read_job(body: &[u8]) -> Result<SentJob<'_>, JsonError> {
         queue,
         brings,
         has_visibility,
-        ambiguous: options > 1,
+        ambiguous: several || options > 1,
     })
 }
 

@@ -120,6 +120,11 @@ impl Asked {
         })
     }
 
+    /// Whether it names its queues more than once, in whatever spelling: the backend may take others than we.
+    pub(super) fn is_ambiguous(&self) -> bool {
+        !self.places.said_once(What::Queues)
+    }
+
     /// How many jobs the backend gives at most for it as it came.
     pub(super) fn given(&self) -> usize {
         let mut said = self.places.found.iter();
