@@ -194,6 +194,7 @@ async fn a_batch_is_all_or_nothing() {
     let error = full(&reply, "b", 5);
     assert_eq!(error["retryable"], false);
     assert!(error["message"].as_str().unwrap().contains("can never fit"));
+    assert_eq!(reply.headers["retry-after"], "1");
     pair.stop().await;
 }
 

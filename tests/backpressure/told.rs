@@ -186,7 +186,7 @@ async fn each_bound_is_told_in_its_own_words() {
     assert_eq!(told(&heard), expected);
     for why in [
         "Tenant 'acme' has exceeded max_queue_depth (1): 1 job waits",
-        "Queue 'q' has reached its depth bound (5): 0 jobs wait; so many jobs at once can never fit",
+        "Queue 'q' has no room for so many jobs: 0 jobs wait, and its depth bound is 5; so many jobs at once can never fit",
         "Queue 'old' has jobs older than its age bound (1 s): 3 s",
     ] {
         assert_eq!(log.with(why).len(), 1, "{why}");

@@ -25,7 +25,7 @@ const FULL: &str = "QUEUE_FULL";
 
 /// When to come back to a queue of which nobody knows how fast it empties.
 const UNKNOWN: Duration = Duration::from_secs(5);
-/// The longest `Retry-After`: what could never fit is not worth less.
+/// The longest `Retry-After`.
 const LATEST: Duration = Duration::from_secs(30);
 
 /// The most of a job's type that an event tells, in bytes.
@@ -105,8 +105,9 @@ impl Sidecar {
     /// Whole seconds until it is worth trying again: as the queue empties, and up to a quarter more, so
     /// that those who were refused together do not come back together.
     fn retry_after(&self, full: &Full) -> u64 {
+        // SDKs try again whatever they are told, and their callers wait for the error that long.
         if !full.ever {
-            return LATEST.as_secs();
+            return 1;
         }
         let after = full
             .after
@@ -185,6 +186,10 @@ fn message(full: &Full) -> String {
         };
     }
     let why = match full.met {
+        // A batch that does not fit beside what waits.
+        Met::Depth if used < bound => {
+            format!("has no room for so many jobs: {waiting}, and its depth bound is {bound}")
+        }
         Met::Depth => format!("has reached its depth bound ({bound}): {waiting}"),
         Met::Key => {
             let key = full.key.as_deref().unwrap_or_default();
