@@ -189,12 +189,7 @@ async fn connection<S: Service>(stream: Stream, shared: Arc<Shared<S>>, flags: A
             Ok::<_, Infallible>(reply.map(|body| Tracked { body, _busy: busy }))
         }
     });
-    let connection = http1::Builder::new()
-        // Ours is the watchdog: hyper's would set and unset a timer for each request.
-        .header_read_timeout(None)
-        .half_close(false)
-        .max_header_size(HEAD)
-        .max_buf_size(BUFFER)
+    let connection = http()
         .serve_connection(
             TokioIo::new(Guarded::new(stream, Arc::clone(&flags))),
             handler,
@@ -235,6 +230,17 @@ async fn connection<S: Service>(stream: Stream, shared: Arc<Shared<S>>, flags: A
         // Here, so that it counts among the connections, and ends when they do.
         carry(tunnel, &flags).await;
     }
+}
+
+/// How HTTP is spoken with clients.
+fn http() -> http1::Builder {
+    let mut http = http1::Builder::new();
+    // Ours is the watchdog: hyper's would set and unset a timer for each request.
+    http.header_read_timeout(None)
+        .half_close(false)
+        .max_header_size(HEAD)
+        .max_buf_size(BUFFER);
+    http
 }
 
 /// Carries another protocol to its end, or to ours.

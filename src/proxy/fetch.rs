@@ -37,7 +37,7 @@ use crate::policy::{Accept, Gate, PolicySet};
 use crate::pressure::Mark;
 use crate::tick;
 use crate::upstream::{Path, Reply, UpstreamError};
-use asked::{Asked, MOST_QUEUES, once};
+use asked::{Asked, once};
 use claim::{Allowance, Answer, Section, Wanted};
 use handout::{HandOut, Hint};
 use wait::{ASK_AGAIN, Standing};
@@ -68,27 +68,16 @@ impl Proxy {
         let live = sidecar.live.load_full();
         let held = sidecar.holds_any();
         let limits = held || !live.policies.is_empty();
-        let asked = if limits || sidecar.pressure.any() {
-            Asked::read(&body)
-        } else {
-            None
-        };
+        let looks = limits || sidecar.pressure.any();
+        let asked = looks.then(|| Asked::read(&body)).flatten();
         let draining = sidecar.draining.is_cancelled();
         let unread = limits && asked.is_none();
         if draining && (unread || sidecar.brought.load(Ordering::Relaxed)) {
             // What comes may be limited, and would only be held for its claim to end.
             return self.nothing(&parts);
         }
-        if (asked.iter()).any(Asked::is_ambiguous) {
-            let why = "is there several times: say everything in one";
-            return refuse(&parts, Fault::field("queues", why));
-        }
-        if (asked.iter()).any(|asked| asked.queues.len() > MOST_QUEUES) {
-            let most = format!(
-                "must be at most {MOST_QUEUES} where limits or bounds are in force; ask for the others in another \
-                 FETCH"
-            );
-            return refuse(&parts, Fault::field("queues", &most));
+        if let Some(fault) = asked.as_ref().and_then(Asked::fault) {
+            return refuse(&parts, fault);
         }
         let touched = |queue: &Arc<str>| held || !live.policies.gate(queue).open();
         let touched = (asked.iter()).any(|asked| asked.queues.iter().any(touched));

@@ -11,10 +11,11 @@ use smallvec::SmallVec;
 use crate::hold::Lane;
 use crate::json::{Json, JsonError, Kind, MemberName, Reader, quote_to};
 use crate::proxy::DEPTH;
+use crate::proxy::respond::Fault;
 
 /// The most queues in a FETCH where limits or bounds are in force: each may cost the backend a question, and room
 /// here.
-pub(super) const MOST_QUEUES: usize = 1_000;
+const MOST_QUEUES: usize = 1_000;
 
 /// So many names are compared with each other sooner than put into a set.
 const FEW: usize = 16;
@@ -120,9 +121,20 @@ impl Asked {
         })
     }
 
-    /// Whether it names its queues more than once, in whatever spelling: the backend may take others than we.
-    pub(super) fn is_ambiguous(&self) -> bool {
-        !self.places.said_once(What::Queues)
+    /// Why it is refused where there are limits or bounds: it names too many queues, or has several lists of them,
+    /// in whatever spelling: the backend may take another than we.
+    pub(super) fn fault(&self) -> Option<Fault> {
+        if !self.places.said_once(What::Queues) {
+            let why = "is there several times: say everything in one";
+            return Some(Fault::field("queues", why));
+        }
+        (self.queues.len() > MOST_QUEUES).then(|| {
+            let why = format!(
+                "must be at most {MOST_QUEUES} where limits or bounds are in force; ask for the others in another \
+                 FETCH"
+            );
+            Fault::field("queues", &why)
+        })
     }
 
     /// How many jobs the backend gives at most for it as it came.
