@@ -234,6 +234,17 @@ impl Metrics {
         self.starts(run);
     }
 
+    /// A job that started before this process did, or before it was limited, has its slots now.
+    pub fn adopted(&self, limited: &[Limited]) {
+        let mut keys = self.keys();
+        for limited in each_key(limited) {
+            let (series, own) = self.series(&mut keys, limited.space, &limited.key);
+            if !own {
+                series.active.increment(1.0);
+            }
+        }
+    }
+
     /// Counts starts under one policy.
     fn starts(&self, run: Option<(&Arc<str>, u64)>) {
         if let Some((policy, starts)) = run {

@@ -121,7 +121,7 @@ pub async fn serve<S: Service>(
     let full = Seldom::default();
     let mut connections = JoinSet::new();
     let mut flags = HashMap::new();
-    let mut failing = false;
+    let failing = Seldom::default();
     loop {
         tokio::select! {
             () = drain.cancelled() => break,
@@ -132,7 +132,6 @@ pub async fn serve<S: Service>(
             }
             accepted = listener.accept(), if connections.len() < limits.connections => match accepted {
                 Ok((stream, _)) => {
-                    failing = false;
                     let flag = Arc::<Flags>::default();
                     let task = connections.spawn(connection(stream, Arc::clone(&shared), Arc::clone(&flag)));
                     flags.insert(task.id(), flag);
@@ -143,10 +142,9 @@ pub async fn serve<S: Service>(
                     }
                 }
                 Err(error) => {
-                    if !failing {
+                    if failing.now() {
                         tracing::warn!(%error, "cannot accept connections; trying on");
                     }
-                    failing = true;
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },

@@ -136,8 +136,7 @@ impl Hold {
             return false;
         }
         let state = self.state();
-        let mut lanes = state.queues.iter();
-        lanes.any(|(lane, of)| of.known > 0 && *lane.queue == *queue)
+        state.queues.of_queue(queue).any(|lane| lane.known > 0)
     }
 
     /// Held jobs limited by a key, for `waiting_count`.

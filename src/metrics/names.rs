@@ -214,7 +214,7 @@ pub(super) const DESCRIPTIONS: &[(&str, &str)] = &[
     ),
     (
         "ojs_throttle_handouts_undone_total",
-        "Starts taken back, and counted nowhere else: the job would have left too late, or the worker had hung up.",
+        "Starts taken back, and counted nowhere else: the job would have left too late, its queue was paused meanwhile, or the worker had hung up.",
     ),
     (
         "ojs_throttle_job_policies_refused_total",

@@ -99,10 +99,11 @@ impl Proxy {
         if draining && sections.iter().any(|section| section.gate.is_some()) {
             // Other queues go on to the end: nobody waits for their jobs.
             sections.retain(|section| section.gate.is_none());
-            if sections.is_empty() {
+            if !wanted.keep(&sections) {
                 return self.nothing(&parts);
             }
-        } else if (sections.iter()).all(|section: &Section| section.gate.is_none()) {
+        }
+        if (sections.iter()).all(|section: &Section| section.gate.is_none()) {
             // A request that we do not understand but the backend does must not go round the limits.
             match self.pass_whole(&parts, &mut wanted, unread, &live).await {
                 Whole::Answer(answer) => return answer,
@@ -380,7 +381,11 @@ impl Proxy {
             }
             let was_shut = again.is_none_or(|shut| shut.get(nth).is_some_and(|shut| *shut));
             for lane in section.lanes.iter().filter(may_go) {
-                if sidecar.hold.outranked(lane) && self.may_claim(lane, section, 1).await > 0 {
+                let claims = section.gate.is_none() || !sidecar.draining.is_cancelled();
+                if claims
+                    && sidecar.hold.outranked(lane)
+                    && self.may_claim(lane, section, 1).await > 0
+                {
                     self.claim(wanted, section, 1, out).await?;
                 }
                 self.start_into(lane, wanted, out).await;

@@ -1,5 +1,6 @@
 //! Held jobs that go out nowhere, because a call that may end them is under way: a cancel, a delete, an ACK or a
-//! nack, through us or through a sibling. Where there are several of them, a job goes out again when the last has failed.
+//! nack, through us or through a sibling. Where there are several through us, a job goes out again when the last has
+//! failed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -60,10 +61,14 @@ impl Hiding {
     pub(super) async fn show(self) {
         let is_last = {
             let mut hidden = self.sidecar.hidden();
-            let elsewhere = hidden.elsewhere.contains_key(&self.job);
-            let calls = hidden.here.get_mut(&self.job);
-            let last = calls.filter(|calls| calls.count == 1 && !elsewhere);
-            last.map(|calls| calls.row = false).is_some()
+            let Hidden { here, elsewhere } = &mut *hidden;
+            let calls = here.get_mut(&self.job);
+            let last = calls.filter(|calls| calls.count == 1);
+            last.is_some_and(|calls| {
+                // Where we hid the row, what was read there of a sibling's call was ours.
+                let ours = std::mem::take(&mut calls.row);
+                ours && elsewhere.remove(&self.job).is_some() || !elsewhere.contains_key(&self.job)
+            })
         };
         if is_last {
             self.sidecar.hide_row(&self.job, false).await;

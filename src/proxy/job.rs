@@ -12,7 +12,7 @@ use super::{DEFAULT_VISIBILITY, REPLY_DEPTH, Sidecar, mirror, scope};
 use crate::hold::{self, Held, Lane};
 use crate::json::{Json, JsonError, Kind, Reader};
 use crate::limit::Timestamp;
-use crate::policy::{self, JobLimits, JobPolicy, JobView, Known};
+use crate::policy::{self, Accept, JobLimits, JobPolicy, JobView, Known};
 use crate::pressure::Mark;
 use crate::store::{Claim, Claimed};
 
@@ -132,17 +132,13 @@ impl Sidecar {
         live: &'a Live,
         ended: Instant,
     ) -> Reading<'a> {
-        let brings = mirror::may_bring(text);
-        if brings {
-            self.brought.store(true, Ordering::Relaxed);
-        }
         Reading {
             text,
             origin,
             came: (ended, self.store.at(ended)),
             live,
             known: live.known(),
-            brings,
+            brings: mirror::may_bring(text),
         }
     }
 
@@ -168,6 +164,9 @@ impl Sidecar {
             meta,
             tenant: origin.tenant,
         };
+        if !own.is_empty() && live.policies.accept() != Accept::Ignore {
+            self.brought.store(true, Ordering::Relaxed);
+        }
         let limits = limits_of(&seen, &own, live, &mut reading.known);
         let wished = || mirror::visibility(job).map(Duration::from_millis);
         let wished = || brings.then(wished).flatten();

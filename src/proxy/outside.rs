@@ -197,7 +197,10 @@ impl Proxy {
             _ => self.says_paused(scope, queue).await,
         };
         sidecar.paused.end(queue, stands);
-        if !sidecar.paused.has(queue) {
+        if stands {
+            // A resume that came between may have told them otherwise.
+            sidecar.share_pause(queue, true).await;
+        } else if !sidecar.paused.has(queue) {
             sidecar.share_pause(queue, false).await;
             sidecar.hold.wake_all();
         }

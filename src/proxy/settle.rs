@@ -131,7 +131,8 @@ impl Proxy {
             false => (sidecar.unheard.inherited(&job)).then_some(Doubt::Inherited),
         };
         loop {
-            let (without_row, failed) = (matches!(known, Ok(None)), known.is_err());
+            let failed = known.is_err();
+            let without_row = matches!(known, Ok(None)) && !sidecar.store.may_miss_rows();
             let row = known.ok().flatten();
             if row.as_ref().is_some_and(|row| row.place == Place::Held) {
                 hiding = sidecar.hide(&job).await.or(hiding);

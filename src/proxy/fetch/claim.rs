@@ -314,6 +314,19 @@ impl Proxy {
 }
 
 impl Wanted {
+    /// Asks for the queues of these sections only, under the worker's own id; says whether there are any.
+    pub(super) fn keep(&mut self, sections: &[Section]) -> bool {
+        let Some(asked) = self.asked.as_ref().filter(|_| !sections.is_empty()) else {
+            return false;
+        };
+        let lanes = sections.iter().flat_map(|section| &section.lanes);
+        let lanes: Vec<Lane> = lanes.cloned().collect();
+        let own = asked.worker_id.as_deref();
+        self.body = asked.rewritten(&self.body, &lanes, self.count, own).into();
+        self.asked = Asked::read(&self.body);
+        true
+    }
+
     /// The FETCH with another body.
     pub(super) fn call(&self, body: Bytes) -> Call {
         Call {

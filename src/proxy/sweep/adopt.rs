@@ -340,7 +340,7 @@ impl Proxy {
             return Some(false);
         }
         sidecar.noted(std::iter::once(&claimed));
-        sidecar.metrics.started([(&*limited, None)].into_iter());
+        sidecar.metrics.adopted(&limited);
         sidecar.metrics.count(Event::SlotAdopted);
         // Who ended it while the store was at it found no row to end.
         if sidecar.ended_meanwhile(&id) {

@@ -1,7 +1,7 @@
 //! Keeping: held jobs are under live claims, which heartbeats of ours keep. Several go at once, and beside the
-//! sweep: however slow the backend is with some, the others get theirs in time.
+//! sweep, so that one that is slow holds up few others.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,25 +29,36 @@ impl Proxy {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut tasks = JoinSet::new();
         let mut under_way: Vec<(AbortHandle, Vec<Claimed>)> = Vec::new();
+        let mut due = VecDeque::new();
         loop {
-            tokio::select! {
-                _ = ticks.tick() => {}
+            let looks = tokio::select! {
+                _ = ticks.tick() => true,
+                // Where each job has a claim id of its own there are many, and each has its place for a moment.
+                _ = tasks.join_next(), if !due.is_empty() && !tasks.is_empty() => false,
                 () = stop.cancelled() => return,
-            }
+            };
             while tasks.try_join_next().is_some() {}
             under_way.retain(|(task, _)| !task.is_finished());
-            let asked = under_way.iter().flat_map(|(_, claims)| claims);
-            let asked: HashSet<Arc<str>> = asked.map(|claimed| claimed.job.clone()).collect();
-            let room = AT_ONCE.saturating_sub(under_way.len());
-            for (group, claims) in self.due_claims(&asked).into_iter().take(room) {
-                let keep = self.clone().keep_claims(group, claims.clone());
-                under_way.push((tasks.spawn(keep), claims));
+            if looks {
+                let asked = under_way.iter().flat_map(|(_, claims)| claims);
+                let asked: HashSet<Arc<str>> = asked.map(|claimed| claimed.job.clone()).collect();
+                due = self.due_claims(&asked).into();
+            }
+            while under_way.len() < AT_ONCE
+                && let Some((group, mut claims)) = due.pop_front()
+            {
+                // What has gone out since is its worker's.
+                claims.retain(|of| self.sidecar.hold.has_claim(&of.job, of.generation));
+                if !claims.is_empty() {
+                    let keep = self.clone().keep_claims(group, claims.clone());
+                    under_way.push((tasks.spawn(keep), claims));
+                }
             }
         }
     }
 
     /// The held jobs, but for those that are `asked` about, whose claim is a third over, those first that have the
-    /// least time left.
+    /// least time left, and last those that have none.
     fn due_claims(&self, asked: &HashSet<Arc<str>>) -> Vec<(Group, Vec<Claimed>)> {
         let now = Instant::now();
         let mut due: HashMap<Group, Vec<(Instant, Claimed)>> = HashMap::new();
@@ -73,7 +84,7 @@ impl Proxy {
                 batches.push((ends, (group.clone(), claims)));
             }
         }
-        batches.sort_by_key(|(ends, _)| *ends);
+        batches.sort_by_key(|(ends, _)| (ends.is_none_or(|ends| ends <= now), *ends));
         batches.into_iter().map(|(_, batch)| batch).collect()
     }
 
