@@ -258,7 +258,7 @@ impl Sidecar {
         });
         let sidecar = Arc::new(Sidecar {
             live: ArcSwap::from_pointee(Live::new(settings, policies)),
-            scopes: Scopes::new(store.is_shared()),
+            scopes: Scopes::new(store.is_shared(), Arc::clone(&hold)),
             store,
             hold,
             pressure,

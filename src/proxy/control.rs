@@ -1,5 +1,6 @@
 //! What people set and read over HTTP: limits of keys, queues and tenants, and the state of both.
 
+mod host;
 pub(super) mod limits;
 pub(super) mod named;
 mod overrides;

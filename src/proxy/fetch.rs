@@ -87,12 +87,13 @@ impl Proxy {
             headers: respond::take_headers(&mut parts),
             timeout: live.settings.upstream_timeout,
             scope: 0,
+            accepted: false,
             count: asked.as_ref().map_or(1, |asked| asked.count),
             asked,
         };
         let mut sections = Vec::new();
         if touched {
-            wanted.scope = sidecar.scopes.of(&wanted.headers);
+            (wanted.scope, wanted.accepted) = sidecar.scopes.look(&wanted.headers);
             self.take_over_of(wanted.scope, wanted.queues()).await;
             sections = self.sections(wanted.scope, wanted.queues(), &live.policies);
         }
@@ -209,7 +210,7 @@ impl Proxy {
             };
             return Whole::Answer(answer);
         }
-        wanted.scope = sidecar.scopes.of(&wanted.headers);
+        (wanted.scope, wanted.accepted) = sidecar.scopes.look(&wanted.headers);
         if wanted.asked.is_none() {
             wanted.asked = Asked::read(&wanted.body);
             wanted.count = wanted.asked.as_ref().map_or(1, |asked| asked.count);
@@ -257,6 +258,7 @@ impl Proxy {
         };
         let came = self.read_reply(reply, &origin, tick::now()).await;
         let came = came.filter(|came| came.shown > 0)?;
+        sidecar.accept(wanted);
         let queues = came.jobs.iter().map(|held| held.claimed.queue.clone());
         let mut queues: Vec<Arc<str>> = queues.collect();
         queues.dedup();

@@ -3,20 +3,22 @@
 
 use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, RandomState};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashMap;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 
 use super::Sidecar;
+use crate::hold::Hold;
 use crate::upstream::detached;
 
 /// The tenant header of the OJS multi-tenancy text.
 pub(crate) const TENANT: HeaderName = HeaderName::from_static("x-ojs-tenant");
 const VERSION: HeaderName = HeaderName::from_static("ojs-version");
 
-/// More scopes than this are not remembered: the one that was not seen for longest goes, and own calls
-/// for it go without credentials of its. A sidecar sees a handful.
+/// More scopes than this are not remembered, and own calls for others go without credentials of theirs.
+/// First goes what the backend has not accepted, for anybody can make that up; then what holds no job; of
+/// each the one that was not used for longest. A sidecar sees a handful.
 const MAX: usize = 4096;
 
 /// The credentials of each scope seen.
@@ -24,19 +26,22 @@ const MAX: usize = 4096;
 pub(super) struct Scopes {
     /// `None`: all sidecars must come to the same, for they hand each other's held jobs out.
     hasher: Option<RandomState>,
+    hold: Arc<Hold>,
     known: Mutex<Known>,
 }
 
 #[derive(Default)]
 struct Known {
     credentials: HashMap<u64, Credentials>,
-    /// Counts looks, so that the latest of each scope can be compared.
-    looks: u64,
+    /// Counts uses, so that the latest of each scope can be compared.
+    uses: u64,
 }
 
 #[derive(Clone, Default)]
 struct Credentials {
-    seen: u64,
+    used: u64,
+    /// The backend gave or showed jobs to them.
+    accepted: bool,
     authorization: Option<HeaderValue>,
     tenant: Option<HeaderValue>,
 }
@@ -48,60 +53,108 @@ impl fmt::Debug for Scopes {
 }
 
 impl Scopes {
-    /// No scopes yet; `is_shared` says whether other sidecars must find the same.
-    pub(super) fn new(is_shared: bool) -> Scopes {
+    /// No scopes yet; `is_shared` says whether other sidecars must find the same. Those of jobs in `hold`
+    /// are kept.
+    pub(super) fn new(is_shared: bool, hold: Arc<Hold>) -> Scopes {
         Scopes {
             hasher: (!is_shared).then(RandomState::new),
+            hold,
             known: Mutex::default(),
         }
     }
 
     /// The scope of a request, remembered.
     pub(super) fn of(&self, headers: &HeaderMap) -> u64 {
-        let authorization = headers.get(AUTHORIZATION);
-        let tenant = headers.get(&TENANT);
+        self.look(headers).0
+    }
+
+    /// The scope of a request, remembered, and whether it was [`Scopes::accept`]ed.
+    pub(super) fn look(&self, headers: &HeaderMap) -> (u64, bool) {
         let credentials = (
-            authorization.map(HeaderValue::as_bytes),
-            tenant.map(HeaderValue::as_bytes),
+            headers.get(AUTHORIZATION).map(HeaderValue::as_bytes),
+            headers.get(&TENANT).map(HeaderValue::as_bytes),
         );
         let scope = match &self.hasher {
             Some(hasher) => hasher.hash_one(credentials),
             None => BuildHasherDefault::<DefaultHasher>::default().hash_one(credentials),
         };
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.looks += 1;
-        let seen = known.looks;
-        if let Some(credentials) = known.credentials.get_mut(&scope) {
-            credentials.seen = seen;
-            return scope;
+        let mut known = self.known();
+        (scope, known.of(scope, headers, &self.hold).accepted)
+    }
+
+    /// The backend gave jobs to a request of this scope with these headers, so what is made up does not push
+    /// it out.
+    pub(super) fn accept(&self, scope: u64, headers: &HeaderMap) {
+        self.known().of(scope, headers, &self.hold).accepted = true;
+    }
+
+    /// The backend showed a job that runs, or that a sibling held, to this scope, which was seen a moment ago.
+    pub(super) fn accept_known(&self, scope: u64) {
+        if let Some(credentials) = self.known().credentials.get_mut(&scope) {
+            credentials.accepted = true;
         }
-        if known.credentials.len() >= MAX {
-            let oldest = known
-                .credentials
-                .iter()
-                .min_by_key(|(_, credentials)| credentials.seen);
-            if let Some(oldest) = oldest.map(|(scope, _)| *scope) {
-                known.credentials.remove(&oldest);
-            }
-        }
-        let mut authorization = authorization.map(detached);
-        if let Some(value) = &mut authorization {
-            value.set_sensitive(true);
-        }
-        known.credentials.insert(
-            scope,
-            Credentials {
-                seen,
-                authorization,
-                tenant: tenant.map(detached),
-            },
-        );
-        scope
     }
 
     fn credentials(&self, scope: u64) -> Credentials {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.credentials.get(&scope).cloned().unwrap_or_default()
+        let mut known = self.known();
+        let used = known.next_use();
+        let Some(credentials) = known.credentials.get_mut(&scope) else {
+            return Credentials::default();
+        };
+        credentials.used = used;
+        credentials.clone()
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn next_use(&mut self) -> u64 {
+        self.uses += 1;
+        self.uses
+    }
+
+    /// The credentials of a scope, those in `headers`; they are known from now on.
+    fn of(&mut self, scope: u64, headers: &HeaderMap, hold: &Hold) -> &mut Credentials {
+        let used = self.next_use();
+        if self.credentials.len() >= MAX && !self.credentials.contains_key(&scope) {
+            self.spare_one(hold);
+        }
+        let known = self.credentials.entry(scope);
+        let credentials = known.or_insert_with(|| Credentials::read(headers));
+        credentials.used = used;
+        credentials
+    }
+
+    /// Forgets one. There is none to forget where all hold jobs, which the hold bounds.
+    fn spare_one(&mut self, hold: &Hold) {
+        let last = |one: &(&u64, &Credentials)| one.1.used;
+        let made_up = self.credentials.iter().filter(|(_, of)| !of.accepted);
+        let spared = made_up.min_by_key(last).or_else(|| {
+            let held = hold.scopes();
+            let free = self.credentials.iter();
+            free.filter(|(scope, _)| !held.contains(*scope))
+                .min_by_key(last)
+        });
+        if let Some(scope) = spared.map(|(scope, _)| *scope) {
+            self.credentials.remove(&scope);
+        }
+    }
+}
+
+impl Credentials {
+    fn read(headers: &HeaderMap) -> Credentials {
+        let mut authorization = headers.get(AUTHORIZATION).map(detached);
+        if let Some(value) = &mut authorization {
+            value.set_sensitive(true);
+        }
+        Credentials {
+            authorization,
+            tenant: headers.get(&TENANT).map(detached),
+            ..Credentials::default()
+        }
     }
 }
 
@@ -132,9 +185,16 @@ impl Sidecar {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use bytes::Bytes;
+    use tokio::time::Instant;
 
     use super::*;
+    use crate::hold::Held;
+    use crate::limit::{OnLimit, Timestamp};
+    use crate::policy::JobLimits;
+    use crate::store::{Claim, Claimed, Gen};
 
     fn headers(token: &str, tenant: Option<&str>) -> HeaderMap {
         let mut headers = HeaderMap::new();
@@ -152,7 +212,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(AUTHORIZATION, value.clone());
         headers.insert(TENANT, value);
-        let scopes = Scopes::new(false);
+        let scopes = Scopes::new(false, Arc::default());
         let scope = scopes.of(&headers);
         drop(headers);
         assert!(head.is_unique());
@@ -180,7 +240,89 @@ mod tests {
             scopes.of(&headers(&format!("Bearer {n}"), None));
             scopes.of(&headers("Bearer used", None));
         }
-        assert_eq!(scopes.known.lock().unwrap().credentials.len(), MAX);
+        assert_eq!(scopes.known().credentials.len(), MAX);
         assert!(scopes.credentials(used).authorization.is_some());
+    }
+
+    #[test]
+    fn what_is_made_up_pushes_nothing_out_that_was_accepted() {
+        let scopes = Scopes::default();
+        let flood = |round: usize| {
+            for n in 0..MAX {
+                scopes.of(&headers(&format!("Bearer {round} {n}"), None));
+            }
+        };
+        let (first, second) = (
+            headers("Bearer 1st", None),
+            headers("Bearer 2nd", Some("t")),
+        );
+        let (of_first, of_second) = (scopes.of(&first), scopes.of(&second));
+        scopes.accept(of_first, &first);
+        flood(0);
+        assert!(scopes.credentials(of_first).authorization.is_some());
+        // Pushed out while the backend was being asked.
+        assert!(scopes.credentials(of_second).authorization.is_none());
+        scopes.accept(of_second, &second);
+        flood(1);
+        assert_eq!(scopes.credentials(of_second).tenant.unwrap(), "t");
+        assert!(scopes.look(&first).1 && scopes.look(&second).1);
+        assert_eq!(scopes.known().credentials.len(), MAX);
+    }
+
+    /// A held job of a scope.
+    fn held(scope: u64) -> Held {
+        let (now, visibility) = (Instant::now(), Duration::from_secs(30));
+        let claim = Claim {
+            job: "j".into(),
+            generation: Gen(1),
+            claim_id: "sidecar".into(),
+            scope,
+            queue: "q".into(),
+            priority: 0,
+            attempt: 1,
+            claimed_at: Timestamp(1),
+            visibility: 30_000_000,
+            limited: [].into(),
+        };
+        let limits = JobLimits {
+            limited: [].into(),
+            on_limit: OnLimit::Wait,
+        };
+        Held {
+            claimed: Claimed::from(claim),
+            limits,
+            edition: 0,
+            own: Box::default(),
+            lasts: visibility,
+            tenant: None,
+            body: Bytes::from_static(b"{}"),
+            deadline: now + visibility,
+            proven: now,
+            granted: visibility,
+            since: now,
+            refused: None,
+            starts: Timestamp(1),
+        }
+    }
+
+    #[test]
+    fn of_many_accepted_those_stay_that_hold_jobs_and_those_in_use() {
+        let hold = Arc::<Hold>::default();
+        let scopes = Scopes::new(true, Arc::clone(&hold));
+        let accepted = |token: &str| {
+            let headers = headers(token, None);
+            let scope = scopes.of(&headers);
+            scopes.accept(scope, &headers);
+            scope
+        };
+        let (holds, own_calls, idle) = (accepted("holds"), accepted("own"), accepted("idle"));
+        hold.add(vec![held(holds)]);
+        for n in 0..MAX + 9 {
+            accepted(&n.to_string());
+            scopes.credentials(own_calls);
+        }
+        let known = |scope| scopes.credentials(scope).authorization.is_some();
+        assert!(known(holds) && known(own_calls) && !known(idle));
+        assert_eq!(scopes.known().credentials.len(), MAX);
     }
 }

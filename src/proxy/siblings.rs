@@ -244,6 +244,7 @@ impl Sidecar {
         // proven before it goes out.
         held.doubt();
         self.metrics.count(Event::HoldAdopted);
+        self.scopes.accept_known(claimed.scope);
         self.noted(std::iter::once(&held.claimed));
         self.hold.add(vec![held]);
     }

@@ -89,7 +89,7 @@ impl Client {
         let mut request = http::Request::builder()
             .method(method)
             .uri(path)
-            .header("host", "sidecar")
+            .header("host", "127.0.0.1")
             .header("content-type", "application/openjobspec+json")
             .header("x-request-id", format!("req_{id}"));
         for (name, value) in &self.headers {

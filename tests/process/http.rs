@@ -94,7 +94,7 @@ impl Conn {
     pub fn try_ask(&mut self, method: &str, path: &str, body: &str) -> io::Result<Reply> {
         let length = body.len();
         let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: ojs\r\nContent-Type: application/json\r\n\
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
              Authorization: Bearer CANARY-credential\r\nContent-Length: {length}\r\n\r\n{body}"
         );
         self.write(request.as_bytes())?;

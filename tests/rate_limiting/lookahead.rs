@@ -1,14 +1,20 @@
 //! 8.1.2 and RL-004 past a deep backlog: what may start does, in its queue and in others, and the hold stays
 //! within its bounds. And what an answer without jobs says of it.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::request::Parts;
 use ojs_throttle::backend::EventKind;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::client::Reply;
 use crate::rig::Rig;
+use crate::upstream::answering_by;
 
 /// Some queues, a key for each `t`, one job of a key at a time.
 const ONE: &str = "[[policy]]\nname = \"s\"\nmatch = { queue = [\"slots\", \"other*\"] }\n\
@@ -255,4 +261,49 @@ async fn what_others_claimed_is_said_to_be_held() {
     assert!(told(&fetch("Bearer B").await).0);
     let other = rig.asked(json!({"queues": ["other"], "worker_id": "w"}));
     assert_eq!(told(&other.await), (false, None));
+}
+
+/// Whoever makes up credentials is refused by the backend, and cannot make the sidecar forget those under which
+/// held jobs are kept.
+#[tokio::test(start_paused = true)]
+async fn held_jobs_are_kept_under_their_credentials_whoever_else_asks() {
+    let job = |n: usize| {
+        let id = format!("0197f2c4-0000-7000-8000-00000000000{n}");
+        json!({"id": id, "type": "t", "queue": "slots", "args": [], "meta": {"t": "A"}, "attempt": 1})
+    };
+    let jobs: Vec<Value> = (0..4).map(job).collect();
+    let jobs = Bytes::from(json!({"jobs": jobs}).to_string());
+    let given = Arc::<AtomicBool>::default();
+    let says = move |head: &Parts| {
+        let token = head.headers.get("authorization");
+        match head.uri.path() {
+            _ if token.is_none_or(|token| token != "Bearer good") => (401, "{}".into()),
+            "/ojs/v1/workers/fetch" if !given.swap(true, Relaxed) => (200, jobs.clone()),
+            _ => (200, "{}".into()),
+        }
+    };
+    let (heard, sidecar, client) = answering_by(Duration::ZERO, ONE, says).await;
+    let fetch = async |token: &str, queue: &str| {
+        let body = json!({"queues": [queue], "count": 4, "worker_id": "w"}).to_string();
+        let (path, headers) = ("/ojs/v1/workers/fetch", [("authorization", token)]);
+        let method = http::Method::POST;
+        client.send(method, path, &headers, body).await
+    };
+    let got = fetch("Bearer good", "slots").await.json();
+    assert_eq!(got["jobs"].as_array().unwrap().len(), 1);
+    for n in 0..4_200 {
+        let refused = fetch(&format!("Bearer {n}"), "other").await;
+        assert_eq!(refused.status, 401);
+    }
+    let before = heard.requests().len();
+    sleep(Duration::from_secs(11)).await;
+    let requests = heard.requests();
+    let of_ours = &requests[before..];
+    let is_beat = |head: &Parts| head.uri.path().ends_with("/heartbeat");
+    assert!(of_ours.iter().any(|(head, _)| is_beat(head)));
+    for (head, _) in of_ours {
+        let token = head.headers.get("authorization");
+        assert_eq!(token.unwrap(), "Bearer good", "{}", head.uri);
+    }
+    sidecar.stop().await;
 }

@@ -418,6 +418,54 @@ async fn writes_need_loopback_or_the_control_token() {
     pair.stop().await;
 }
 
+/// A web page whose name was made to mean this machine reaches loopback, under its own name: it may look, as
+/// any page of the backend's, and changes nothing. Whoever asks by another name needs the token.
+#[tokio::test(start_paused = true)]
+async fn no_web_page_changes_limits_on_loopback() {
+    let paths = [
+        "/ojs/v1/rate-limits/k",
+        "/ojs/v1/rate-limits/k/override",
+        "/ojs/v1/admin/queues/q/rate-limit",
+        "/ojs/v1/admin/queues/q/config",
+        "/ojs/v1/admin/tenants/t/limits",
+    ];
+    let config = "control_token = \"s3cret\"\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    let body = json!({"concurrency": 1, "max_queue_depth": 9});
+    let body_for = |path: &str| {
+        let mut body = body.clone();
+        let other = match path.contains("tenants") {
+            true => "concurrency",
+            false => "max_queue_depth",
+        };
+        body.as_object_mut().unwrap().remove(other);
+        body.to_string()
+    };
+    let ask = async |method: Method, path: &str, headers: &[(&str, &str)]| {
+        client.send(method, path, headers, body_for(path)).await
+    };
+    for path in paths {
+        for host in ["evil.example:8080", "localhost.evil.example", "sidecar"] {
+            let reply = ask(Method::PUT, path, &[("host", host)]).await;
+            assert_eq!(reply.status, 403, "{path} {host}: {}", reply.text());
+            let hint = &reply.json()["error"]["hint"];
+            let hint = hint.as_str().unwrap_or_default();
+            assert!(hint.contains("server.control_token"), "{}", reply.text());
+        }
+        let named = [("host", "sidecar"), ("authorization", "Bearer s3cret")];
+        let reply = ask(Method::PUT, path, &named).await;
+        assert_eq!(reply.status, 200, "{path}: {}", reply.text());
+        for host in ["localhost:8080", "127.0.0.1", "[::1]:8080"] {
+            let reply = ask(Method::PUT, path, &[("host", host)]).await;
+            assert_eq!(reply.status, 200, "{path} {host}: {}", reply.text());
+        }
+    }
+    let evil = [("host", "evil.example")];
+    assert_eq!(ask(Method::DELETE, paths[0], &evil).await.status, 403);
+    assert_eq!(ask(Method::GET, paths[0], &evil).await.status, 200);
+    pair.stop().await;
+}
+
 /// The jobs of a key with an override are told from others: one key's numbers do not reach another,
 /// nor a queue of the same name.
 #[tokio::test(start_paused = true)]

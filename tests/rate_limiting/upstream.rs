@@ -63,17 +63,27 @@ pub async fn answering_after(
     config: &str,
 ) -> (Answering, Sidecar, Client) {
     let body = body.into();
+    answering_by(long, config, move |_| (status, body.clone())).await
+}
+
+/// One that answers as the request's head has it, and takes so long for each answer.
+pub async fn answering_by(
+    long: Duration,
+    config: &str,
+    says: impl Fn(&http::request::Parts) -> (u16, Bytes) + Clone + Send + 'static,
+) -> (Answering, Sidecar, Client) {
     let net = Net::Sim(sim::Network::default());
     let (mut listener, base) = bind(&net).await;
     let answering = Answering::default();
     let heard = answering.clone();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let (heard, body) = (heard.clone(), body.clone());
+            let (heard, says) = (heard.clone(), says.clone());
             let answer = move |request: Request<Incoming>| {
-                let (heard, body) = (heard.clone(), body.clone());
+                let (heard, says) = (heard.clone(), says.clone());
                 async move {
                     let (head, sent) = request.into_parts();
+                    let (status, body) = says(&head);
                     let sent = sent.collect().await.unwrap().to_bytes();
                     heard.0.lock().unwrap().push((head, sent));
                     tokio::time::sleep(long).await;

@@ -416,6 +416,26 @@ async fn verbs_are_closed_off_loopback() {
     );
 }
 
+/// One on loopback is reached by web pages too, under names of their own.
+#[tokio::test(start_paused = true)]
+async fn verbs_are_closed_to_web_pages() {
+    let rig = Rig::with(&policy("concurrency = 5")).await;
+    for (method, what) in [
+        (Method::PUT, "next-start"),
+        (Method::DELETE, "next-start"),
+        (Method::DELETE, "usage"),
+    ] {
+        let path = format!("/throttle/v1/keys/api/{what}");
+        for (host, status) in [("evil.example:9091", 403), ("localhost:9091", 200)] {
+            let (headers, body) = ([("host", host)], r#"{"after":"1s"}"#);
+            let reply = rig.admin.send(method.clone(), &path, &headers, body).await;
+            assert_eq!(reply.status, status, "{path} {host}: {}", reply.text());
+            let told = reply.text().contains("server.control_token");
+            assert_eq!(told, status == 403, "{}", reply.text());
+        }
+    }
+}
+
 /// The name of a policy whose keys are others shuts nothing, and is refused; a key that it makes is shut.
 #[tokio::test(start_paused = true)]
 async fn next_start_of_a_policy_s_name() {

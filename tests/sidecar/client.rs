@@ -73,9 +73,10 @@ impl Client {
         let mut request = Request::new(Full::new(body.into()));
         *request.method_mut() = method;
         *request.uri_mut() = path.parse().unwrap();
-        request
-            .headers_mut()
-            .insert(header::HOST, "sidecar".parse().unwrap());
+        if !headers.iter().any(|(name, _)| *name == "host") {
+            let host = self.addr.to_string().parse().unwrap();
+            request.headers_mut().insert(header::HOST, host);
+        }
         for (name, value) in headers {
             let name: header::HeaderName = name.parse().unwrap();
             request.headers_mut().append(name, value.parse().unwrap());

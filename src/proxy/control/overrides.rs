@@ -12,6 +12,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Response, StatusCode, header};
 
+use super::host;
 use super::limits::{self, not_allowed, reads, store_failed};
 use super::shape::{State, in_words, rfc3339};
 use super::waiting::Backlog;
@@ -135,8 +136,12 @@ impl Sidecar {
 
     /// Whether this request may change limits.
     pub(super) fn may_write(&self, parts: &Parts) -> Result<(), Fault> {
-        if self.live().settings.loopback || self.has_control_token(parts) {
+        let on_loopback = self.live().settings.loopback;
+        if self.has_control_token(parts) || (on_loopback && host::is_no_pages(&parts.headers)) {
             return Ok(());
+        }
+        if on_loopback {
+            return Err(host::refused());
         }
         let message = "limits may be changed on a loopback listener or with the control token only";
         let mut fault = Fault::new(StatusCode::FORBIDDEN, "forbidden", message);

@@ -1,11 +1,13 @@
 //! `/throttle/v1/keys/{key}/…` of the admin port: what people do to a key by hand. Only methods that
-//! no web page can send to another site: being on loopback is enough to be allowed.
+//! no web page can send to another site, and only under a Host that is no page's: then being on loopback is
+//! enough to be allowed.
 
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
+use super::host;
 use super::limits::store_failed;
 use super::overrides::{field, json};
 use super::shape::rfc3339;
@@ -107,8 +109,12 @@ impl Sidecar {
 
     /// Whether this request to the admin port may change something.
     fn may_control(&self, parts: &Parts) -> Result<(), Fault> {
-        if self.live().settings.admin_loopback || self.has_control_token(parts) {
+        let on_loopback = self.live().settings.admin_loopback;
+        if self.has_control_token(parts) || (on_loopback && host::is_no_pages(&parts.headers)) {
             return Ok(());
+        }
+        if on_loopback {
+            return Err(host::refused());
         }
         let message = "this is for an admin port on loopback or with the control token only";
         let mut fault = Fault::new(StatusCode::FORBIDDEN, "forbidden", message);

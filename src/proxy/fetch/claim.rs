@@ -32,6 +32,8 @@ pub(super) struct Wanted {
     pub(super) timeout: Duration,
     /// Whose credentials it carries, once that matters.
     pub(super) scope: u64,
+    /// Whether the backend gave jobs to them before.
+    pub(super) accepted: bool,
     /// The most jobs it may get.
     pub(super) count: usize,
     /// What it says; `None`: nothing that we understand, or that matters so far, and no more can be
@@ -180,6 +182,7 @@ impl Proxy {
         if let Some(Came { jobs, .. }) = came
             && !jobs.is_empty()
         {
+            sidecar.accept(wanted);
             self.start_or_hold(jobs, wanted, section, &origin, out)
                 .await;
         }
@@ -309,6 +312,15 @@ impl Proxy {
         for row in earlier.iter().filter(|row| row.place == Place::Out) {
             sidecar.over(row);
             sidecar.metrics.count(Event::SlotReclaimed);
+        }
+    }
+}
+
+impl crate::proxy::Sidecar {
+    /// The backend gave jobs to this FETCH: its credentials are needed as long as they are out or held.
+    pub(super) fn accept(&self, wanted: &Wanted) {
+        if !wanted.accepted {
+            self.scopes.accept(wanted.scope, &wanted.headers);
         }
     }
 }

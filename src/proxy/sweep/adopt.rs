@@ -339,6 +339,7 @@ impl Proxy {
         if !sidecar.store.set(adopt).await.ok()? {
             return Some(false);
         }
+        sidecar.scopes.accept_known(scope);
         sidecar.noted(std::iter::once(&claimed));
         sidecar.metrics.adopted(&limited);
         sidecar.metrics.count(Event::SlotAdopted);
