@@ -46,6 +46,8 @@ struct Inner {
     policies: Mutex<HashMap<Arc<str>, Arc<PolicySeries>>>,
     calls: Mutex<HashMap<(&'static str, u16), Histogram>>,
     queues: Mutex<HashSet<Box<str>>>,
+    /// The pressure that was last measured, by the label of queues.
+    pressure: Mutex<HashMap<String, f64>>,
     top_keys: usize,
     overrides: Gauge,
     held: Gauge,
@@ -159,6 +161,7 @@ impl Metrics {
             policies: Mutex::default(),
             calls: Mutex::default(),
             queues: Mutex::default(),
+            pressure: Mutex::default(),
             top_keys,
             recorder,
         };
@@ -338,10 +341,20 @@ impl Metrics {
         self.of_queue("ojs_backpressure_dropped_total", queue, jobs);
     }
 
-    /// The part of the queue's nearest bound that is used.
-    pub fn pressure(&self, queue: &str, part: f64) {
-        let labels = vec![Label::new("queue", self.queue_label(queue))];
-        gauge(&self.0.recorder, "ojs_backpressure_pressure", labels).set(part);
+    /// The part of the nearest bound that is used, of each queue of which something is known. Queues that share a
+    /// series show the largest, and one of which nothing is known any more shows 0.
+    pub fn pressure(&self, queues: &[(Arc<str>, f64)]) {
+        let measured = self.0.pressure.lock();
+        let mut measured = measured.unwrap_or_else(PoisonError::into_inner);
+        measured.values_mut().for_each(|part| *part = 0.0);
+        for (queue, part) in queues {
+            let most = measured.entry(self.queue_label(queue)).or_default();
+            *most = most.max(*part);
+        }
+        for (label, part) in &*measured {
+            let labels = vec![Label::new("queue", label.clone())];
+            gauge(&self.0.recorder, "ojs_backpressure_pressure", labels).set(*part);
+        }
     }
 
     /// How many enqueues wait for room.
@@ -630,6 +643,31 @@ mod tests {
                 .render()
                 .contains("ojs_rate_limit_active{key=\"_other\"} 1")
         );
+    }
+
+    #[test]
+    fn queues_past_the_cap_show_the_fullest() {
+        let metrics = Metrics::new(1);
+        let at = |n: usize, part| (Arc::from(format!("q-{n}")), part);
+        let mut all: Vec<_> = (0..QUEUES).map(|n| at(n, 0.5)).collect();
+        all.extend([at(QUEUES, 0.2), at(QUEUES + 1, 1.0), at(QUEUES + 2, 0.3)]);
+        let shows = |label: &str, part: f64| {
+            let line = format!("ojs_backpressure_pressure{{queue=\"{label}\"}} {part}\n");
+            let page = metrics.render();
+            assert!(page.contains(&line), "{line}: {page}");
+        };
+        metrics.pressure(&all);
+        shows("q-0", 0.5);
+        shows(OTHER, 1.0);
+        // The full one has room again, and the first is forgotten.
+        all.retain(|(queue, part)| *part < 1.0 && **queue != *"q-0");
+        metrics.pressure(&all);
+        shows("q-0", 0.0);
+        shows("q-1", 0.5);
+        shows(OTHER, 0.3);
+        metrics.pressure(&[]);
+        shows("q-1", 0.0);
+        shows(OTHER, 0.0);
     }
 
     #[test]

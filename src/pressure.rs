@@ -627,12 +627,12 @@ impl Pressure {
         known.then(|| queue.level((self.held)(name)))
     }
 
-    /// The queues at their warning threshold or beyond that were not looked at for a second, and whose
-    /// credentials were used last.
+    /// The queues at their warning threshold or beyond that were not looked at for a second (up to a minute where
+    /// nobody uses them), and whose credentials were used last.
     pub fn pressed(&self, now: Instant) -> Vec<(Arc<str>, u64)> {
         let state = self.state();
         let due = state.queues.iter();
-        let due = due.filter(|(_, queue)| queue.is_above() && queue.estimate.is_old(now));
+        let due = due.filter(|(_, queue)| queue.is_pressed(now));
         due.map(|(name, queue)| (Arc::clone(name), queue.scope))
             .collect()
     }

@@ -20,6 +20,9 @@ pub const NEAR: Duration = Duration::from_millis(100);
 /// The same where there is some room, and where there is much of it.
 const HALF: Duration = Duration::from_secs(1);
 const FAR: Duration = Duration::from_secs(5);
+/// A queue that nobody used for so long is looked at less and less often, and at least so often.
+const UNUSED: Duration = Duration::from_secs(5);
+const SELDOM: Duration = Duration::from_secs(60);
 /// How often a backend that told no numbers is asked again.
 const BLIND: Duration = Duration::from_secs(30);
 
@@ -262,9 +265,13 @@ impl Estimate {
         self.looked.map(|looked| looked + gap)
     }
 
-    /// Whether the last look is so long ago that a queue that nobody uses is looked at.
-    pub fn is_old(&self, now: Instant) -> bool {
-        let old = |looked| now.saturating_duration_since(looked) >= HALF;
+    /// Whether the last look is so long ago that a queue near its bound is looked at although nobody asks. `used`:
+    /// when somebody last did, or its depth changed; from then on the time between two looks doubles.
+    pub fn is_old(&self, used: Instant, now: Instant) -> bool {
+        let old = |looked: Instant| {
+            let unused = looked.saturating_duration_since(used + UNUSED);
+            now.saturating_duration_since(looked) >= unused.clamp(HALF, SELDOM)
+        };
         self.source == Source::Stats && self.looked.is_none_or(old)
     }
 

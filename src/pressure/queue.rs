@@ -78,6 +78,8 @@ pub(super) struct Queue {
     pub(super) bounds: Arc<Bounds>,
     /// When it was last asked for.
     pub(super) used: Instant,
+    /// When its depth was last seen to change.
+    moved: Instant,
     /// The scope of the last look.
     pub(super) scope: u64,
     /// Whether the last look waited in vain for enqueues on their way.
@@ -111,6 +113,7 @@ impl Queue {
             settled: Arc::default(),
             bounds,
             used: now,
+            moved: now,
             scope: 0,
             stuck: false,
             away: None,
@@ -516,6 +519,11 @@ impl Queue {
     /// Whether its last level was at the warning threshold or beyond.
     pub(super) fn is_above(&self) -> bool {
         self.edges.is_above()
+    }
+
+    /// Whether it is near its bound and should be looked at, although nobody asks.
+    pub(super) fn is_pressed(&self, now: Instant) -> bool {
+        self.is_above() && self.estimate.is_old(self.used.max(self.moved), now)
     }
 
     /// Why the backend could not be asked, if that was just now.

@@ -116,11 +116,12 @@ impl Sidecar {
 
     /// Sets the gauges; called at each scrape.
     pub(super) fn measure_pressure(&self) {
-        for queue in self.pressure.names() {
-            if let Some(level) = self.tell_level(&queue) {
-                self.metrics.pressure(&queue, level.pressure());
-            }
-        }
+        let names = self.pressure.names().into_iter();
+        let parts = names.filter_map(|queue| {
+            let level = self.tell_level(&queue)?;
+            Some((queue, level.pressure()))
+        });
+        self.metrics.pressure(&parts.collect::<Vec<_>>());
         self.metrics.blocked(self.pressure.blocked());
     }
 

@@ -1,14 +1,14 @@
 //! Events (10.1) and metrics (10.2), and the two bounds by time.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::Method;
 use ojs_throttle::backend::Lax;
 use ojs_throttle::net::{Net, sim};
 use serde_json::json;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::depth::logged;
 use crate::listen::{Heard, Listener};
@@ -306,6 +306,59 @@ async fn a_queue_that_was_full_before_is_measured() {
         page.contains("ojs_backpressure_pressure{queue=\"q\"} 0\n"),
         "{page}"
     );
+}
+
+/// A full queue is asked about every second while somebody uses it, and once a minute if nobody does for long.
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_nobody_uses_is_asked_about_less_and_less() {
+    let depth = Arc::new(AtomicU64::new(4));
+    let now = depth.clone();
+    let answers = move |_: &Method, path: &str| match path {
+        "/ojs/v1/queues" => (200, r#"{"queues":[{"name":"q"}]}"#.to_owned()),
+        _ if !path.contains("/queues/q") => (404, "404 page not found".to_owned()),
+        _ => {
+            let available = now.load(Ordering::SeqCst);
+            (200, json!({"counts": {"available": available}}).to_string())
+        }
+    };
+    let file = "[[queue]]\nname = \"q\"\nmax_depth = 4\nwarning_threshold = 0.1\n";
+    let (backend, sidecar, client) = crate::rig::told(file, Duration::ZERO, answers).await;
+    let looks = async |seconds| {
+        let before = backend.asked(Method::GET, "/queues/q");
+        sleep(Duration::from_secs(seconds)).await;
+        backend.asked(Method::GET, "/queues/q") - before
+    };
+    full(&client.offer("q").await, "q", 4);
+    assert!(looks(6).await >= 4, "it was just used");
+    // Every 1, 2, 4, 8, 16 and 32 s.
+    assert!((5..=8).contains(&looks(64).await));
+    assert!((9..=11).contains(&looks(600).await));
+    // Somebody tries again.
+    full(&client.offer("q").await, "q", 4);
+    assert!(looks(6).await >= 4);
+    looks(600).await;
+    // Jobs come and go behind our back: that is seen within a minute, and followed from then on.
+    for round in 0..40 {
+        depth.store(1 + round % 2, Ordering::SeqCst);
+        let looks = looks(2).await;
+        assert!(round < 30 || looks >= 1, "round {round}");
+    }
+    sidecar.stop().await;
+}
+
+/// That workers make room is told at once, although the queue was not asked about for long.
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_was_full_for_long_is_told_to_be_well_again() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    client.bound("q", json!({"max_depth": 5})).await;
+    client.fill("q", 5).await;
+    sleep(Duration::from_secs(630)).await;
+    let mut stream = Listener::open(&client, STREAM, &[]).await;
+    client.fetch("q", 3).await;
+    let cleared = json!({"queue": "q", "depth": 2, "bound": 5});
+    let heard = timeout(Duration::from_secs(2), stream.next()).await;
+    assert_eq!(told(&[heard.unwrap()]), [("backpressure.cleared", cleared)]);
+    pair.stop().await;
 }
 
 /// What the backend does not tell without a producer's credentials is asked with them.

@@ -130,6 +130,7 @@ impl Queue {
     pub(in crate::pressure) fn left(&mut self, jobs: u64, sent: Mark, out: bool, now: Instant) {
         self.recount.left(jobs);
         let counted = self.estimate.left(jobs, sent);
+        self.moved = now;
         if out {
             self.drain.note(counted, now);
         }
@@ -186,6 +187,7 @@ impl Queue {
 
     /// A held job went to a worker.
     pub(in crate::pressure) fn started(&mut self, id: &str, now: Instant) {
+        self.moved = now;
         self.drain.note(1, now);
         self.gone(id);
     }
@@ -218,11 +220,15 @@ impl Queue {
             available: counts.available + more,
             ..counts
         };
+        let before = self.estimate.depth(held);
         let gone = self
             .estimate
             .told(counts, hidden, held, (shared, others), (now, mark));
         self.drain.note(gone, now);
         let most = self.estimate.depth(held);
+        if most != before {
+            self.moved = now;
+        }
         self.keys.at_most(most);
         self.tenants.at_most(most);
         self.ages.at_most(most);
