@@ -120,8 +120,7 @@ impl Proxy {
                 }
             }
         }
-        let client = Client::default();
-        let proxy = self.clone();
+        let (proxy, client) = (self.clone(), Client::default());
         let seen = client.clone();
         let work = boxed(|| proxy.filled(wanted, sections, live, seen));
         // If the worker hangs up, the outcome is dropped, and its hand-out undoes itself.
