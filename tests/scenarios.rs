@@ -95,6 +95,7 @@ scenarios! {
     crossings::nack_carried_out_before_an_outage: 8;
     crossings::requeue_reply_lost_and_claimed_again: 6;
     crossings::two_ends_of_a_held_job: 6;
+    crossings::failed_end_of_a_job_in_hand: 4;
     crossings::paused_before_it_went_out: 4;
     crossings::two_pauses: 4;
     crossings::pause_given_up: 4;
@@ -111,6 +112,7 @@ scenarios! {
     given_back::in_doubt: 4;
     held::never_given_back_where_it_burns: 6;
     held::kept_by_a_slow_backend: 4;
+    held::kept_each_under_its_own_claim: 2;
     held::waits_only_with_reason: 3;
     held::cancel_frees_the_slot: 2;
     held::held_past_a_short_visibility: 10 limit;

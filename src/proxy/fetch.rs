@@ -380,20 +380,17 @@ impl Proxy {
             if out.len() >= wanted.count || client.has_gone() {
                 break;
             }
+            let ends = || section.gate.is_some() && sidecar.draining.is_cancelled();
             let was_shut = again.is_none_or(|shut| shut.get(nth).is_some_and(|shut| *shut));
             for lane in section.lanes.iter().filter(may_go) {
-                let claims = section.gate.is_none() || !sidecar.draining.is_cancelled();
-                if claims
-                    && sidecar.hold.outranked(lane)
-                    && self.may_claim(lane, section, 1).await > 0
-                {
+                let first = !ends() && sidecar.hold.outranked(lane);
+                if first && self.may_claim(lane, section, 1).await > 0 {
                     self.claim(wanted, section, 1, out).await?;
                 }
                 self.start_into(lane, wanted, out).await;
             }
             let mut n = wanted.count.saturating_sub(out.len());
-            let shut = section.gate.is_some() && sidecar.draining.is_cancelled();
-            while n > 0 && !shut {
+            while n > 0 && !ends() {
                 let Some(first) = section.lanes.first() else {
                     break;
                 };
@@ -427,7 +424,8 @@ impl Proxy {
                 if short || missing == 0 || Instant::now() >= until || client.has_gone() {
                     break;
                 }
-                n = if out.len() == before { n * 2 } else { missing };
+                let more = n.saturating_mul(2);
+                n = if out.len() == before { more } else { missing };
             }
         }
         Ok(None)

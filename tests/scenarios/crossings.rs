@@ -161,6 +161,46 @@ pub async fn two_ends_of_a_held_job(ctx: Ctx) -> Judge {
     judge
 }
 
+/// A cancel that fails, of a held job that is being proven for a worker: when it has failed the job goes out.
+pub async fn failed_end_of_a_job_in_hand(ctx: Ctx) -> Judge {
+    let world = ctx.world().shared(OnStoreError::Share);
+    let w = (world.limits(ONE).server(PATIENCE))
+        .settings("[hold]\nidle = '10m'")
+        .start()
+        .await;
+    let one = w.hands("one");
+    let (out, held) = one_out_one_held(&w, &one).await;
+    w.pass(1_500 + ctx.seed * 100).await;
+    one.ack(&out).await;
+    let slow = Duration::from_millis(1_500);
+    w.backend.next(Op::Heartbeat, 1, Fault::Slow(slow));
+    w.backend.next(Op::Cancel, 1, HANGS);
+    let path = format!("/ojs/v1/jobs/{held}");
+    let (early, cancelled) = tokio::join!(one.fetch(&["mail"], 1), async {
+        w.pass(400).await;
+        let reply = one.client.call("DELETE", &path, "".into()).await;
+        reply.map_or(0, |reply| reply.status)
+    });
+    let early = early.unwrap_or_default();
+    let mut got = Vec::new();
+    for _ in 0..20 {
+        got.extend(one.fetch(&["mail"], 1).await.unwrap_or_default());
+        w.pass(150).await;
+    }
+    for delivery in &got {
+        one.ack(&delivery.job).await;
+    }
+    let mut judge = w.judge().await;
+    judge.that(cancelled >= 500, format!("the cancel got {cancelled}"));
+    judge.that(early.is_empty(), "it went out while its end was on its way");
+    judge.that(
+        got.len() == 1,
+        format!("{} came within 3 s of that", got.len()),
+    );
+    judge.settled();
+    judge
+}
+
 /// A queue is paused while one of its held jobs is about to go out, because it is proven, or because the backend is
 /// asked for another one to go with it: it stays, and goes out when the queue runs again.
 pub async fn paused_before_it_went_out(ctx: Ctx) -> Judge {

@@ -348,6 +348,46 @@ pub async fn kept_by_a_slow_backend(ctx: Ctx) -> Judge {
     judge
 }
 
+/// Where each held job has a claim id of its own, and so a heartbeat of its own, all are kept, however many they are.
+pub async fn kept_each_under_its_own_claim(ctx: Ctx) -> Judge {
+    let w = ctx
+        .world()
+        .lax(Lax::amqp())
+        .limits(ONE)
+        .settings("[hold]\nidle = '1h'\nmax = 1024\n[fetch]\nclaim_budget = '5s'")
+        .start()
+        .await;
+    w.enqueue_all(1, |_| job()).await;
+    let one = w.hands("one").visibility(600_000);
+    let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    w.enqueue_all(150, |_| job()).await;
+    let two = w.hands("two").visibility(4_000);
+    drop(two.fetch(&["mail"], 150).await);
+    let claimed = w.active("mail").await;
+    for _ in 0..20 {
+        w.pass(1_000 + ctx.seed).await;
+        one.beat(&[got[0].job.clone()], false).await;
+    }
+    let kept = w.active("mail").await;
+    one.ack(&got[0].job).await;
+    w.worker(Worker::js(5).queues(&["mail"]).runs(5..20));
+    let done = w.until_done(120).await;
+    let mut judge = w.judge().await;
+    judge.that(claimed > 120, format!("{claimed} were claimed"));
+    judge.that(
+        kept == claimed,
+        format!("{kept} of {claimed} are claimed after a while"),
+    );
+    judge.that(done, "not all were done");
+    let lapsed = judge.events.iter();
+    let lapsed = lapsed.filter(|(_, event)| event.kind == EventKind::Expired);
+    let lapsed = lapsed.count();
+    judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
 /// An empty FETCH waits only when waiting may help, and never longer than `fetch.max_wait`.
 pub async fn waits_only_with_reason(ctx: Ctx) -> Judge {
     let limits = "[[policy]]\nname = 'p'\nmatch = { type = 'email.*' }\nkey = 'k:{meta.tenant}'\nconcurrency = 1\n\
