@@ -296,6 +296,17 @@ pub async fn never_given_back_where_it_burns(ctx: Ctx) -> Judge {
     judge
 }
 
+/// No claim has lapsed, and each job ran once.
+fn all_kept(judge: &mut Judge, done: bool) {
+    judge.that(done, "not all were done");
+    let lapsed = judge.events.iter();
+    let lapsed = lapsed.filter(|(_, event)| event.kind == EventKind::Expired);
+    let lapsed = lapsed.count();
+    judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
+    judge.each_ran_once();
+    judge.settled();
+}
+
 /// A backend that takes seconds for each question costs no held job its claim: neither where each scope has a
 /// heartbeat of its own, nor where each job must be looked up.
 pub async fn kept_by_a_slow_backend(ctx: Ctx) -> Judge {
@@ -338,13 +349,7 @@ pub async fn kept_by_a_slow_backend(ctx: Ctx) -> Judge {
     let mut judge = w.judge().await;
     judge.that(claimed == 13, format!("{claimed} were claimed"));
     judge.that(kept == 13, format!("{kept} are claimed after a while"));
-    judge.that(done, "not all were done");
-    let lapsed = judge.events.iter();
-    let lapsed = lapsed.filter(|(_, event)| event.kind == EventKind::Expired);
-    let lapsed = lapsed.count();
-    judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
-    judge.each_ran_once();
-    judge.settled();
+    all_kept(&mut judge, done);
     judge
 }
 
@@ -378,13 +383,7 @@ pub async fn kept_each_under_its_own_claim(ctx: Ctx) -> Judge {
         kept == claimed,
         format!("{kept} of {claimed} are claimed after a while"),
     );
-    judge.that(done, "not all were done");
-    let lapsed = judge.events.iter();
-    let lapsed = lapsed.filter(|(_, event)| event.kind == EventKind::Expired);
-    let lapsed = lapsed.count();
-    judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
-    judge.each_ran_once();
-    judge.settled();
+    all_kept(&mut judge, done);
     judge
 }
 
