@@ -49,6 +49,8 @@ const FAILURES: u32 = 2;
 const OTHERS_RETURN: u64 = 5_000_000;
 /// More ends than this are not remembered for the store's return; the rows are overdue some time.
 const MOST_ENDED: usize = 10_000;
+/// And of these, which were out through siblings, no more are told again and again.
+const MOST_ECHOED: usize = 1_000;
 
 /// What happens while the store is lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -109,6 +111,9 @@ struct State {
     doubt: HashMap<Arc<str>, Gen>,
     /// What ended while the store failed, before it was taken for lost: it may not have heard of it.
     ended: Vec<(Arc<str>, Gen)>,
+    /// Those of them that were not ours. A sibling that lost the store too has not heard of them, and puts their
+    /// rows back when it returns.
+    echoed: Vec<(Arc<str>, Gen)>,
     /// The newest claim that the store was ever told of, or may have been.
     newest: Option<Gen>,
     /// Failures since the last success, each begun after the one before.
@@ -469,6 +474,9 @@ impl Store for Guard {
                 let own = row.as_ref().map(|row| row.claimed.generation);
                 let claim = generation.or(own).unwrap_or(Gen(self.inner.now().0));
                 state.ended.push((job.into(), claim));
+                if row.is_none() && state.echoed.len() < MOST_ECHOED {
+                    state.echoed.push((job.into(), claim));
+                }
             }
             match row.filter(|row| none && row.place == Place::Out) {
                 // What was sent twice was done the first time, and nobody heard of it.
@@ -491,6 +499,7 @@ impl Store for Guard {
                 }
                 self.note(&back, failed);
             }
+            self.tell_again().await;
             self.ask(self.inner.due(max), async |lost| lost.local.due(max).await)
                 .await
         })

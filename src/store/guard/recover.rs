@@ -54,6 +54,25 @@ impl Guard {
         told
     }
 
+    /// Tells of siblings' rows that ended without the store, as long as siblings may come back and put them back.
+    pub(super) async fn tell_again(&self) {
+        let (echoed, at_last) = {
+            let state = self.state();
+            if state.suspect || state.lost.is_some() {
+                return;
+            }
+            (state.echoed.clone(), !self.is_filling(&state))
+        };
+        for (job, claim) in &echoed {
+            if self.inner.end(job, Some(*claim)).await.is_err() {
+                return;
+            }
+        }
+        if at_last {
+            self.state().echoed.retain(|one| !echoed.contains(one));
+        }
+    }
+
     /// What the store must be told yet, and is told from here on; `None`: nothing, and it decides. `at_last`: it
     /// decides in any case.
     fn news(&self, told: &mut Told, at_last: bool) -> Option<News> {

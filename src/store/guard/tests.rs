@@ -142,6 +142,37 @@ async fn an_end_of_a_siblings_job_is_told_later_too() {
     assert!(rig.faulty.row("c").await.unwrap().is_some());
 }
 
+/// A sibling that lost the store too did not hear what was settled through us, and puts its row back when it
+/// returns, which may be after us.
+#[tokio::test(start_paused = true)]
+async fn an_end_of_a_siblings_job_outlives_the_siblings_return() {
+    let rig = rig(OnStoreError::Share);
+    let out = claimed("a", 3);
+    rig.faulty.take(&[&out], 1).await.unwrap();
+    let siblings = rig.faulty.row("a").await.unwrap().unwrap();
+    assert_eq!(rig.guard.count(Place::Out).await, Ok(1));
+    lose(&rig).await;
+    assert!(rig.guard.end("a", None).await.unwrap().is_none());
+    rig.faulty.standing(None);
+    rig.guard.due(9).await.unwrap();
+    assert!(rig.faulty.row("a").await.unwrap().is_none());
+    for _ in 0..2 {
+        rig.faulty
+            .announce(std::slice::from_ref(&siblings))
+            .await
+            .unwrap();
+        assert!(rig.faulty.row("a").await.unwrap().is_some());
+        rig.guard.due(9).await.unwrap();
+        assert!(rig.faulty.row("a").await.unwrap().is_none());
+    }
+    // Who comes later than others may puts back what is so.
+    tokio::time::advance(Duration::from_secs(6)).await;
+    rig.guard.due(9).await.unwrap();
+    let calls = rig.faulty.calls();
+    rig.guard.due(9).await.unwrap();
+    assert_eq!(rig.faulty.calls() - calls, 1, "nothing is told any more");
+}
+
 /// The row of a job that is out through us is known, whether the store answers or not.
 #[tokio::test(start_paused = true)]
 async fn a_row_of_ours_is_known_without_the_store() {
