@@ -62,6 +62,9 @@ mod fleet_depth;
 #[path = "process/fleet_on_redis.rs"]
 mod fleet_on_redis;
 
+#[path = "process/outages_on_redis.rs"]
+mod outages_on_redis;
+
 #[path = "process/doctor.rs"]
 mod doctor;
 
