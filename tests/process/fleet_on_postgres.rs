@@ -9,12 +9,12 @@ use ojs_throttle::backend::Lax;
 use serde_json::json;
 
 use crate::fleet_on_redis::{
-    cut_off_and_back, held_on, holder_cut_off, paused_by_a_sibling, taken_over,
-    taken_over_from_one_that_drains, woken_in_time,
+    held_on, paused_by_a_sibling, taken_over, taken_over_from_one_that_drains, woken_in_time,
 };
 use crate::hole::Hole;
 use crate::http::enqueue;
 use crate::ledger::Ledger;
+use crate::outages_on_redis::{cut_off_and_back, holder_cut_off};
 use crate::postgres_server::{PostgresServer, UNSYNCED};
 use crate::rig::{Backend, Sidecar, config, until};
 

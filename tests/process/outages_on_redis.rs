@@ -1,15 +1,19 @@
-//! Two sidecars that lose their store at once, and have it back one after the other.
+//! Several sidecars on one Redis that is lost: to all of them, to one, or with all that it knew.
 
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use ojs_throttle::backend::Lax;
+use ojs_throttle::backend::{EventKind, Lax};
 use serde_json::json;
 
+use crate::fleet_on_redis::{TWO, know_each_other, patient, sidecar};
 use crate::hole::Hole;
-use crate::http::{ack, enqueue, fetch};
+use crate::http::{ack, ask, enqueue, fetch};
+use crate::ledger::Ledger;
 use crate::redis_server::RedisServer;
-use crate::rig::{Backend, Sidecar, config, until};
+use crate::rig::{Backend, Sidecar, config, file, program, until};
+use crate::trace::within;
 
 #[test]
 fn a_slot_freed_through_a_sibling_in_an_outage_is_free() {
@@ -21,10 +25,7 @@ fn a_slot_freed_through_a_sibling_in_an_outage_is_free() {
         Sidecar::run(&config(backend.addr, "", &rest))
     });
     let up = |sidecar: &Sidecar| sidecar.metric("ojs_throttle_store_up") > 0.5;
-    let knows = |sidecar: &Sidecar| sidecar.metric("ojs_throttle_siblings") > 0.5;
-    until("they know each other", || {
-        sidecars.iter().all(knows).then_some(())
-    });
+    know_each_other(&sidecars, 1.0);
     for _ in 0..2 {
         enqueue(backend.addr, "q", json!({}));
     }
@@ -48,4 +49,328 @@ fn a_slot_freed_through_a_sibling_in_an_outage_is_free() {
         "{:?}",
         back.elapsed()
     );
+}
+
+#[test]
+fn a_redis_that_is_killed_is_no_way_past_a_limit() {
+    let (backend, mut store) = (Backend::start(Lax::redis()), RedisServer::start());
+    let more = "on_store_error = \"share\"\n";
+    let sidecars = [(); 2].map(|()| sidecar(&backend, &store, more, TWO));
+    let (a, b) = (sidecars[0].data, sidecars[1].data);
+    for _ in 0..12 {
+        enqueue(backend.addr, "q", json!({}));
+    }
+    let first = fetch(a, "q", 1, "wa").jobs();
+    let second = fetch(b, "q", 1, "wb").jobs();
+    assert_eq!((first.len(), second.len()), (1, 1));
+    store.kill();
+    let lost = |sidecar: &Sidecar| sidecar.metric("ojs_throttle_store_up") < 0.5;
+    until("both know that it is lost", || {
+        sidecars.iter().all(lost).then_some(())
+    });
+    // Each had one slot, and has no more; what ends makes place for the next.
+    assert_eq!(ack(a, &first[0], "wa").status, 200);
+    let third = fetch(a, "q", 2, "wa").jobs();
+    assert_eq!(third.len(), 1, "{}", sidecars[0].log());
+    assert!(fetch(b, "q", 1, "wb").jobs().is_empty());
+    store.restart(&[]);
+    until("both have it back", || {
+        (!sidecars.iter().any(lost)).then_some(())
+    });
+    // It came back empty, and knows what is out all the same.
+    for to in [a, b] {
+        assert!(fetch(to, "q", 1, "w").jobs().is_empty());
+    }
+    for (to, job) in [(b, &third[0]), (a, &second[0])] {
+        assert_eq!(ack(to, job, "w").status, 200, "through the other one");
+    }
+    let ledger = Ledger::default();
+    std::thread::scope(|threads| {
+        for to in [a, b] {
+            let ledger = &ledger;
+            threads.spawn(move || ledger.work(to, &format!("w{to}"), 9));
+        }
+    });
+    assert!(ledger.most.load(Ordering::SeqCst) <= 2);
+}
+
+#[test]
+fn each_policy_goes_on_without_the_store_as_it_declares() {
+    const MODES: [&str; 3] = ["share", "closed", "open"];
+    let (backend, mut store) = (Backend::start(Lax::redis()), RedisServer::start());
+    let policies = MODES.map(|mode| {
+        format!(
+            "[[policy]]\nname = \"{mode}\"\nmatch = {{ queue = \"{mode}\" }}\nconcurrency = 1\n\
+             on_store_error = \"{mode}\"\n"
+        )
+    });
+    let sidecars = [(); 2].map(|()| sidecar(&backend, &store, "", &policies.concat()));
+    know_each_other(&sidecars, 1.0);
+    let (a, b) = (sidecars[0].data, sidecars[1].data);
+    for mode in [MODES; 3].concat() {
+        enqueue(backend.addr, mode, json!({}));
+    }
+    // The first sidecar's workers have the only slot of each.
+    let first = MODES.map(|mode| fetch(a, mode, 1, "w").jobs().remove(0));
+    store.kill();
+    let lost = |sidecar: &Sidecar| sidecar.metric("ojs_throttle_store_up") < 0.5;
+    until("both know that it is lost", || {
+        sidecars.iter().all(lost).then_some(())
+    });
+    let starts = |to, mode| fetch(to, mode, 3, "w").jobs().len();
+    assert_eq!(starts(b, "open"), 2, "as if there were no limit");
+    assert_eq!(starts(b, "share"), 0, "it had no slot");
+    for job in &first {
+        assert_eq!(ack(a, job, "w").status, 200);
+    }
+    assert_eq!((starts(a, "closed"), starts(b, "closed")), (0, 0));
+    assert_eq!(starts(a, "share"), 1, "the slot that it had");
+    store.restart(&[]);
+    until("both have it back", || {
+        (!sidecars.iter().any(lost)).then_some(())
+    });
+    let closed = until("what was closed starts again", || {
+        fetch(b, "closed", 3, "w").jobs().pop()
+    });
+    assert_eq!(starts(a, "closed"), 0, "one at a time");
+    assert_eq!(ack(a, &closed, "w").status, 200);
+    assert_eq!(starts(a, "closed"), 1);
+}
+
+#[test]
+fn a_store_behind_a_black_hole_is_cut_off_and_comes_back_without_a_burst() {
+    let store = RedisServer::start();
+    let hole = Hole::before(SocketAddr::from(([127, 0, 0, 1], store.port)));
+    cut_off_and_back(&hole, &format!("redis://{}", hole.addr), "1s", 150);
+}
+
+/// Two sidecars work on this store, which lies behind the hole, until so many jobs are done: it swallows all
+/// for a while.
+pub fn cut_off_and_back(hole: &Hole, url: &str, timeout: &str, jobs: usize) {
+    let backend = Backend::start(Lax::redis());
+    let policy = format!("{TWO}rate = {{ limit = 20, period = \"1s\" }}\n");
+    let sidecars = [(); 2].map(|()| {
+        let rest = format!("{policy}\n[store]\nurl = \"{url}\"\ntimeout = \"{timeout}\"\n");
+        Sidecar::run(&config(backend.addr, "", &rest))
+    });
+    know_each_other(&sidecars, 1.0);
+    for _ in 0..jobs {
+        enqueue(backend.addr, "q", json!({}));
+    }
+    let ledger = Ledger::default();
+    let lost = |sidecar: &Sidecar| sidecar.metric("ojs_throttle_store_up") < 0.5;
+    let (begun, cut, healed) = std::thread::scope(|threads| {
+        let begun = Instant::now();
+        for sidecar in &sidecars {
+            for worker in 0..2 {
+                let (ledger, to) = (&ledger, sidecar.data);
+                threads.spawn(move || ledger.work(to, &format!("w{to}-{worker}"), jobs));
+            }
+        }
+        until("a part is done", || (ledger.done() >= 40).then_some(()));
+        let cut = Instant::now();
+        hole.swallow();
+        until("both know that it is lost", || {
+            sidecars.iter().all(lost).then_some(())
+        });
+        eprintln!("declared lost after {:?}", cut.elapsed());
+        // As long as a network may be away; nothing is waited for.
+        std::thread::sleep(Duration::from_secs(2));
+        hole.heal();
+        let open = Instant::now();
+        until("both have it back", || {
+            (!sidecars.iter().any(lost)).then_some(())
+        });
+        eprintln!("back {:?} after the hole was closed", open.elapsed());
+        (begun, cut, Instant::now())
+    });
+    let end = Instant::now();
+    assert_eq!(
+        ledger.most.load(Ordering::SeqCst).max(2),
+        2,
+        "P1, all the time"
+    );
+    let runs = ledger.runs.lock().unwrap();
+    assert_eq!(runs.len(), jobs, "each once");
+    eprintln!("slowest ACK {:?}", ledger.slowest.lock().unwrap());
+    let period = Duration::from_secs(1);
+    for (when, from, to) in [
+        ("before", begun, cut),
+        ("during", cut + period, healed),
+        ("after", healed + period, end),
+    ] {
+        let mut inside = runs.clone();
+        inside.retain(|run| from <= run.asked && run.got < to);
+        for periods in [1, 2, 4] {
+            let most = within(&inside, period * periods);
+            let allowed = 20 * usize::try_from(periods).unwrap();
+            eprintln!("{when}: at most {most} of {allowed} in {periods} s");
+            assert!(most <= allowed, "P2 {when}: {most} in {periods} s");
+        }
+    }
+    // An edge is no more than a window that starts empty.
+    let most = within(&runs, period);
+    assert!(most <= 40, "{most} in a second");
+    for sidecar in &sidecars {
+        for line in ["the store is lost", "the store is back"] {
+            let lines = sidecar.lines();
+            let said = lines.iter().filter(|text| text.contains(line)).count();
+            assert_eq!(said, 1, "{line}: {}", sidecar.log());
+        }
+    }
+}
+
+#[test]
+fn a_held_job_goes_out_once_where_its_holder_is_cut_off() {
+    let store = RedisServer::start();
+    let hole = Hole::before(SocketAddr::from(([127, 0, 0, 1], store.port)));
+    holder_cut_off(&hole, &format!("redis://{}", hole.addr), &store.url());
+}
+
+/// Of two sidecars on a store the one that reaches it through the hole holds a job, and is cut off: it has a
+/// start to give, and its sibling takes it for dead.
+pub fn holder_cut_off(hole: &Hole, through: &str, url: &str) {
+    let backend = Backend::start(Lax::redis());
+    let policy = TWO.replace("concurrency = 2", "rate = { limit = 1, period = \"4s\" }");
+    let [holder, sibling] = [through, url].map(|url| patient(backend.addr, "1s", url, "", &policy));
+    let sidecars = [holder, sibling];
+    know_each_other(&sidecars, 1.0);
+    let (a, b) = (sidecars[0].data, sidecars[1].data);
+    enqueue(backend.addr, "q", json!({}));
+    let first = fetch(a, "q", 1, "wa").jobs().remove(0);
+    assert_eq!(ack(a, &first, "wa").status, 200);
+    let held = enqueue(backend.addr, "q", json!({}));
+    // Short, so that its sibling looks soon; long enough that it does before the backend.
+    let body =
+        json!({"queues": ["q"], "count": 1, "worker_id": "wa", "visibility_timeout_ms": 18000});
+    let reply = ask(a, "POST", "/ojs/v1/workers/fetch", &body.to_string());
+    assert!(reply.jobs().is_empty());
+    assert_eq!(sidecars[0].metric("ojs_throttle_held_jobs"), 1.0);
+    hole.swallow();
+    let got = until("its sibling takes it over", || {
+        assert!(
+            fetch(a, "q", 1, "wa").jobs().is_empty(),
+            "a sibling may have it"
+        );
+        fetch(b, "q", 1, "wb").jobs().pop()
+    });
+    assert_eq!(got, held);
+    assert!(sidecars[0].metric("ojs_throttle_store_up") < 0.5);
+    assert!(sidecars[1].metric("ojs_throttle_hold_adopted_total") > 0.5);
+    assert!(fetch(a, "q", 1, "wa").jobs().is_empty());
+    hole.heal();
+    until("the holder has let go", || {
+        let [up, held] = ["store_up", "held_jobs"].map(|name| format!("ojs_throttle_{name}"));
+        let has_it = fetch(a, "q", 1, "wa").jobs();
+        assert!(has_it.is_empty(), "{has_it:?}");
+        (sidecars[0].metric(&up) > 0.5 && sidecars[0].metric(&held) < 0.5).then_some(())
+    });
+    assert_eq!(ack(b, &held, "wb").status, 200);
+    assert_eq!(backend.count(EventKind::Claimed, &held), 1);
+    assert_eq!(backend.count(EventKind::Acked, &held), 1);
+}
+
+/// A store that is lost is seen to be, and what was set over HTTP outlasts one that comes back empty.
+#[test]
+fn a_lost_store_is_seen_and_what_was_set_is_put_back() {
+    let (backend, mut store) = (Backend::start(Lax::redis()), RedisServer::start());
+    let sidecars = [(); 2].map(|()| sidecar(&backend, &store, "", TWO));
+    know_each_other(&sidecars, 1.0);
+    let (a, b) = (sidecars[0].data, sidecars[1].data);
+    for _ in 0..3 {
+        enqueue(a, "q", json!({}));
+    }
+    let job = fetch(a, "q", 1, "w").jobs().remove(0);
+    let shown = |to| ask(to, "GET", "/ojs/v1/rate-limits/t", "").json();
+    let status = |to| {
+        let health = ask(to, "GET", "/ojs/v1/health", "").json();
+        health["throttle"]["status"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(shown(a)["available"], 1, "{}", shown(a));
+    assert_eq!(status(a), "ok");
+    let paused = r#"{"concurrency":0,"reason":"INC-42"}"#;
+    let path = "/ojs/v1/rate-limits/stripe";
+    assert_eq!(ask(a, "PUT", path, paused).status, 200);
+    until("both know of it", || {
+        (ask(b, "GET", path, "").status == 200).then_some(())
+    });
+
+    store.kill();
+    let lost = |sidecar: &Sidecar| sidecar.metric("ojs_throttle_store_up") < 0.5;
+    until("both know that it is lost", || {
+        sidecars.iter().all(lost).then_some(())
+    });
+    assert_eq!(status(a), "store_lost");
+    // Of two slots this one has the one that it had.
+    let key = shown(a);
+    assert_eq!(
+        (&key["store"], &key["available"]),
+        (&json!("lost"), &json!(0)),
+        "{key}"
+    );
+    assert!(fetch(a, "q", 1, "w").jobs().is_empty());
+    let refused = ask(a, "PUT", path, paused);
+    assert_eq!(refused.status, 503);
+    assert!(
+        refused.body.contains("nothing can be changed"),
+        "{refused:?}"
+    );
+    let log = sidecars[0].log();
+    assert!(
+        log.contains("goes on with its part") && log.contains("slots=1"),
+        "{log}"
+    );
+
+    store.restart(&[]);
+    until("both have it back", || {
+        (!sidecars.iter().any(lost)).then_some(())
+    });
+    for sidecar in &sidecars {
+        let key = ask(sidecar.data, "GET", path, "").json();
+        assert_eq!(key["concurrency"]["limit"], 0, "{key}");
+        assert_eq!(key["override"]["reason"], "INC-42", "{key}");
+        assert_eq!(sidecar.metric("ojs_throttle_store_wiped_total"), 1.0);
+        let log = sidecar.log();
+        assert!(
+            log.contains("came back empty") && log.contains("set_over_http=1"),
+            "{log}"
+        );
+    }
+    let third = sidecar(&backend, &store, "", TWO);
+    assert_eq!(
+        ask(third.data, "GET", path, "").json()["override"]["reason"],
+        "INC-42"
+    );
+    assert_eq!(status(a), "ok");
+    assert!(shown(a).get("store").is_none());
+    assert_eq!(ack(a, &job, "w").status, 200);
+    until("deletes are heeded again", || {
+        (ask(b, "DELETE", path, "").status < 300).then_some(())
+    });
+}
+
+/// Whoever rolls out a wrong URL is stopped at the first sidecar.
+#[test]
+fn a_sidecar_whose_store_was_never_there_is_not_ready() {
+    let (backend, mut store) = (Backend::start(Lax::redis()), RedisServer::start());
+    store.kill();
+    let rest = format!("{TWO}[store]\nurl = \"{}\"\n", store.url());
+    let (dir, path) = file(config(backend.addr, "", &rest));
+    let mut command = program();
+    command.arg("run").arg("--config").arg(path);
+    let sidecar = Sidecar::begin(command, dir);
+    sidecar.state("the store has not answered yet");
+    until("it says so", || {
+        let log = sidecar.log();
+        log.contains("has not answered since the start")
+            .then_some(())
+    });
+    store.restart(&[]);
+    sidecar.state("ready");
+    // One that was there does not make it unready.
+    store.kill();
+    until("it is lost", || {
+        (sidecar.metric("ojs_throttle_store_up") < 0.5).then_some(())
+    });
+    sidecar.state("ready");
 }
