@@ -32,12 +32,17 @@ use ojs_throttle::demo::picture::Style;
 use ojs_throttle::demo::{self, Options};
 use ojs_throttle::doctor;
 use ojs_throttle::net::Net;
-use ojs_throttle::run::{Env, Running, Stop, open_store};
+use ojs_throttle::run::{Env, LogLevel, Running, Stop, open_store};
 use ojs_throttle::store::Clock;
 use ojs_throttle::store::memory::MemoryStore;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
+use tracing::Subscriber;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, fmt, registry, reload};
 
 /// A tenth of the processor time of a request, against the system's allocator: hyper takes two buffers
 /// of 8 KiB for each, which glibc splits and joins again every time. It weighs half a MiB when idle.
@@ -107,14 +112,15 @@ fn run(args: &Run) -> anyhow::Result<ExitCode> {
         Ok(settings) => settings,
         Err(status) => return Ok(status),
     };
-    start_log(&settings.server);
+    let level = start_log(&settings.server);
     warn(&settings);
     let file = file(args.config.as_deref(), args.overrides());
     let runtime = runtime()?;
     let served = runtime.block_on(async {
         let stop = Stop::default();
         let hangup = watch_signals(stop.clone(), file.is_some())?;
-        serve(settings, file.zip(Some(hangup)), false, stop).await
+        let file = file.map(|file| (file, hangup, level));
+        serve(settings, file, false, stop).await
     });
     // A look at a file on a disk that does not answer must not keep the process.
     runtime.shutdown_background();
@@ -145,7 +151,7 @@ fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
         Ok(settings) => settings,
         Err(status) => return Ok(status),
     };
-    start_log(&settings.server);
+    let level = start_log(&settings.server);
     warn(&settings);
     let file = file(args.config.as_deref(), overrides);
     let served = runtime.block_on(async {
@@ -155,7 +161,8 @@ fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
         let serving =
             tokio::spawn(Backend::new(Lax::spec(), seed()).serve(listener, ended.clone()));
         tracing::info!(%address, "backend in memory: its jobs are gone when this ends");
-        serve(settings, file.zip(Some(hangup)), true, stop).await?;
+        let file = file.map(|file| (file, hangup, level));
+        serve(settings, file, true, stop).await?;
         ended.cancel();
         // Who has a request open there must not keep the process: nothing is stored anyway.
         let _open = tokio::time::timeout(Duration::from_secs(1), serving).await;
@@ -228,10 +235,10 @@ fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
 }
 
 /// Runs the sidecar on this thread and as many more as the settings say.
-/// With a `file` it is followed; what comes with it asks for a look.
+/// With a `file` it is followed; what comes with it asks for a look, and changes the log's level.
 async fn serve(
     settings: Settings,
-    file: Option<(config::File, Arc<Notify>)>,
+    file: Option<(config::File, Arc<Notify>, LogLevel)>,
     reset: bool,
     stop: Stop,
 ) -> anyhow::Result<()> {
@@ -249,8 +256,8 @@ async fn serve(
         reset,
     };
     let mut running = Running::start(settings, env).await?;
-    if let Some((file, ask)) = file {
-        running = running.following(file, ask);
+    if let Some((file, ask, level)) = file {
+        running = running.following(file, ask, level);
     }
     let (data, admin): (SocketAddr, SocketAddr) = (running.addr()?, running.admin_addr()?);
     let mut threads = Vec::new();
@@ -327,19 +334,10 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
         .build()
 }
 
-fn start_log(settings: &config::Server) {
-    let log = tracing_subscriber::fmt()
-        .with_max_level(settings.log_level)
-        .with_writer(std::io::stderr)
-        // There is nowhere to say that the log cannot be written; to try would be a panic.
-        .log_internal_errors(false);
-    match settings.log {
-        LogFormat::Human => log
-            .with_ansi(std::io::stderr().is_terminal())
-            .with_target(false)
-            .init(),
-        LogFormat::Json => log.json().init(),
-    }
+/// Begins to log, and says how to change the level.
+fn start_log(settings: &config::Server) -> LogLevel {
+    let (log, level) = log(settings);
+    log.init();
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
         let backtrace = Backtrace::capture();
@@ -350,6 +348,24 @@ fn start_log(settings: &config::Server) {
             _ => tracing::error!(thread = thread.name(), "{panic}"),
         }
     }));
+    level
+}
+
+/// The log, which costs what is below its level no more than a look at one number, and the means to change that.
+fn log(settings: &config::Server) -> (impl Subscriber + Send + Sync + use<>, LogLevel) {
+    let (filter, level) = reload::Layer::new(LevelFilter::from_level(settings.log_level));
+    let lines = fmt::layer()
+        .with_writer(std::io::stderr)
+        // There is nowhere to say that the log cannot be written; to try would be a panic.
+        .log_internal_errors(false);
+    let lines = match settings.log {
+        LogFormat::Human => lines
+            .with_ansi(std::io::stderr().is_terminal())
+            .with_target(false)
+            .boxed(),
+        LogFormat::Json => lines.json().boxed(),
+    };
+    (registry().with(filter).with(lines), level)
 }
 
 /// To the log, which runs by now.
@@ -376,4 +392,26 @@ fn unix_micros() -> u64 {
 
 fn seed() -> u64 {
     rand::random()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is below the level never asks the subscriber: the hint is all that it costs.
+    #[test]
+    fn the_log_s_level_is_a_hint_that_changes() {
+        for form in [LogFormat::Human, LogFormat::Json] {
+            let settings = config::Server {
+                log: form,
+                ..config::Server::default()
+            };
+            let (log, level) = log(&settings);
+            assert_eq!(log.max_level_hint(), Some(LevelFilter::INFO));
+            for next in [LevelFilter::DEBUG, LevelFilter::ERROR] {
+                level.reload(next).unwrap();
+                assert_eq!(log.max_level_hint(), Some(next));
+            }
+        }
+    }
 }

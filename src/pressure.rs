@@ -42,7 +42,7 @@ use tokio::time::Instant;
 use crate::limit::Timestamp;
 
 pub use bounds::{Bounds, FileBounds, Given, PerKey, PushRate, Strategy};
-pub use edge::{Crossed, Edge, Said};
+pub use edge::{Crossed, Edge, Said, Whose};
 pub use estimate::{Counts, Held, Mark};
 pub use line::{Come, Turn};
 pub use look::{Told, Untold};

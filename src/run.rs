@@ -30,7 +30,7 @@ use crate::upstream::{self, Target, Upstream};
 mod reload;
 mod storage;
 
-pub use reload::{Outcome, Reload};
+pub use reload::{LogLevel, Outcome, Reload};
 pub use storage::open_store;
 
 use reload::Following;
@@ -156,10 +156,10 @@ impl Running {
     }
 
     /// Follows the file that the settings are from: whenever it changes, and when `ask` is notified, it
-    /// is read and put in force.
-    pub fn following(mut self, file: config::File, ask: Arc<Notify>) -> Running {
+    /// is read and put in force; `level` is that of the log.
+    pub fn following(mut self, file: config::File, ask: Arc<Notify>, level: LogLevel) -> Running {
         let (reload, metrics) = (self.reload.clone(), self.metrics.clone());
-        self.following = Some(Following::new(file, reload, metrics, ask));
+        self.following = Some(Following::new(file, reload, metrics, ask, level));
         self
     }
 

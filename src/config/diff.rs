@@ -152,7 +152,7 @@ fn queue_order(settings: &Settings) -> Vec<(bool, &str)> {
 /// Whether a field is the same in both.
 type Same = fn(&Settings, &Settings) -> bool;
 
-/// The fields that are read anew for each decision.
+/// The fields that are read anew for each decision, and the level of the log.
 const CAN_CHANGE: &[(&str, Same)] = &[
     ("server.drain_timeout", |a, b| {
         a.server.drain_timeout == b.server.drain_timeout
@@ -168,6 +168,9 @@ const CAN_CHANGE: &[(&str, Same)] = &[
     }),
     ("server.trust_tenant_header", |a, b| {
         a.server.trust_tenant_header == b.server.trust_tenant_header
+    }),
+    ("server.log_level", |a, b| {
+        a.server.log_level == b.server.log_level
     }),
     ("upstream.token", |a, b| {
         a.upstream.token == b.upstream.token
@@ -214,7 +217,7 @@ const CAN_CHANGE: &[(&str, Same)] = &[
     }),
 ];
 
-/// The fields that something was built from at the start: listeners, connections, the log.
+/// The fields that something was built from at the start: listeners, connections, the form of the log.
 const FIXED: &[(&str, Same)] = &[
     ("server.listen", |a, b| a.server.listen == b.server.listen),
     ("server.admin_listen", |a, b| {
@@ -243,9 +246,6 @@ const FIXED: &[(&str, Same)] = &[
         a.upstream.connect_timeout == b.upstream.connect_timeout
     }),
     ("server.log", |a, b| a.server.log == b.server.log),
-    ("server.log_level", |a, b| {
-        a.server.log_level == b.server.log_level
-    }),
     ("upstream.ca_file", |a, b| {
         a.upstream.ca_file == b.upstream.ca_file
     }),

@@ -1,6 +1,7 @@
 //! Edges: when a queue comes near its bound, is full, and is well again. What happens between two edges
 //! is not said again, or a full queue would drown everything else.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -12,6 +13,9 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// A queue that crosses an edge there and back all the time has a line of the log for one of these times in so
 /// long. That one is full while workers take jobs of it is the normal overload.
 const QUIET: Duration = Duration::from_secs(10);
+/// Of more keys and tenants of a queue than this only the last are remembered as refused by the log: their names come
+/// from requests.
+const MOST: usize = 32;
 
 /// What is worth saying.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,8 +46,30 @@ pub struct Said {
     pub loud: bool,
 }
 
+/// Whose enqueues were refused.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Whose {
+    /// Everybody's.
+    All,
+    /// Those of a key.
+    Key(Arc<str>),
+    /// Those of a tenant.
+    Tenant(Arc<str>),
+}
+
+impl Whose {
+    /// Whether an enqueue of these keys and tenants is one of these. Where jobs are told apart no more, each is.
+    fn is_among(&self, keys: &[Arc<str>], tenants: &[Arc<str>]) -> bool {
+        match self {
+            Whose::All => true,
+            Whose::Key(key) => keys.is_empty() || keys.contains(key),
+            Whose::Tenant(tenant) => tenants.is_empty() || tenants.contains(tenant),
+        }
+    }
+}
+
 /// Where a queue stands between its edges.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct Edges {
     above: bool,
     /// Whether the last warning was worth a line, and when one was.
@@ -54,10 +80,10 @@ pub struct Edges {
     /// That it takes nothing had a line of the log, and that it does not take some of what comes.
     all: Last,
     some: Last,
-    /// The log says that it takes nothing, and no level of the queue will tell that this is over.
-    aged: bool,
-    /// That it is over is to be said.
-    over: bool,
+    /// Whose enqueues the log has as refused where no level of the queue will tell that this is over.
+    refused: Vec<Whose>,
+    /// Those of which it is to be said that this is over.
+    over: Vec<Whose>,
 }
 
 /// Whether something was said since an enqueue was accepted, and when, the last time.
@@ -113,9 +139,9 @@ impl Edges {
         self.above
     }
 
-    /// An enqueue was refused at `now` by this bound; `ever`: it could fit at another time. Where that is worth
-    /// telling.
-    pub fn refused(&mut self, met: Met, ever: bool, now: Instant) -> Said {
+    /// An enqueue was refused at `now` by this bound, for its `key` or tenant if it has one; `ever`: it could fit at
+    /// another time. Where that is worth telling.
+    pub fn refused(&mut self, met: Met, key: Option<&Arc<str>>, ever: bool, now: Instant) -> Said {
         // Another tenant, another key or a smaller batch may fit.
         let line = match met {
             Met::Tenant | Met::Key => &mut self.some,
@@ -123,20 +149,33 @@ impl Edges {
             _ => &mut self.all,
         };
         let loud = line.say(now, QUIET);
-        self.aged |= loud && matches!(met, Met::Age | Met::Wait);
+        let whose = match (met, key) {
+            (Met::Age | Met::Wait, _) => Some(Whose::All),
+            (Met::Key, Some(key)) => Some(Whose::Key(Arc::clone(key))),
+            (Met::Tenant, Some(tenant)) => Some(Whose::Tenant(Arc::clone(tenant))),
+            _ => None,
+        };
+        let anew = |whose: &Whose| loud && ever && !self.refused.contains(whose);
+        if let Some(whose) = whose.filter(anew) {
+            // Those that stay away must not keep out others.
+            self.refused
+                .drain(..(self.refused.len() + 1).saturating_sub(MOST));
+            self.refused.push(whose);
+        }
         let told = self.refusal.say(now, AGAIN);
         Said { told, loud }
     }
 
-    /// An enqueue was accepted.
-    pub fn accepted(&mut self) {
+    /// An enqueue of jobs of these keys and tenants was accepted.
+    pub fn accepted(&mut self, keys: &[Arc<str>], tenants: &[Arc<str>]) {
         let each = [&mut self.refusal, &mut self.all, &mut self.some];
         each.into_iter().for_each(|last| last.said = false);
-        self.over |= std::mem::take(&mut self.aged);
+        let accepted = |whose: &mut Whose| whose.is_among(keys, tenants);
+        self.over.extend(self.refused.extract_if(.., accepted));
     }
 
-    /// Whether enqueues are accepted again, and that is worth a line; once.
-    pub fn is_over(&mut self) -> bool {
+    /// Whose enqueues are accepted again, where that is worth a line; once.
+    pub fn over(&mut self) -> Vec<Whose> {
         std::mem::take(&mut self.over)
     }
 }
@@ -209,13 +248,13 @@ mod tests {
         let (mut edges, now) = (Edges::default(), Instant::now());
         let told = |edges: &mut Edges, ms| {
             let at = now + Duration::from_millis(ms);
-            edges.refused(Met::Depth, true, at).told
+            edges.refused(Met::Depth, None, true, at).told
         };
         assert!(told(&mut edges, 0));
         assert!(!told(&mut edges, 5_000));
-        edges.accepted();
+        edges.accepted(&[], &[]);
         assert!(told(&mut edges, 5_100));
-        edges.accepted();
+        edges.accepted(&[], &[]);
         assert!(!told(&mut edges, 5_200), "it flaps");
         assert!(told(&mut edges, 6_200), "it is full still");
         assert!(!told(&mut edges, 9_000));
@@ -226,11 +265,11 @@ mod tests {
         let (mut edges, now) = (Edges::default(), Instant::now());
         let loud = |edges: &mut Edges, second, met, ever| {
             let at = now + Duration::from_secs(second);
-            edges.refused(met, ever, at).loud
+            edges.refused(met, None, ever, at).loud
         };
         let mut lines = Vec::new();
         for second in 0..25 {
-            edges.accepted();
+            edges.accepted(&[], &[]);
             if loud(&mut edges, second, Met::Depth, true) {
                 lines.push(second);
             }
@@ -240,21 +279,52 @@ mod tests {
         assert!(!loud(&mut edges, 60, Met::Depth, true), "it was said");
         assert!(loud(&mut edges, 60, Met::Tenant, true), "that was not");
         assert!(!loud(&mut edges, 90, Met::Depth, false), "nor do all fit");
-        edges.accepted();
-        assert!(!edges.is_over(), "its level tells");
+        edges.accepted(&[], &[]);
+        assert_eq!(edges.over(), [], "its level tells");
     }
 
     #[test]
     fn what_no_level_tells_is_said_to_be_over() {
         let (mut edges, now) = (Edges::default(), Instant::now());
-        assert!(edges.refused(Met::Age, true, now).loud);
-        assert!(!edges.is_over());
-        edges.accepted();
-        assert!(edges.is_over() && !edges.is_over());
+        assert!(edges.refused(Met::Age, None, true, now).loud);
+        assert_eq!(edges.over(), []);
+        edges.accepted(&[], &[]);
+        assert_eq!((edges.over(), edges.over()), (vec![Whose::All], vec![]));
         let soon = now + Duration::from_secs(5);
-        assert!(!edges.refused(Met::Wait, true, soon).loud);
-        edges.accepted();
-        assert!(!edges.is_over(), "it was not said to be full");
+        assert!(!edges.refused(Met::Wait, None, true, soon).loud);
+        edges.accepted(&[], &[]);
+        assert_eq!(edges.over(), [], "it was not said to be full");
+    }
+
+    #[test]
+    fn what_is_over_for_some_is_over_when_one_of_theirs_is_accepted() {
+        let (mut edges, now) = (Edges::default(), Instant::now());
+        let [a, b]: [Arc<str>; 2] = ["a", "b"].map(Arc::from);
+        let of = std::slice::from_ref;
+        let refuse = |edges: &mut Edges, second, met, key: &Arc<str>, ever| {
+            let at = now + Duration::from_secs(second);
+            assert!(edges.refused(met, Some(key), ever, at).loud);
+            edges.accepted(of(&b), of(&b));
+        };
+        refuse(&mut edges, 0, Met::Tenant, &a, true);
+        refuse(&mut edges, 10, Met::Tenant, &a, true);
+        assert_eq!(edges.over(), [], "another's");
+        edges.accepted(of(&b), of(&a));
+        assert_eq!(edges.over(), [Whose::Tenant(a.clone())], "once");
+        refuse(&mut edges, 20, Met::Tenant, &a, false);
+        edges.accepted(of(&b), of(&a));
+        assert_eq!(edges.over(), [], "it never fits");
+        refuse(&mut edges, 30, Met::Key, &a, true);
+        edges.accepted(of(&b), of(&a));
+        assert_eq!(edges.over(), [], "a tenant of that name");
+        edges.accepted(&[], of(&b));
+        assert_eq!(edges.over(), [Whose::Key(a)], "no key is told apart");
+        for nth in 0..2 * MOST as u64 {
+            let key = Arc::from(nth.to_string());
+            refuse(&mut edges, 40 + nth * 10, Met::Tenant, &key, true);
+        }
+        assert_eq!(edges.refused.len(), MOST);
+        assert_eq!(edges.refused[0], Whose::Tenant(MOST.to_string().into()));
     }
 
     #[test]

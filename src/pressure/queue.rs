@@ -486,7 +486,7 @@ impl Queue {
             most,
             above: self.edges.is_above(),
             crossed,
-            over: self.edges.is_over(),
+            over: self.edges.over(),
         }
     }
 
@@ -512,8 +512,11 @@ impl Queue {
             return Some(last);
         }
         let level = self.level(held());
-        let most = level.most.or(last.most);
-        Some(Level { most, ..level })
+        Some(Level {
+            most: level.most.or(last.most),
+            over: last.over,
+            ..level
+        })
     }
 
     /// Whether its last level was at the warning threshold or beyond.
@@ -547,7 +550,8 @@ impl Queue {
 
     /// A producer is told at `now` that it does not fit; where else that is worth telling.
     pub(super) fn says(&mut self, full: &Full, now: Instant) -> Said {
-        self.edges.refused(full.met, full.ever, now)
+        self.edges
+            .refused(full.met, full.key.as_ref(), full.ever, now)
     }
 
     /// An enqueue does not fit, by this bound. Where the queue itself is full, it may be shut for a while.

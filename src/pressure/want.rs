@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::bounds::{Bounds, Strategy};
-use super::edge::Crossed;
+use super::edge::{Crossed, Whose};
 use crate::limit::Timestamp;
 
 /// The moment of a question, on both clocks.
@@ -116,7 +116,7 @@ impl Full {
 }
 
 /// Where a queue stands.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Level {
     /// Its depth.
     pub depth: u64,
@@ -130,8 +130,9 @@ pub struct Level {
     pub above: bool,
     /// The edge that was crossed just now.
     pub crossed: Option<Crossed>,
-    /// The log has it that the queue refuses by its age or its wait, and it has accepted an enqueue since.
-    pub over: bool,
+    /// Whose enqueues the log has as refused, by an age or a wait or for a key or a tenant, and one of whose has
+    /// been accepted since.
+    pub over: Vec<Whose>,
 }
 
 impl Level {

@@ -19,7 +19,7 @@ use crate::duration;
 use crate::events::{Event, Value};
 use crate::json::Json;
 use crate::limit::Timestamp;
-use crate::pressure::{Bounds, Edge, Level, Looking, Mark, Now, Told, Untold};
+use crate::pressure::{Bounds, Edge, Level, Looking, Mark, Now, Told, Untold, Whose};
 use crate::store::Row;
 use crate::tick;
 use crate::upstream::Reply;
@@ -71,8 +71,24 @@ impl Sidecar {
 
     /// Tells of an edge that was crossed.
     fn tell_edge(&self, queue: &str, level: &Level) {
-        if level.over {
-            tracing::info!(queue, "enqueues are accepted again");
+        for whose in &level.over {
+            match whose {
+                Whose::All => tracing::info!(queue, "enqueues are accepted again"),
+                Whose::Key(key) => {
+                    tracing::info!(
+                        queue,
+                        key = &**key,
+                        "enqueues of this key are accepted again"
+                    );
+                }
+                Whose::Tenant(tenant) => {
+                    tracing::info!(
+                        queue,
+                        tenant = &**tenant,
+                        "enqueues of this tenant are accepted again"
+                    );
+                }
+            }
         }
         if let (Some(crossed), Some((depth, bound))) = (level.crossed, level.most) {
             let kind = match crossed.edge {

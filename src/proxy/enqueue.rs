@@ -1,5 +1,5 @@
 //! Enqueue: the `rate_limit` that a job brings is checked and mirrored, because backends forget it.
-//! Everything else passes byte for byte.
+//! A policy in `meta` whose name has escapes gets its plain one. Everything else passes byte for byte.
 
 mod admit;
 mod full;
@@ -328,7 +328,8 @@ fn unforward(options: Option<Json<'_>>, splice: &mut Splice) {
     }
 }
 
-/// Writes a job's mirror into the `meta` that the backend will keep.
+/// Writes a job's mirror into the `meta` that the backend will keep, and the name of a policy there without
+/// escapes.
 fn write(
     job: Json<'_>,
     meta: Option<Json<'_>>,
@@ -340,12 +341,19 @@ fn write(
         .iter()
         .find(|sent| ["options.rate_limit", "rate_limit"].contains(&sent.at));
     let policy = forgotten.map(|sent| (sent.at, sent.raw.raw()));
-    // Nobody but the sidecar writes mirrors.
-    for forged in meta.into_iter().flat_map(|meta| meta.members()) {
-        if forged.name.text().as_deref() == Some(mirror::MIRROR)
-            && let Some(meta) = meta
-        {
-            splice.remove_member(meta, forged);
+    for member in meta.into_iter().flat_map(|meta| meta.members()) {
+        match member.name.text().as_deref() {
+            // Nobody but the sidecar writes mirrors.
+            Some(mirror::MIRROR) => {
+                if let Some(meta) = meta {
+                    splice.remove_member(meta, member);
+                }
+            }
+            // Backends may give it back as it was written, and then it must be found.
+            Some(policy::META) if !mirror::may_bring(member.name.raw()) => {
+                splice.replace(member.name.range(), json::quote(policy::META));
+            }
+            _ => {}
         }
     }
     if policy.is_none() && visibility.is_none() {

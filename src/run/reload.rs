@@ -7,6 +7,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::{Registry, reload};
 
 use super::proxy_settings;
 use crate::config::{Diff, File, QUIET, Report, Seen, Settings, Watch};
@@ -19,6 +21,9 @@ const EVERY: Duration = Duration::from_secs(2);
 const LONGEST: Duration = Duration::from_secs(2);
 /// How often it is said that the file is bad, for as long as it is.
 const REMIND: Duration = Duration::from_secs(60);
+
+/// The level of the log, which whoever made the log lets us change.
+pub type LogLevel = reload::Handle<LevelFilter, Registry>;
 
 /// What became of new settings.
 #[derive(Debug)]
@@ -122,7 +127,7 @@ impl Reload {
     }
 
     /// Puts other settings in force, all of them or none. Usage, slots, held jobs and connections stay;
-    /// what is over a lower limit ends by itself.
+    /// what is over a lower limit ends by itself. The log is not ours: who follows a file changes its level.
     ///
     /// Takes as long as there are policies and held jobs; not for a thread that serves requests.
     pub fn apply(&self, settings: Settings) -> Outcome {
@@ -165,6 +170,7 @@ pub(super) struct Following {
     reload: Reload,
     metrics: Metrics,
     ask: Arc<Notify>,
+    level: LogLevel,
     watch: Watch,
     /// Whether the watch works, as was last said.
     sighted: bool,
@@ -190,13 +196,20 @@ enum Why {
 }
 
 impl Following {
-    pub(super) fn new(file: File, reload: Reload, metrics: Metrics, ask: Arc<Notify>) -> Following {
+    pub(super) fn new(
+        file: File,
+        reload: Reload,
+        metrics: Metrics,
+        ask: Arc<Notify>,
+        level: LogLevel,
+    ) -> Following {
         Following {
             watch: Watch::new(&file.path),
             file,
             reload,
             metrics,
             ask,
+            level,
             sighted: true,
             last: None,
             unsettled: None,
@@ -307,12 +320,25 @@ impl Following {
                     return Outcome::Empty;
                 }
                 let warnings = new.warnings.clone();
+                let (level, before) = (new.server.log_level, running.server.log_level);
                 let outcome = self.reload.apply(new);
-                if matches!(outcome, Outcome::Applied(_)) && warnings.warnings() > 0 {
-                    tracing::warn!("the config has warnings\n{warnings}");
+                if matches!(outcome, Outcome::Applied(_)) {
+                    if level != before {
+                        self.log_from(level);
+                    }
+                    if warnings.warnings() > 0 {
+                        tracing::warn!("the config has warnings\n{warnings}");
+                    }
                 }
                 outcome
             }
+        }
+    }
+
+    /// Logs what is of this level or worse.
+    fn log_from(&self, level: tracing::Level) {
+        if let Err(error) = self.level.reload(LevelFilter::from_level(level)) {
+            tracing::error!(%error, "a bug: the log's level is as it was; restart to change it");
         }
     }
 

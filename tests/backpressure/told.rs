@@ -199,6 +199,31 @@ async fn each_bound_is_told_in_its_own_words() {
     pair.stop().await;
 }
 
+/// What refuses only some has its end in the log too: when one of those is accepted, whoever else was meanwhile.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_what_refuses_a_tenant_or_a_key_has_a_line() {
+    let (_guard, log) = logged();
+    let file = "[[queue]]\nname = \"keyed\"\nper_key = { by = \"{meta.tenant_id}\", max_depth = 1 }\n\
+        [[tenant]]\nid = \"acme\"\nlimits = { max_queue_depth = 1 }\n";
+    let (pair, client) = simulated(Lax::spec(), file).await;
+    for (queue, who, whose) in [("t", "acme", "tenant"), ("keyed", "other", "key")] {
+        let offer = async |who: &str| {
+            let job = json!({"type": "t.x", "args": [], "meta": {"tenant_id": who}, "options": {"queue": queue}});
+            client.post("/ojs/v1/jobs", job.to_string()).await.status
+        };
+        assert_eq!(offer(who).await, 201);
+        assert_eq!(offer(who).await, 429);
+        assert_eq!(offer("free").await, 201);
+        let ends = || log.with(&format!("enqueues of this {whose} are accepted again"));
+        assert!(ends().is_empty(), "{queue}: not for these");
+        assert_eq!(client.fetch(queue, 1).await.len(), 1);
+        assert_eq!(offer(who).await, 201);
+        let (ends, about) = (ends(), format!("queue=\"{queue}\" {whose}=\"{who}\""));
+        assert!(ends.len() == 1 && ends[0].contains(&about), "{ends:?}");
+    }
+    pair.stop().await;
+}
+
 /// Of a long type its beginning is told.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_tells_the_beginning_of_a_type() {

@@ -259,6 +259,31 @@ fn what_is_fixed_is_refused_by_name_and_nothing_else_changes() {
     f.mended();
 }
 
+/// At 3 a.m.: an error that is answered has a line while the file says so, and no connection ends for that.
+#[test]
+fn the_level_of_the_log_changes_while_it_runs() {
+    let f = Following::start();
+    let mut conn = Conn::open(f.sidecar.data);
+    let mut refused = || {
+        let reply = conn.ask("GET", "/ojs/v1/rate-limits/none", "").json();
+        reply["error"]["request_id"].as_str().unwrap().to_owned()
+    };
+    let says = |id: &str| f.sidecar.log().contains(id);
+    let before = refused();
+    f.replace(config(f.backend.addr, "log_level = \"debug\"", &slots(1)));
+    until("debug", || (f.results("applied") == 1.0).then_some(()));
+    let there = refused();
+    until("a line for it", || says(&there).then_some(()));
+    assert!(f.sidecar.log().contains("fields: server.log_level"));
+    f.replace(f.text(&slots(1)));
+    until("info", || (f.results("applied") == 2.0).then_some(()));
+    let after = refused();
+    // A line that is later than theirs would be.
+    f.sidecar.signal("HUP");
+    until("asked", || says("looked at as asked").then_some(()));
+    assert!(!says(&before) && !says(&after), "{}", f.sidecar.log());
+}
+
 #[test]
 fn a_hangup_asks() {
     let mut f = Following::start();

@@ -113,6 +113,8 @@ async fn odd_names_are_no_way_round_a_limit() {
         r#"{"type":"t","args":[],"Options":{"Queue":"q","RATE_LIMIT":{"KEY":"k","Concurrency":1}}}"#,
         r#"{"type":"t","args":[],"options":{"queue":"q","rate\u005flimit":{"key":"k","concurrency":1}}}"#,
         r#"{"type":"t","args":[],"opt\u0069ons":{"queue":"q","rate_limit":{"k\u0065y":"k","concurrency":1}}}"#,
+        r#"{"type":"t","args":[],"meta":{"a":1,"ojs.rate_\u006cimit":{"key":"k","concurrency":1}},"options":{"queue":"q"}}"#,
+        r#"{"type":"t","args":[],"options":{"queue":"q","metadata":{"\u006fjs.r\u0061te_limi\u0074":{"key":"k","concurrency":1}}}}"#,
     ] {
         let (pair, client) = simulated(Lax::redis(), "").await;
         for _ in 0..2 {

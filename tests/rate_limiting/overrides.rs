@@ -222,8 +222,8 @@ async fn an_override_ends_by_itself() {
     pair.stop().await;
 }
 
-/// A key that nobody has named may be overridden: its first job meets it. Taken away, the key is
-/// unknown again.
+/// A key that nobody has named may be overridden, and it is said that nobody has: its first job meets it. Taken
+/// away, the key is unknown again.
 #[tokio::test(start_paused = true)]
 async fn a_key_not_seen_yet_is_accepted() {
     let (pair, client) = simulated(Lax::spec(), "").await;
@@ -234,7 +234,10 @@ async fn a_key_not_seen_yet_is_accepted() {
     )
     .await;
     assert_eq!(state["key"], "new-key");
-    assert_eq!(client.get("/ojs/v1/rate-limits/new-key").await.status, 200);
+    let hint = async || client.get("/ojs/v1/rate-limits/new-key").await.json()["hint"].clone();
+    assert_eq!(state["hint"], hint().await);
+    let told = hint().await.as_str().map(|hint| hint.contains("no job"));
+    assert_eq!(told, Some(true), "{state}");
     let gone = delete(&client, "/ojs/v1/rate-limits/new-key").await;
     assert_eq!((gone.status, gone.json()), (200, json!({"key": "new-key"})));
     assert_eq!(client.get("/ojs/v1/rate-limits/new-key").await.status, 404);
@@ -245,6 +248,7 @@ async fn a_key_not_seen_yet_is_accepted() {
     )
     .await;
     enqueue(&client, 3, json!({"key": "new-key", "concurrency": 3})).await;
+    assert_eq!(hint().await, Value::Null, "jobs have named it");
     assert_eq!(client.fetch("q", 3).await.len(), 1);
     pair.stop().await;
 }
@@ -511,7 +515,9 @@ async fn a_policy_s_name_is_not_its_key() {
     }
     assert_eq!(delete(&client, &path("mail")).await.status, 404);
     for key in ["whole", "smtp", "crm:acme", "crm:later", "unheard-of"] {
-        set(&client, &path(key), pause()).await;
+        let state = set(&client, &path(key), pause()).await;
+        let in_file = ["whole", "smtp"].contains(&key);
+        assert_eq!(state["hint"].is_null(), in_file, "{state}");
     }
     let job = |queue: &str| json!({"type": "t", "args": [], "meta": {"t": "acme"}, "options": {"queue": queue}});
     for queue in ["c", "m", "w"] {

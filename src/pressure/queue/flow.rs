@@ -28,7 +28,7 @@ impl Queue {
         want.keys.iter().for_each(|key| self.keys.reserve(key));
         let tenants = want.tenants.iter();
         tenants.for_each(|tenant| self.tenants.reserve(tenant));
-        self.edges.accepted();
+        self.edges.accepted(&want.keys, &want.tenants);
         if let Some(rate) = want.bounds.enqueue_rate {
             let window = self.window(rate);
             (0..want.jobs).for_each(|_| window.add(now.stamp, now.stamp));

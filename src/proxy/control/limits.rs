@@ -144,14 +144,15 @@ impl Sidecar {
         let overrides = self.store.overrides();
         let set = overrides.get(Space::Job, key, self.store.now());
         let numbers = self.numbers(key, look);
-        let is_named = numbers.is_some() || set.is_some();
+        let is_named = numbers.is_some();
         let numbers = numbers.unwrap_or_default();
         let limits = match &set {
             Some(set) => set.over(&numbers),
             None => numbers,
         };
         let usage = self.store.usage(Space::Job, key, &limits).await?;
-        if !is_named && usage.is_none() {
+        let is_known = is_named || usage.is_some();
+        if !is_known && set.is_none() {
             return Ok(None);
         }
         let is = |one: &Limited| one.space == Space::Job && one.key == *key;
@@ -173,6 +174,8 @@ impl Sidecar {
             usage: usage.unwrap_or_default(),
             waiting: held as u64 + backlog,
             set,
+            // A store that is lost may know more.
+            only_set: !is_known && lost.is_none(),
             now: self.store.now(),
         }))
     }

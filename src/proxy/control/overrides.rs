@@ -338,6 +338,7 @@ impl Proxy {
             usage: usage.unwrap_or_default(),
             waiting: held as u64 + backlog.unwrap_or(0),
             set,
+            only_set: false,
             now: sidecar.store.now(),
         }))
     }

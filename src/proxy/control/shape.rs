@@ -9,6 +9,10 @@ use crate::limit::{Limits, Measure, Rate, Throttle, Timestamp, WindowKind};
 use crate::policy::numbers;
 use crate::store::{Override, Usage};
 
+/// Beside a key that only an override names.
+const ONLY_SET: &str = "no policy has this key as it stands, and this sidecar has seen no job with it: none claimed, \
+    and none enqueued that brings it";
+
 /// What is shown of a key or a queue.
 pub(super) struct State {
     /// `key` or `queue`.
@@ -23,6 +27,8 @@ pub(super) struct State {
     pub(super) waiting: u64,
     /// What was set over HTTP.
     pub(super) set: Option<Arc<Override>>,
+    /// Whether that is all that is known of it: it may be misspelt.
+    pub(super) only_set: bool,
     /// Where the store is lost: how many jobs may have slots beside those that have. The usage is of this
     /// sidecar alone then.
     pub(super) lost: Option<u32>,
@@ -31,8 +37,8 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Section 10.1; beside it flat `active`, `available`, `waiting`, `limit` and `period`, and what
-    /// was set as `override`.
+    /// Section 10.1; beside it flat `active`, `available`, `waiting`, `limit` and `period`, what was set as
+    /// `override`, and a `hint` where nothing else names the key.
     pub(super) fn to_json(&self) -> String {
         let active = self.usage.active;
         let mut text = format!("{{\"{}\":{}", self.what, quote(&self.name));
@@ -67,6 +73,9 @@ impl State {
         text += &format!(r#","waiting":{waiting}{}"#, flat(&self.limits));
         if let Some(set) = &self.set {
             text += &format!(r#","override":{}"#, set_limits(set));
+        }
+        if self.only_set {
+            text += &format!(r#","hint":{}"#, quote(ONLY_SET));
         }
         if self.lost.is_some() {
             text += r#","store":"lost""#;

@@ -117,9 +117,11 @@ impl Proxy {
         let level = sidecar.tell_level(queue);
         let told = counts.total();
         let lies = told == 0 && sidecar.stats.lie.load(Ordering::Relaxed);
-        let ours = level.filter(|_| !tells_all || lies || sidecar.pressure.is_short(queue));
+        let ours = level
+            .as_ref()
+            .filter(|_| !tells_all || lies || sidecar.pressure.is_short(queue));
         let depth = ours.map_or(told, |level| level.depth.max(told));
-        let bytes = level.map_or(0, |level| level.bytes);
+        let bytes = level.as_ref().map_or(0, |level| level.bytes);
         Some(beside(whole, members(queue, &bounds, depth, bytes)).apply(text))
     }
 }

@@ -30,7 +30,9 @@ fn following(path: &Path, text: &str) -> Following {
         path: path.to_owned(),
         overrides: Overrides::default(),
     };
-    Following::new(file, reload, metrics, Arc::default())
+    // There is no log that it would change.
+    let (_, level) = tracing_subscriber::reload::Layer::new(LevelFilter::INFO);
+    Following::new(file, reload, metrics, Arc::default(), level)
 }
 
 impl Following {
