@@ -39,8 +39,8 @@ struct Beat {
     crooked: bool,
 }
 
-/// The claim id of jobs, and the visibility to ask for them.
-type ClaimedFor = (Arc<str>, Duration);
+/// The claim id of jobs, and the visibility to ask for them; `None`: what the backend gives by itself.
+type ClaimedFor = (Arc<str>, Option<Duration>);
 
 /// Whose the jobs of a heartbeat are.
 #[derive(Default)]
@@ -96,8 +96,8 @@ impl Proxy {
         }
         let mut extended = named(&reply.body);
         let mut told = reply.body.clone();
-        for ((claim_id, lasts), group) in ours {
-            if let Some(theirs) = self.beat_for(scope, &claim_id, lasts, &group).await {
+        for ((claim_id, asks), group) in ours {
+            if let Some(theirs) = self.beat_for(scope, &claim_id, asks, &group).await {
                 extended.extend(named(&theirs));
                 told = stricter(told, theirs);
             }
@@ -117,7 +117,7 @@ impl Proxy {
             // A call that failed says nothing of the job, and under the worker's own id its claim is not extended.
             match self.sidecar.row_by(job, deadline, Result::is_err).await {
                 Ok(Some(row)) if row.place == Place::Out => {
-                    let claim = (row.claimed.claim_id.clone(), self.lasting(beat, &row));
+                    let claim = (row.claimed.claim_id.clone(), self.asks(beat, &row));
                     let group = split.ours.entry(claim).or_default();
                     group.ids.push(job.clone());
                     group.rows.push(row);
@@ -132,16 +132,14 @@ impl Proxy {
         split
     }
 
-    /// How long a job that the sidecar claimed shall last from now: as long as the worker says, else as
-    /// long as the job itself.
-    fn lasting(&self, beat: &Beat, row: &Row) -> Duration {
-        let its_own = Duration::from_micros(row.claimed.visibility);
-        match beat.visibility {
-            Some(said) => said,
-            // Here a value replaces what the backend gives by itself, and must not be less.
-            None if self.sidecar.backend.from_start() => its_own.max(DEFAULT_VISIBILITY),
-            None => its_own,
-        }
+    /// The visibility to ask for a job that the sidecar claimed: what the worker says. Where it says none, the backend
+    /// gives what it would give without us: a job may have less of its own than lies between two heartbeats.
+    fn asks(&self, beat: &Beat, row: &Row) -> Option<Duration> {
+        // Where claims last from their start the time in the hold is added, so there must be a value, and it must
+        // not be less.
+        let stated = || Duration::from_micros(row.claimed.visibility).max(DEFAULT_VISIBILITY);
+        let from_start = self.sidecar.backend.from_start();
+        beat.visibility.or_else(|| from_start.then(stated))
     }
 
     /// One heartbeat for jobs that the sidecar claimed; the backend's answer, if it is one.
@@ -149,7 +147,7 @@ impl Proxy {
         &self,
         scope: u64,
         claim_id: &str,
-        lasts: Duration,
+        asks: Option<Duration>,
         group: &Group,
     ) -> Option<Bytes> {
         let sidecar = &self.sidecar;
@@ -161,12 +159,16 @@ impl Proxy {
             .map(|row| now.since(row.claimed.claimed_at));
         let oldest = Duration::from_micros(ages.max().unwrap_or(0));
         // Time in the hold was none of the worker's, and counts where claims last from their start.
-        let ms = sidecar.backend.heartbeat_value(lasts, oldest).as_millis();
-        let body = format!(
-            r#"{{"worker_id":{},"active_jobs":[{}],"visibility_timeout_ms":{ms}}}"#,
+        let mut body = format!(
+            r#"{{"worker_id":{},"active_jobs":[{}]"#,
             quote(claim_id),
             ids.join(",")
         );
+        if let Some(asks) = asks {
+            let ms = sidecar.backend.heartbeat_value(asks, oldest).as_millis();
+            body += &format!(r#","visibility_timeout_ms":{ms}"#);
+        }
+        body.push('}');
         let call = super::post(self, scope, "/ojs/v1/workers/heartbeat", body);
         let reply = match super::call(self, "heartbeat", call).await {
             Ok(reply) if reply.status.is_success() => reply.body,
@@ -175,15 +177,15 @@ impl Proxy {
         let extended = named(&reply);
         // A list that is only an echo proves nothing: those slots wait until the backend is asked.
         if !sidecar.backend.worker_liveness() {
-            let lasts = super::job::micros(lasts);
-            let until = sidecar.store.now().plus(lasts);
+            let now = sidecar.store.now();
+            let lasts = |row: &Row| asks.map_or(row.claimed.visibility, super::job::micros);
             let is_extended = |row: &&Row| extended.iter().any(|id| **id == *row.claimed.job);
             let renewals = group.rows.iter().filter(is_extended);
             let renewals = renewals.map(|row| Change::Until {
                 job: row.claimed.job.clone(),
                 generation: row.claimed.generation,
-                until: heard(row, until),
-                visibility: lasts,
+                until: heard(row, now.plus(lasts(row))),
+                visibility: lasts(row),
             });
             sidecar.renew_rows(renewals.collect()).await;
         }
@@ -247,25 +249,30 @@ impl Proxy {
 /// Reads a heartbeat; `None`: it names no jobs that we understand.
 fn read(body: &[u8]) -> Option<Beat> {
     let request = Json::parse(body, REPLY_DEPTH).ok()?;
-    let [active, ids, visibility] =
-        request.pick(["active_jobs", "active_job_ids", "visibility_timeout_ms"]);
+    let [active, ids, one, visibility] = request.pick([
+        "active_jobs",
+        "active_job_ids",
+        "job_id",
+        "visibility_timeout_ms",
+    ]);
     let is_list = |list: &Json<'_>| list.kind() == Kind::Array;
-    let list = active.filter(is_list).or(ids.filter(is_list))?;
-    let jobs: Option<Vec<Arc<str>>> = list
-        .items()
+    let list = active.filter(is_list).or(ids.filter(is_list));
+    let items = list.into_iter().flat_map(|list| list.items());
+    let jobs: Option<Vec<Arc<str>>> = items
+        .chain(one)
         .map(|id| id.text().map(|id| Arc::from(id.as_ref())))
         .collect();
     let visibility = visibility
         .and_then(|ms| ms.int())
         .and_then(|ms| u64::try_from(ms).ok());
     Some(Beat {
-        jobs: jobs?,
+        jobs: jobs.filter(|_| list.or(one).is_some())?,
         visibility: visibility.filter(|ms| *ms > 0).map(Duration::from_millis),
         crooked: active.is_some_and(|active| !is_list(&active)),
     })
 }
 
-/// The heartbeat with `active_jobs` as this list.
+/// The heartbeat with `active_jobs` as this list, and nothing else that names jobs to the backend.
 fn with_jobs(body: &Bytes, jobs: &[Arc<str>]) -> Bytes {
     let Ok(request) = Json::parse(body, REPLY_DEPTH) else {
         return body.clone();
@@ -283,6 +290,10 @@ fn with_jobs(body: &Bytes, jobs: &[Arc<str>]) -> Bytes {
     }
     if !found {
         splice.add_member(request, "active_jobs", list.as_bytes());
+    }
+    // A single one, which some send in place of a list.
+    for member in request.members().filter(|member| member.is_named("job_id")) {
+        splice.remove_member(request, member);
     }
     splice.apply(body).into()
 }

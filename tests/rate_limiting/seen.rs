@@ -392,6 +392,35 @@ async fn one_heartbeat_keeps_jobs_of_two_claims_alive() {
     pair.stop().await;
 }
 
+/// A heartbeat that says no visibility is worth what the backend gives (30 s), for a job that the sidecar claimed too,
+/// however little the job has of its own. It may name the job alone.
+#[tokio::test(start_paused = true)]
+async fn a_heartbeat_without_a_visibility_is_worth_what_the_backend_gives() {
+    let config = "[[queue]]\nname = \"limited\"\nconcurrency = 1\n";
+    for lax in [Lax::spec(), Lax::redis()] {
+        let (pair, client) = simulated(lax, config).await;
+        for queue in ["free", "limited"] {
+            let brief = json!({"type": "t", "args": [], "options": {"queue": queue, "visibility_timeout_ms": 3000}});
+            let job = client.enqueue(brief).await;
+            assert_eq!(ids(&client.fetch(queue, 1).await), [&job]);
+            for named in [json!({"active_jobs": [job]}), json!({"job_id": job})] {
+                sleep(Duration::from_secs(2)).await;
+                let mut beat = named;
+                beat["worker_id"] = json!("w");
+                let beat = client.post("/ojs/v1/workers/heartbeat", beat.to_string());
+                let reply = beat.await;
+                assert_eq!(reply.status, 200, "{queue}: {}", reply.text());
+                sleep(Duration::from_secs(15)).await;
+            }
+            client.ack(&job).await;
+        }
+        let ledger = pair.behind.backend.ledger();
+        let expired = ledger.iter().filter(|e| e.kind == EventKind::Expired);
+        assert_eq!(expired.count(), 0);
+        pair.stop().await;
+    }
+}
+
 /// A number in `active_jobs` is the backend's to refuse where it is not to be mended, also when it stands
 /// beside a limited job; mended, the job is extended.
 #[tokio::test(start_paused = true)]
