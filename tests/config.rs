@@ -158,7 +158,6 @@ fn asked(settings: &Settings, queue: &str, kind: &str, meta: &str) -> Vec<String
     );
     found.map_or(Vec::new(), |found| {
         found
-            .limited
             .iter()
             .map(|l| format!("{}/{}", l.policy, l.key))
             .collect()
@@ -239,7 +238,6 @@ fn a_policy_without_numbers_takes_those_of_its_key() {
         )
         .unwrap();
     let limited: Vec<_> = found
-        .limited
         .iter()
         .map(|l| (l.policy.to_string(), l.limits.concurrency))
         .collect();

@@ -4,7 +4,7 @@ use super::*;
 use crate::limit::{Key, Limited, Limits, OnLimit, Space};
 use crate::store::{Claim, Gen};
 
-fn limits(keys: &[&str]) -> JobLimits {
+fn limits(keys: &[&str]) -> Arc<[Limited]> {
     let limited = keys.iter().map(|key| Limited {
         space: Space::Job,
         key: Key::new(key).unwrap(),
@@ -15,15 +15,12 @@ fn limits(keys: &[&str]) -> JobLimits {
         on_limit: OnLimit::Wait,
         policy: Arc::from(*key),
     });
-    JobLimits {
-        limited: limited.collect(),
-        on_limit: OnLimit::Wait,
-    }
+    limited.collect()
 }
 
 fn gate(keys: &[&str]) -> Gate {
     Gate {
-        limited: limits(keys).limited,
+        limited: limits(keys),
         ..Gate::default()
     }
 }
@@ -49,7 +46,7 @@ pub(super) fn job(id: &str, priority: i32, keys: &[&str]) -> Held {
         attempt: 1,
         claimed_at: NOW,
         visibility: 30_000_000,
-        limited: limits.limited.clone(),
+        limited: limits.clone(),
     });
     let visibility = Duration::from_secs(30);
     Held {
@@ -188,7 +185,7 @@ async fn a_refused_group_is_asked_again_only_in_time_or_when_a_slot_ends() {
     let early = hold.pick(&lane(1), 1, NOW.plus(45_000));
     assert_eq!(ids(&early), ["b1"]);
     put_all_back(&hold, early);
-    hold.wake(&limits(&["a"]).limited);
+    hold.wake(&limits(&["a"]));
     assert_eq!(ids(&hold.pick(&lane(1), 1, NOW)), ["a1"]);
 }
 
@@ -545,16 +542,16 @@ async fn a_slot_that_ends_between_the_answer_and_the_hold_is_not_missed() {
     hold.add(vec![job("a", 0, &["k"])]);
     let a = hold.pick(&lane(1), 1, NOW).remove(0);
     let refused = no(&hold);
-    hold.wake(&limits(&["other"]).limited);
+    hold.wake(&limits(&["other"]));
     hold.put_back(a, Some(refused));
     assert!(
         !may_ask(&hold),
         "the end of another key's slot is nothing to it"
     );
-    hold.wake(&limits(&["k"]).limited);
+    hold.wake(&limits(&["k"]));
     let a = hold.pick(&lane(1), 1, NOW).remove(0);
     let refused = no(&hold);
-    hold.wake(&limits(&["k"]).limited);
+    hold.wake(&limits(&["k"]));
     hold.put_back(a, Some(refused));
     assert!(may_ask(&hold));
 
@@ -564,7 +561,7 @@ async fn a_slot_that_ends_between_the_answer_and_the_hold_is_not_missed() {
     hold.fetched(&lane(1), &Gate::default(), Instant::now());
     assert!(hold.is_first(&lane(1), &fresh));
     let refused = no(&hold);
-    hold.wake(&limits(&["k"]).limited);
+    hold.wake(&limits(&["k"]));
     let [a] = &mut fresh;
     hold.enter(a);
     hold.put_back(a.clone(), Some(refused));
@@ -604,7 +601,7 @@ async fn a_rescheduled_job_is_scheduled_until_it_may_start() {
     let slot = refuse(Refused::ForSlot(Timestamp(0)), Some(NOW));
     assert_eq!(at(&slot, second(29)), Some(second(30)));
     assert_eq!(at(&slot, second(30)), Some(second(60)));
-    slot.wake(&limits(&["k"]).limited);
+    slot.wake(&limits(&["k"]));
     assert_eq!(at(&slot, second(31)), None, "a slot is free");
     let waits = refuse(Refused::Until(second(7)), None);
     assert_eq!(at(&waits, NOW), None);

@@ -192,8 +192,7 @@ mod tests {
 
     use super::*;
     use crate::hold::Held;
-    use crate::limit::{OnLimit, Timestamp};
-    use crate::policy::JobLimits;
+    use crate::limit::Timestamp;
     use crate::store::{Claim, Claimed, Gen};
 
     fn headers(token: &str, tenant: Option<&str>) -> HeaderMap {
@@ -284,13 +283,9 @@ mod tests {
             visibility: 30_000_000,
             limited: [].into(),
         };
-        let limits = JobLimits {
-            limited: [].into(),
-            on_limit: OnLimit::Wait,
-        };
         Held {
             claimed: Claimed::from(claim),
-            limits,
+            limits: [].into(),
             edition: 0,
             own: Box::default(),
             lasts: visibility,

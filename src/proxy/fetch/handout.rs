@@ -291,7 +291,7 @@ mod tests {
     use super::*;
     use crate::limit::{Key, Limited, Limits, Measure, OnLimit, Space, Throttle};
     use crate::metrics::Metrics;
-    use crate::policy::{Accept, JobLimits, PolicySet};
+    use crate::policy::{Accept, PolicySet};
     use crate::proxy::{Backend, Settings, Sidecar};
     use crate::store::memory::MemoryStore;
     use crate::store::{Claim, Claimed, Gen};
@@ -323,10 +323,7 @@ mod tests {
             on_limit: OnLimit::Wait,
             policy: "p".into(),
         };
-        let limits = JobLimits {
-            limited: [limited].into(),
-            on_limit: OnLimit::Wait,
-        };
+        let limits: Arc<[Limited]> = [limited].into();
         let (now, visibility) = (Instant::now(), Duration::from_secs(30));
         let held = Held {
             claimed: Claimed::from(Claim {
@@ -339,7 +336,7 @@ mod tests {
                 attempt: 1,
                 claimed_at: sidecar.store.now(),
                 visibility: 30_000_000,
-                limited: limits.limited.clone(),
+                limited: limits.clone(),
             }),
             limits,
             edition: 0,
