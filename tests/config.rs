@@ -90,7 +90,8 @@ fn the_example_shows_every_field_with_its_default() {
         assert!(words.contains(name), "{field} is not documented");
     }
 
-    let default = Settings::default_for("http://127.0.0.1:9090".parse().unwrap());
+    let default = "[server]\nupstream = 'http://127.0.0.1:9090'";
+    let default = Settings::parse(default, "t").unwrap();
     assert_eq!(settings.server, default.server);
     assert_eq!(settings.upstream, default.upstream);
     assert_eq!(settings.store, default.store);

@@ -300,7 +300,10 @@ mod tests {
     /// A hand-out of one job that counts `after` microseconds from now, of ten a second or of no limit.
     fn out(after: u64, spaced: bool) -> HandOut {
         let sidecar = Sidecar::new(
-            Settings::default(),
+            Settings {
+                job_beside_jobs: true,
+                ..Settings::default()
+            },
             Arc::new(PolicySet::new(vec![], vec![], Accept::default())),
             Arc::new(MemoryStore::new(1_000_000)),
             Backend::new(None, None, None, None),
