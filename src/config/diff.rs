@@ -250,16 +250,16 @@ const FIXED: &[(&str, Same)] = &[
         a.upstream.ca_file == b.upstream.ca_file
     }),
     ("upstream.requeue", |a, b| {
-        a.upstream.requeue == b.upstream.requeue
+        a.upstream.requeue_harmless == b.upstream.requeue_harmless
     }),
     ("upstream.claims_count", |a, b| {
         a.upstream.claims_count == b.upstream.claims_count
     }),
     ("upstream.liveness", |a, b| {
-        a.upstream.liveness == b.upstream.liveness
+        a.upstream.worker_liveness == b.upstream.worker_liveness
     }),
     ("upstream.heartbeat", |a, b| {
-        a.upstream.heartbeat == b.upstream.heartbeat
+        a.upstream.heartbeat_from_start == b.upstream.heartbeat_from_start
     }),
     ("store.url", |a, b| a.store.url == b.store.url),
     ("store.namespace", |a, b| {
