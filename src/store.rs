@@ -215,6 +215,20 @@ pub struct Row {
     pub ours: bool,
 }
 
+impl Row {
+    /// A row of this sidecar's, of which no start is known.
+    pub(crate) fn of(claimed: Claimed, place: Place, until: Timestamp) -> Row {
+        Row {
+            claimed,
+            place,
+            until,
+            started: None,
+            hidden: false,
+            ours: true,
+        }
+    }
+}
+
 /// What is known of a job's row without asking a store that is far away.
 #[derive(Clone, Debug)]
 pub enum Known {

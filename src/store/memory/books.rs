@@ -295,14 +295,7 @@ impl Books {
     fn insert(&mut self, hash: u32, ask: &Claimed, now: Timestamp) -> Id {
         let until = look_again(ask, now);
         self.due_from = self.due_from.min(until);
-        let row = Row {
-            claimed: ask.clone(),
-            place: Place::Held,
-            until,
-            started: None,
-            hidden: false,
-            ours: true,
-        };
+        let row = Row::of(ask.clone(), Place::Held, until);
         self.rows.insert(
             hash,
             Entry {
@@ -366,14 +359,7 @@ impl Books {
         self.end(&claimed.job, None, now);
         let taken = self.keys.occupy(&claimed.limited);
         let hash = self.rows.hash(&*claimed.job);
-        let row = Row {
-            claimed,
-            place: Place::Out,
-            until,
-            started: None,
-            hidden: false,
-            ours: true,
-        };
+        let row = Row::of(claimed, Place::Out, until);
         self.rows.insert(hash, Entry { row, taken });
         self.due_from = self.due_from.min(until);
         self.out += 1;
