@@ -87,6 +87,29 @@ pub struct Held {
     pub starts: Timestamp,
 }
 
+#[cfg(test)]
+impl Held {
+    /// A job that was claimed just now, under the limits of its claim.
+    pub(crate) fn of(claim: crate::store::Claim) -> Held {
+        let (now, visibility) = (Instant::now(), Duration::from_micros(claim.visibility));
+        Held {
+            limits: claim.limited.clone(),
+            edition: 0,
+            own: Box::default(),
+            lasts: visibility,
+            tenant: None,
+            body: Bytes::from(format!("{{\"id\":\"{}\"}}", claim.job)),
+            deadline: deadline(now, visibility),
+            proven: now,
+            granted: visibility,
+            since: now,
+            refused: None,
+            starts: Timestamp::default(),
+            claimed: Claimed::from(claim),
+        }
+    }
+}
+
 /// What limits a job, from the first refusal until it starts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Episode {

@@ -161,6 +161,25 @@ pub struct Claim {
     pub limited: Arc<[Limited]>,
 }
 
+#[cfg(test)]
+impl Claim {
+    /// The first claim of a job, for 30 s and of a queue `q` of scope 1, that nothing limits.
+    pub(crate) fn of(job: &str) -> Claim {
+        Claim {
+            job: job.into(),
+            generation: Gen(1),
+            claim_id: "sidecar".into(),
+            scope: 1,
+            queue: "q".into(),
+            priority: 0,
+            attempt: 1,
+            claimed_at: Timestamp(1),
+            visibility: 30_000_000,
+            limited: [].into(),
+        }
+    }
+}
+
 /// What became of one asked job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {

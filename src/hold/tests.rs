@@ -34,36 +34,12 @@ pub(super) fn lane(scope: u64) -> Lane {
 
 /// A claimed job of scope 1 in queue `q`.
 pub(super) fn job(id: &str, priority: i32, keys: &[&str]) -> Held {
-    let limits = limits(keys);
-    let now = Instant::now();
-    let claimed = Claimed::from(Claim {
-        job: Arc::from(id),
-        generation: Gen(1),
-        claim_id: Arc::from("sidecar"),
-        scope: 1,
-        queue: Arc::from("q"),
+    Held::of(Claim {
         priority,
-        attempt: 1,
         claimed_at: NOW,
-        visibility: 30_000_000,
-        limited: limits.clone(),
-    });
-    let visibility = Duration::from_secs(30);
-    Held {
-        claimed,
-        limits,
-        edition: 0,
-        own: Box::default(),
-        tenant: None,
-        body: Bytes::from(format!("{{\"id\":\"{id}\"}}")),
-        deadline: deadline(now, visibility),
-        proven: now,
-        lasts: visibility,
-        granted: visibility,
-        since: now,
-        refused: None,
-        starts: Timestamp::default(),
-    }
+        limited: limits(keys),
+        ..Claim::of(id)
+    })
 }
 
 pub(super) fn ids(picked: &[Held]) -> Vec<&str> {

@@ -22,16 +22,9 @@ fn limited(key: &str) -> Limited {
 
 fn claimed(job: &str, generation: u64, limited: &[Limited]) -> Claimed {
     Claimed::from(Claim {
-        job: Arc::from(job),
         generation: Gen(generation),
-        claim_id: Arc::from("claim"),
-        scope: 0,
-        queue: Arc::from("queue"),
-        priority: 0,
-        attempt: 0,
-        claimed_at: Timestamp(0),
-        visibility: 30_000_000,
         limited: Arc::from(limited),
+        ..Claim::of(job)
     })
 }
 
