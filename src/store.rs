@@ -31,6 +31,7 @@ pub mod redis;
 pub mod reserved;
 mod sql;
 pub mod sqlite;
+mod step;
 
 pub use crate::limit::Room;
 pub use clock::Clock;

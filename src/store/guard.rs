@@ -35,6 +35,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::memory::MemoryStore;
+use super::step::look_again;
 use super::{
     Answer, Change, Claimed, Clock, Gen, Known, Number, Overrides, Place, Room, Row, Step, Store,
     StoreError, Usage, Verdict, Wake, Wish,
@@ -333,7 +334,7 @@ impl State {
                 self.own.insert(ask.job.clone(), row);
             }
             Verdict::Refused { .. } | Verdict::Unasked => {
-                let row = row(Place::Held, now.plus(ask.visibility / 3));
+                let row = row(Place::Held, look_again(ask, now));
                 self.own.insert(ask.job.clone(), row);
             }
         }
