@@ -130,62 +130,18 @@ pub struct Upstream {
     pub token: Option<Secret>,
     /// Roots to trust beside the system's, in PEM.
     pub ca_file: Option<PathBuf>,
-    /// What a nack with `requeue` does there.
-    pub requeue: Requeue,
-    /// Whether handing a job out counts as an attempt.
-    pub claims_count: ClaimsCount,
-    /// What keeps a job's claim alive.
-    pub liveness: Liveness,
-    /// From when a heartbeat's visibility counts.
-    pub heartbeat: Heartbeat,
-}
-
-/// What a nack with `requeue: true` does on the backend.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Requeue {
-    /// As the backend is known, else as [`Requeue::Burns`].
-    #[default]
-    Auto,
-    /// The job is available again as it was.
-    Harmless,
-    /// It costs the job an attempt, or is ignored.
-    Burns,
-}
-
-/// Whether the backend counts an attempt when it hands a job out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum ClaimsCount {
-    /// As the first claimed job shows.
-    #[default]
-    Auto,
-    /// It does.
-    Yes,
-    /// It counts when the job ends.
-    No,
-}
-
-/// What keeps a job's claim alive on the backend.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Liveness {
-    /// As the backend is known, else as [`Liveness::Job`].
-    #[default]
-    Auto,
-    /// A heartbeat that names the job.
-    Job,
-    /// Any heartbeat of the worker id that claimed it.
-    Worker,
-}
-
-/// From when the visibility of a heartbeat counts on the backend.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Heartbeat {
-    /// As the backend is known, else as [`Heartbeat::FromNow`].
-    #[default]
-    Auto,
-    /// From the heartbeat.
-    FromNow,
-    /// From the start of the job.
-    FromStart,
+    /// Whether a nack with `requeue` leaves the job as it was (`requeue`); else it costs an attempt, or is
+    /// ignored. `None`: as the backend is known, else not.
+    pub requeue_harmless: Option<bool>,
+    /// Whether handing a job out counts as an attempt; else its end does (`claims_count`). `None`: as the
+    /// first claimed job shows.
+    pub claims_count: Option<bool>,
+    /// Whether any heartbeat of the worker id that claimed a job keeps its claim alive; else one that names
+    /// the job (`liveness`). `None`: as the backend is known, else not.
+    pub worker_liveness: Option<bool>,
+    /// Whether a heartbeat's visibility counts from the start of the job; else from the heartbeat
+    /// (`heartbeat`). `None`: as the backend is known, else not.
+    pub heartbeat_from_start: Option<bool>,
 }
 
 /// `[store]`.
@@ -373,23 +329,6 @@ impl Settings {
             std::env::var(variable).ok()
         })
     }
-
-    /// All defaults and no limits.
-    pub fn default_for(upstream: BaseUrl) -> Settings {
-        Settings {
-            server: Server::default(),
-            upstream: Upstream::new(upstream),
-            store: StoreSettings::default(),
-            fetch: Fetch::default(),
-            hold: Hold::default(),
-            settle: Settle::default(),
-            repairs: Repairs::default(),
-            metrics: Metrics::default(),
-            policies: Arc::default(),
-            bounds: Arc::default(),
-            warnings: Report::new("", "", Vec::new()),
-        }
-    }
 }
 
 /// The whole of a file that may be a config file: a device or a log given by mistake is not read whole.
@@ -426,23 +365,6 @@ impl Default for Server {
             trust_tenant_header: false,
             log: LogFormat::Human,
             log_level: tracing::Level::INFO,
-        }
-    }
-}
-
-impl Upstream {
-    /// All defaults.
-    pub fn new(url: BaseUrl) -> Upstream {
-        Upstream {
-            url,
-            timeout: UPSTREAM_TIMEOUT,
-            connect_timeout: CONNECT_TIMEOUT,
-            token: None,
-            ca_file: None,
-            requeue: Requeue::Auto,
-            claims_count: ClaimsCount::Auto,
-            liveness: Liveness::Auto,
-            heartbeat: Heartbeat::Auto,
         }
     }
 }
@@ -519,8 +441,10 @@ mod tests {
 
     #[test]
     fn a_secret_is_not_printed() {
-        let mut settings = Settings::default_for("http://ojs".parse().unwrap());
-        settings.upstream.token = Some(Secret::new("hunter2"));
+        let text = "[server]\nupstream = 'http://ojs'\n[upstream]\ntoken = 'hunter2'";
+        let settings = Settings::parse(text, "t").unwrap();
+        let token = settings.upstream.token.as_ref().unwrap();
+        assert_eq!(token.expose(), "hunter2");
         assert!(!format!("{settings:?}").contains("hunter2"));
     }
 }

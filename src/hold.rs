@@ -16,8 +16,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::limit::{Key, Space, Strategy, Timestamp};
-use crate::policy::{Gate, JobLimits, JobPolicy};
+use crate::limit::{Key, Limited, Space, Strategy, Timestamp};
+use crate::policy::Gate;
 use crate::store::{Claimed, Gen};
 
 mod aside;
@@ -59,12 +59,13 @@ impl From<&Lane> for Lane {
 pub struct Held {
     /// Its row.
     pub claimed: Claimed,
-    /// Everything that limits it.
-    pub limits: JobLimits,
+    /// Everything that limits it, as the file and the job say; `claimed.limited` has what was set over
+    /// HTTP laid over it.
+    pub limits: Arc<[Limited]>,
     /// Which edition of the policies says so.
     pub edition: u64,
     /// The limits that it brings itself.
-    pub own: Box<[JobPolicy]>,
+    pub own: Box<[Limited]>,
     /// How long a worker gets it for that does not say.
     pub lasts: Duration,
     /// The tenant header of the FETCH that claimed it.
@@ -84,6 +85,29 @@ pub struct Held {
     pub refused: Option<Box<Episode>>,
     /// When its start counts, once it was granted.
     pub starts: Timestamp,
+}
+
+#[cfg(test)]
+impl Held {
+    /// A job that was claimed just now, under the limits of its claim.
+    pub(crate) fn of(claim: crate::store::Claim) -> Held {
+        let (now, visibility) = (Instant::now(), Duration::from_micros(claim.visibility));
+        Held {
+            limits: claim.limited.clone(),
+            edition: 0,
+            own: Box::default(),
+            lasts: visibility,
+            tenant: None,
+            body: Bytes::from(format!("{{\"id\":\"{}\"}}", claim.job)),
+            deadline: deadline(now, visibility),
+            proven: now,
+            granted: visibility,
+            since: now,
+            refused: None,
+            starts: Timestamp::default(),
+            claimed: Claimed::from(claim),
+        }
+    }
 }
 
 /// What limits a job, from the first refusal until it starts.
@@ -115,8 +139,8 @@ impl Held {
     }
 
     /// Other limits apply to it from now on, says this edition of the policies.
-    pub fn limit(&mut self, limits: JobLimits, edition: u64) {
-        self.claimed.limited = limits.limited.clone();
+    pub fn limit(&mut self, limits: Arc<[Limited]>, edition: u64) {
+        self.claimed.limited = limits.clone();
         self.limits = limits;
         self.edition = edition;
     }
@@ -284,7 +308,7 @@ impl Hold {
         of_queue
             .map(|queue| {
                 let waiting: usize = (queue.groups.values().flatten())
-                    .filter(|group| group.limits.limited.len() <= gate.limited.len())
+                    .filter(|group| group.limits.len() <= gate.limited.len())
                     .map(|group| group.jobs.len())
                     .sum();
                 waiting + queue.in_flight
@@ -304,7 +328,7 @@ impl Hold {
         };
         (queue.groups.values().flatten()).any(|group| {
             !group.jobs.is_empty()
-                && group.limits.limited.len() <= gate.limited.len()
+                && group.limits.len() <= gate.limited.len()
                 && !group.may_ask(now)
         })
     }

@@ -156,20 +156,7 @@ impl<'a> Json<'a> {
 
     /// Several members at once, in one pass over the object: what [`Json::get`] says for each.
     pub fn pick<const N: usize>(&self, names: [&str; N]) -> [Option<Json<'a>>; N] {
-        let mut found = [None; N];
-        let lengths = Lengths::of(&names);
-        for member in self.members() {
-            let written = member.written();
-            if !lengths.may_have(written) {
-                continue;
-            }
-            for (slot, name) in found.iter_mut().zip(&names) {
-                if written.folds_to(name) {
-                    *slot = Some(member.value);
-                }
-            }
-        }
-        found
+        self.pick_by(names, |written, name| written.folds_to(name))
     }
 
     /// The last member of exactly this name.
@@ -180,6 +167,16 @@ impl<'a> Json<'a> {
 
     /// Several members at once, in one pass over the object: what [`Json::get_exact`] says for each.
     pub fn pick_exact<const N: usize>(&self, names: [&str; N]) -> [Option<Json<'a>>; N] {
+        self.pick_by(names, |written, name| written.is(name))
+    }
+
+    /// For each name the last member that `is` says it names.
+    #[inline]
+    fn pick_by<const N: usize>(
+        &self,
+        names: [&str; N],
+        is: impl Fn(Name<'_>, &str) -> bool,
+    ) -> [Option<Json<'a>>; N] {
         let mut found = [None; N];
         let lengths = Lengths::of(&names);
         for member in self.members() {
@@ -188,7 +185,7 @@ impl<'a> Json<'a> {
                 continue;
             }
             for (slot, name) in found.iter_mut().zip(&names) {
-                if written.is(name) {
+                if is(written, name) {
                     *slot = Some(member.value);
                 }
             }

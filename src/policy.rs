@@ -54,16 +54,6 @@ impl<'a> JobView<'a> {
     }
 }
 
-/// All that limits one job, ready to be asked. Equal values behave alike: a refusal of one is a
-/// refusal of the other.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub struct JobLimits {
-    /// The queue's own limits, then policies in the order of the file, then the job's own.
-    pub limited: Arc<[Limited]>,
-    /// The action when several refuse: drop beats reschedule beats wait.
-    pub on_limit: OnLimit,
-}
-
 /// What a policy does with a job that lacks a value of the key (`key_missing`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum KeyMissing {
@@ -185,10 +175,11 @@ impl PolicySet {
             .map(move |entry| entry.limited(queue))
     }
 
-    /// Every limit of the job: queue-level ones, each matching policy, and the job's own. A job
-    /// policy that does not parse is not among `own` (it was refused at enqueue, or came around us).
-    /// `None`: not limited. Entries of one key stay apart: the store asks each and counts one start.
-    pub fn limits(&self, job: &JobView<'_>, own: &[JobPolicy]) -> Option<JobLimits> {
+    /// Every limit of the job, ready to be asked: queue-level ones, each matching policy in the order of
+    /// the file, and the job's own. A job policy that does not parse is not among `own` (it was refused at
+    /// enqueue, or came around us). `None`: not limited. Entries of one key stay apart: the store asks each
+    /// and counts one start. Equal lists behave alike: a refusal of one is a refusal of the other.
+    pub fn limits(&self, job: &JobView<'_>, own: &[Limited]) -> Option<Arc<[Limited]>> {
         let own = if self.accept == Accept::Ignore {
             &[]
         } else {
@@ -205,25 +196,21 @@ impl PolicySet {
             let found = found.or_else(|| {
                 let key = policy.key.constant()?;
                 own.iter()
-                    .any(|own| own.limited.key == *key)
+                    .any(|own| own.key == *key)
                     .then(|| policy.under(key.clone()))
             });
             limited.extend(found.filter(|found| !self.replaced(found, own)));
         }
-        limited.extend(own.iter().map(|own| own.limited.clone()));
-        let on_limit = limited.iter().map(|limited| limited.on_limit).max()?;
-        Some(JobLimits {
-            limited: limited.into(),
-            on_limit,
-        })
+        limited.extend_from_slice(own);
+        (!limited.is_empty()).then(|| limited.into())
     }
 
     /// Whether the job's own numbers stand in place of the file's.
-    fn replaced(&self, file: &Limited, own: &[JobPolicy]) -> bool {
+    fn replaced(&self, file: &Limited, own: &[Limited]) -> bool {
         self.accept == Accept::Replace
             && own
                 .iter()
-                .any(|own| own.limited.key == file.key && own.limited.limits != Limits::default())
+                .any(|own| own.key == file.key && own.limits != Limits::default())
     }
 
     /// The value whose lack makes a policy refuse the job at enqueue (`key_missing = "reject"`).
@@ -354,14 +341,6 @@ impl PolicySet {
     }
 }
 
-/// A `rate_limit` that came with a job, checked.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct JobPolicy {
-    /// Its key, numbers and action. `{max_per_second: 1}` has no key and uses its queue's own,
-    /// `max_per_second:<queue>`; a policy with only a key has no numbers and joins that key.
-    pub limited: Limited,
-}
-
 /// A field of a body that is wrong: its path, what was found, what would be right.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{field}: {message}")]
@@ -370,17 +349,6 @@ pub struct FieldError {
     pub field: String,
     /// What is wrong with it and what would be right, to be read after the field's name.
     pub message: String,
-}
-
-impl JobPolicy {
-    /// Reads one `rate_limit` value in any of the accepted spellings; `at` is where it stands, for
-    /// messages. `None`: it is null. Unknown members are ignored, `null` members are absent.
-    ///
-    /// # Errors
-    /// The first member that has a wrong type, an unknown word or a number out of range.
-    pub fn read(value: Json<'_>, at: &str, queue: &str) -> Result<Option<JobPolicy>, FieldError> {
-        job::read(value, at, queue)
-    }
 }
 
 #[cfg(test)]
@@ -426,8 +394,8 @@ mod tests {
         }
     }
 
-    fn own(key: &str, slots: Option<u32>) -> JobPolicy {
-        let limited = Limited {
+    fn own(key: &str, slots: Option<u32>) -> Limited {
+        Limited {
             space: Space::Job,
             key: Key::new(key).unwrap(),
             limits: Limits {
@@ -436,8 +404,7 @@ mod tests {
             },
             on_limit: OnLimit::Wait,
             policy: "job".into(),
-        };
-        JobPolicy { limited }
+        }
     }
 
     fn job<'a>(queue: &'a str, kind: &'a str) -> JobView<'a> {
@@ -462,9 +429,9 @@ mod tests {
             .collect()
     }
 
-    fn limits(set: &PolicySet, job: &JobView<'_>, own: &[JobPolicy]) -> Vec<String> {
+    fn limits(set: &PolicySet, job: &JobView<'_>, own: &[Limited]) -> Vec<String> {
         set.limits(job, own)
-            .map_or(Vec::new(), |limits| asked(&limits.limited))
+            .map_or(Vec::new(), |limits| asked(&limits))
     }
 
     #[test]
@@ -544,11 +511,7 @@ mod tests {
             Accept::Tighten,
         );
         let found = set.limits(&job("email", "a"), &[]).unwrap();
-        let spaces: Vec<_> = found
-            .limited
-            .iter()
-            .map(|l| (l.space, l.key.as_str()))
-            .collect();
+        let spaces: Vec<_> = found.iter().map(|l| (l.space, l.key.as_str())).collect();
         assert_eq!(spaces, [(Space::Queue, "email"), (Space::Job, "email")]);
     }
 
@@ -602,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn the_strongest_action_counts() {
+    fn each_limit_has_the_action_of_its_policy() {
         let set = PolicySet::new(
             vec![
                 Policy {
@@ -617,14 +580,12 @@ mod tests {
             Vec::new(),
             Accept::Tighten,
         );
-        assert_eq!(
-            set.limits(&job("q", "a"), &[]).unwrap().on_limit,
-            OnLimit::Reschedule
-        );
-        assert_eq!(
-            set.limits(&job("q", "b"), &[]).unwrap().on_limit,
-            OnLimit::Drop
-        );
+        let actions = |kind: &str| {
+            let limits = set.limits(&job("q", kind), &[]).unwrap();
+            limits.iter().map(|one| one.on_limit).collect::<Vec<_>>()
+        };
+        assert_eq!(actions("a"), [OnLimit::Reschedule]);
+        assert_eq!(actions("b"), [OnLimit::Reschedule, OnLimit::Drop]);
     }
 
     #[test]
@@ -704,11 +665,11 @@ mod tests {
             Accept::default(),
         );
         let error = Json::parse(br#"{"retry_after":5}"#, 16).unwrap();
-        let pause = |kind: &str, own: &[JobPolicy], key: &str| {
+        let pause = |kind: &str, own: &[Limited], key: &str| {
             let limits = set.limits(&job("q", kind), own).unwrap();
             let now = Timestamp(1_000_000);
             let key = Key::new(key).unwrap();
-            let (pause, policy) = set.pause(&limits.limited, &key, error, now, ("id", 1))?;
+            let (pause, policy) = set.pause(&limits, &key, error, now, ("id", 1))?;
             Some((pause.until.since(now), policy.to_string()))
         };
         let second = 1_000_000;

@@ -178,6 +178,22 @@ impl Pressure {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Does something with a queue, if anything is kept of it.
+    fn with<T>(&self, name: &str, what: impl FnOnce(&mut Queue) -> T) -> Option<T> {
+        let mut state = self.state();
+        let queue = state.queues.get_mut(name)?;
+        Some(what(queue))
+    }
+
+    /// The same where it may make room: whoever stands in line may have its turn then.
+    fn make_room(self: &Arc<Self>, name: &str, now: Now, what: impl FnOnce(&mut Queue)) {
+        let mut state = self.state();
+        if let Some(queue) = state.queues.get_mut(name) {
+            what(queue);
+            self.serve(&mut state, now);
+        }
+    }
+
     /// Whether any queue is bounded.
     pub fn any(&self) -> bool {
         self.table.load().any()
@@ -358,13 +374,12 @@ impl Pressure {
     /// A producer is told now that its enqueue does not fit; where else that is worth telling. One that stands in
     /// line is told nothing yet.
     pub fn says(&self, full: &Full, now: Instant) -> Said {
-        let mut state = self.state();
         let first = Said {
             told: true,
             loud: true,
         };
-        let queue = state.queues.get_mut(&full.queue);
-        queue.map_or(first, |queue| queue.says(full, now))
+        self.with(&full.queue, |queue| queue.says(full, now))
+            .unwrap_or(first)
     }
 
     /// Stands in line until the places are free. `None`: too many stand there.
@@ -480,11 +495,7 @@ impl Pressure {
     /// Jobs of a queue were given to us in answer to a FETCH that was sent at `sent`. `out`: to a
     /// worker; else they are held here.
     pub fn left(self: &Arc<Self>, name: &str, jobs: u64, sent: Mark, out: bool, now: Now) {
-        let mut state = self.state();
-        if let Some(queue) = state.queues.get_mut(name) {
-            queue.left(jobs, sent, out, now.at);
-            self.serve(&mut state, now);
-        }
+        self.make_room(name, now, |queue| queue.left(jobs, sent, out, now.at));
     }
 
     /// Whether the jobs of a queue are told apart by key, so that it matters which of them leave.
@@ -494,91 +505,63 @@ impl Pressure {
 
     /// This job of a queue waits no longer.
     pub fn gone(self: &Arc<Self>, name: &str, id: &str, now: Now) {
-        let mut state = self.state();
-        if let Some(queue) = state.queues.get_mut(name) {
-            queue.gone(id);
-            self.serve(&mut state, now);
-        }
+        self.make_room(name, now, |queue| queue.gone(id));
     }
 
     /// A held job of a queue goes to a worker.
     pub fn started(self: &Arc<Self>, name: &str, id: &str, now: Now) {
-        if !self.any() {
-            return;
-        }
-        let mut state = self.state();
-        if let Some(queue) = state.queues.get_mut(name) {
-            queue.started(id, now.at);
-            self.serve(&mut state, now);
+        if self.any() {
+            self.make_room(name, now, |queue| queue.started(id, now.at));
         }
     }
 
     /// A FETCH of this queue alone that was sent at `sent` got fewer jobs than it asked for.
     pub fn ran_dry(self: &Arc<Self>, name: &str, sent: Mark, now: Now) {
-        let mut state = self.state();
-        if let Some(queue) = state.queues.get_mut(name) {
-            queue.estimate.ran_dry(sent);
-            self.serve(&mut state, now);
-        }
+        self.make_room(name, now, |queue| queue.estimate.ran_dry(sent));
     }
 
     /// A job of a queue waits again: given back, or (`retry`) this one is to be tried again from then on.
     pub fn came(&self, name: &str, retry: Option<(&str, Timestamp)>) {
         let mark = self.mark();
-        let mut state = self.state();
-        if let Some(queue) = state.queues.get_mut(name) {
+        self.with(name, |queue| {
             queue.came(mark);
             if let Some((job, due)) = retry {
                 queue.retries(job, due);
             }
-        }
+        });
     }
 
     /// A job of a queue that had failed was cancelled, or made available by hand. `false`: it is not known to have
     /// waited for its next attempt.
     pub fn unretried(&self, name: &str, job: &str, now: Timestamp) -> bool {
-        let mut state = self.state();
-        let queue = state.queues.get_mut(name);
-        queue.is_some_and(|queue| queue.unretries(job, now))
+        self.with(name, |queue| queue.unretries(job, now))
+            .unwrap_or(false)
     }
 
     /// A job of a queue was stored that waits for `due`.
     pub fn scheduled(&self, name: &str, due: Timestamp) {
-        let mut state = self.state();
-        if let Some(queue) = state.queues.get_mut(name) {
-            queue.schedules(due);
-        }
+        self.with(name, |queue| queue.schedules(due));
     }
 
     /// A job of a queue that was to wait for `due` was cancelled.
     pub fn unscheduled(&self, name: &str, due: Timestamp) {
-        let mut state = self.state();
-        if let Some(queue) = state.queues.get_mut(name) {
-            queue.unschedules(due);
-        }
+        self.with(name, |queue| queue.unschedules(due));
     }
 
     /// What became of a job that was to be dropped for an enqueue.
     pub fn dropped(&self, name: &str, what: Dropped, now: Instant) {
-        let mut state = self.state();
-        if let Some(queue) = state.queues.get_mut(name) {
-            queue.dropped(what, now);
-        }
+        self.with(name, |queue| queue.dropped(what, now));
     }
 
     /// What became of a job that was to be dropped before an enqueue is let in.
     pub fn dropped_first(&self, name: &str, what: Dropped, now: Instant) {
-        let mut state = self.state();
-        if let Some(queue) = state.queues.get_mut(name) {
-            queue.dropped_first(what, now);
-        }
+        self.with(name, |queue| queue.dropped_first(what, now));
     }
 
     /// Whether a job that was to be dropped must go still; if not, it goes no more.
     pub fn must_drop(&self, name: &str) -> bool {
-        let mut state = self.state();
-        let queue = state.queues.get_mut(name);
-        queue.is_some_and(|queue| queue.must_drop((self.held)(name)))
+        self.with(name, |queue| queue.must_drop((self.held)(name)))
+            .unwrap_or(false)
     }
 
     /// The job of a queue to drop, once, but none of `stay`; `None`: what the backend would give next.
@@ -593,33 +576,26 @@ impl Pressure {
     /// Whether the backend's list of jobs should say how many of a queue wait: its statistics leave out
     /// much of what should be there.
     pub fn recounts(&self, name: &str, now: Instant) -> bool {
-        let state = self.state();
-        let queue = state.queues.get(name);
-        queue.is_some_and(|queue| queue.recount.asks(now))
+        self.with(name, |queue| queue.recount.asks(now))
+            .unwrap_or(false)
     }
 
     /// The list has so many where the statistics said `told`; `None`: nobody knows. Says whether the
     /// statistics turn out to leave jobs out.
     pub fn recounted(&self, name: &str, listed: Option<u64>, told: u64, now: Instant) -> bool {
-        let mut state = self.state();
-        let queue = state.queues.get_mut(name);
-        queue.is_some_and(|queue| queue.recount.listed(listed, told, now))
+        self.with(name, |queue| queue.recount.listed(listed, told, now))
+            .unwrap_or(false)
     }
 
     /// Whether the statistics of a queue are known to leave jobs out.
     pub fn is_short(&self, name: &str) -> bool {
-        let state = self.state();
-        let queue = state.queues.get(name);
-        queue.is_some_and(|queue| queue.recount.is_proven())
+        self.with(name, |queue| queue.recount.is_proven())
+            .unwrap_or(false)
     }
 
     /// Where a queue stands; `None`: nothing is known of it.
     pub fn level(&self, name: &str) -> Option<Level> {
-        self.level_in(&mut self.state(), name)
-    }
-
-    fn level_in(&self, state: &mut State, name: &str) -> Option<Level> {
-        self.level_of(state.queues.get_mut(name)?, name)
+        self.with(name, |queue| self.level_of(queue, name))?
     }
 
     fn level_of(&self, queue: &mut Queue, name: &str) -> Option<Level> {
@@ -649,9 +625,8 @@ impl Pressure {
 
     /// Whether jobs should wait in the backend's queue, by what was seen to come and go.
     pub fn believes_any(&self, name: &str) -> bool {
-        let state = self.state();
-        let queue = state.queues.get(name);
-        queue.is_some_and(|queue| queue.estimate.in_backend() > 0)
+        self.with(name, |queue| queue.estimate.in_backend() > 0)
+            .unwrap_or(false)
     }
 
     /// The queues of which something is known.

@@ -96,6 +96,7 @@ const ASKING: Duration = Duration::from_secs(2);
 
 /// What the proxy is told by the config.
 #[derive(Clone, Debug)]
+#[cfg_attr(test, derive(Default))]
 pub struct Settings {
     /// How long an empty FETCH may be kept open.
     pub max_wait: Duration,
@@ -140,34 +141,6 @@ pub struct Settings {
     pub bounds: Arc<FileBounds>,
     /// The most enqueues that may wait for room at once.
     pub max_blocked: usize,
-}
-
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
-            max_wait: Duration::from_millis(500),
-            claim_budget: Duration::from_millis(200),
-            hold_idle: Duration::from_secs(10),
-            hold_max: None,
-            hold_bytes: 64 << 20,
-            settle_retry_for: Duration::from_secs(10),
-            max_body: 8 << 20,
-            body_timeout: Duration::from_secs(10),
-            upstream_timeout: Duration::from_secs(30),
-            token: None,
-            loopback: true,
-            admin_loopback: true,
-            control_token: None,
-            trust_tenant_header: false,
-            repair_heartbeat: true,
-            job_beside_jobs: true,
-            repair_paths: true,
-            media_type: Relabel::Auto,
-            reset: false,
-            bounds: Arc::default(),
-            max_blocked: 256,
-        }
-    }
 }
 
 /// The state of one sidecar, shared by its threads.

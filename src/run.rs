@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::admin::{Admin, Readiness};
-use crate::config::{self, ClaimsCount, Heartbeat, Liveness, MediaType, Requeue, Settings};
+use crate::config::{self, MediaType, Settings};
 use crate::metrics::Metrics;
 use crate::net::{Listener, Net};
 use crate::proxy::body::Body;
@@ -470,27 +470,12 @@ fn proxy_settings(settings: &Settings, reset: bool) -> Result<proxy::Settings, &
 
 /// What the settings say of the backend.
 pub(crate) fn backend(settings: &config::Upstream) -> Backend {
-    let claims_count = match settings.claims_count {
-        ClaimsCount::Auto => None,
-        ClaimsCount::Yes => Some(true),
-        ClaimsCount::No => Some(false),
-    };
-    let requeue_harmless = match settings.requeue {
-        Requeue::Auto => None,
-        Requeue::Harmless => Some(true),
-        Requeue::Burns => Some(false),
-    };
-    let worker_liveness = match settings.liveness {
-        Liveness::Auto => None,
-        Liveness::Job => Some(false),
-        Liveness::Worker => Some(true),
-    };
-    let from_start = match settings.heartbeat {
-        Heartbeat::Auto => None,
-        Heartbeat::FromNow => Some(false),
-        Heartbeat::FromStart => Some(true),
-    };
-    Backend::new(claims_count, requeue_harmless, worker_liveness, from_start)
+    Backend::new(
+        settings.claims_count,
+        settings.requeue_harmless,
+        settings.worker_liveness,
+        settings.heartbeat_from_start,
+    )
 }
 
 #[cfg(test)]

@@ -31,6 +31,7 @@ pub mod redis;
 pub mod reserved;
 mod sql;
 pub mod sqlite;
+mod step;
 
 pub use crate::limit::Room;
 pub use clock::Clock;
@@ -161,6 +162,25 @@ pub struct Claim {
     pub limited: Arc<[Limited]>,
 }
 
+#[cfg(test)]
+impl Claim {
+    /// The first claim of a job, for 30 s and of a queue `q` of scope 1, that nothing limits.
+    pub(crate) fn of(job: &str) -> Claim {
+        Claim {
+            job: job.into(),
+            generation: Gen(1),
+            claim_id: "sidecar".into(),
+            scope: 1,
+            queue: "q".into(),
+            priority: 0,
+            attempt: 1,
+            claimed_at: Timestamp(1),
+            visibility: 30_000_000,
+            limited: [].into(),
+        }
+    }
+}
+
 /// What became of one asked job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
@@ -213,6 +233,20 @@ pub struct Row {
     /// Whether it is this sidecar's. Only its owner starts a job, puts it back or hands it out; any
     /// sidecar may end it or look after it when it is overdue.
     pub ours: bool,
+}
+
+impl Row {
+    /// A row of this sidecar's, of which no start is known.
+    pub(crate) fn of(claimed: Claimed, place: Place, until: Timestamp) -> Row {
+        Row {
+            claimed,
+            place,
+            until,
+            started: None,
+            hidden: false,
+            ours: true,
+        }
+    }
 }
 
 /// What is known of a job's row without asking a store that is far away.

@@ -37,7 +37,16 @@ mod port;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use harness::Scenario;
+use harness::{Job, Scenario};
+use serde_json::json;
+
+/// An email of tenant `a`, under the key `k:a`.
+fn job() -> Job {
+    Job::new("email.send")
+        .queue("mail")
+        .meta("tenant", json!("a"))
+        .label("k:a")
+}
 
 scenarios! {
     bounds::hammered: 4 limit real;

@@ -152,59 +152,37 @@ fn queue_order(settings: &Settings) -> Vec<(bool, &str)> {
 /// Whether a field is the same in both.
 type Same = fn(&Settings, &Settings) -> bool;
 
+/// A field by its name, and where the settings keep it.
+macro_rules! field {
+    ($name:literal, $table:ident.$field:ident) => {
+        ($name, |a, b| a.$table.$field == b.$table.$field)
+    };
+}
+
 /// The fields that are read anew for each decision, and the level of the log.
 const CAN_CHANGE: &[(&str, Same)] = &[
-    ("server.drain_timeout", |a, b| {
-        a.server.drain_timeout == b.server.drain_timeout
-    }),
-    ("server.max_body", |a, b| {
-        a.server.max_body == b.server.max_body
-    }),
-    ("server.body_timeout", |a, b| {
-        a.server.body_timeout == b.server.body_timeout
-    }),
-    ("server.control_token", |a, b| {
-        a.server.control_token == b.server.control_token
-    }),
-    ("server.trust_tenant_header", |a, b| {
-        a.server.trust_tenant_header == b.server.trust_tenant_header
-    }),
-    ("server.log_level", |a, b| {
-        a.server.log_level == b.server.log_level
-    }),
-    ("upstream.token", |a, b| {
-        a.upstream.token == b.upstream.token
-    }),
-    ("fetch.max_wait", |a, b| {
-        a.fetch.max_wait == b.fetch.max_wait
-    }),
-    ("fetch.claim_budget", |a, b| {
-        a.fetch.claim_budget == b.fetch.claim_budget
-    }),
-    ("hold.idle", |a, b| a.hold.idle == b.hold.idle),
-    ("hold.max", |a, b| a.hold.max == b.hold.max),
-    ("hold.max_bytes", |a, b| {
-        a.hold.max_bytes == b.hold.max_bytes
-    }),
-    ("settle.retry_for", |a, b| {
-        a.settle.retry_for == b.settle.retry_for
-    }),
-    ("repairs.heartbeat_active_jobs", |a, b| {
-        a.repairs.heartbeat_active_jobs == b.repairs.heartbeat_active_jobs
-    }),
-    ("repairs.queue_paths", |a, b| {
-        a.repairs.queue_paths == b.repairs.queue_paths
-    }),
-    ("repairs.job_and_jobs", |a, b| {
-        a.repairs.job_and_jobs == b.repairs.job_and_jobs
-    }),
-    ("repairs.media_type", |a, b| {
-        a.repairs.media_type == b.repairs.media_type
-    }),
-    ("policy.on_store_error", |a, b| {
-        a.store.by_policy == b.store.by_policy
-    }),
-    ("policy.sync", |a, b| a.store.reserved == b.store.reserved),
+    field!("server.drain_timeout", server.drain_timeout),
+    field!("server.max_body", server.max_body),
+    field!("server.body_timeout", server.body_timeout),
+    field!("server.control_token", server.control_token),
+    field!("server.trust_tenant_header", server.trust_tenant_header),
+    field!("server.log_level", server.log_level),
+    field!("upstream.token", upstream.token),
+    field!("fetch.max_wait", fetch.max_wait),
+    field!("fetch.claim_budget", fetch.claim_budget),
+    field!("hold.idle", hold.idle),
+    field!("hold.max", hold.max),
+    field!("hold.max_bytes", hold.max_bytes),
+    field!("settle.retry_for", settle.retry_for),
+    field!(
+        "repairs.heartbeat_active_jobs",
+        repairs.heartbeat_active_jobs
+    ),
+    field!("repairs.queue_paths", repairs.queue_paths),
+    field!("repairs.job_and_jobs", repairs.job_and_jobs),
+    field!("repairs.media_type", repairs.media_type),
+    field!("policy.on_store_error", store.by_policy),
+    field!("policy.sync", store.reserved),
     ("tenant", |a, b| a.bounds.tenants() == b.bounds.tenants()),
     ("queue", |a, b| {
         // Of those that match, the first counts.
@@ -219,60 +197,28 @@ const CAN_CHANGE: &[(&str, Same)] = &[
 
 /// The fields that something was built from at the start: listeners, connections, the form of the log.
 const FIXED: &[(&str, Same)] = &[
-    ("server.listen", |a, b| a.server.listen == b.server.listen),
-    ("server.admin_listen", |a, b| {
-        a.server.admin_listen == b.server.admin_listen
-    }),
-    ("server.upstream", |a, b| a.upstream.url == b.upstream.url),
-    ("server.threads", |a, b| {
-        a.server.threads == b.server.threads
-    }),
-    ("server.max_connections", |a, b| {
-        a.server.max_connections == b.server.max_connections
-    }),
-    ("server.max_in_flight", |a, b| {
-        a.server.max_in_flight == b.server.max_in_flight
-    }),
-    ("server.header_timeout", |a, b| {
-        a.server.header_timeout == b.server.header_timeout
-    }),
-    ("server.idle_timeout", |a, b| {
-        a.server.idle_timeout == b.server.idle_timeout
-    }),
-    ("server.upstream_timeout", |a, b| {
-        a.upstream.timeout == b.upstream.timeout
-    }),
-    ("server.connect_timeout", |a, b| {
-        a.upstream.connect_timeout == b.upstream.connect_timeout
-    }),
-    ("server.log", |a, b| a.server.log == b.server.log),
-    ("upstream.ca_file", |a, b| {
-        a.upstream.ca_file == b.upstream.ca_file
-    }),
-    ("upstream.requeue", |a, b| {
-        a.upstream.requeue == b.upstream.requeue
-    }),
-    ("upstream.claims_count", |a, b| {
-        a.upstream.claims_count == b.upstream.claims_count
-    }),
-    ("upstream.liveness", |a, b| {
-        a.upstream.liveness == b.upstream.liveness
-    }),
-    ("upstream.heartbeat", |a, b| {
-        a.upstream.heartbeat == b.upstream.heartbeat
-    }),
-    ("store.url", |a, b| a.store.url == b.store.url),
-    ("store.namespace", |a, b| {
-        a.store.namespace == b.store.namespace
-    }),
-    ("store.timeout", |a, b| a.store.timeout == b.store.timeout),
-    ("store.on_store_error", |a, b| {
-        a.store.on_store_error == b.store.on_store_error
-    }),
-    ("store.ca_file", |a, b| a.store.ca_file == b.store.ca_file),
-    ("metrics.top_keys", |a, b| {
-        a.metrics.top_keys == b.metrics.top_keys
-    }),
+    field!("server.listen", server.listen),
+    field!("server.admin_listen", server.admin_listen),
+    field!("server.upstream", upstream.url),
+    field!("server.threads", server.threads),
+    field!("server.max_connections", server.max_connections),
+    field!("server.max_in_flight", server.max_in_flight),
+    field!("server.header_timeout", server.header_timeout),
+    field!("server.idle_timeout", server.idle_timeout),
+    field!("server.upstream_timeout", upstream.timeout),
+    field!("server.connect_timeout", upstream.connect_timeout),
+    field!("server.log", server.log),
+    field!("upstream.ca_file", upstream.ca_file),
+    field!("upstream.requeue", upstream.requeue_harmless),
+    field!("upstream.claims_count", upstream.claims_count),
+    field!("upstream.liveness", upstream.worker_liveness),
+    field!("upstream.heartbeat", upstream.heartbeat_from_start),
+    field!("store.url", store.url),
+    field!("store.namespace", store.namespace),
+    field!("store.timeout", store.timeout),
+    field!("store.on_store_error", store.on_store_error),
+    field!("store.ca_file", store.ca_file),
+    field!("metrics.top_keys", metrics.top_keys),
 ];
 
 #[cfg(test)]

@@ -16,9 +16,9 @@ use toml::de::DeTable;
 use super::reader::{Env, Reading, Table};
 use super::report::{Problem, Report};
 use super::{
-    BaseUrl, CONNECT_TIMEOUT, ClaimsCount, Fetch, Heartbeat, Hold, LONGEST_WAIT, Listen, Liveness,
-    LogFormat, MediaType, Metrics, OnStoreError, Overrides, Repairs, Requeue, Secret, Server,
-    Settings, Settle, StoreSettings, StoreUrl, UPSTREAM_TIMEOUT, Upstream, policies,
+    BaseUrl, CONNECT_TIMEOUT, Fetch, Hold, LONGEST_WAIT, Listen, LogFormat, MediaType, Metrics,
+    OnStoreError, Overrides, Repairs, Secret, Server, Settings, Settle, StoreSettings, StoreUrl,
+    UPSTREAM_TIMEOUT, Upstream, policies,
 };
 use crate::store::{postgres, redis, sqlite};
 
@@ -283,30 +283,14 @@ fn upstream(root: &mut Table<'_>, backend: Backend) -> Option<Upstream> {
     let mut table = root.table("upstream");
     let token = token(&mut table, "token");
     let ca_file = ca_file(&mut table, &backend);
-    let requeue = [
-        ("auto", Requeue::Auto),
-        ("harmless", Requeue::Harmless),
-        ("burns", Requeue::Burns),
-    ];
-    let requeue = table.word("requeue", Requeue::Auto, &requeue);
-    let claims_count = [
-        ("auto", ClaimsCount::Auto),
-        ("yes", ClaimsCount::Yes),
-        ("no", ClaimsCount::No),
-    ];
-    let claims_count = table.word("claims_count", ClaimsCount::Auto, &claims_count);
-    let liveness = [
-        ("auto", Liveness::Auto),
-        ("job", Liveness::Job),
-        ("worker", Liveness::Worker),
-    ];
-    let liveness = table.word("liveness", Liveness::Auto, &liveness);
-    let heartbeat = [
-        ("auto", Heartbeat::Auto),
-        ("from_now", Heartbeat::FromNow),
-        ("from_start", Heartbeat::FromStart),
-    ];
-    let heartbeat = table.word("heartbeat", Heartbeat::Auto, &heartbeat);
+    let mut known = |name, [(one, is_one), (other, is_other)]: [(&str, bool); 2]| {
+        let words = [("auto", None), (one, Some(is_one)), (other, Some(is_other))];
+        table.word(name, None, &words)
+    };
+    let requeue_harmless = known("requeue", [("harmless", true), ("burns", false)]);
+    let claims_count = known("claims_count", [("yes", true), ("no", false)]);
+    let worker_liveness = known("liveness", [("job", false), ("worker", true)]);
+    let heartbeat_from_start = known("heartbeat", [("from_now", false), ("from_start", true)]);
     table.finish();
     let Backend {
         url,
@@ -320,10 +304,10 @@ fn upstream(root: &mut Table<'_>, backend: Backend) -> Option<Upstream> {
         connect_timeout,
         token,
         ca_file,
-        requeue,
+        requeue_harmless,
         claims_count,
-        liveness,
-        heartbeat,
+        worker_liveness,
+        heartbeat_from_start,
     })
 }
 

@@ -188,16 +188,16 @@ fn guessed(upstream: &config::Upstream, known: &Backend, report: &mut Report) {
         _ => Source::Assumed,
     };
     let named = known.worker_liveness() || known.from_start();
-    let set = upstream.claims_count != config::ClaimsCount::Auto;
+    let set = upstream.claims_count.is_some();
     let says = counted(known.claims_count());
     report.add(PART, "attempts", source(set, false), says.to_owned());
-    let set = upstream.requeue != config::Requeue::Auto;
+    let set = upstream.requeue_harmless.is_some();
     let says = requeued(known.requeue_harmless());
     report.add(PART, "requeue", source(set, named), says.to_owned());
-    let set = upstream.liveness != config::Liveness::Auto;
+    let set = upstream.worker_liveness.is_some();
     let says = kept_alive(known.worker_liveness());
     report.add(PART, "liveness", source(set, named), says.to_owned());
-    let set = upstream.heartbeat != config::Heartbeat::Auto;
+    let set = upstream.heartbeat_from_start.is_some();
     let says = extended(known.from_start());
     report.add(PART, "heartbeat", source(set, named), says.to_owned());
     let says = "whether the queue's stats are right is not known";
@@ -302,7 +302,7 @@ fn alive(upstream: &config::Upstream, known: &Backend, probed: &Probed, report: 
             }
         }
         None => {
-            let set = upstream.heartbeat != config::Heartbeat::Auto;
+            let set = upstream.heartbeat_from_start.is_some();
             let source = if set { Source::Config } else { Source::Assumed };
             let says = extended(known.from_start()).to_owned();
             report.add(PART, "heartbeat", source, says);

@@ -112,7 +112,7 @@ impl Hold {
                 .any(|f| f.space == Space::Queue && f.key == queue.key);
             let mut woken = whole || touches(&queue.gate.limited);
             for group in queue.groups.values_mut().flatten() {
-                if whole || touches(&group.limits.limited) {
+                if whole || touches(&group.limits) {
                     group.wake(wakes);
                     woken = true;
                 }

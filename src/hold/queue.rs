@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use super::line::Line;
 use super::state::End;
 use super::{Held, Wakes};
-use crate::limit::{EARLY, Key, Timestamp};
-use crate::policy::{self, Gate, JobLimits};
+use crate::limit::{EARLY, Key, Limited, Timestamp};
+use crate::policy::{self, Gate};
 
 /// When a group may be asked again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,7 +27,7 @@ pub(super) enum Next {
 
 #[derive(Debug)]
 pub(super) struct Group {
-    pub(super) limits: JobLimits,
+    pub(super) limits: Arc<[Limited]>,
     /// Which edition of the policies the limits are from.
     pub(super) edition: u64,
     pub(super) jobs: VecDeque<Held>,
@@ -61,8 +61,8 @@ impl Group {
     }
 
     /// Whether jobs under these limits belong here.
-    pub(super) fn is_of(&self, edition: u64, limits: &JobLimits) -> bool {
-        self.edition == edition && self.limits == *limits
+    pub(super) fn is_of(&self, edition: u64, limits: &[Limited]) -> bool {
+        self.edition == edition && *self.limits == *limits
     }
 
     pub(super) fn may_ask(&self, now: Timestamp) -> bool {
@@ -162,7 +162,7 @@ impl Queue {
         &mut self,
         priority: i32,
         edition: u64,
-        limits: &JobLimits,
+        limits: &[Limited],
     ) -> Option<&mut Group> {
         self.groups
             .get_mut(&Reverse(priority))?
@@ -171,7 +171,7 @@ impl Queue {
     }
 
     /// Moves a group to the end of the turns; an empty one goes.
-    pub(super) fn turn_over(&mut self, priority: i32, edition: u64, limits: &JobLimits) {
+    pub(super) fn turn_over(&mut self, priority: i32, edition: u64, limits: &[Limited]) {
         let Some(groups) = self.groups.get_mut(&Reverse(priority)) else {
             return;
         };

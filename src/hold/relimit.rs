@@ -6,7 +6,8 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use super::queue::Group;
-use super::{Gen, Held, Hold, JobLimits, Wakes};
+use super::{Gen, Held, Hold, Wakes};
+use crate::limit::Limited;
 
 /// What limits a held job from now on.
 #[derive(Clone, Debug)]
@@ -16,7 +17,7 @@ pub struct Relimited {
     /// Which claim of it.
     pub generation: Gen,
     /// Its limits.
-    pub limits: JobLimits,
+    pub limits: Arc<[Limited]>,
 }
 
 impl Hold {
@@ -69,7 +70,7 @@ fn regrouped(
     }
     jobs.sort_by_key(|held| held.claimed.generation);
     let index = |(at, group): (usize, &Group)| ((group.edition, group.limits.clone()), at);
-    let mut places: HashMap<(u64, JobLimits), usize> =
+    let mut places: HashMap<(u64, Arc<[Limited]>), usize> =
         groups.iter().enumerate().map(index).collect();
     for mut held in jobs {
         let new = limits.remove(&held.claimed.job);

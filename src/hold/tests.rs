@@ -4,7 +4,7 @@ use super::*;
 use crate::limit::{Key, Limited, Limits, OnLimit, Space};
 use crate::store::{Claim, Gen};
 
-fn limits(keys: &[&str]) -> JobLimits {
+fn limits(keys: &[&str]) -> Arc<[Limited]> {
     let limited = keys.iter().map(|key| Limited {
         space: Space::Job,
         key: Key::new(key).unwrap(),
@@ -15,15 +15,12 @@ fn limits(keys: &[&str]) -> JobLimits {
         on_limit: OnLimit::Wait,
         policy: Arc::from(*key),
     });
-    JobLimits {
-        limited: limited.collect(),
-        on_limit: OnLimit::Wait,
-    }
+    limited.collect()
 }
 
 fn gate(keys: &[&str]) -> Gate {
     Gate {
-        limited: limits(keys).limited,
+        limited: limits(keys),
         ..Gate::default()
     }
 }
@@ -37,36 +34,12 @@ pub(super) fn lane(scope: u64) -> Lane {
 
 /// A claimed job of scope 1 in queue `q`.
 pub(super) fn job(id: &str, priority: i32, keys: &[&str]) -> Held {
-    let limits = limits(keys);
-    let now = Instant::now();
-    let claimed = Claimed::from(Claim {
-        job: Arc::from(id),
-        generation: Gen(1),
-        claim_id: Arc::from("sidecar"),
-        scope: 1,
-        queue: Arc::from("q"),
+    Held::of(Claim {
         priority,
-        attempt: 1,
         claimed_at: NOW,
-        visibility: 30_000_000,
-        limited: limits.limited.clone(),
-    });
-    let visibility = Duration::from_secs(30);
-    Held {
-        claimed,
-        limits,
-        edition: 0,
-        own: Box::default(),
-        tenant: None,
-        body: Bytes::from(format!("{{\"id\":\"{id}\"}}")),
-        deadline: deadline(now, visibility),
-        proven: now,
-        lasts: visibility,
-        granted: visibility,
-        since: now,
-        refused: None,
-        starts: Timestamp::default(),
-    }
+        limited: limits(keys),
+        ..Claim::of(id)
+    })
 }
 
 pub(super) fn ids(picked: &[Held]) -> Vec<&str> {
@@ -188,7 +161,7 @@ async fn a_refused_group_is_asked_again_only_in_time_or_when_a_slot_ends() {
     let early = hold.pick(&lane(1), 1, NOW.plus(45_000));
     assert_eq!(ids(&early), ["b1"]);
     put_all_back(&hold, early);
-    hold.wake(&limits(&["a"]).limited);
+    hold.wake(&limits(&["a"]));
     assert_eq!(ids(&hold.pick(&lane(1), 1, NOW)), ["a1"]);
 }
 
@@ -545,16 +518,16 @@ async fn a_slot_that_ends_between_the_answer_and_the_hold_is_not_missed() {
     hold.add(vec![job("a", 0, &["k"])]);
     let a = hold.pick(&lane(1), 1, NOW).remove(0);
     let refused = no(&hold);
-    hold.wake(&limits(&["other"]).limited);
+    hold.wake(&limits(&["other"]));
     hold.put_back(a, Some(refused));
     assert!(
         !may_ask(&hold),
         "the end of another key's slot is nothing to it"
     );
-    hold.wake(&limits(&["k"]).limited);
+    hold.wake(&limits(&["k"]));
     let a = hold.pick(&lane(1), 1, NOW).remove(0);
     let refused = no(&hold);
-    hold.wake(&limits(&["k"]).limited);
+    hold.wake(&limits(&["k"]));
     hold.put_back(a, Some(refused));
     assert!(may_ask(&hold));
 
@@ -564,7 +537,7 @@ async fn a_slot_that_ends_between_the_answer_and_the_hold_is_not_missed() {
     hold.fetched(&lane(1), &Gate::default(), Instant::now());
     assert!(hold.is_first(&lane(1), &fresh));
     let refused = no(&hold);
-    hold.wake(&limits(&["k"]).limited);
+    hold.wake(&limits(&["k"]));
     let [a] = &mut fresh;
     hold.enter(a);
     hold.put_back(a.clone(), Some(refused));
@@ -604,7 +577,7 @@ async fn a_rescheduled_job_is_scheduled_until_it_may_start() {
     let slot = refuse(Refused::ForSlot(Timestamp(0)), Some(NOW));
     assert_eq!(at(&slot, second(29)), Some(second(30)));
     assert_eq!(at(&slot, second(30)), Some(second(60)));
-    slot.wake(&limits(&["k"]).limited);
+    slot.wake(&limits(&["k"]));
     assert_eq!(at(&slot, second(31)), None, "a slot is free");
     let waits = refuse(Refused::Until(second(7)), None);
     assert_eq!(at(&waits, NOW), None);

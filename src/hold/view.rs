@@ -154,7 +154,7 @@ impl Hold {
             .values()
             .flat_map(|queue| queue.groups.values().flatten());
         groups
-            .filter(|group| group.limits.limited.iter().any(&matches))
+            .filter(|group| group.limits.iter().any(&matches))
             .map(|group| group.jobs.len())
             .sum()
     }

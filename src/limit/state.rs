@@ -208,9 +208,23 @@ impl KeyState {
         }
     }
 
-    /// Allows no start before a time, or opens the key (`None`).
+    /// Allows no start before a time, or opens the key (`None`, or a time that is over).
     pub fn shut(&mut self, shut: Option<Shut>) {
-        self.shut = shut.map(Box::new);
+        let lasts = |shut: &Shut| shut.until > shut.since;
+        self.shut = shut.filter(lasts).map(Box::new);
+    }
+
+    /// Whether to shut it so would change nothing. With `at_least`, a key that is shut for as long or longer
+    /// stays as it is.
+    pub fn stays(&self, shut: &Shut, at_least: bool) -> bool {
+        let known = self.is_shut(shut.since).map(|known| known.until);
+        let wanted = Some(shut.until).filter(|until| *until > shut.since);
+        known == wanted || (at_least && known > wanted)
+    }
+
+    /// Whether it is shut, and was before `started`.
+    pub fn was_shut(&self, started: Timestamp, now: Timestamp) -> bool {
+        self.is_shut(now).is_some_and(|shut| shut.since < started)
     }
 
     /// Forgets all but the slots: a job that is out is out.

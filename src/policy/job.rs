@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::numbers::{self, Window, Wrong};
-use super::{FieldError, JobPolicy, template};
+use super::{FieldError, template};
 use crate::duration;
 use crate::json::{Json, Kind};
 use crate::limit::{Key, Limited, Limits, Measure, OnLimit, Rate, Space, Throttle};
@@ -25,8 +25,8 @@ pub struct Sent<'a> {
     pub at: &'static str,
     /// The value as sent.
     pub raw: Json<'a>,
-    /// What it says.
-    pub policy: JobPolicy,
+    /// What it says, checked.
+    pub policy: Limited,
 }
 
 /// The policies of an enqueue body (or a job template in a cron or workflow body). All of them
@@ -55,7 +55,7 @@ pub fn sent_policies(job: Json<'_>) -> Result<Vec<Sent<'_>>, FieldError> {
     let mut sent = Vec::new();
     for (at, value) in places {
         let Some(raw) = value else { continue };
-        if let Some(policy) = JobPolicy::read(raw, at, queue)? {
+        if let Some(policy) = read(raw, at, queue)? {
             sent.push(Sent { at, raw, policy });
         }
     }
@@ -64,7 +64,7 @@ pub fn sent_policies(job: Json<'_>) -> Result<Vec<Sent<'_>>, FieldError> {
 
 /// The policies of a job as a backend returns it. One that does not parse is left out: it was
 /// refused at enqueue, or came around the sidecar.
-pub fn own_policies(job: Json<'_>, queue: &str) -> Vec<JobPolicy> {
+pub fn own_policies(job: Json<'_>, queue: &str) -> Vec<Limited> {
     let meta = job.get("meta");
     let mirror = meta.and_then(|meta| meta.get_exact(MIRROR));
     let mirrored_top = mirror
@@ -80,7 +80,7 @@ pub fn own_policies(job: Json<'_>, queue: &str) -> Vec<JobPolicy> {
     for policy in places
         .into_iter()
         .flatten()
-        .filter_map(|value| JobPolicy::read(value, "", queue).ok().flatten())
+        .filter_map(|value| read(value, "", queue).ok().flatten())
     {
         if !own.contains(&policy) {
             own.push(policy);
@@ -89,12 +89,14 @@ pub fn own_policies(job: Json<'_>, queue: &str) -> Vec<JobPolicy> {
     own
 }
 
-/// Reads one policy; see [`JobPolicy::read`].
-pub(super) fn read(
-    value: Json<'_>,
-    at: &str,
-    queue: &str,
-) -> Result<Option<JobPolicy>, FieldError> {
+/// Reads one `rate_limit` value in any of the accepted spellings; `at` is where it stands, for
+/// messages. `None`: it is null. Unknown members are ignored, `null` members are absent.
+/// `{max_per_second: 1}` has no key and uses its queue's own, `max_per_second:<queue>`; a policy with
+/// only a key has no numbers and joins that key.
+///
+/// # Errors
+/// The first member that has a wrong type, an unknown word or a number out of range.
+fn read(value: Json<'_>, at: &str, queue: &str) -> Result<Option<Limited>, FieldError> {
     if value.is_null() {
         return Ok(None);
     }
@@ -134,14 +136,13 @@ pub(super) fn read(
             ));
         }
     };
-    let limited = Limited {
+    Ok(Some(Limited {
         space: Space::Job,
         key,
         limits,
         on_limit,
         policy: Arc::from(BROUGHT),
-    };
-    Ok(Some(JobPolicy { limited }))
+    }))
 }
 
 /// A spacing that passes neither of two: the longer step, the smaller burst, and from start to start
@@ -416,14 +417,13 @@ mod tests {
     use super::*;
     use crate::limit::WindowKind;
 
-    fn read(policy: &str) -> Result<Option<JobPolicy>, FieldError> {
+    fn read(policy: &str) -> Result<Option<Limited>, FieldError> {
         let value = Json::parse(policy.as_bytes(), 16).unwrap();
-        JobPolicy::read(value, "options.rate_limit", "billing")
+        super::read(value, "options.rate_limit", "billing")
     }
 
     /// A policy in one line: key, slots, windows, spacing.
-    fn line(policy: &JobPolicy) -> String {
-        let limited = &policy.limited;
+    fn line(limited: &Limited) -> String {
         let mut out = limited.key.to_string();
         if let Some(slots) = limited.limits.concurrency {
             out += &format!(" {slots} slots");

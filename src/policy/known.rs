@@ -1,8 +1,11 @@
 //! Limits of jobs like which one was seen before: found by one look, and shared.
 
+use std::sync::Arc;
+
 use hashbrown::HashMap;
 
-use super::{JobLimits, JobView, KeyMissing, Policy, PolicySet};
+use super::{JobView, KeyMissing, Policy, PolicySet};
+use crate::limit::Limited;
 
 /// More than this many queues, or different sets of limits, are not remembered: names and keys come from
 /// jobs. A thousand busy tenants are far below.
@@ -16,7 +19,7 @@ pub struct Known {
     /// The policies that jobs of a queue can meet, by their place in the set.
     queues: HashMap<Box<str>, Queue>,
     /// By queue and by what each policy that applies renders.
-    limits: HashMap<Box<str>, Option<JobLimits>>,
+    limits: HashMap<Box<str>, Option<Arc<[Limited]>>>,
     /// What is looked up; kept for its memory.
     name: String,
 }
@@ -31,7 +34,7 @@ struct Queue {
 impl Known {
     /// [`PolicySet::limits`] of a job that brings no limits of its own. `policies` is the same set each
     /// time.
-    pub fn limits(&mut self, policies: &PolicySet, job: &JobView<'_>) -> Option<JobLimits> {
+    pub fn limits(&mut self, policies: &PolicySet, job: &JobView<'_>) -> Option<Arc<[Limited]>> {
         let Known {
             queues,
             limits,
@@ -173,10 +176,7 @@ mod tests {
             tenant: None,
         };
         let (one, same) = (known.limits(&set, &job), known.limits(&set, &job));
-        assert!(std::sync::Arc::ptr_eq(
-            &one.unwrap().limited,
-            &same.unwrap().limited
-        ));
+        assert!(Arc::ptr_eq(&one.unwrap(), &same.unwrap()));
     }
 
     /// Names and keys are as long as who sends them likes.

@@ -34,6 +34,14 @@ impl Pattern {
         matches!(self, Pattern::Glob(_))
     }
 
+    /// What is said of a text: the entry of this very text, else the first glob that matches.
+    pub fn find<'a, T>(entries: &'a [(Pattern, T)], text: &str) -> Option<&'a T> {
+        let exact = |(name, _): &&(Pattern, T)| !name.is_glob() && name.matches(text);
+        let found = entries.iter().find(exact);
+        let found = found.or_else(|| entries.iter().find(|(name, _)| name.matches(text)));
+        found.map(|(_, said)| said)
+    }
+
     /// The pattern as written.
     pub fn as_str(&self) -> &str {
         match self {

@@ -90,7 +90,7 @@ impl SetLimits {
         }
         Ok(SetLimits {
             limits,
-            expires_at: expiry(body, at, now)?,
+            expires_at: time(body, at, "expires_at", now)?,
             reason: note(body, at, "reason")?,
             by: note(body, at, "by")?,
         })
@@ -268,10 +268,6 @@ fn concurrency(value: Json<'_>, at: At<'_>) -> Result<Option<u32>, FieldError> {
     };
     let slots = numbers::concurrency(slots).map_err(|message| at.field("concurrency", message))?;
     Ok(Some(slots))
-}
-
-fn expiry(body: Json<'_>, at: At<'_>, now: Timestamp) -> Result<Option<Timestamp>, FieldError> {
-    time(body, at, "expires_at", now)
 }
 
 /// A time to come.

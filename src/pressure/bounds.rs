@@ -249,10 +249,7 @@ impl FileBounds {
 
     /// The entry for a queue: the one with its name, else the first glob that matches.
     fn of(&self, queue: &str) -> Option<&Given> {
-        let exact = |(name, _): &&(Pattern, Given)| !name.is_glob() && name.matches(queue);
-        let found = self.entries.iter().find(exact);
-        let found = found.or_else(|| self.entries.iter().find(|(name, _)| name.matches(queue)));
-        found.map(|(_, given)| given)
+        Pattern::find(&self.entries, queue)
     }
 }
 

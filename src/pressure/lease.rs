@@ -106,9 +106,8 @@ impl Pressure {
 
     /// The same of one queue that is about to be looked at.
     pub fn take_ended_of(&self, name: &str, period: u64) -> Ended {
-        let mut state = self.state();
-        let queue = state.queues.get_mut(name);
-        queue.map_or_else(Ended::new, |queue| queue.estimate.part.take_ended(period))
+        self.with(name, |queue| queue.estimate.part.take_ended(period))
+            .unwrap_or_default()
     }
 
     /// From now on only what passes here is known.

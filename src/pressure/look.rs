@@ -60,16 +60,14 @@ impl Pressure {
     /// Begins a look at a queue; `closed`: enqueues wait for it. `false`: one is on its way, or the queue
     /// is not known.
     pub fn begin_look(&self, queue: &str, closed: bool) -> bool {
-        let mut state = self.state();
-        let queue = state.queues.get_mut(queue);
-        queue.is_some_and(|queue| queue.estimate.begin(closed))
+        self.with(queue, |queue| queue.estimate.begin(closed))
+            .unwrap_or(false)
     }
 
     /// Begins a look at a queue if the last is long enough ago.
     pub fn begin_due_look(&self, queue: &str, now: Instant) -> bool {
-        let mut state = self.state();
-        let queue = state.queues.get_mut(queue);
-        queue.is_some_and(|queue| queue.estimate.is_due(now) && queue.estimate.begin(true))
+        let begin = |queue: &mut Queue| queue.estimate.is_due(now) && queue.estimate.begin(true);
+        self.with(queue, begin).unwrap_or(false)
     }
 
     /// Begins looks at queues in which jobs of a tenant are counted, where the last one is long enough ago: some
@@ -131,17 +129,13 @@ impl Pressure {
 
     /// How many jobs of a queue other sidecars hold, as of the last look.
     pub fn held_by_others(&self, queue: &str) -> u64 {
-        let state = self.state();
-        let queue = state.queues.get(queue);
-        queue.map_or(0, |queue| queue.estimate.elsewhere.held())
+        self.with(queue, |queue| queue.estimate.elsewhere.held())
+            .unwrap_or(0)
     }
 
     /// A job that was held here has gone to another sidecar, which holds it.
     pub fn taken_over(&self, queue: &str) {
-        let mut state = self.state();
-        if let Some(queue) = state.queues.get_mut(queue) {
-            queue.estimate.elsewhere.took();
-        }
+        self.with(queue, |queue| queue.estimate.elsewhere.took());
     }
 
     /// A look ended. `shared`: what the store knew of the queue before the question left, and `others` what it

@@ -37,13 +37,8 @@ impl Tenants {
 
     /// What is said of a tenant; 0 is any number.
     pub(super) fn given(&self, tenant: &str) -> Option<u64> {
-        let exact = |(name, _): &&(Pattern, u64)| !name.is_glob() && name.matches(tenant);
-        let in_file = || {
-            let found = self.file.iter().find(exact);
-            found.or_else(|| self.file.iter().find(|(name, _)| name.matches(tenant)))
-        };
-        let set = self.set.get(tenant).copied();
-        set.or_else(|| in_file().map(|(_, most)| *most))
+        let set = self.set.get(tenant);
+        set.or_else(|| Pattern::find(&self.file, tenant)).copied()
     }
 }
 

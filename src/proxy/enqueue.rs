@@ -262,7 +262,7 @@ impl Proxy {
         write(job, meta, &sent, visibility.filter(|ms| *ms > 0), splice);
         let brought = (!sent.is_empty()).then(|| Brought {
             queue: Arc::from(queue),
-            limited: sent.into_iter().map(|sent| sent.policy.limited).collect(),
+            limited: sent.into_iter().map(|sent| sent.policy).collect(),
         });
         Ok(brought)
     }

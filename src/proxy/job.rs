@@ -11,8 +11,8 @@ use super::live::Live;
 use super::{DEFAULT_VISIBILITY, REPLY_DEPTH, Sidecar, mirror, scope};
 use crate::hold::{self, Held, Lane};
 use crate::json::{Json, JsonError, Kind, Reader};
-use crate::limit::Timestamp;
-use crate::policy::{self, Accept, JobLimits, JobPolicy, JobView, Known};
+use crate::limit::{Limited, Timestamp};
+use crate::policy::{self, Accept, JobView, Known};
 use crate::pressure::Mark;
 use crate::store::{Claim, Claimed};
 
@@ -184,7 +184,7 @@ impl Sidecar {
             attempt: attempt.unwrap_or(0),
             claimed_at: came_at,
             visibility: micros(visibility),
-            limited: limits.limited.clone(),
+            limited: limits.clone(),
         });
         Some(Held {
             claimed,
@@ -208,7 +208,7 @@ impl Sidecar {
     }
 
     /// Everything that limits a held job under `live`.
-    pub(super) fn limits_again(&self, held: &Held, live: &Live) -> JobLimits {
+    pub(super) fn limits_again(&self, held: &Held, live: &Live) -> Arc<[Limited]> {
         let job = Json::parse(&held.body, REPLY_DEPTH).ok();
         let [kind, meta] = job.map_or([None; 2], |job| job.pick(["type", "meta"]));
         let kind = kind.and_then(|kind| kind.text()).unwrap_or_default();
@@ -225,10 +225,10 @@ impl Sidecar {
 /// Everything that limits a job under `live`; `known` is what is known of that.
 pub(super) fn limits_of(
     job: &Seen<'_>,
-    own: &[JobPolicy],
+    own: &[Limited],
     live: &Live,
     known: &mut Known,
-) -> JobLimits {
+) -> Arc<[Limited]> {
     let view = JobView {
         queue: job.queue,
         kind: job.kind,
@@ -252,7 +252,7 @@ pub(super) struct Seen<'a> {
 }
 
 /// The limits that a job brings, whether they are accepted or not.
-pub(super) fn own(job: Json<'_>, queue: &str) -> Box<[JobPolicy]> {
+pub(super) fn own(job: Json<'_>, queue: &str) -> Box<[Limited]> {
     // Most jobs bring none, and a search costs less than a walk.
     match mirror::may_bring(job.raw()) {
         true => policy::own_policies(job, queue).into(),

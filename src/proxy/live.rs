@@ -73,7 +73,7 @@ impl Sidecar {
     fn under(&self, live: &Live, jobs: Vec<Held>) -> Vec<Relimited> {
         let each = jobs.into_iter().map(|held| {
             let limits = self.limits_again(&held, live);
-            self.renamed(&limits.limited);
+            self.renamed(&limits);
             Relimited {
                 job: held.claimed.job.clone(),
                 generation: held.claimed.generation,
@@ -88,7 +88,7 @@ impl Sidecar {
         let live = self.live();
         for held in jobs.iter_mut().filter(|held| held.edition != live.edition) {
             let limits = self.limits_again(held, &live);
-            self.renamed(&limits.limited);
+            self.renamed(&limits);
             held.limit(limits, live.edition);
         }
     }

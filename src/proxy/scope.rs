@@ -185,16 +185,11 @@ impl Sidecar {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use bytes::Bytes;
-    use tokio::time::Instant;
 
     use super::*;
     use crate::hold::Held;
-    use crate::limit::{OnLimit, Timestamp};
-    use crate::policy::JobLimits;
-    use crate::store::{Claim, Claimed, Gen};
+    use crate::store::Claim;
 
     fn headers(token: &str, tenant: Option<&str>) -> HeaderMap {
         let mut headers = HeaderMap::new();
@@ -271,38 +266,10 @@ mod tests {
 
     /// A held job of a scope.
     fn held(scope: u64) -> Held {
-        let (now, visibility) = (Instant::now(), Duration::from_secs(30));
-        let claim = Claim {
-            job: "j".into(),
-            generation: Gen(1),
-            claim_id: "sidecar".into(),
+        Held::of(Claim {
             scope,
-            queue: "q".into(),
-            priority: 0,
-            attempt: 1,
-            claimed_at: Timestamp(1),
-            visibility: 30_000_000,
-            limited: [].into(),
-        };
-        let limits = JobLimits {
-            limited: [].into(),
-            on_limit: OnLimit::Wait,
-        };
-        Held {
-            claimed: Claimed::from(claim),
-            limits,
-            edition: 0,
-            own: Box::default(),
-            lasts: visibility,
-            tenant: None,
-            body: Bytes::from_static(b"{}"),
-            deadline: now + visibility,
-            proven: now,
-            granted: visibility,
-            since: now,
-            refused: None,
-            starts: Timestamp(1),
-        }
+            ..Claim::of("j")
+        })
     }
 
     #[test]

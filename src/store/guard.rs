@@ -35,6 +35,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::memory::MemoryStore;
+use super::step::look_again;
 use super::{
     Answer, Change, Claimed, Clock, Gen, Known, Number, Overrides, Place, Room, Row, Step, Store,
     StoreError, Usage, Verdict, Wake, Wish,
@@ -319,14 +320,7 @@ impl State {
 
     /// What our row of an asked job is now.
     fn took(&mut self, ask: &Claimed, verdict: &Verdict, now: Timestamp) {
-        let row = |place, until, started| Row {
-            claimed: ask.clone(),
-            place,
-            started,
-            until,
-            hidden: false,
-            ours: true,
-        };
+        let row = |place, until| Row::of(ask.clone(), place, until);
         match verdict {
             Verdict::Lost => {
                 let same = |row: &mut Row| row.claimed.generation == ask.generation;
@@ -335,11 +329,12 @@ impl State {
                 }
             }
             Verdict::Started { at } => {
-                let row = row(Place::Out, at.plus(ask.visibility), Some(*at));
+                let mut row = row(Place::Out, at.plus(ask.visibility));
+                row.started = Some(*at);
                 self.own.insert(ask.job.clone(), row);
             }
             Verdict::Refused { .. } | Verdict::Unasked => {
-                let row = row(Place::Held, now.plus(ask.visibility / 3), None);
+                let row = row(Place::Held, look_again(ask, now));
                 self.own.insert(ask.job.clone(), row);
             }
         }
@@ -360,14 +355,7 @@ impl State {
                 }
             }
             Change::Adopt { claimed, until } => {
-                let row = Row {
-                    claimed: claimed.clone(),
-                    place: Place::Out,
-                    started: None,
-                    until: *until,
-                    hidden: false,
-                    ours: true,
-                };
+                let row = Row::of(claimed.clone(), Place::Out, *until);
                 self.own.insert(claimed.job.clone(), row);
             }
             Change::Own { job, next, .. } => {

@@ -7,9 +7,7 @@ mod books;
 mod keys;
 mod slab;
 
-pub(super) use self::books::{Books, look_again, worse};
-
-pub(super) use self::keys::{SameKey, is_same, same};
+pub(super) use self::books::Books;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

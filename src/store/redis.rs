@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use super::anew::Anew;
 use super::clock::ServerClock;
 use super::fleet::{Alone, BEAT, SETTLING};
+use super::step::look_again;
 use super::{
     Answer, Change, Claimed, Clock, Gen, Number, Overrides, Place, Room, Row, Step, Store,
     StoreError, Usage, Verdict, Wake, Wish, record,
@@ -117,7 +118,7 @@ impl RedisStore {
         // `INFO` may be forbidden, and that alone is no error.
         let oldest = self.link.send(&info).await.ok();
         if let Some((name, (major, minor))) = oldest.as_ref().and_then(inspect::oldest)
-            && (major, minor) < (6, 2)
+            && (major, minor) < inspect::OLDEST
         {
             let why = format!("{name} {major}.{minor} is too old, 6.2 is needed");
             return Err(StoreError::Unusable(format!(
@@ -365,7 +366,7 @@ impl RedisStore {
         let verdicts: Option<Vec<Verdict>> = verdicts.collect();
         let verdicts = verdicts.filter(|verdicts| verdicts.len() == asks.len());
         for ask in asks {
-            self.due_at(now.plus(ask.visibility / 3));
+            self.due_at(look_again(ask, now));
         }
         verdicts.ok_or_else(|| self.strange(&told))
     }
@@ -509,19 +510,6 @@ impl RedisStore {
             }
             _ => None,
         }
-    }
-}
-
-/// The server's name and version in the answer to INFO.
-fn version(info: &str) -> Option<(&'static str, (u32, u32))> {
-    let of = |field: &str| {
-        let line = info.lines().find_map(|line| line.strip_prefix(field))?;
-        let mut parts = line.trim().split('.').map(str::parse);
-        Some((parts.next()?.ok()?, parts.next()?.ok()?))
-    };
-    match of("valkey_version:") {
-        Some(version) => Some(("Valkey", version)),
-        None => Some(("Redis", of("redis_version:")?)),
     }
 }
 
@@ -822,13 +810,5 @@ mod tests {
             assert!(why.contains("{limits}:*"), "{why}");
         }
         assert!(matches!(told("ERR other"), StoreError::Unavailable(_)));
-    }
-
-    #[test]
-    fn a_valkey_is_told_by_its_own_version() {
-        let valkey = "server_name:valkey\r\nredis_version:7.2.4\r\nvalkey_version:8.0.1\r\n";
-        assert_eq!(version(valkey), Some(("Valkey", (8, 0))));
-        assert_eq!(version("redis_version:6.2.14\r\n"), Some(("Redis", (6, 2))));
-        assert_eq!(version("role:master\r\n"), None);
     }
 }

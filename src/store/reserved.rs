@@ -93,12 +93,6 @@ struct State {
     unused: u64,
 }
 
-/// How a job is started.
-enum How {
-    Here,
-    There,
-}
-
 impl ReservedStore {
     /// Nothing is reserved before [`Store::reserve_for`].
     pub fn new(inner: Arc<dyn Store>) -> ReservedStore {
@@ -137,8 +131,7 @@ impl ReservedStore {
         let can = self.can_reserve();
         let ways: Vec<bool> = {
             let mut state = self.state();
-            let way = |ask: &&Claimed| matches!(state.how(ask, can), How::Here);
-            asks.iter().map(way).collect()
+            asks.iter().map(|ask| state.goes_here(ask, can)).collect()
         };
         let mut verdicts = Vec::with_capacity(asks.len());
         let mut left = want;
@@ -342,16 +335,16 @@ impl State {
             && is_hot(&one.limits)
     }
 
-    /// How a job is started now. One that has its row on the other side goes there by that.
-    fn how(&mut self, ask: &Claimed, can: bool) -> How {
+    /// Whether a job is started here now. One that has its row on the other side goes there by that.
+    fn goes_here(&mut self, ask: &Claimed, can: bool) -> bool {
         let known = self.rows.row(&ask.job).is_some();
         if self.is_reserved(&ask.limited) && can && (known || !self.there.contains(&ask.job)) {
-            return How::Here;
+            return true;
         }
         if known || self.is_reserved(&ask.limited) {
             self.leave(&ask.job);
         }
-        How::There
+        false
     }
 
     /// The row is here no longer; from now on the store has it.

@@ -13,7 +13,6 @@ use ojs_throttle::config::Settings;
 use ojs_throttle::hold::{Held, Hold, Relimited};
 use ojs_throttle::limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};
 use ojs_throttle::net::Net;
-use ojs_throttle::policy::JobLimits;
 use ojs_throttle::run::{Env, Outcome, Running, Stop};
 use ojs_throttle::store::memory::MemoryStore;
 use ojs_throttle::store::{Claim, Claimed, Gen};
@@ -141,7 +140,7 @@ fn beside() {
     }
 }
 
-fn limits(key: &str, slots: u32) -> JobLimits {
+fn limits(key: &str, slots: u32) -> Arc<[Limited]> {
     let limited = Limited {
         space: Space::Job,
         key: Key::new(key).unwrap(),
@@ -152,10 +151,7 @@ fn limits(key: &str, slots: u32) -> JobLimits {
         on_limit: OnLimit::Wait,
         policy: "p".into(),
     };
-    JobLimits {
-        limited: Arc::from([limited]),
-        on_limit: OnLimit::Wait,
-    }
+    Arc::from([limited])
 }
 
 fn held(nth: usize, key: &str) -> Held {
@@ -172,7 +168,7 @@ fn held(nth: usize, key: &str) -> Held {
             attempt: 0,
             claimed_at: Timestamp(0),
             visibility: 30_000_000,
-            limited: limits.limited.clone(),
+            limited: limits.clone(),
         }),
         limits,
         edition: 0,
@@ -206,7 +202,7 @@ fn regroup(what: &str, key: impl Fn(usize) -> usize) {
         let new = |held: Held| Relimited {
             job: held.claimed.job.clone(),
             generation: held.claimed.generation,
-            limits: limits(held.limits.limited[0].key.as_str(), 1 + round as u32),
+            limits: limits(held.limits[0].key.as_str(), 1 + round as u32),
         };
         let jobs: Vec<Relimited> = jobs.into_iter().map(new).collect();
         let begun = Instant::now();

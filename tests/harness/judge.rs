@@ -156,6 +156,13 @@ impl Judge {
         }
     }
 
+    /// How many claims ran out in the backend.
+    pub fn lapsed(&self) -> usize {
+        let events = self.events.iter();
+        let lapsed = events.filter(|(_, event)| event.kind == EventKind::Expired);
+        lapsed.count()
+    }
+
     /// Notes that something came late unless it was `in_time`.
     pub fn soon(&mut self, in_time: bool, problem: impl Into<String>) {
         if !in_time {

@@ -480,6 +480,14 @@ impl World {
         }
     }
 
+    /// [`World::judge`] once every stored job has ended, as it has to within `secs`.
+    pub async fn judge_when_done(&self, secs: u64) -> Judge {
+        let done = self.until_done(secs).await;
+        let mut judge = self.judge().await;
+        judge.that(done, format!("not done within {secs} s"));
+        judge
+    }
+
     /// Stops the workers, lets things come to rest, and collects the ledgers.
     pub async fn judge(&self) -> Judge {
         let handles: Vec<Handle> = self.handles.lock().expect("no panic").clone();

@@ -17,7 +17,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3_600);
 
 /// An example: where it stands, and its text.
-type Example = (&'static str, &'static str);
+pub type Example = (&'static str, &'static str);
 
 const POLICY: Example = (
     "6.1",
@@ -116,7 +116,7 @@ const LISTED: Example = (
   }
 }"#,
 );
-const PAYMENT: Example = (
+pub const PAYMENT: Example = (
     "14.1",
     r#"{
   "type": "payment.process",
@@ -127,7 +127,7 @@ const PAYMENT: Example = (
   }
 }"#,
 );
-const EMAIL: Example = (
+pub const EMAIL: Example = (
     "14.2",
     r#"{
   "type": "email.send",
@@ -141,7 +141,7 @@ const EMAIL: Example = (
   }
 }"#,
 );
-const REPORT: Example = (
+pub const REPORT: Example = (
     "14.3",
     r#"{
   "type": "report.generate",
@@ -172,7 +172,7 @@ const PUSH: Example = (
   }
 }"#,
 );
-const SYNC: Example = (
+pub const SYNC: Example = (
     "14.5",
     r#"{
   "type": "api.sync",
@@ -271,6 +271,7 @@ fn none_is_missing() {
     let source = include_str!("examples.rs");
     let names = source
         .lines()
+        .map(|line| line.strip_prefix("pub ").unwrap_or(line))
         .filter_map(|line| line.strip_prefix("const ")?.split_once(": Example"));
     let names: BTreeSet<&str> = names.map(|(name, _)| name).collect();
     assert_eq!(names.len(), TEXT.len() + SITE.len());

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::client::{Client, id, ids};
+use crate::examples::{EMAIL, PAYMENT, REPORT, SYNC};
 use crate::simulated;
 
 fn limited(queue: &str, n: usize, rate_limit: Value) -> Value {
@@ -304,17 +305,7 @@ async fn the_examples_of_the_text() {
             );
         }
     };
-    send(
-        r#"{
-  "type": "payment.process",
-  "args": [{"order_id": "ord_123", "amount": 9999}],
-  "rate_limit": {
-    "key": "payment-api",
-    "concurrency": 5
-  }
-}"#,
-    )
-    .await;
+    send(PAYMENT.1).await;
     let five = client.fetch("default", 50).await;
     assert_eq!(five.len(), 5);
     assert_eq!(
@@ -322,20 +313,7 @@ async fn the_examples_of_the_text() {
         json!({"key": "payment-api", "concurrency": 5})
     );
 
-    send(
-        r#"{
-  "type": "email.send",
-  "args": [{"to": "user@example.com", "template": "welcome"}],
-  "rate_limit": {
-    "key": "email-provider",
-    "rate": {
-      "limit": 1000,
-      "period": "PT1H"
-    }
-  }
-}"#,
-    )
-    .await;
+    send(EMAIL.1).await;
     assert_eq!(client.fetch("default", 50).await.len(), 12);
     let seen = client
         .get("/ojs/v1/rate-limits/email-provider")
@@ -343,22 +321,7 @@ async fn the_examples_of_the_text() {
         .json();
     assert_eq!(seen["rate"]["current_count"], 12);
 
-    send(
-        r#"{
-  "type": "report.generate",
-  "args": [{"report_id": "rpt_456"}],
-  "meta": {"tenant_id": "acme-corp"},
-  "rate_limit": {
-    "key": "tenant:acme-corp:reports",
-    "concurrency": 3,
-    "throttle": {
-      "limit": 1,
-      "period": "PT1S"
-    }
-  }
-}"#,
-    )
-    .await;
+    send(REPORT.1).await;
     let times = starts(&client, "default", 3, false).await;
     assert!(
         times
@@ -372,26 +335,7 @@ async fn the_examples_of_the_text() {
         "three are out"
     );
 
-    send(
-        r#"{
-  "type": "api.sync",
-  "args": [{"endpoint": "/users", "page": 1}],
-  "rate_limit": {
-    "key": "api.partner.com",
-    "concurrency": 10,
-    "rate": {
-      "limit": 500,
-      "period": "PT1M"
-    },
-    "throttle": {
-      "limit": 10,
-      "period": "PT1S"
-    },
-    "on_limit": "wait"
-  }
-}"#,
-    )
-    .await;
+    send(SYNC.1).await;
     let times = starts(&client, "default", 10, false).await;
     assert!(
         times

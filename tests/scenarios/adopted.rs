@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ojs_throttle::backend::{EventKind, Lax};
+use ojs_throttle::backend::Lax;
 use ojs_throttle::store::guard::OnStoreError;
 use serde_json::json;
 use tokio::time::{Instant, timeout};
@@ -150,9 +150,7 @@ pub async fn reloaded_while_the_list_hangs(ctx: Ctx) -> Judge {
     w.workers(1, Worker::js(3).queues(&["mail", "free"]));
     w.pass(20_000).await;
     let mut judge = w.judge().await;
-    let expired = |event: &EventKind| *event == EventKind::Expired;
-    let events = judge.events.iter();
-    let lapsed = events.filter(|(_, event)| expired(&event.kind)).count();
+    let lapsed = judge.lapsed();
     judge.that(out.len() == 1, format!("{} were out", out.len()));
     judge.that(
         more == 1,

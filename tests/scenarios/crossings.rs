@@ -7,7 +7,8 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use crate::harness::worker::Hands;
-use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker, World};
+use crate::harness::{Ctx, Fault, Judge, Op, Worker, World};
+use crate::job;
 
 const ONE: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 1";
 const TWO: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 2";
@@ -16,13 +17,6 @@ const TWO: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency 
 const HANGS: Fault = Fault::Slow(Duration::from_secs(10));
 /// The sidecar's patience.
 const PATIENCE: &str = "upstream_timeout = '2s'";
-
-fn job() -> Job {
-    Job::new("email.send")
-        .queue("mail")
-        .meta("tenant", json!("a"))
-        .label("k:a")
-}
 
 /// One job is out with the worker and another one is held: their ids.
 async fn one_out_one_held(w: &World, one: &Hands) -> (String, String) {

@@ -5,19 +5,13 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::{Instant, timeout};
 
-use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker};
+use crate::harness::{Ctx, Fault, Judge, Op, Worker};
+use crate::job;
 
 const THROTTLE: &str =
     "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nthrottle = { limit = 2, period = '1s' }";
 const CONCURRENCY: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 2";
 const GATED: &str = "[[queue]]\nname = 'mail'\nconcurrency = 2";
-
-fn job() -> Job {
-    Job::new("email.send")
-        .queue("mail")
-        .meta("tenant", json!("a"))
-        .label("k:a")
-}
 
 /// A worker hangs up while its FETCH waits: the job goes to the next one, at its time, once.
 pub async fn hang_up_while_waiting(ctx: Ctx) -> Judge {
@@ -105,9 +99,7 @@ pub async fn hang_ups_everywhere(ctx: Ctx) -> Judge {
         .often(Op::Fetch, 0.5, Fault::LateReply(Duration::from_millis(7)));
     w.enqueue_all(40, |_| job()).await;
     w.workers(4, Worker::js(3).queues(&["mail"]).hangs_up(0.5));
-    let done = w.until_done(300).await;
-    let mut judge = w.judge().await;
-    judge.that(done, "not done within 300 s");
+    let mut judge = w.judge_when_done(300).await;
     judge.concurrency("k:a", 2);
     judge.rate("k:a", 8, Duration::from_secs(1));
     judge.settled();
@@ -617,9 +609,7 @@ pub async fn fetch_hangs(ctx: Ctx) -> Judge {
         one.ack(&delivery.job).await;
     }
     w.workers(2, Worker::js(2).queues(&["mail"]));
-    let done = w.until_done(90).await;
-    let mut judge = w.judge().await;
-    judge.that(done, "not done within 90 s");
+    let mut judge = w.judge_when_done(90).await;
     judge.concurrency("k:a", 2);
     judge.settled();
     judge

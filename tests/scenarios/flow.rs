@@ -8,11 +8,7 @@ use tokio::time::Instant;
 use crate::harness::{Ctx, Job, Judge, Worker};
 
 fn job() -> Job {
-    Job::new("email.send")
-        .queue("mail")
-        .meta("tenant", json!("a"))
-        .label("k:a")
-        .label("k")
+    crate::job().label("k")
 }
 
 const KEYED: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\n";

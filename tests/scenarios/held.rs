@@ -7,15 +7,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker, World};
+use crate::job;
 
 const ONE: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 1";
-
-fn job() -> Job {
-    Job::new("email.send")
-        .queue("mail")
-        .meta("tenant", json!("a"))
-        .label("k:a")
-}
 
 /// What a GET shows of a job, with or without `job` around it.
 async fn shown(w: &World, id: &str) -> Value {
@@ -299,9 +293,7 @@ pub async fn never_given_back_where_it_burns(ctx: Ctx) -> Judge {
 /// No claim has lapsed, and each job ran once.
 fn all_kept(judge: &mut Judge, done: bool) {
     judge.that(done, "not all were done");
-    let lapsed = judge.events.iter();
-    let lapsed = lapsed.filter(|(_, event)| event.kind == EventKind::Expired);
-    let lapsed = lapsed.count();
+    let lapsed = judge.lapsed();
     judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
     judge.each_ran_once();
     judge.settled();

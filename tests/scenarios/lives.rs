@@ -7,16 +7,10 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker};
+use crate::job;
 
 const TWO: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 2";
 const GATED: &str = "[[queue]]\nname = 'mail'\nconcurrency = 2";
-
-fn job() -> Job {
-    Job::new("email.send")
-        .queue("mail")
-        .meta("tenant", json!("a"))
-        .label("k:a")
-}
 
 /// Jobs that run longer than their visibility, under heartbeats whose `active_jobs` is a number.
 pub async fn longer_than_visibility(ctx: Ctx) -> Judge {
@@ -69,11 +63,7 @@ pub async fn worker_dies(ctx: Ctx) -> Judge {
     let mut judge = w.judge().await;
     judge.concurrency("k:a", 2);
     judge.that(took < Duration::from_secs(40), format!("it took {took:?}"));
-    let expired = judge
-        .events
-        .iter()
-        .filter(|(_, e)| e.kind == EventKind::Expired)
-        .count();
+    let expired = judge.lapsed();
     judge.that(expired == 2, format!("{expired} claims expired"));
     judge.settled();
     judge
@@ -90,9 +80,7 @@ pub async fn restarted_with_jobs_out(ctx: Ctx) -> Judge {
     w.kill_sidecar();
     w.pass(200).await;
     w.start_sidecar().await;
-    let done = w.until_done(200).await;
-    let mut judge = w.judge().await;
-    judge.that(done, "not done within 200 s");
+    let mut judge = w.judge_when_done(200).await;
     judge.concurrency("k:a", 2);
     judge.all_settles_ok(true);
     judge.that(

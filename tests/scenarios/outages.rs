@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ojs_throttle::backend::{EventKind, Lax};
+use ojs_throttle::backend::Lax;
 use ojs_throttle::store::guard::OnStoreError;
 use serde_json::json;
 use tokio::time::timeout;
@@ -16,8 +16,7 @@ const RATE: &str =
 
 fn job() -> Job {
     let retry = json!({ "max_attempts": 9, "initial_interval": "PT0.1S" });
-    let job = Job::new("email.send").queue("mail").label("k:a");
-    job.meta("tenant", json!("a")).option("retry", retry)
+    crate::job().option("retry", retry)
 }
 
 /// One after the other, as the seed has it.
@@ -74,9 +73,7 @@ async fn one_of_them(ctx: Ctx, mode: OnStoreError) -> Judge {
     w.pass(away(ctx)).await;
     let mended = w.begun.elapsed();
     w.first_way(|way| way.mend());
-    let done = w.until_done(900).await;
-    let mut judge = w.judge().await;
-    judge.that(done, "not done within 900 s");
+    let mut judge = w.judge_when_done(900).await;
     let long = mended - cut > Duration::from_secs(60);
     judge.that(
         !long || started_between(&judge, cut, mended) > 0,
@@ -119,9 +116,7 @@ pub async fn a_worker_comes_late(ctx: Ctx) -> Judge {
     w.worker_of(&other, worker);
     w.pass(30_000).await;
     w.first_way(|way| way.mend());
-    let done = w.until_done(900).await;
-    let mut judge = w.judge().await;
-    judge.that(done, "not done within 900 s");
+    let mut judge = w.judge_when_done(900).await;
     judge.concurrency("k:a", 4);
     judge.each_ran_once();
     judge.settled();
@@ -143,9 +138,7 @@ pub async fn all_are_cut_off(ctx: Ctx) -> Judge {
     w.pass(away(ctx)).await;
     let mended = w.begun.elapsed();
     each(&|way| way.mend());
-    let done = w.until_done(900).await;
-    let mut judge = w.judge().await;
-    judge.that(done, "not done within 900 s");
+    let mut judge = w.judge_when_done(900).await;
     if slots {
         // Who has no slots keeps what it claims: there need be nobody who may start anything.
         judge.concurrency("k:a", 2);
@@ -177,9 +170,7 @@ pub async fn slow(ctx: Ctx) -> Judge {
     let worker = worker.visibility(visibility);
     w.workers(2, worker.clone());
     w.worker_of(&other, worker);
-    let done = w.until_done(60).await;
-    let mut judge = w.judge().await;
-    judge.that(done, "not done within 60 s");
+    let mut judge = w.judge_when_done(60).await;
     judge.concurrency("k:a", 1);
     judge.each_ran_once();
     judge.settled();
@@ -197,9 +188,7 @@ pub async fn done_twice(ctx: Ctx) -> Judge {
     let worker = Worker::js(2).queues(&["mail"]).runs(10..200);
     w.workers(2, worker.clone().hangs_up(0.2));
     w.worker_of(&other, worker);
-    let done = w.until_done(60).await;
-    let mut judge = w.judge().await;
-    judge.that(done, "not done within 60 s");
+    let mut judge = w.judge_when_done(60).await;
     judge.concurrency("k:a", 2);
     judge.settled();
     judge
@@ -225,29 +214,29 @@ pub async fn done_unheard(ctx: Ctx) -> Judge {
     judge
 }
 
-/// What a sidecar holds for workers that left is taken over by another, which hears of half of what it asks:
-/// no claim lapses.
-pub async fn taken_over_with_trouble(ctx: Ctx) -> Judge {
+/// A sidecar that holds some of `n` jobs for a worker that left, and another one.
+async fn left_behind(ctx: Ctx, n: usize) -> (World, Sidecar) {
     let world = ctx.world().shared(OnStoreError::Share).limits(CONCURRENCY);
     let w = world.lax(Lax::spec()).start().await;
     let other = w.sibling().await;
-    w.enqueue_all(10, |_| job()).await;
+    w.enqueue_all(n, |_| job()).await;
     let leaves = w.worker(Worker::js(4).queues(&["mail"]).runs(1_000..2_000));
     w.pass(1_500).await;
     leaves.stop();
+    (w, other)
+}
+
+/// What a sidecar holds for workers that left is taken over by another, which hears of half of what it asks:
+/// no claim lapses.
+pub async fn taken_over_with_trouble(ctx: Ctx) -> Judge {
+    let (w, other) = left_behind(ctx, 10).await;
     w.backend.often(Op::Job, 0.4, Fault::Status(503));
     other.way.iter().for_each(|way| way.unheard(ctx.seed));
     w.pass(8_000).await;
     w.worker_of(&other, Worker::js(2).queues(&["mail"]).runs(100..400));
-    let done = w.until_done(60).await;
-    let mut judge = w.judge().await;
-    judge.that(done, "not done within 60 s");
-    let expired = judge
-        .events
-        .iter()
-        .filter(|(_, e)| e.kind == EventKind::Expired);
-    let expired = expired.count();
-    judge.that(expired == 0, format!("{expired} claims expired"));
+    let mut judge = w.judge_when_done(60).await;
+    let lapsed = judge.lapsed();
+    judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
     judge.concurrency("k:a", 2);
     judge.each_ran_once();
     judge.settled();
@@ -273,9 +262,7 @@ pub async fn hang_up_while_slow(ctx: Ctx) -> Judge {
         one.ack(&delivery.job).await;
     }
     w.worker(Worker::js(2).queues(&["mail"]).runs(100..200));
-    let done = w.until_done(15).await;
-    let mut judge = w.judge().await;
-    judge.that(done, "not done within 15 s");
+    let mut judge = w.judge_when_done(15).await;
     judge.settled();
     judge
 }
@@ -392,24 +379,15 @@ pub async fn hidden_a_second_time(ctx: Ctx) -> Judge {
 /// What stands before the backend does not let a job be looked up, with a 404 of its own: what another sidecar
 /// holds stays held.
 pub async fn looked_up_behind_a_gateway(ctx: Ctx) -> Judge {
-    let world = ctx.world().shared(OnStoreError::Share).limits(CONCURRENCY);
-    let w = world.lax(Lax::spec()).start().await;
-    let other = w.sibling().await;
-    w.enqueue_all(8, |_| job()).await;
-    let leaves = w.worker(Worker::js(4).queues(&["mail"]).runs(1_000..2_000));
-    w.pass(1_500).await;
-    leaves.stop();
+    let (w, other) = left_behind(ctx, 8).await;
     w.backend.often(Op::Job, 1.0, Fault::Status(404));
     w.pass(8_000).await;
     w.worker_of(&other, Worker::js(2).queues(&["mail"]).runs(100..400));
     w.pass(8_000 + ctx.seed * 331).await;
     w.backend.mend();
-    let done = w.until_done(60).await;
-    let mut judge = w.judge().await;
-    judge.that(done, "not done within 60 s");
-    let lapsed = judge.events.iter();
-    let lapsed = lapsed.filter(|(_, e)| e.kind == EventKind::Expired).count();
-    judge.that(lapsed == 0, format!("{lapsed} claims expired"));
+    let mut judge = w.judge_when_done(60).await;
+    let lapsed = judge.lapsed();
+    judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
     judge.concurrency("k:a", 2);
     judge.each_ran_once();
     judge.settled();

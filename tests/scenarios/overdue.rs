@@ -2,16 +2,12 @@
 
 use std::time::Duration;
 
-use ojs_throttle::backend::{EventKind, Lax};
+use ojs_throttle::backend::Lax;
 use ojs_throttle::store::guard::OnStoreError;
 use serde_json::json;
 
-use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker};
-
-fn job() -> Job {
-    let job = Job::new("email.send").queue("mail").label("k:a");
-    job.meta("tenant", json!("a"))
-}
+use crate::harness::{Ctx, Fault, Judge, Op, Worker};
+use crate::job;
 
 fn limit(concurrency: usize) -> String {
     format!("[[policy]]\nname = 'p'\nkey = 'k:{{meta.tenant}}'\nconcurrency = {concurrency}")
@@ -36,12 +32,7 @@ pub async fn held_meanwhile(ctx: Ctx) -> Judge {
     w.workers(3, Worker::js(10).queues(&["mail"]));
     w.until_done(120).await;
     let mut judge = w.judge().await;
-    let expired = |event: &EventKind| *event == EventKind::Expired;
-    let lapsed = judge
-        .events
-        .iter()
-        .filter(|(_, e)| expired(&e.kind))
-        .count();
+    let lapsed = judge.lapsed();
     // Those that were out do, for nobody keeps them.
     judge.that(
         lapsed <= out.len(),

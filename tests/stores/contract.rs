@@ -75,12 +75,19 @@ pub async fn a_refusal_names_the_last_to_let_go_and_the_strongest_action(rig: &d
     let refused = take(&*store, claimed("c", 1, &[full.clone(), slow])).await;
     let Verdict::Refused {
         which: 0,
+        at,
         action: OnLimit::Reschedule,
         ..
     } = refused
     else {
         panic!("{refused:?}")
     };
+    assert_eq!(at, Some(Timestamp(T + SECOND)));
+    let refused = take(&*store, claimed("e", 1, std::slice::from_ref(&full))).await;
+    let Verdict::Refused { why, at, .. } = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(why.slot && at.is_none(), "nothing but a slot is missing");
     // The first of two that wait for a slot.
     let refused = take(&*store, claimed("d", 1, &[quick, full.clone(), full])).await;
     let Verdict::Refused {

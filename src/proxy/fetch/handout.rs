@@ -291,16 +291,19 @@ mod tests {
     use super::*;
     use crate::limit::{Key, Limited, Limits, Measure, OnLimit, Space, Throttle};
     use crate::metrics::Metrics;
-    use crate::policy::{Accept, JobLimits, PolicySet};
+    use crate::policy::{Accept, PolicySet};
     use crate::proxy::{Backend, Settings, Sidecar};
+    use crate::store::Claim;
     use crate::store::memory::MemoryStore;
-    use crate::store::{Claim, Claimed, Gen};
     use crate::upstream::{self, Target, Upstream};
 
     /// A hand-out of one job that counts `after` microseconds from now, of ten a second or of no limit.
     fn out(after: u64, spaced: bool) -> HandOut {
         let sidecar = Sidecar::new(
-            Settings::default(),
+            Settings {
+                job_beside_jobs: true,
+                ..Settings::default()
+            },
             Arc::new(PolicySet::new(vec![], vec![], Accept::default())),
             Arc::new(MemoryStore::new(1_000_000)),
             Backend::new(None, None, None, None),
@@ -323,36 +326,12 @@ mod tests {
             on_limit: OnLimit::Wait,
             policy: "p".into(),
         };
-        let limits = JobLimits {
-            limited: [limited].into(),
-            on_limit: OnLimit::Wait,
-        };
-        let (now, visibility) = (Instant::now(), Duration::from_secs(30));
         let held = Held {
-            claimed: Claimed::from(Claim {
-                job: "j".into(),
-                generation: Gen(1),
-                claim_id: "sidecar".into(),
-                scope: 1,
-                queue: "q".into(),
-                priority: 0,
-                attempt: 1,
-                claimed_at: sidecar.store.now(),
-                visibility: 30_000_000,
-                limited: limits.limited.clone(),
-            }),
-            limits,
-            edition: 0,
-            own: Box::default(),
-            tenant: None,
-            body: Bytes::from_static(b"{}"),
-            deadline: now + visibility,
-            proven: now,
-            lasts: visibility,
-            granted: visibility,
-            since: now,
-            refused: None,
             starts: sidecar.store.now().plus(after),
+            ..Held::of(Claim {
+                limited: [limited].into(),
+                ..Claim::of("j")
+            })
         };
         let target = Target::parse("http://127.0.0.1:1", None).unwrap();
         let upstream = Upstream::new(target, Default::default(), upstream::Limits::default());

@@ -373,7 +373,7 @@ impl Sidecar {
             let live = self.live();
             job::limits_of(&seen, &own, &live, &mut live.known())
         };
-        let limited = self.limits_now(&queue, &limits.limited).into_owned();
+        let limited = self.limits_now(&queue, &limits).into_owned();
         if limited.is_empty() || self.hold.has(&id) {
             return None;
         }

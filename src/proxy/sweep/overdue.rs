@@ -213,26 +213,7 @@ mod tests {
     const SECOND: u64 = 1_000_000;
 
     fn due(until: Timestamp) -> Row {
-        let claimed = Claimed::from(Claim {
-            job: "j".into(),
-            generation: Gen(1),
-            claim_id: "w".into(),
-            scope: 0,
-            queue: "q".into(),
-            priority: 0,
-            attempt: 1,
-            claimed_at: Timestamp(0),
-            visibility: 30 * SECOND,
-            limited: [].into(),
-        });
-        Row {
-            claimed,
-            place: Place::Out,
-            until,
-            started: None,
-            hidden: false,
-            ours: true,
-        }
+        Row::of(Claimed::from(Claim::of("j")), Place::Out, until)
     }
 
     #[test]

@@ -3,7 +3,7 @@ use std::path::Path;
 use super::*;
 use crate::config::Overrides;
 use crate::metrics::Metrics;
-use crate::proxy::{self, Backend};
+use crate::proxy::Backend;
 use crate::store::memory::MemoryStore;
 
 const HEAD: &str = "[server]\nupstream = 'http://ojs'\n";
@@ -18,7 +18,7 @@ fn following(path: &Path, text: &str) -> Following {
     let settings = Settings::parse(text, "t").unwrap();
     let metrics = Metrics::new(1);
     let sidecar = Sidecar::new(
-        proxy::Settings::default(),
+        proxy_settings(&settings, false).unwrap(),
         Arc::clone(&settings.policies),
         Arc::new(MemoryStore::new(1_800_000_000_000_000)),
         Backend::new(None, None, None, None),

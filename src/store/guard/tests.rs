@@ -24,15 +24,6 @@ fn rig(mode: OnStoreError) -> Rig {
 
 fn claimed(job: &str, slots: u32) -> Claimed {
     Claimed::from(Claim {
-        job: Arc::from(job),
-        generation: Gen(1),
-        claim_id: Arc::from("claim"),
-        scope: 0,
-        queue: Arc::from("queue"),
-        priority: 0,
-        attempt: 0,
-        claimed_at: Timestamp(0),
-        visibility: 30_000_000,
         limited: Arc::from([Limited {
             space: Space::Job,
             key: Key::new("k").unwrap(),
@@ -43,6 +34,7 @@ fn claimed(job: &str, slots: u32) -> Claimed {
             on_limit: OnLimit::Wait,
             policy: Arc::from("test"),
         }]),
+        ..Claim::of(job)
     })
 }
 

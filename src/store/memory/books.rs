@@ -1,12 +1,11 @@
 //! Rows and keys together: every store operation as one step, at a time that is passed in.
 
-use crate::limit::{
-    Key, Limited, Limits, OnLimit, Refusal, Reserved, Room, Shut, Space, Timestamp,
-};
+use crate::limit::{Key, Limited, Limits, Reserved, Room, Shut, Space, Timestamp};
 use crate::store::{Change, Claimed, Gen, Place, Row, Usage, Verdict, Wish};
 
 use super::keys::{AllTaken, Keys};
 use super::slab::{Id, Slab};
+use crate::store::step::{ask_all, look_again};
 
 /// How many keys the sweep looks at for each job that is asked. With more than one, it goes round
 /// faster than new keys can come.
@@ -295,14 +294,7 @@ impl Books {
     fn insert(&mut self, hash: u32, ask: &Claimed, now: Timestamp) -> Id {
         let until = look_again(ask, now);
         self.due_from = self.due_from.min(until);
-        let row = Row {
-            claimed: ask.clone(),
-            place: Place::Held,
-            until,
-            started: None,
-            hidden: false,
-            ours: true,
-        };
+        let row = Row::of(ask.clone(), Place::Held, until);
         self.rows.insert(
             hash,
             Entry {
@@ -312,30 +304,12 @@ impl Books {
         )
     }
 
-    /// Starts a held job if every key allows it. All are asked before any is taken from, and all
-    /// are asked even when one has refused, so that the answer names the last to let go.
+    /// Starts a held job if every key allows it. All are asked before any is taken from.
     fn start(&mut self, id: Id, ask: &Claimed, now: Timestamp) -> Verdict {
-        let mut at = now;
-        let mut refused: Option<(usize, Refusal, OnLimit)> = None;
-        let mut opens = None;
-        for (which, limited) in ask.limited.iter().enumerate() {
-            match self.keys.ask(limited, now) {
-                Ok(allowed) => at = at.max(allowed),
-                Err(why) => {
-                    opens = opens.max(why.at);
-                    refused = Some(worse(refused, (which, why, limited.on_limit)));
-                }
-            }
-        }
-        if let Some((which, why, action)) = refused {
-            let at = opens;
-            return Verdict::Refused {
-                which,
-                why,
-                at,
-                action,
-            };
-        }
+        let at = match ask_all(&ask.limited, now, |one| self.keys.ask(one, now)) {
+            Ok(at) => at,
+            Err(refused) => return refused,
+        };
         let taken = self.keys.take(&ask.limited, at, now);
         let Some(entry) = self.rows.get_mut(id) else {
             return Verdict::Lost;
@@ -366,14 +340,7 @@ impl Books {
         self.end(&claimed.job, None, now);
         let taken = self.keys.occupy(&claimed.limited);
         let hash = self.rows.hash(&*claimed.job);
-        let row = Row {
-            claimed,
-            place: Place::Out,
-            until,
-            started: None,
-            hidden: false,
-            ours: true,
-        };
+        let row = Row::of(claimed, Place::Out, until);
         self.rows.insert(hash, Entry { row, taken });
         self.due_from = self.due_from.min(until);
         self.out += 1;
@@ -408,29 +375,6 @@ impl Books {
     fn forward(&mut self, now: Timestamp) -> Timestamp {
         self.seen = self.seen.max(now);
         self.seen
-    }
-}
-
-/// When the owner of a held row must have sent a heartbeat: early enough that two may be lost.
-pub(in crate::store) fn look_again(claimed: &Claimed, now: Timestamp) -> Timestamp {
-    now.plus(claimed.visibility / 3)
-}
-
-/// The refusal that lets go last, with the strongest action of both.
-pub(in crate::store) fn worse(
-    known: Option<(usize, Refusal, OnLimit)>,
-    next: (usize, Refusal, OnLimit),
-) -> (usize, Refusal, OnLimit) {
-    match known {
-        None => next,
-        Some((which, why, action)) => {
-            let action = action.max(next.2);
-            if next.1.outlasts(&why) {
-                (next.0, next.1, action)
-            } else {
-                (which, why, action)
-            }
-        }
     }
 }
 

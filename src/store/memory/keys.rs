@@ -2,9 +2,10 @@
 
 use smallvec::SmallVec;
 
-use crate::limit::{Key, KeyState, Limited, Limits, Refusal, Shut, Space, Timestamp, Undo};
+use crate::limit::{Key, KeyState, Limited, Refusal, Shut, Space, Timestamp, Undo};
 
 use super::slab::{Id, Slab};
+use crate::store::step::{SameKey, each_key, same};
 
 /// State by key. A key that is not here is one with nothing used; a key whose usage is all gone is
 /// forgotten by and by.
@@ -101,32 +102,23 @@ impl Keys {
         }
     }
 
-    /// Shuts a job key, or opens it where the time is over; says whether that changed anything. With
-    /// `at_least`, a key that is shut for as long or longer stays as it is.
+    /// Shuts a job key, or opens it where the time is over; says whether that changed anything.
     pub(super) fn shut(&mut self, key: &Key, shut: Shut, at_least: bool) -> bool {
-        let now = shut.since;
-        let known = self
-            .get(Space::Job, key)
-            .and_then(|state| state.is_shut(now));
-        let (known, wanted) = (
-            known.map(|known| known.until),
-            Some(shut.until).filter(|u| *u > now),
-        );
-        if known == wanted || (at_least && known > wanted) {
+        let unused = KeyState::default();
+        let known = self.get(Space::Job, key).unwrap_or(&unused);
+        if known.stays(&shut, at_least) {
             return false;
         }
         if let Some(state) = self.state(Space::Job, key) {
-            state.shut(wanted.map(|_| shut));
+            state.shut(Some(shut));
         }
         true
     }
 
     /// Opens a job key that was shut before `started`; says whether it was.
     pub(super) fn open(&mut self, key: &Key, started: Timestamp, now: Timestamp) -> bool {
-        let known = self
-            .get(Space::Job, key)
-            .and_then(|state| state.is_shut(now));
-        if known.is_none_or(|known| known.since >= started) {
+        let known = self.get(Space::Job, key);
+        if !known.is_some_and(|known| known.was_shut(started, now)) {
             return false;
         }
         if let Some(state) = self.state(Space::Job, key) {
@@ -176,14 +168,7 @@ impl Keys {
         mut step: impl FnMut(&mut KeyState, SameKey<'a>) -> Option<Undo>,
     ) -> AllTaken {
         let mut taken = AllTaken::with_capacity(limited.len());
-        for (first, one) in limited.iter().enumerate() {
-            if limited
-                .iter()
-                .take(first)
-                .any(|earlier| is_same(earlier, one))
-            {
-                continue;
-            }
+        for (first, one) in each_key(limited) {
             let id = self.id(one.space, &one.key);
             if let Some(named) = self.slab.get_mut(id) {
                 let undo = step(&mut named.state, same(limited, one));
@@ -219,35 +204,4 @@ impl Keys {
     fn hash(&self, space: Space, key: &Key) -> u32 {
         self.slab.hash((space, key.as_str()))
     }
-}
-
-/// The limits that a job brings to the key of `one`.
-#[derive(Clone)]
-pub(in crate::store) struct SameKey<'a> {
-    rest: std::slice::Iter<'a, Limited>,
-    one: &'a Limited,
-}
-
-impl<'a> Iterator for SameKey<'a> {
-    type Item = &'a Limits;
-
-    fn next(&mut self) -> Option<&'a Limits> {
-        let one = self.one;
-        self.rest
-            .find(|other| is_same(other, one))
-            .map(|other| &other.limits)
-    }
-}
-
-/// All limits that a job brings to the key of this one.
-pub(in crate::store) fn same<'a>(limited: &'a [Limited], one: &'a Limited) -> SameKey<'a> {
-    SameKey {
-        rest: limited.iter(),
-        one,
-    }
-}
-
-/// Whether both are of one key.
-pub(in crate::store) fn is_same(one: &Limited, other: &Limited) -> bool {
-    one.space == other.space && one.key == other.key
 }

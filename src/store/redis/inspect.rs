@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::{Cmd, Value, cmd};
 use tokio::time::Instant;
 
-use super::{RedisStore, version, wire};
+use super::{RedisStore, wire};
 use crate::store::StoreError;
 
 /// A server as it was found.
@@ -39,7 +39,7 @@ pub enum Kept {
 }
 
 /// The oldest server that has all that the scripts need.
-const OLDEST: (u32, u32) = (6, 2);
+pub(super) const OLDEST: (u32, u32) = (6, 2);
 
 impl Inspection {
     /// Whether the server is too old; one that does not tell is taken to be new enough.
@@ -161,6 +161,19 @@ pub(super) fn oldest(told: &Value) -> Option<(&'static str, (u32, u32))> {
     versions.min_by_key(|(_, version)| *version)
 }
 
+/// The server's name and version in the answer to INFO.
+fn version(info: &str) -> Option<(&'static str, (u32, u32))> {
+    let of = |field: &str| {
+        let line = info.lines().find_map(|line| line.strip_prefix(field))?;
+        let mut parts = line.trim().split('.').map(str::parse);
+        Some((parts.next()?.ok()?, parts.next()?.ok()?))
+    };
+    match of("valkey_version:") {
+        Some(version) => Some(("Valkey", version)),
+        None => Some(("Redis", of("redis_version:")?)),
+    }
+}
+
 /// What a server does when its memory is full; of several the one that forgets.
 fn eviction(told: &Value) -> Option<String> {
     let policy = |line: &str| line.strip_prefix("maxmemory_policy:").map(str::to_owned);
@@ -181,6 +194,14 @@ fn time(told: &Value) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_valkey_is_told_by_its_own_version() {
+        let valkey = "server_name:valkey\r\nredis_version:7.2.4\r\nvalkey_version:8.0.1\r\n";
+        assert_eq!(version(valkey), Some(("Valkey", (8, 0))));
+        assert_eq!(version("redis_version:6.2.14\r\n"), Some(("Redis", (6, 2))));
+        assert_eq!(version("role:master\r\n"), None);
+    }
 
     #[test]
     fn of_a_cluster_the_oldest_node_counts_and_the_one_that_forgets() {

@@ -41,15 +41,6 @@ fn windowed(limit: u32, period: u64) -> Limits {
 
 fn claimed(job: &str, limits: &Limits) -> Claimed {
     Claimed::from(Claim {
-        job: Arc::from(job),
-        generation: Gen(1),
-        claim_id: Arc::from("claim"),
-        scope: 0,
-        queue: Arc::from("queue"),
-        priority: 0,
-        attempt: 0,
-        claimed_at: Timestamp(0),
-        visibility: 30_000_000,
         limited: Arc::from([Limited {
             space: Space::Job,
             key: Key::new("k").unwrap(),
@@ -57,6 +48,7 @@ fn claimed(job: &str, limits: &Limits) -> Claimed {
             on_limit: OnLimit::Wait,
             policy: Arc::from("hot"),
         }]),
+        ..Claim::of(job)
     })
 }
 

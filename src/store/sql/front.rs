@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::super::anew::Anew;
 use super::super::clock::ServerClock;
 use super::super::fleet::{Alone, BEAT, kept_name};
+use super::super::step::look_again;
 use super::super::{
     Answer, Change, Claimed, Clock, Gen, Number, Overrides, Place, Room, Row, Step, Store,
     StoreError, Usage, Verdict, Wake, Wish, record,
@@ -202,7 +203,7 @@ impl SqlStore {
     async fn take_all(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
         let now = self.now();
         for ask in asks {
-            self.due_at(now.plus(ask.visibility / 3));
+            self.due_at(look_again(ask, now));
         }
         let op = Op::Take {
             asks: asks.iter().map(|ask| (*ask).clone()).collect(),

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::super::memory::{SameKey, is_same, look_again, same};
+use super::super::step::{SameKey, each_key, look_again, same};
 use super::super::{Claimed, Number, Place, record};
 use super::flat::{Kept, Taken};
 use crate::limit::{KeyState, Limited, Timestamp};
@@ -224,14 +224,7 @@ impl Page {
         mut step: impl FnMut(&mut KeyState, SameKey<'a>) -> Option<crate::limit::Undo>,
     ) -> Vec<Taken> {
         let mut taken = Vec::with_capacity(limited.len());
-        for (nth, one) in limited.iter().enumerate() {
-            if limited
-                .iter()
-                .take(nth)
-                .any(|earlier| is_same(earlier, one))
-            {
-                continue;
-            }
+        for (_, one) in each_key(limited) {
             let name = record::name(one.space, &one.key);
             let undo = step(self.state_mut(name.clone()), same(limited, one));
             taken.push(Taken { name, undo });

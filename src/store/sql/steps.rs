@@ -3,16 +3,14 @@
 
 use std::sync::Arc;
 
-use super::super::memory::{look_again, worse};
+use super::super::step::{ask_all, look_again};
 use super::super::{
     Change, Claimed, Gen, Number, Place, Row, Step, StoreError, Verdict, fleet, record,
 };
 use super::flat::{Kept, lane};
 use super::page::{LONG_OVER, Page};
 use super::search::Due;
-use crate::limit::{
-    Key, KeyState, Limited, OnLimit, Refusal, Reserved, Shut, Space, Timestamp, lead_of,
-};
+use crate::limit::{Key, KeyState, Limited, Reserved, Shut, Space, Timestamp, lead_of};
 
 /// How long whoever is handed the row of another has for it.
 const LEASE: u64 = 2_000_000;
@@ -61,28 +59,14 @@ impl Page {
     /// Starts a held job if every key allows it. All are asked before any is taken from.
     fn start(&mut self, ask: &Claimed, lead: u64) -> Verdict {
         let (now, unused) = (self.now, KeyState::default());
-        let mut at = now.plus(lead);
-        let mut refused: Option<(usize, Refusal, OnLimit)> = None;
-        let mut opens = None;
-        for (which, one) in ask.limited.iter().enumerate() {
+        let asked = ask_all(&ask.limited, now.plus(lead), |one| {
             let state = self.state(one).unwrap_or(&unused);
-            match state.ask_ahead(&one.limits, now, lead) {
-                Ok(allowed) => at = at.max(allowed),
-                Err(why) => {
-                    opens = opens.max(why.at);
-                    refused = Some(worse(refused, (which, why, one.on_limit)));
-                }
-            }
-        }
-        if let Some((which, why, action)) = refused {
-            let at = opens;
-            return Verdict::Refused {
-                which,
-                why,
-                at,
-                action,
-            };
-        }
+            state.ask_ahead(&one.limits, now, lead)
+        });
+        let at = match asked {
+            Ok(at) => at,
+            Err(refused) => return refused,
+        };
         let taken = self.each(&ask.limited, |state, limits| {
             Some(state.take(limits, at, now))
         });
@@ -336,24 +320,19 @@ impl Page {
 
     fn shut(&mut self, key: &Key, shut: Shut, at_least: bool) -> bool {
         let name = record::name(Space::Job, key);
-        let known = self.keys.get(&name);
-        let known = known.and_then(|entry| entry.value.is_shut(shut.since));
-        let (known, wanted) = (
-            known.map(|known| known.until),
-            Some(shut.until).filter(|until| *until > shut.since),
-        );
-        if known == wanted || (at_least && known > wanted) {
+        let unused = KeyState::default();
+        let known = self.keys.get(&name).map_or(&unused, |entry| &entry.value);
+        if known.stays(&shut, at_least) {
             return false;
         }
-        self.state_mut(name).shut(wanted.map(|_| shut));
+        self.state_mut(name).shut(Some(shut));
         true
     }
 
     fn open(&mut self, key: &Key, started: Timestamp) -> bool {
         let name = record::name(Space::Job, key);
         let known = self.keys.get(&name);
-        let known = known.and_then(|entry| entry.value.is_shut(self.now));
-        if known.is_none_or(|known| known.since >= started) {
+        if !known.is_some_and(|entry| entry.value.was_shut(started, self.now)) {
             return false;
         }
         self.state_mut(name.clone()).shut(None);

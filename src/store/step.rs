@@ -1,0 +1,97 @@
+//! What the steps of a store are made of, whichever store takes them.
+
+use super::{Claimed, Verdict};
+use crate::limit::{Limited, Limits, OnLimit, Refusal, Timestamp};
+
+/// When the owner of a held row must have sent a heartbeat: early enough that two may be lost.
+pub(super) fn look_again(claimed: &Claimed, now: Timestamp) -> Timestamp {
+    now.plus(claimed.visibility / 3)
+}
+
+/// When a start counts that all limits of a job allow, at `soonest` or later. All are asked also where one
+/// has refused, so that the refusal names the last to let go.
+pub(super) fn ask_all(
+    limited: &[Limited],
+    soonest: Timestamp,
+    mut ask: impl FnMut(&Limited) -> Result<Timestamp, Refusal>,
+) -> Result<Timestamp, Verdict> {
+    let mut at = soonest;
+    let mut refused = None;
+    let mut opens = None;
+    for (which, one) in limited.iter().enumerate() {
+        match ask(one) {
+            Ok(allowed) => at = at.max(allowed),
+            Err(why) => {
+                opens = opens.max(why.at);
+                refused = Some(worse(refused, (which, why, one.on_limit)));
+            }
+        }
+    }
+    match refused {
+        None => Ok(at),
+        Some((which, why, action)) => Err(Verdict::Refused {
+            which,
+            why,
+            at: opens,
+            action,
+        }),
+    }
+}
+
+/// The refusal that lets go last, with the strongest action of both.
+fn worse(
+    known: Option<(usize, Refusal, OnLimit)>,
+    next: (usize, Refusal, OnLimit),
+) -> (usize, Refusal, OnLimit) {
+    match known {
+        None => next,
+        Some((which, why, action)) => {
+            let action = action.max(next.2);
+            if next.1.outlasts(&why) {
+                (next.0, next.1, action)
+            } else {
+                (which, why, action)
+            }
+        }
+    }
+}
+
+/// The first limit of each different key, with its place.
+pub(super) fn each_key(limited: &[Limited]) -> impl Iterator<Item = (usize, &Limited)> {
+    let is_first = |(nth, one): &(usize, &Limited)| {
+        let mut earlier = limited.iter().take(*nth);
+        !earlier.any(|earlier| is_same(earlier, one))
+    };
+    limited.iter().enumerate().filter(is_first)
+}
+
+/// All limits that a job brings to the key of this one.
+pub(super) fn same<'a>(limited: &'a [Limited], one: &'a Limited) -> SameKey<'a> {
+    SameKey {
+        rest: limited.iter(),
+        one,
+    }
+}
+
+/// The limits that a job brings to the key of `one`.
+#[derive(Clone)]
+pub(super) struct SameKey<'a> {
+    rest: std::slice::Iter<'a, Limited>,
+    one: &'a Limited,
+}
+
+impl<'a> Iterator for SameKey<'a> {
+    type Item = &'a Limits;
+
+    fn next(&mut self) -> Option<&'a Limits> {
+        let one = self.one;
+        self.rest
+            .find(|other| is_same(other, one))
+            .map(|other| &other.limits)
+    }
+}
+
+/// Whether both are of one key.
+fn is_same(one: &Limited, other: &Limited) -> bool {
+    one.space == other.space && one.key == other.key
+}
