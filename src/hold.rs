@@ -283,7 +283,7 @@ impl Hold {
         let of_queue = state.queues.of_queue(queue_name);
         of_queue
             .map(|queue| {
-                let waiting: usize = (queue.groups.values().flatten())
+                let waiting: usize = (queue.all_groups())
                     .filter(|group| group.limits.limited.len() <= gate.limited.len())
                     .map(|group| group.jobs.len())
                     .sum();
@@ -302,7 +302,7 @@ impl Hold {
         let Some(queue) = state.holding(lane) else {
             return false;
         };
-        (queue.groups.values().flatten()).any(|group| {
+        queue.all_groups().any(|group| {
             !group.jobs.is_empty()
                 && group.limits.limited.len() <= gate.limited.len()
                 && !group.may_ask(now)
@@ -468,16 +468,11 @@ impl Hold {
             return false;
         }
         let mut state = self.state();
-        let State { queues, jobs, .. } = &mut *state;
-        let Some(known) = jobs.get_mut(job) else {
+        let Some(known) = state.jobs.get_mut(job) else {
             return false;
         };
         known.hide = true;
-        if matches!(known.whereabouts, Whereabouts::Waiting)
-            && let Some(held) = queues
-                .get_mut(&known.lane)
-                .and_then(|queue| queue.remove(known.priority, job))
-        {
+        if let Some((known, held)) = state.take_out(job) {
             known.whereabouts = Whereabouts::Hidden(Box::new(held));
         }
         true
@@ -525,11 +520,7 @@ impl Hold {
         let Some(queue) = state.queues.get(lane) else {
             return (Prospect::default(), None);
         };
-        let groups = queue
-            .groups
-            .values()
-            .flatten()
-            .filter(|group| !group.jobs.is_empty());
+        let groups = queue.all_groups().filter(|group| !group.jobs.is_empty());
         groups.fold((Prospect::default(), None), |(prospect, policy), group| {
             let with = prospect.or(match group.next {
                 Next::Ask => Prospect::at(Timestamp(0)),
@@ -568,12 +559,8 @@ impl Hold {
         let Some(queue) = state.queues.get(lane) else {
             return Vec::new();
         };
-        let jobs = queue
-            .groups
-            .values()
-            .flatten()
-            .flat_map(|group| &group.jobs);
-        jobs.filter(|held| held.proven < before && &*held.claimed.claim_id == claim_id)
+        (queue.jobs())
+            .filter(|held| held.proven < before && &*held.claimed.claim_id == claim_id)
             .take(max)
             .map(|held| (held.claimed.job.clone(), held.claimed.attempt))
             .collect()

@@ -111,7 +111,7 @@ impl Hold {
                 .iter()
                 .any(|f| f.space == Space::Queue && f.key == queue.key);
             let mut woken = whole || touches(&queue.gate.limited);
-            for group in queue.groups.values_mut().flatten() {
+            for group in queue.all_groups_mut() {
                 if whole || touches(&group.limits.limited) {
                     group.wake(wakes);
                     woken = true;
@@ -129,7 +129,7 @@ impl Hold {
         let mut state = self.state();
         let wakes = state.woken();
         for queue in state.queues.values_mut() {
-            for group in queue.groups.values_mut().flatten() {
+            for group in queue.all_groups_mut() {
                 group.wake(wakes);
             }
             queue.line.wake_all();
@@ -148,9 +148,7 @@ impl Hold {
         let state = self.state();
         if let Some(queue) = state.holding(lane)
             && queue
-                .groups
-                .values()
-                .flatten()
+                .all_groups()
                 .any(|group| group.next == Next::Ask && !group.jobs.is_empty())
         {
             queue.line.wake();

@@ -135,6 +135,20 @@ impl Queue {
         }
     }
 
+    /// All groups, highest priority first.
+    pub(super) fn all_groups(&self) -> impl Iterator<Item = &Group> {
+        self.groups.values().flatten()
+    }
+
+    pub(super) fn all_groups_mut(&mut self) -> impl Iterator<Item = &mut Group> {
+        self.groups.values_mut().flatten()
+    }
+
+    /// The waiting jobs, highest priority first.
+    pub(super) fn jobs(&self) -> impl Iterator<Item = &Held> {
+        self.all_groups().flat_map(|group| &group.jobs)
+    }
+
     pub(super) fn saw(&mut self, priority: i32) {
         self.priorities = Some(match self.priorities {
             None => (priority, priority),

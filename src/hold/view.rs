@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::queue::Queue;
 use super::{Held, Hold};
 use crate::limit::{Limited, Timestamp};
 use crate::store::Gen;
@@ -80,7 +81,7 @@ impl Hold {
             .queues
             .iter()
             .filter(|(lane, _)| name.is_none_or(|name| name == &*lane.queue));
-        let groups = lanes.flat_map(|(_, queue)| queue.groups.values().flatten());
+        let groups = lanes.flat_map(|(_, queue)| queue.all_groups());
         let views = groups.flat_map(|group| {
             group.jobs.iter().map(move |held| View {
                 body: held.body.clone(),
@@ -96,7 +97,7 @@ impl Hold {
         let state = self.state();
         let mut counts: HashMap<Arc<str>, usize> = HashMap::new();
         for (lane, queue) in state.queues.iter() {
-            for group in queue.groups.values().flatten() {
+            for group in queue.all_groups() {
                 let later =
                     |held: &&Held| group.scheduled_at(held.claimed.visibility, now).is_some();
                 let many = group.jobs.iter().filter(later).count();
@@ -149,10 +150,7 @@ impl Hold {
     /// Held jobs limited by a key, for `waiting_count`.
     pub fn waiting(&self, matches: impl Fn(&Limited) -> bool) -> usize {
         let state = self.state();
-        let groups = state
-            .queues
-            .values()
-            .flat_map(|queue| queue.groups.values().flatten());
+        let groups = state.queues.values().flat_map(Queue::all_groups);
         groups
             .filter(|group| group.limits.limited.iter().any(&matches))
             .map(|group| group.jobs.len())
