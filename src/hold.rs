@@ -36,7 +36,7 @@ pub use lookahead::Lookahead;
 pub use relimit::Relimited;
 pub use view::View;
 
-use queue::{Group, Next};
+use queue::Group;
 use state::{End, Glance, State, Whereabouts};
 
 /// Held jobs and waiting FETCHes of one scope and queue are found by this.
@@ -406,11 +406,7 @@ impl Hold {
             group.rescheduled = refusal.rescheduled;
             // What refused it may be over since, and who told has gone by.
             if group.woken <= refusal.asked {
-                group.next = match refusal.refused {
-                    Refused::Until(at) => Next::At(at),
-                    Refused::ForSlot(from) => Next::Slot(from),
-                    Refused::Paused => Next::Never,
-                };
+                group.refused = Some(refusal.refused);
             }
         }
     }
@@ -522,11 +518,11 @@ impl Hold {
         };
         let groups = queue.all_groups().filter(|group| !group.jobs.is_empty());
         groups.fold((Prospect::default(), None), |(prospect, policy), group| {
-            let with = prospect.or(match group.next {
-                Next::Ask => Prospect::at(Timestamp(0)),
-                Next::At(at) => Prospect::at(at),
-                Next::Slot(from) => Prospect::slot_from(from),
-                Next::Never => Prospect::default(),
+            let with = prospect.or(match group.refused {
+                None => Prospect::at(Timestamp(0)),
+                Some(Refused::Until(at)) => Prospect::at(at),
+                Some(Refused::ForSlot(from)) => Prospect::slot_from(from),
+                Some(Refused::Paused) => Prospect::default(),
             });
             if with == prospect && policy.is_some() {
                 (prospect, policy)
@@ -637,7 +633,7 @@ impl Hold {
 /// A refusal of a job in hand: it holds for its whole group.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
-    /// When the group may be asked again.
+    /// Why, and until when.
     pub refused: Refused,
     /// How often the hold had been woken when the question was asked. An end of a slot since then may have
     /// come too late for the answer, and too early for whoever waits for it.
@@ -653,14 +649,14 @@ pub struct Refusal {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub struct Wakes(u64);
 
-/// Why a job in hand was put back.
+/// Why a job may not be asked for, and until when.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refused {
     /// Its limits say no until then.
     Until(Timestamp),
     /// A slot must end first, and this time must have come.
     ForSlot(Timestamp),
-    /// A key has no slots at all.
+    /// A key has no slots at all: no time brings one.
     Paused,
 }
 

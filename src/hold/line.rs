@@ -7,7 +7,6 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::queue::Next;
 use super::{Hold, Lane};
 use crate::limit::{Limited, Space};
 
@@ -149,7 +148,7 @@ impl Hold {
         if let Some(queue) = state.holding(lane)
             && queue
                 .all_groups()
-                .any(|group| group.next == Next::Ask && !group.jobs.is_empty())
+                .any(|group| group.refused.is_none() && !group.jobs.is_empty())
         {
             queue.line.wake();
         }

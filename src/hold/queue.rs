@@ -8,22 +8,9 @@ use tokio::time::Instant;
 
 use super::line::Line;
 use super::state::End;
-use super::{Held, Wakes};
+use super::{Held, Refused, Wakes};
 use crate::limit::{EARLY, Key, Timestamp};
 use crate::policy::{self, Gate, JobLimits};
-
-/// When a group may be asked again.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Next {
-    /// Now.
-    Ask,
-    /// At this time at the earliest.
-    At(Timestamp),
-    /// When a slot ends, and not before this time.
-    Slot(Timestamp),
-    /// Not by itself: the key is paused.
-    Never,
-}
 
 #[derive(Debug)]
 pub(super) struct Group {
@@ -31,7 +18,8 @@ pub(super) struct Group {
     /// Which edition of the policies the limits are from.
     pub(super) edition: u64,
     pub(super) jobs: VecDeque<Held>,
-    pub(super) next: Next,
+    /// Why it may not be asked for, if it may not.
+    pub(super) refused: Option<Refused>,
     /// When it was last let be asked again, or made.
     pub(super) woken: Wakes,
     /// The policy that refused last.
@@ -47,7 +35,7 @@ impl Group {
             limits: held.limits.clone(),
             edition: held.edition,
             jobs: VecDeque::from([held]),
-            next: Next::Ask,
+            refused: None,
             woken,
             refused_by: None,
             rescheduled: None,
@@ -56,7 +44,7 @@ impl Group {
 
     /// It may be asked again.
     pub(super) fn wake(&mut self, woken: Wakes) {
-        self.next = Next::Ask;
+        self.refused = None;
         self.woken = woken;
     }
 
@@ -66,10 +54,10 @@ impl Group {
     }
 
     pub(super) fn may_ask(&self, now: Timestamp) -> bool {
-        match self.next {
-            Next::Ask => true,
-            Next::At(at) => at <= now.plus(EARLY),
-            Next::Slot(_) | Next::Never => false,
+        match self.refused {
+            None => true,
+            Some(Refused::Until(at)) => at <= now.plus(EARLY),
+            Some(Refused::ForSlot(_) | Refused::Paused) => false,
         }
     }
 
@@ -78,10 +66,9 @@ impl Group {
     /// a worker that died is free, and when that has passed, one more.
     pub(super) fn scheduled_at(&self, visibility: u64, now: Timestamp) -> Option<Timestamp> {
         let since = self.rescheduled?;
-        match self.next {
-            Next::Ask => None,
-            Next::At(at) => (!self.may_ask(now)).then_some(at),
-            Next::Slot(_) | Next::Never => {
+        match self.refused? {
+            Refused::Until(at) => (!self.may_ask(now)).then_some(at),
+            Refused::ForSlot(_) | Refused::Paused => {
                 let visibility = visibility.max(1);
                 let times = now.since(since) / visibility + 1;
                 Some(since.plus(visibility.saturating_mul(times)))
