@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{Hold, Lane};
-use crate::limit::{Limited, Space};
+use crate::limit::{Key, Limited, Space};
 
 /// A waiting FETCH.
 #[derive(Clone, Debug)]
@@ -97,18 +97,21 @@ impl Hold {
     /// A slot of these keys ended, or a start of theirs was undone: whoever waits for one of them may
     /// ask again.
     pub fn wake(&self, freed: &[Limited]) {
+        self.wake_where(|space, key| freed.iter().any(|f| f.space == space && f.key == *key));
+    }
+
+    /// The same for keys of which nothing else is known.
+    pub fn wake_keys(&self, freed: &[(Space, Key)]) {
+        self.wake_where(|space, key| freed.iter().any(|f| f.0 == space && f.1 == *key));
+    }
+
+    fn wake_where(&self, is_freed: impl Fn(Space, &Key) -> bool) {
         let mut state = self.state();
         let wakes = state.woken();
         for queue in state.queues.values_mut() {
-            let touches = |limited: &[Limited]| {
-                limited
-                    .iter()
-                    .any(|l| freed.iter().any(|f| f.space == l.space && f.key == l.key))
-            };
+            let touches = |limited: &[Limited]| limited.iter().any(|l| is_freed(l.space, &l.key));
             // The queue's own limits may have been set since its jobs were read.
-            let whole = freed
-                .iter()
-                .any(|f| f.space == Space::Queue && f.key == queue.key);
+            let whole = is_freed(Space::Queue, &queue.key);
             let mut woken = whole || touches(&queue.gate.limited);
             for group in queue.all_groups_mut() {
                 if whole || touches(&group.limits.limited) {

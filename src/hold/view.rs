@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::queue::Queue;
 use super::{Held, Hold};
-use crate::limit::{Limited, Timestamp};
+use crate::limit::{Limited, Limits, Timestamp};
 use crate::store::Gen;
 
 /// A held job as others see it.
@@ -145,6 +145,15 @@ impl Hold {
         }
         let state = self.state();
         state.queues.of_queue(queue).any(|lane| lane.known > 0)
+    }
+
+    /// The limits of held jobs of which `is` says so.
+    pub fn limits_of(&self, is: impl Fn(&Limited) -> bool) -> Vec<Limits> {
+        let state = self.state();
+        let groups = state.queues.values().flat_map(Queue::all_groups);
+        let limited = groups.flat_map(|group| &*group.limits.limited);
+        let those = limited.filter(|one| is(one));
+        those.map(|one| one.limits.clone()).collect()
     }
 
     /// Held jobs limited by a key, for `waiting_count`.

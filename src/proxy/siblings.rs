@@ -15,7 +15,7 @@ use super::lookup::{Lookup, job_in};
 use super::settle::PAUSES;
 use super::{Proxy, Sidecar};
 use crate::hold::{Held, Lane};
-use crate::limit::{Limited, Limits, OnLimit, Timestamp};
+use crate::limit::Timestamp;
 use crate::metrics::Event;
 use crate::store::{Change, Claimed, Gen, Known, Place, Row, StoreError, Wake};
 
@@ -87,17 +87,7 @@ impl Proxy {
                 () = stop.cancelled() => return,
             };
             match wake {
-                Wake::Freed(keys) => {
-                    let named = |(space, key)| Limited {
-                        space,
-                        key,
-                        limits: Limits::default(),
-                        on_limit: OnLimit::Wait,
-                        policy: "".into(),
-                    };
-                    let freed: Vec<Limited> = keys.into_iter().map(named).collect();
-                    sidecar.hold.wake(&freed);
-                }
+                Wake::Freed(keys) => sidecar.hold.wake_keys(&keys),
                 Wake::Row { job } => sidecar.follow_row(&job).await,
                 Wake::Offered { scope, queue } => {
                     sidecar.offered.put(Lane { scope, queue });

@@ -1,6 +1,5 @@
 //! Inspection: `GET /ojs/v1/rate-limits` and `…/{key}` (rate-limiting text, sections 10.1 and 10.3).
 
-use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,15 +41,7 @@ impl Sidecar {
     /// has.
     fn numbers(&self, key: &Key, look: &Look<'_>) -> Option<Limits> {
         let is = |one: &Limited| one.space == Space::Job && one.key == *key;
-        let held = RefCell::new(Vec::new());
-        // Each is looked at, as none is what is looked for.
-        self.hold.waiting(|one| {
-            if is(one) {
-                held.borrow_mut().push(one.limits.clone());
-            }
-            false
-        });
-        let mut all = held.into_inner();
+        let mut all = self.hold.limits_of(is);
         let known = all.len();
         all.extend(look.policies.constants(key).cloned());
         let in_file = all.len() > known;

@@ -99,13 +99,7 @@ impl Sidecar {
 
     /// The limits of a key are others now: what waits for it is asked again.
     pub(super) fn changed(&self, space: Space, key: Key) {
-        self.hold.wake(&[Limited {
-            space,
-            key,
-            limits: Limits::default(),
-            on_limit: OnLimit::Wait,
-            policy: Arc::from(""),
-        }]);
+        self.hold.wake_keys(&[(space, key)]);
     }
 
     /// Sets limits or takes them away. `false`: there were none to take away.
