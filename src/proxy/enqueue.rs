@@ -22,6 +22,7 @@ use crate::boxed::boxed;
 use crate::json::{self, Json, JsonError, Kind, Splice};
 use crate::limit::Space;
 use crate::metrics::Event;
+use crate::policy::job::{filed, meta_of};
 use crate::policy::{self, Accept, FieldError, JobView, PolicySet, Sent};
 use crate::pressure::Places;
 use crate::upstream::Call;
@@ -220,21 +221,15 @@ impl Proxy {
         splice: &mut Splice,
     ) -> Result<Option<Brought>, FieldError> {
         let options = job.get("options");
-        let queue = options
-            .and_then(|options| options.get("queue"))
-            .and_then(|queue| queue.text());
-        let queue = queue.as_deref().filter(|queue| !queue.is_empty());
-        let queue = queue.unwrap_or("default");
+        let queue = filed(options.and_then(|options| options.get("queue")));
+        let queue = queue.as_deref().unwrap_or("default");
         let sent = if policies.accept() != Accept::Ignore {
             unforward(options, splice);
             policy::sent_policies(job)?
         } else {
             Vec::new()
         };
-        let metadata = options.and_then(|options| options.get("metadata"));
-        // Backends let a non-empty `options.metadata` replace `meta` as a whole.
-        let metadata = metadata.filter(|metadata| metadata.members().next().is_some());
-        let meta = metadata.or(job.get("meta"));
+        let meta = meta_of(job, options);
         if policies.rejects() {
             let kind = job
                 .get("type")

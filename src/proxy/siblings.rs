@@ -65,18 +65,6 @@ impl Offered {
 }
 
 impl Proxy {
-    /// Does what must be done although nobody asks, until the sidecar is told to stop.
-    pub async fn attend(&self, stop: CancellationToken) {
-        tokio::join!(
-            self.sweep(stop.clone()),
-            self.keep_held(stop.clone()),
-            self.return_idle(stop.clone()),
-            self.ask_about_paused(stop.clone()),
-            self.share_depths(stop.clone()),
-            self.hear_siblings(stop)
-        );
-    }
-
     /// Follows what siblings tell until the sidecar is told to stop. With the memory store there are
     /// none.
     pub async fn hear_siblings(&self, stop: CancellationToken) {

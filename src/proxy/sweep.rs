@@ -31,6 +31,18 @@ const EVERY: Duration = Duration::from_millis(500);
 const AT_ONCE: usize = 256;
 
 impl Proxy {
+    /// Does what must be done although nobody asks, until the sidecar is told to stop.
+    pub async fn attend(&self, stop: CancellationToken) {
+        tokio::join!(
+            self.sweep(stop.clone()),
+            self.keep_held(stop.clone()),
+            self.return_idle(stop.clone()),
+            self.ask_about_paused(stop.clone()),
+            self.share_depths(stop.clone()),
+            self.hear_siblings(stop)
+        );
+    }
+
     /// Runs until the sidecar is told to stop looking.
     pub async fn sweep(&self, stop: CancellationToken) {
         let asking = Asking::default();

@@ -6,11 +6,10 @@ use std::time::Duration;
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
 
-use super::overrides::strictest;
 use super::shape::{self, State};
 use super::waiting::Backlog;
 use crate::limit::{Key, Limited, Limits, OnLimit, Space};
-use crate::policy::PolicySet;
+use crate::policy::{PolicySet, strictest};
 use crate::proxy::body::Body;
 use crate::proxy::respond::{self, Fault};
 use crate::proxy::{Proxy, Sidecar, refuse};

@@ -6,10 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashMap;
 
-use super::overrides::strictest;
 use crate::json::Json;
 use crate::limit::{Key, Limited, Limits, Space};
-use crate::policy::BROUGHT;
+use crate::policy::{BROUGHT, strictest};
 use crate::proxy::{REPLY_DEPTH, Sidecar};
 use crate::store::Claimed;
 
