@@ -120,7 +120,9 @@ impl Proxy {
         let ours = level.filter(|_| !tells_all || lies || sidecar.pressure.is_short(queue));
         let depth = ours.map_or(told, |level| level.depth.max(told));
         let bytes = level.map_or(0, |level| level.bytes);
-        Some(beside(whole, members(queue, &bounds, depth, bytes)).apply(text))
+        let mut splice = Splice::new();
+        splice.set_in(whole, "stats", &members(queue, &bounds, depth, bytes));
+        Some(splice.apply(text))
     }
 }
 
@@ -145,29 +147,6 @@ fn members(queue: &str, bounds: &Bounds, depth: u64, bytes: u64) -> Vec<(&'stati
         members.push(("pressure", pressure.to_string()));
     }
     members
-}
-
-/// Puts members into the `stats` of a reply.
-fn beside(whole: Json<'_>, members: Vec<(&'static str, String)>) -> Splice {
-    let mut splice = Splice::new();
-    let stats = whole.get_exact("stats");
-    match stats.filter(|stats| stats.kind() == Kind::Object) {
-        Some(stats) => {
-            for (name, value) in members {
-                match stats.get_exact(name) {
-                    Some(theirs) => splice.replace(theirs.range(), value),
-                    None => splice.add_member(stats, name, value.as_bytes()),
-                }
-            }
-        }
-        None => {
-            let each: Vec<String> = (members.iter())
-                .map(|(name, value)| format!("\"{name}\":{value}"))
-                .collect();
-            splice.add_member(whole, "stats", format!("{{{}}}", each.join(",")).as_bytes());
-        }
-    }
-    splice
 }
 
 impl Proxy {
