@@ -61,6 +61,7 @@ pub mod pass;
 mod paused;
 mod prove;
 pub mod respond;
+mod said;
 mod scope;
 mod service;
 mod settle;

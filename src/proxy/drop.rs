@@ -7,9 +7,9 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::lookup::Lookup;
-use super::{Proxy, REPLY_DEPTH};
+use super::{Proxy, REPLY_DEPTH, said};
 use crate::hold::Held;
-use crate::json::{Json, quote};
+use crate::json::Json;
 use crate::limit::{Limited, OnLimit};
 use crate::metrics::Event;
 use crate::upstream::Call;
@@ -136,11 +136,12 @@ fn final_nack(held: &Held) -> String {
             by.key.as_str()
         )
     });
-    format!(
-        r#"{{"job_id":{},"worker_id":{},"error":{{"code":"rate_limit_dropped","type":"rate_limit_dropped","message":{},"retryable":false}}}}"#,
-        quote(&held.claimed.job),
-        quote(&held.claimed.claim_id),
-        quote(&message),
+    let claimed = &held.claimed;
+    said::discard(
+        &claimed.job,
+        &claimed.claim_id,
+        "rate_limit_dropped",
+        &message,
     )
 }
 

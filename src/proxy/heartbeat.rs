@@ -15,7 +15,7 @@ use super::body::Body;
 use super::prove::named;
 use super::sweep::heard;
 use super::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH};
-use super::{ours, respond};
+use super::{ours, respond, said};
 use crate::json::{Json, Kind, Splice, quote};
 use crate::metrics::Event;
 use crate::store::{Change, Place, Row};
@@ -153,7 +153,6 @@ impl Proxy {
         group: &Group,
     ) -> Option<Bytes> {
         let sidecar = &self.sidecar;
-        let ids: Vec<String> = group.ids.iter().map(|id| quote(id)).collect();
         let now = sidecar.store.now();
         let ages = group
             .rows
@@ -162,11 +161,7 @@ impl Proxy {
         let oldest = Duration::from_micros(ages.max().unwrap_or(0));
         // Time in the hold was none of the worker's, and counts where claims last from their start.
         let ms = sidecar.backend.heartbeat_value(lasts, oldest).as_millis();
-        let body = format!(
-            r#"{{"worker_id":{},"active_jobs":[{}],"visibility_timeout_ms":{ms}}}"#,
-            quote(claim_id),
-            ids.join(",")
-        );
+        let body = said::heartbeat(claim_id, group.ids.iter().map(|id| &**id), ms);
         let call = super::post(self, scope, "/ojs/v1/workers/heartbeat", body);
         let reply = match super::call(self, "heartbeat", call).await {
             Ok(reply) if reply.status.is_success() => reply.body,

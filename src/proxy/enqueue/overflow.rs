@@ -16,7 +16,7 @@ use crate::hold::Held;
 use crate::json::{Json, quote};
 use crate::pressure::{Dropped, Mark, Told};
 use crate::proxy::drop::End;
-use crate::proxy::{Proxy, REPLY_DEPTH};
+use crate::proxy::{Proxy, REPLY_DEPTH, said};
 use crate::upstream::Call;
 
 /// How many jobs that turn out not to wait any more are passed over for one.
@@ -251,11 +251,7 @@ impl Proxy {
     /// would when the claim lapses, but nobody waits for that.
     async fn give_back_new(&self, job: &str, scope: u64) {
         let sidecar = &self.sidecar;
-        let nack = format!(
-            r#"{{"job_id":{},"worker_id":{},"requeue":true,"error":{{"code":"requeued","message":"given back unstarted by ojs-throttle","retryable":true}}}}"#,
-            quote(job),
-            quote(&sidecar.name),
-        );
+        let nack = said::requeue(job, &sidecar.name);
         let call = crate::proxy::post(self, scope, "/ojs/v1/workers/nack", nack);
         if let Err(error) = crate::proxy::call(self, "give_back", call).await {
             tracing::debug!(job, %error, "not given back: it comes back when its claim lapses");
@@ -292,10 +288,5 @@ fn kind_of(job: &[u8]) -> String {
 fn final_nack(queue: &str, job: &str, claim_id: &str) -> String {
     let message =
         format!("dropped by ojs-throttle: queue {queue:?} is full, and newer jobs matter more");
-    format!(
-        r#"{{"job_id":{},"worker_id":{},"error":{{"code":"queue_overflow","type":"queue_overflow","message":{},"retryable":false}}}}"#,
-        quote(job),
-        quote(claim_id),
-        quote(&message),
-    )
+    said::discard(job, claim_id, "queue_overflow", &message)
 }
