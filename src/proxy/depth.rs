@@ -14,6 +14,7 @@ use memchr::memmem::Finder;
 use tokio::time::{Instant, timeout};
 
 use super::load::Seldom;
+use super::lookup::job_in;
 use super::{Proxy, REPLY_DEPTH, Sidecar};
 use crate::duration;
 use crate::events::{Event, Value};
@@ -226,11 +227,10 @@ impl Sidecar {
         if !reply.status.is_success() || !self.pressure.any() {
             return;
         }
-        let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH) else {
+        let Some(job) = job_in(&reply.body) else {
             return;
         };
-        let job = whole.get_exact("job").unwrap_or(whole);
-        let queue = job.get_exact("queue").and_then(|queue| queue.text());
+        let queue = job.text_of("queue");
         if let Some(queue) = queue
             && !self.pressure.unretried(&queue, id, self.store.now())
         {
@@ -245,18 +245,16 @@ impl Sidecar {
         if !reply.status.is_success() {
             return;
         }
-        let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH) else {
+        let Some(job) = job_in(&reply.body) else {
             return;
         };
-        let job = whole.get_exact("job").unwrap_or(whole);
-        let text = |name: &str| job.get_exact(name).and_then(|value| value.text());
-        self.named.left(text("id").as_deref().into_iter());
-        let Some(queue) = text("queue").filter(|_| self.pressure.any()) else {
+        self.named.left(job.text_of("id").as_deref().into_iter());
+        let Some(queue) = job.text_of("queue").filter(|_| self.pressure.any()) else {
             return;
         };
         let started = job.get_exact("started_at").is_some_and(|at| !at.is_null());
         let retried = || {
-            let id = text("id");
+            let id = job.text_of("id");
             id.is_some_and(|id| self.pressure.unretried(&queue, &id, self.store.now()))
         };
         match sent {
@@ -268,7 +266,7 @@ impl Sidecar {
             }
             Some(sent) => {
                 self.pressure.left(&queue, 1, sent, true, self.now());
-                if let Some(due) = text("scheduled_at").and_then(|at| moment(&at)) {
+                if let Some(due) = job.text_of("scheduled_at").and_then(|at| moment(&at)) {
                     self.pressure.unscheduled(&queue, due);
                 }
             }
@@ -287,7 +285,7 @@ impl Sidecar {
     /// This job waits no longer, which matters where a queue tells its jobs apart.
     fn gone(&self, queue: &str, job: Json<'_>) {
         if self.pressure.is_keyed(queue)
-            && let Some(id) = job.get_exact("id").and_then(|id| id.text())
+            && let Some(id) = job.text_of("id")
         {
             self.pressure.gone(queue, &id, self.now());
         }
@@ -300,8 +298,8 @@ impl Sidecar {
         };
         let jobs = whole.get_exact("jobs").into_iter().flat_map(|j| j.items());
         let each = jobs.chain(whole.get_exact("job")).filter_map(|job| {
-            let queue = job.get_exact("queue").and_then(|queue| queue.text());
-            let id = job.get_exact("id")?.text()?;
+            let queue = job.text_of("queue");
+            let id = job.text_of("id")?;
             Some((
                 Arc::from(queue.as_deref().unwrap_or("default")),
                 Box::from(&*id),
@@ -328,18 +326,14 @@ impl Sidecar {
             return Vec::new();
         };
         let jobs = whole.get_exact("jobs").into_iter().flat_map(|j| j.items());
-        let each = jobs.chain(whole.get_exact("job")).filter_map(|job| {
-            let text = |name: &str| job.get_exact(name).and_then(|value| value.text());
-            let is_scheduled = text("state").as_deref() == Some("scheduled");
-            is_scheduled.then(|| {
-                let due = text("scheduled_at").and_then(|at| moment(&at));
-                (
-                    Box::from(text("queue").as_deref().unwrap_or("default")),
-                    due,
-                )
-            })
+        let each = jobs.chain(whole.get_exact("job"));
+        let later = each.filter(|job| job.says("state", "scheduled"));
+        let named = later.map(|job| {
+            let due = job.text_of("scheduled_at").and_then(|at| moment(&at));
+            let queue = job.text_of("queue");
+            (Box::from(queue.as_deref().unwrap_or("default")), due)
         });
-        each.collect()
+        named.collect()
     }
 }
 
@@ -438,7 +432,7 @@ impl Proxy {
         let each = lists
             .filter_map(|name| whole.get_exact(name))
             .flat_map(|list| list.items());
-        each.filter_map(|queue| Some(queue.get_exact("name")?.text()?.into_owned()))
+        each.filter_map(|queue| Some(queue.text_of("name")?.into_owned()))
             .collect()
     }
 

@@ -277,7 +277,7 @@ impl Proxy {
             .chain([whole]);
         for job in jobs {
             mirror::hide(job, &mut splice);
-            let id = job.get_exact("id").and_then(|id| id.text());
+            let id = job.text_of("id");
             let now = self.sidecar.store.now();
             if let Some((attempt, at)) = id.and_then(|id| self.sidecar.hold.seen(&id, now)) {
                 self.relabel(job, attempt, at, &mut splice);
@@ -350,7 +350,7 @@ fn recounted(
         let mut found = false;
         for entry in lists.flat_map(|list| list.items()) {
             found = true;
-            if let Some(name) = entry.get_exact("name").and_then(|name| name.text()) {
+            if let Some(name) = entry.text_of("name") {
                 shift(entry, of(&name), &mut splice);
             }
         }

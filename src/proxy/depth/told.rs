@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use crate::json::{Json, Kind, Splice, quote};
 use crate::pressure::{Away, Bounds, Counts, Told};
 use crate::proxy::load::Seldom;
+use crate::proxy::lookup::job_in;
 use crate::proxy::{Proxy, REPLY_DEPTH, Sidecar};
 use crate::upstream::{Reply, UpstreamError};
 
@@ -214,13 +215,9 @@ impl Proxy {
         let mut lists = ["items", "jobs"].into_iter();
         let items = lists.find_map(|name| whole.get_exact(name))?;
         // Where it does not know these filters it counts something else.
-        let is = |job: Json<'_>, name: &str, wanted: &str| {
-            let text = job.get_exact(name).and_then(|value| value.text());
-            text.is_some_and(|text| text == wanted)
-        };
         let mut shown = items.items().peekable();
         shown.peek()?;
-        if !shown.all(|job| is(job, "queue", queue) && is(job, "state", "available")) {
+        if !shown.all(|job| job.says("queue", queue) && job.says("state", "available")) {
             return None;
         }
         let pages = whole.get_exact("pagination").unwrap_or(whole);
@@ -232,14 +229,10 @@ impl Proxy {
         let (_, id) = Sidecar::stored_ids(reply).pop()?;
         let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(&id));
         let reply = self.asked(target, scope).await.ok()?;
-        let whole = Json::parse(&reply.body, REPLY_DEPTH).ok()?;
-        let job = whole.get_exact("job").unwrap_or(whole);
-        let is = |name: &str, wanted: &str| {
-            let text = job.get_exact(name).and_then(|value| value.text());
-            text.is_some_and(|text| text == wanted)
-        };
+        let job = job_in(&reply.body)?;
         let started = job.get_exact("started_at").is_some_and(|at| !at.is_null());
-        (is("state", "available") && is("queue", queue) && !started).then_some(id)
+        let waits = job.says("state", "available") && job.says("queue", queue) && !started;
+        waits.then_some(id)
     }
 
     /// What the backend says of a queue: under `admin`, where all states are told, or else the plain

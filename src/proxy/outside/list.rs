@@ -90,7 +90,7 @@ impl<'a> Asked<'a> {
             return true;
         };
         let job = Json::parse(&view.body, REPLY_DEPTH).ok();
-        let is = job.and_then(|job| job.get_exact("type")?.text());
+        let is = job.and_then(|job| job.text_of("type"));
         is.as_deref() == Some(&**kind)
     }
 }
@@ -159,7 +159,7 @@ impl Proxy {
     /// Jobs of a list that are not held, mirrors hidden.
     fn not_held<'a>(&self, items: Json<'a>) -> impl Iterator<Item = Bytes> {
         let is_held = |job: &Json<'a>| {
-            let id = job.get_exact("id").and_then(|id| id.text());
+            let id = job.text_of("id");
             id.is_some_and(|id| self.sidecar.hold.has(&id))
         };
         let others = items.items().filter(move |job| !is_held(job));
