@@ -150,18 +150,14 @@ impl Proxy {
             }
             answer
         });
-        match to_the_end(&self.sidecar.left, Client::default(), work).await {
-            Ok(reply) => respond::theirs(reply),
-            Err(error) => refuse(&parts, Fault::backend(&error, true)),
-        }
+        let answer = to_the_end(&self.sidecar.left, Client::default(), work).await;
+        respond::answer(&parts, answer, true)
     }
 
     /// Forwards a body that is known, as it is.
     async fn send_on(&self, parts: &mut Parts, body: Bytes) -> Response<Body> {
-        match self.upstream.call(self.enqueue_call(parts, body)).await {
-            Ok(reply) => respond::theirs(reply),
-            Err(error) => refuse(parts, Fault::backend(&error, true)),
-        }
+        let answer = self.upstream.call(self.enqueue_call(parts, body)).await;
+        respond::answer(parts, answer, true)
     }
 
     fn enqueue_call(&self, parts: &mut Parts, body: Bytes) -> Call {

@@ -49,10 +49,8 @@ impl Proxy {
         parts: Box<Parts>,
         queue: Option<&str>,
     ) -> Response<Body> {
-        match self.queues(&parts, queue).await {
-            Ok(reply) => respond::theirs(reply),
-            Err(error) => refuse(&parts, Fault::backend(&error, false)),
-        }
+        let answer = self.queues(&parts, queue).await;
+        respond::answer(&parts, answer, false)
     }
 
     /// The backend's reply with its counts put right.
@@ -129,10 +127,8 @@ impl Proxy {
             }
             answer
         });
-        match to_the_end(&self.sidecar.left, Client::default(), work).await {
-            Ok(reply) => respond::theirs(reply),
-            Err(error) => refuse(&parts, Fault::backend(&error, false)),
-        }
+        let answer = to_the_end(&self.sidecar.left, Client::default(), work).await;
+        respond::answer(&parts, answer, false)
     }
 
     /// Retry of a job by hand: it waits again, or is available before its time.
@@ -148,10 +144,8 @@ impl Proxy {
             }
             answer
         });
-        match to_the_end(&self.sidecar.left, Client::default(), work).await {
-            Ok(reply) => respond::theirs(reply),
-            Err(error) => refuse(parts, Fault::backend(&error, false)),
-        }
+        let answer = to_the_end(&self.sidecar.left, Client::default(), work).await;
+        respond::answer(parts, answer, false)
     }
 
     /// Pause and resume: held jobs of a paused queue stay from the moment the call comes.
@@ -173,10 +167,8 @@ impl Proxy {
                 false => proxy.resumed(call, &queue).await,
             }
         });
-        match to_the_end(&self.sidecar.left, Client::default(), work).await {
-            Ok(reply) => respond::theirs(reply),
-            Err(error) => refuse(&parts, Fault::backend(&error, false)),
-        }
+        let answer = to_the_end(&self.sidecar.left, Client::default(), work).await;
+        respond::answer(&parts, answer, false)
     }
 
     async fn paused(
@@ -231,10 +223,7 @@ impl Proxy {
         self.sidecar.clear().await;
         let answer = self.upstream.call(self.plain_call(&parts, body)).await;
         self.sidecar.clear().await;
-        match answer {
-            Ok(reply) => respond::theirs(reply),
-            Err(error) => refuse(&parts, Fault::backend(&error, false)),
-        }
+        respond::answer(&parts, answer, false)
     }
 
     /// The request as it came, for a reply that is read whole.

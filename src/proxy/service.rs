@@ -197,10 +197,8 @@ impl Proxy {
 
     /// Passes a request whose body is known, for a reply that may show a job.
     async fn forward(&self, parts: &Parts, bytes: Bytes) -> Response<Body> {
-        match self.upstream.call(self.plain_call(parts, bytes)).await {
-            Ok(reply) => respond::theirs(reply),
-            Err(error) => refuse(parts, Fault::backend(&error, false)),
-        }
+        let answer = self.upstream.call(self.plain_call(parts, bytes)).await;
+        respond::answer(parts, answer, false)
     }
 
     /// Streams a request and its reply.
