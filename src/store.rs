@@ -197,6 +197,10 @@ pub enum Place {
     Out,
 }
 
+/// The `until` of a held row that its owner lets go: any sidecar may take it over at once.
+/// The scripts and tables of the stores write it as 0.
+pub const OFFERED: Timestamp = Timestamp(0);
+
 /// One job's row.
 #[derive(Clone, Debug)]
 pub struct Row {
@@ -204,7 +208,9 @@ pub struct Row {
     pub claimed: Claimed,
     /// Held or out.
     pub place: Place,
-    /// When its owner must look again: a heartbeat is due (held), the backend must be asked (out).
+    /// When its owner must look again: a heartbeat is due (held; [`OFFERED`]: a sibling may have it), the
+    /// backend must be asked (out). Out, its last three digits, less than a millisecond, count how often the
+    /// worker was heard of.
     pub until: Timestamp,
     /// When its start counts; `None` while it is held, and where a job was found out with a worker.
     pub started: Option<Timestamp>,

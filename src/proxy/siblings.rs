@@ -15,9 +15,8 @@ use super::lookup::{Lookup, job_in};
 use super::settle::PAUSES;
 use super::{Proxy, Sidecar};
 use crate::hold::{Held, Lane};
-use crate::limit::Timestamp;
 use crate::metrics::Event;
-use crate::store::{Change, Claimed, Gen, Known, Place, Row, StoreError, Wake};
+use crate::store::{Change, Claimed, Gen, Known, OFFERED, Place, Row, StoreError, Wake};
 
 /// The most held jobs that are taken over for one FETCH.
 const AT_ONCE: usize = 16;
@@ -401,7 +400,7 @@ impl Sidecar {
         Change::Until {
             job: claimed.job.clone(),
             generation: claimed.generation,
-            until: Timestamp(0),
+            until: OFFERED,
             visibility: claimed.visibility,
         }
     }

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::load::Seldom;
 use super::{Proxy, Sidecar};
 use crate::limit::Timestamp;
-use crate::store::{Change, Claimed, Place, Row};
+use crate::store::{Change, Claimed, OFFERED, Place, Row};
 
 pub(super) use adopt::{LOOK_UPS, Unlearnt};
 use overdue::Asking;
@@ -111,7 +111,7 @@ impl Proxy {
                 continue;
             }
             match self.sidecar.offers(claimed) {
-                true if row.until == Timestamp(0) => {}
+                true if row.until == OFFERED => {}
                 true => later.push(Sidecar::offer(claimed)),
                 // Siblings must see that nobody looks after it while the claim lasts.
                 false => {
