@@ -4,7 +4,7 @@
 pub(super) mod share;
 pub(super) mod told;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -31,6 +31,8 @@ const SETTLE: Duration = Duration::from_millis(250);
 pub(super) const AT_ONCE: usize = 16;
 /// The most queues that are looked at at the start.
 const MET: usize = 1_000;
+/// More queues without bounds than this are not warned of one by one.
+const MOST_WARNED: usize = 1_000;
 /// The most queues that one line names.
 const NAMED: usize = 20;
 
@@ -50,9 +52,8 @@ impl Sidecar {
     /// Says once which of these queues have no bound: they can grow until the backend fails (backpressure
     /// text, 6.3).
     fn warn_of_unbounded(&self, names: &[String]) {
-        let pressure = &self.pressure;
-        let unbounded = |name: &str| !pressure.is_bounded(name) && pressure.first_unbounded(name);
-        let names = names.iter().filter(|name| unbounded(name)).cloned();
+        let is_new = |name: &str| !self.pressure.is_bounded(name) && self.unbounded.is_new(name);
+        let names = names.iter().filter(|name| is_new(name)).cloned();
         warn_of(&names.collect::<Vec<String>>());
     }
 
@@ -337,17 +338,27 @@ impl Sidecar {
     }
 }
 
-/// Queues without bounds that were met and not warned of yet.
+/// Queues without bounds of their own: each is warned of once.
 #[derive(Debug, Default)]
 pub(super) struct Unbounded {
+    known: Mutex<HashSet<Box<str>>>,
+    /// Those that were met and not warned of yet.
     met: Mutex<Vec<String>>,
     told: Seldom,
 }
 
 impl Unbounded {
-    /// A queue is used for the first time.
+    /// A queue is used.
     pub(super) fn note(&self, queue: &str) {
-        self.met().push(queue.to_owned());
+        if self.is_new(queue) {
+            self.met().push(queue.to_owned());
+        }
+    }
+
+    /// Whether a queue is seen for the first time.
+    fn is_new(&self, queue: &str) -> bool {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        !known.contains(queue) && known.len() < MOST_WARNED && known.insert(queue.into())
     }
 
     /// Warns of those that were met: in one line, once a minute at most.

@@ -249,7 +249,7 @@ impl Sidecar {
         let queue = queue.unwrap_or("default");
         let bounds = self.pressure.bounds(queue);
         let has_own = bounds.as_ref().is_some_and(|bounds| bounds.has_own());
-        if !has_own && self.pressure.first_unbounded(queue) {
+        if !has_own {
             self.unbounded.note(queue);
         }
         let bounds = bounds?;
