@@ -31,7 +31,7 @@ mod relimit;
 mod state;
 mod view;
 
-pub use line::{Place, Waiter};
+pub use line::{Rank, Waiter};
 pub use lookahead::Lookahead;
 pub use relimit::Relimited;
 pub use view::View;

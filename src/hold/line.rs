@@ -19,7 +19,7 @@ pub struct Waiter {
 
 /// Where a waiter stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum Rank {
     /// First: it watches the clock and asks the backend.
     First,
     /// Behind another.
@@ -76,15 +76,15 @@ impl Line {
         }
     }
 
-    pub(super) fn standing(&self, waiter: &Waiter) -> Place {
+    pub(super) fn standing(&self, waiter: &Waiter) -> Rank {
         match self
             .waiters
             .iter()
             .position(|(other, _)| other.id == waiter.id)
         {
-            Some(0) => Place::First,
-            Some(_) => Place::Behind,
-            None => Place::Gone,
+            Some(0) => Rank::First,
+            Some(_) => Rank::Behind,
+            None => Rank::Gone,
         }
     }
 
@@ -179,11 +179,11 @@ impl Hold {
     }
 
     /// Where a waiter stands in a lane's line.
-    pub fn standing(&self, lane: &Lane, waiter: &Waiter) -> Place {
+    pub fn standing(&self, lane: &Lane, waiter: &Waiter) -> Rank {
         self.state()
             .queues
             .get(lane)
-            .map_or(Place::Gone, |queue| queue.line.standing(waiter))
+            .map_or(Rank::Gone, |queue| queue.line.standing(waiter))
     }
 
     /// Jobs wanted by everyone in the lane's line.

@@ -11,7 +11,7 @@ use super::{Proxy, REPLY_DEPTH, said};
 use crate::hold::Held;
 use crate::json::Json;
 use crate::limit::{Limited, OnLimit};
-use crate::metrics::Event;
+use crate::metrics::Counted;
 use crate::upstream::Call;
 
 /// How an attempt to end a job came out.
@@ -52,7 +52,7 @@ impl Proxy {
         };
         match end {
             End::Open => return sidecar.hold.spared(job, generation),
-            End::Lost => sidecar.metrics.count(Event::HoldLost),
+            End::Lost => sidecar.metrics.count(Counted::HoldLost),
             End::Dropped => {
                 if let Some(by) = acting(held, usize::MAX, OnLimit::Drop) {
                     tracing::debug!(%job, policy = %by.policy, key = %by.key, "dropped: over its limit");

@@ -21,7 +21,7 @@ use super::{DEPTH, Proxy, mirror};
 use crate::boxed::boxed;
 use crate::json::{self, Json, JsonError, Kind, Splice};
 use crate::limit::Space;
-use crate::metrics::Event;
+use crate::metrics::Counted;
 use crate::policy::job::{filed, meta_of};
 use crate::policy::{self, Accept, FieldError, JobView, PolicySet, Sent};
 use crate::pressure::Places;
@@ -39,8 +39,8 @@ pub(super) enum Sends {
     Templates,
 }
 
-/// Why an enqueue is not forwarded.
-enum Refused {
+/// Why an enqueue is not sent on.
+enum Unsendable {
     Field(FieldError),
     Deep,
     /// The job at this place has several `options`, or several queues in them.
@@ -108,13 +108,13 @@ impl Proxy {
             // A template is no job that waits.
             Ok((body, _)) if sends == Sends::Templates => (body, Vec::new()),
             Ok(prepared) => prepared,
-            Err(Refused::Field(error)) => {
-                sidecar.metrics.count(Event::PolicyRefused);
+            Err(Unsendable::Field(error)) => {
+                sidecar.metrics.count(Counted::PolicyRefused);
                 return refuse(&parts, Fault::field(&error.field, &error.message));
             }
-            Err(Refused::Ambiguous(at)) => return refuse(&parts, ambiguous(&at)),
-            Err(Refused::SeveralBatches) => return refuse(&parts, several_batches()),
-            Err(Refused::Deep) => return refuse(&parts, Fault::deep()),
+            Err(Unsendable::Ambiguous(at)) => return refuse(&parts, ambiguous(&at)),
+            Err(Unsendable::SeveralBatches) => return refuse(&parts, several_batches()),
+            Err(Unsendable::Deep) => return refuse(&parts, Fault::deep()),
         };
         drop(policies);
         self.send_counted(parts, body, brought, places).await
@@ -178,24 +178,24 @@ impl Proxy {
         body: &Bytes,
         sends: Sends,
         policies: &PolicySet,
-    ) -> Result<(Bytes, Vec<Option<Brought>>), Refused> {
+    ) -> Result<(Bytes, Vec<Option<Brought>>), Unsendable> {
         let whole = match Json::parse(body, DEPTH) {
             Ok(whole) => whole,
-            Err(JsonError::Deep(_)) => return Err(Refused::Deep),
+            Err(JsonError::Deep(_)) => return Err(Unsendable::Deep),
             Err(JsonError::Malformed(_)) => return Ok((body.clone(), Vec::new())),
         };
         if sends == Sends::Batch && sent::has_several(whole, "jobs") {
-            return Err(Refused::SeveralBatches);
+            return Err(Unsendable::SeveralBatches);
         }
         let mut splice = Splice::new();
         let mut all = Vec::new();
         for (at, job) in jobs_in(whole, sends) {
             if sent::is_ambiguous(job) {
-                return Err(Refused::Ambiguous(at));
+                return Err(Unsendable::Ambiguous(at));
             }
             let brought = self.prepare(parts, job, policies, &mut splice);
             all.push(brought.map_err(|error| {
-                Refused::Field(FieldError {
+                Unsendable::Field(FieldError {
                     field: format!("{at}{}", error.field),
                     ..error
                 })

@@ -17,7 +17,7 @@ use super::sweep::heard;
 use super::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH};
 use super::{ours, respond, said};
 use crate::json::{Json, Kind, Splice, quote};
-use crate::metrics::Event;
+use crate::metrics::Counted;
 use crate::store::{Change, Place, Row};
 use crate::tick;
 use crate::upstream::{Call, Reply, UpstreamError};
@@ -78,7 +78,7 @@ impl Proxy {
         }
         let Split { own, ours, unsure } = self.split(&beat).await;
         if mend {
-            self.sidecar.metrics.count(Event::HeartbeatMended);
+            self.sidecar.metrics.count(Counted::HeartbeatMended);
         }
         if ours.is_empty() && !mend {
             let reply = self.beat_as_it_is(&mut parts, body, begun, unsure).await;

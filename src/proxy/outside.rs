@@ -20,7 +20,7 @@ use super::{Proxy, REPLY_DEPTH, mirror, paused};
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Timestamp;
 use crate::upstream::{Call, Reply, UpstreamError};
-use list::Asked;
+use list::Query;
 
 impl Proxy {
     /// `GET` of one job or a list of jobs.
@@ -245,7 +245,7 @@ impl Proxy {
         if self.sidecar.hold.is_empty() {
             return mirror::hide_all(&reply.body);
         }
-        let asked = Asked::of(parts.uri.query().unwrap_or_default());
+        let asked = Query::of(parts.uri.query().unwrap_or_default());
         match asked.state.as_deref() {
             Some("active") => Box::pin(self.without_held(parts, &reply.body, &asked)).await,
             Some("available" | "scheduled") => self.with_held(&reply.body, &asked),

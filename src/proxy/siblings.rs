@@ -15,7 +15,7 @@ use super::lookup::{Lookup, job_in};
 use super::settle::PAUSES;
 use super::{Proxy, Sidecar};
 use crate::hold::{Held, Lane};
-use crate::metrics::Event;
+use crate::metrics::Counted;
 use crate::store::{Change, Claimed, Gen, Known, OFFERED, Place, Row, StoreError, Wake};
 
 /// The most held jobs that are taken over for one FETCH.
@@ -220,7 +220,7 @@ impl Sidecar {
         // When its claim was last extended only its former owner knew: the next sweep extends it, and it is
         // proven before it goes out.
         held.doubt();
-        self.metrics.count(Event::HoldAdopted);
+        self.metrics.count(Counted::HoldAdopted);
         self.scopes.accept_known(claimed.scope);
         self.noted(std::iter::once(&held.claimed));
         self.hold.add(vec![held]);

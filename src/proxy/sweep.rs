@@ -22,7 +22,7 @@ use crate::limit::Timestamp;
 use crate::store::{Change, Claimed, OFFERED, Place, Row};
 
 pub(super) use adopt::{LOOK_UPS, Unlearnt};
-use overdue::Asking;
+use overdue::Slots;
 pub(super) use overdue::heard;
 
 /// The longest time between two looks.
@@ -45,7 +45,7 @@ impl Proxy {
 
     /// Runs until the sidecar is told to stop looking.
     pub async fn sweep(&self, stop: CancellationToken) {
-        let asking = Asking::default();
+        let overdue = Slots::default();
         let crowded = Seldom::default();
         let mut edition = self.sidecar.live().edition;
         let mut adopting: Option<JoinHandle<()>> = None;
@@ -63,7 +63,7 @@ impl Proxy {
             self.make_room(&crowded).await;
             self.let_lapse().await;
             self.drop_soon(self.sidecar.hold.doomed());
-            self.look_at_due(&asking, &stop).await;
+            self.look_at_due(&overdue, &stop).await;
             self.sidecar.show_forgotten().await;
             self.sidecar.offered.tidy();
             self.watch_bounds();
@@ -92,14 +92,14 @@ impl Proxy {
     }
 
     /// What is due, and that we live.
-    async fn look_at_due(&self, asking: &Asking, stop: &CancellationToken) {
+    async fn look_at_due(&self, overdue: &Slots, stop: &CancellationToken) {
         let Ok(rows) = self.sidecar.store.due(AT_ONCE).await else {
             return;
         };
         let (held, out): (Vec<Row>, Vec<Row>) =
             rows.into_iter().partition(|row| row.place == Place::Held);
         self.look_after_held(&held).await;
-        self.ask_about(out, asking, stop).await;
+        self.ask_about(out, overdue, stop).await;
     }
 
     async fn look_after_held(&self, rows: &[Row]) {

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::EVERY;
 use crate::hold::Held;
-use crate::metrics::Event;
+use crate::metrics::Counted;
 use crate::proxy::{Proxy, Sidecar, call, post, said};
 
 /// What became of a job that was to be given back.
@@ -168,7 +168,7 @@ impl Proxy {
                 sidecar.pressure.came(&held.claimed.queue, None);
                 sidecar.hold.forget_claim(&job, generation);
                 sidecar.waits_again(&held.claimed);
-                sidecar.metrics.count(Event::Returned);
+                sidecar.metrics.count(Counted::Returned);
                 sidecar.given_back.fetch_add(1, Ordering::Relaxed);
                 Back::Given
             }
