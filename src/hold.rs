@@ -59,8 +59,9 @@ impl From<&Lane> for Lane {
 pub struct Held {
     /// Its row.
     pub claimed: Claimed,
-    /// Everything that limits it.
-    pub limits: JobLimits,
+    /// What the file and the job itself say of its limits: jobs of which that is the same wait in one group. With
+    /// what was set over HTTP laid over it, it is what the store is asked: `claimed.limited`.
+    pub written: JobLimits,
     /// Which edition of the policies says so.
     pub edition: u64,
     /// The limits that it brings itself.
@@ -117,7 +118,7 @@ impl Held {
     /// Other limits apply to it from now on, says this edition of the policies.
     pub fn limit(&mut self, limits: JobLimits, edition: u64) {
         self.claimed.limited = limits.limited.clone();
-        self.limits = limits;
+        self.written = limits;
         self.edition = edition;
     }
 
@@ -393,7 +394,7 @@ impl Hold {
     pub fn put_back(&self, held: Held, refused: Option<Refusal>) {
         let mut state = self.state();
         let (lane, priority, edition) = (held.lane(), held.claimed.priority, held.edition);
-        let limits = held.limits.clone();
+        let limits = held.written.clone();
         if !state.wait_again(held, End::Front) {
             return;
         }
@@ -425,7 +426,7 @@ impl Hold {
             if let Some(lane) = state.leave(&held.claimed.job)
                 && let Some(queue) = state.queues.get_mut(&lane)
             {
-                queue.turn_over(held.claimed.priority, held.edition, &held.limits);
+                queue.turn_over(held.claimed.priority, held.edition, &held.written);
             }
         }
         stay

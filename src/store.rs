@@ -157,7 +157,8 @@ pub struct Claim {
     pub claimed_at: Timestamp,
     /// How long the claim lasts from each accepted heartbeat, in microseconds.
     pub visibility: u64,
-    /// Every key that it must pass, in no order that matters.
+    /// Every key that it must pass, in no order that matters, with the numbers that count now: what is written of
+    /// them, and what was set over HTTP laid over that.
     pub limited: Arc<[Limited]>,
 }
 

@@ -32,7 +32,7 @@ impl Group {
     /// A group of one, which may be asked at once.
     pub(super) fn of(held: Held, woken: Wakes) -> Group {
         Group {
-            limits: held.limits.clone(),
+            limits: held.written.clone(),
             edition: held.edition,
             jobs: VecDeque::from([held]),
             refused: None,
@@ -151,7 +151,7 @@ impl Queue {
             .or_default();
         let group = groups
             .iter_mut()
-            .find(|group| group.is_of(held.edition, &held.limits));
+            .find(|group| group.is_of(held.edition, &held.written));
         match group {
             Some(group) if end == End::Front => group.jobs.push_front(held),
             Some(group) => group.jobs.push_back(held),

@@ -74,7 +74,7 @@ fn regrouped(
             held.limit(new.limits, edition);
         }
         let place = *places
-            .entry((held.edition, held.limits.clone()))
+            .entry((held.edition, held.written.clone()))
             .or_insert(groups.len());
         match groups.get_mut(place) {
             Some(group) => group.jobs.push_back(held),

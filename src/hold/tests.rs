@@ -54,7 +54,7 @@ pub(super) fn job(id: &str, priority: i32, keys: &[&str]) -> Held {
     let visibility = Duration::from_secs(30);
     Held {
         claimed,
-        limits,
+        written: limits,
         edition: 0,
         own: Box::default(),
         tenant: None,

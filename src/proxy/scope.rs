@@ -290,7 +290,7 @@ mod tests {
         };
         Held {
             claimed: Claimed::from(claim),
-            limits,
+            written: limits,
             edition: 0,
             own: Box::default(),
             lasts: visibility,

@@ -70,7 +70,7 @@ impl Sidecar {
     /// Brings jobs that are about to be asked for up to date.
     pub(in crate::proxy) fn bring_up_to_date(&self, jobs: &mut [Held]) {
         for held in jobs {
-            let limited = self.limits_now(&held.claimed.queue, &held.limits.limited);
+            let limited = self.limits_now(&held.claimed.queue, &held.written.limited);
             if !Arc::ptr_eq(&limited, &held.claimed.limited) {
                 held.claimed.limited = limited.into_owned();
             }

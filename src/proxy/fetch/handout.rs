@@ -341,7 +341,7 @@ mod tests {
                 visibility: 30_000_000,
                 limited: limits.limited.clone(),
             }),
-            limits,
+            written: limits,
             edition: 0,
             own: Box::default(),
             tenant: None,
