@@ -58,6 +58,11 @@
 //! 3. Once the backend has carried it out, the row ends and with it the slots. The [`hold`] wakes those who
 //!    wait for one of them, here and at the sidecars that share the store.
 //!
+//! # Unasked
+//!
+//! What no request asks for is done by six loops, none of which waits for another: `attend` in
+//! `proxy/sweep.rs` names and starts them.
+//!
 //! # Words
 //!
 //! | word | means |

@@ -34,11 +34,17 @@ impl Proxy {
     /// Does what must be done although nobody asks, until the sidecar is told to stop.
     pub async fn attend(&self, stop: CancellationToken) {
         tokio::join!(
+            // Rows that are due, jobs that are to be dropped, what is empty.
             self.sweep(stop.clone()),
+            // Heartbeats for held jobs.
             self.keep_held(stop.clone()),
+            // Held jobs that nobody asks for go back to the backend.
             self.return_idle(stop.clone()),
+            // Which queues the backend has paused.
             self.ask_about_paused(stop.clone()),
+            // Places in bounded queues, which the fleet shares.
             self.share_depths(stop.clone()),
+            // What siblings tell.
             self.hear_siblings(stop)
         );
     }
