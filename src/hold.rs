@@ -31,12 +31,12 @@ mod relimit;
 mod state;
 mod view;
 
-pub use line::{Place, Waiter};
+pub use line::{Rank, Waiter};
 pub use lookahead::Lookahead;
 pub use relimit::Relimited;
 pub use view::View;
 
-use queue::{Group, Next};
+use queue::Group;
 use state::{End, Glance, State, Whereabouts};
 
 /// Held jobs and waiting FETCHes of one scope and queue are found by this.
@@ -59,9 +59,9 @@ impl From<&Lane> for Lane {
 pub struct Held {
     /// Its row.
     pub claimed: Claimed,
-    /// Everything that limits it, as the file and the job say; `claimed.limited` has what was set over
-    /// HTTP laid over it.
-    pub limits: Arc<[Limited]>,
+    /// What the file and the job itself say of its limits: jobs of which that is the same wait in one group. With
+    /// what was set over HTTP laid over it, it is what the store is asked: `claimed.limited`.
+    pub written: Arc<[Limited]>,
     /// Which edition of the policies says so.
     pub edition: u64,
     /// The limits that it brings itself.
@@ -93,7 +93,7 @@ impl Held {
     pub(crate) fn of(claim: crate::store::Claim) -> Held {
         let (now, visibility) = (Instant::now(), Duration::from_micros(claim.visibility));
         Held {
-            limits: claim.limited.clone(),
+            written: claim.limited.clone(),
             edition: 0,
             own: Box::default(),
             lasts: visibility,
@@ -141,7 +141,7 @@ impl Held {
     /// Other limits apply to it from now on, says this edition of the policies.
     pub fn limit(&mut self, limits: Arc<[Limited]>, edition: u64) {
         self.claimed.limited = limits.clone();
-        self.limits = limits;
+        self.written = limits;
         self.edition = edition;
     }
 
@@ -307,7 +307,7 @@ impl Hold {
         let of_queue = state.queues.of_queue(queue_name);
         of_queue
             .map(|queue| {
-                let waiting: usize = (queue.groups.values().flatten())
+                let waiting: usize = (queue.all_groups())
                     .filter(|group| group.limits.len() <= gate.limited.len())
                     .map(|group| group.jobs.len())
                     .sum();
@@ -326,7 +326,7 @@ impl Hold {
         let Some(queue) = state.holding(lane) else {
             return false;
         };
-        (queue.groups.values().flatten()).any(|group| {
+        queue.all_groups().any(|group| {
             !group.jobs.is_empty()
                 && group.limits.len() <= gate.limited.len()
                 && !group.may_ask(now)
@@ -417,7 +417,7 @@ impl Hold {
     pub fn put_back(&self, held: Held, refused: Option<Refusal>) {
         let mut state = self.state();
         let (lane, priority, edition) = (held.lane(), held.claimed.priority, held.edition);
-        let limits = held.limits.clone();
+        let limits = held.written.clone();
         if !state.wait_again(held, End::Front) {
             return;
         }
@@ -430,11 +430,7 @@ impl Hold {
             group.rescheduled = refusal.rescheduled;
             // What refused it may be over since, and who told has gone by.
             if group.woken <= refusal.asked {
-                group.next = match refusal.refused {
-                    Refused::Until(at) => Next::At(at),
-                    Refused::ForSlot(from) => Next::Slot(from),
-                    Refused::Paused => Next::Never,
-                };
+                group.refused = Some(refusal.refused);
             }
         }
     }
@@ -453,7 +449,7 @@ impl Hold {
             if let Some(lane) = state.leave(&held.claimed.job)
                 && let Some(queue) = state.queues.get_mut(&lane)
             {
-                queue.turn_over(held.claimed.priority, held.edition, &held.limits);
+                queue.turn_over(held.claimed.priority, held.edition, &held.written);
             }
         }
         stay
@@ -492,16 +488,11 @@ impl Hold {
             return false;
         }
         let mut state = self.state();
-        let State { queues, jobs, .. } = &mut *state;
-        let Some(known) = jobs.get_mut(job) else {
+        let Some(known) = state.jobs.get_mut(job) else {
             return false;
         };
         known.hide = true;
-        if matches!(known.whereabouts, Whereabouts::Waiting)
-            && let Some(held) = queues
-                .get_mut(&known.lane)
-                .and_then(|queue| queue.remove(known.priority, job))
-        {
+        if let Some((known, held)) = state.take_out(job) {
             known.whereabouts = Whereabouts::Hidden(Box::new(held));
         }
         true
@@ -549,17 +540,13 @@ impl Hold {
         let Some(queue) = state.queues.get(lane) else {
             return (Prospect::default(), None);
         };
-        let groups = queue
-            .groups
-            .values()
-            .flatten()
-            .filter(|group| !group.jobs.is_empty());
+        let groups = queue.all_groups().filter(|group| !group.jobs.is_empty());
         groups.fold((Prospect::default(), None), |(prospect, policy), group| {
-            let with = prospect.or(match group.next {
-                Next::Ask => Prospect::at(Timestamp(0)),
-                Next::At(at) => Prospect::at(at),
-                Next::Slot(from) => Prospect::slot_from(from),
-                Next::Never => Prospect::default(),
+            let with = prospect.or(match group.refused {
+                None => Prospect::at(Timestamp(0)),
+                Some(Refused::Until(at)) => Prospect::at(at),
+                Some(Refused::ForSlot(from)) => Prospect::slot_from(from),
+                Some(Refused::Paused) => Prospect::default(),
             });
             if with == prospect && policy.is_some() {
                 (prospect, policy)
@@ -592,12 +579,8 @@ impl Hold {
         let Some(queue) = state.queues.get(lane) else {
             return Vec::new();
         };
-        let jobs = queue
-            .groups
-            .values()
-            .flatten()
-            .flat_map(|group| &group.jobs);
-        jobs.filter(|held| held.proven < before && &*held.claimed.claim_id == claim_id)
+        (queue.jobs())
+            .filter(|held| held.proven < before && &*held.claimed.claim_id == claim_id)
             .take(max)
             .map(|held| (held.claimed.job.clone(), held.claimed.attempt))
             .collect()
@@ -674,7 +657,7 @@ impl Hold {
 /// A refusal of a job in hand: it holds for its whole group.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
-    /// When the group may be asked again.
+    /// Why, and until when.
     pub refused: Refused,
     /// How often the hold had been woken when the question was asked. An end of a slot since then may have
     /// come too late for the answer, and too early for whoever waits for it.
@@ -690,14 +673,14 @@ pub struct Refusal {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub struct Wakes(u64);
 
-/// Why a job in hand was put back.
+/// Why a job may not be asked for, and until when.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refused {
     /// Its limits say no until then.
     Until(Timestamp),
     /// A slot must end first, and this time must have come.
     ForSlot(Timestamp),
-    /// A key has no slots at all.
+    /// A key has no slots at all: no time brings one.
     Paused,
 }
 

@@ -165,6 +165,16 @@ impl<'a> Json<'a> {
         found
     }
 
+    /// The text of the last member of exactly this name ([`Json::text`]).
+    pub fn text_of(&self, name: &str) -> Option<Cow<'a, str>> {
+        self.get_exact(name)?.text()
+    }
+
+    /// Whether the last member of exactly this name is a string of this text.
+    pub fn says(&self, name: &str, text: &str) -> bool {
+        self.text_of(name).is_some_and(|said| said == text)
+    }
+
     /// Several members at once, in one pass over the object: what [`Json::get_exact`] says for each.
     pub fn pick_exact<const N: usize>(&self, names: [&str; N]) -> [Option<Json<'a>>; N] {
         self.pick_by(names, |written, name| written.is(name))

@@ -58,6 +58,11 @@
 //! 3. Once the backend has carried it out, the row ends and with it the slots. The [`hold`] wakes those who
 //!    wait for one of them, here and at the sidecars that share the store.
 //!
+//! # Unasked
+//!
+//! What no request asks for is done by six loops, none of which waits for another: `attend` in
+//! `proxy/sweep.rs` names and starts them.
+//!
 //! # Words
 //!
 //! | word | means |
@@ -70,9 +75,20 @@
 //! | aside | out of its group, because a sibling may have it |
 //! | doomed | to be ended instead of started |
 //! | turn, lead | a start that a fleet granted ahead; how far ahead |
-//! | edition | the number of a set of policies, or of what was set by hand |
-//! | mark | a place in the order of what was sent and heard, where clocks are too coarse |
 //! | episode | from a job's first refusal until it starts |
+//!
+//! # Orders
+//!
+//! Which of two came first is asked of one of these, and none stands for another.
+//!
+//! | order | who counts it | what it tells |
+//! |---|---|---|
+//! | `Timestamp` | the store's clock | when a start counts and a row is looked at again, for all sidecars alike |
+//! | `Instant` | this machine's clock | how long something took or lasts; it never jumps, and is nobody else's |
+//! | `Gen` | who claims, up from the store's clock | which claim of a job is the later one, of two in one tick too |
+//! | `Mark` | the bounds of a sidecar | what was sent before an answer was heard, however coarse the clock |
+//! | `Wakes` | the hold | whether a slot ended since a question was asked: news of it may come before the refusal |
+//! | edition | the sidecar for policies, the store for what is set by hand | whether what was read still counts |
 //!
 //! # Who may import whom
 //!

@@ -16,7 +16,7 @@ use metrics_exporter_prometheus::{
     Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
 };
 
-pub use names::Event;
+pub use names::Counted;
 
 use crate::limit::{self, Limited, OnLimit, Space, Strategy};
 use names::DESCRIPTIONS;
@@ -169,8 +169,8 @@ impl Metrics {
         gauge(&inner.recorder, "ojs_throttle_build_info", vec![version]).set(1.0);
         let metrics = Metrics(Arc::new(inner));
         // What has not happened yet is 0 and not absent.
-        for event in Event::ALL {
-            metrics.event(event).increment(0);
+        for what in Counted::ALL {
+            metrics.counter_of(what).increment(0);
         }
         metrics
     }
@@ -190,13 +190,13 @@ impl Metrics {
         }
     }
 
-    /// Counts one of the fixed events.
-    pub fn count(&self, event: Event) {
-        self.event(event).increment(1);
+    /// It happened once more.
+    pub fn count(&self, what: Counted) {
+        self.counter_of(what).increment(1);
     }
 
-    fn event(&self, event: Event) -> Counter {
-        let (name, label) = event.name_and_label();
+    fn counter_of(&self, what: Counted) -> Counter {
+        let (name, label) = what.name_and_label();
         let labels = label.map(|(k, v)| Label::new(k, v)).into_iter().collect();
         counter(&self.0.recorder, name, labels)
     }

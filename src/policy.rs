@@ -22,7 +22,7 @@ use crate::limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};
 
 pub use feedback::{Backoff, Feedback, Pause};
 pub use gate::Gate;
-pub use job::{BROUGHT, META, MIRROR, Sent, own_policies, sent_policies, slower};
+pub use job::{BROUGHT, META, MIRROR, Sent, own_policies, sent_policies, strictest};
 pub use known::Known;
 pub use matcher::{Match, Pattern};
 pub use set::{NextStart, QueueConfig, SetLimits};

@@ -59,9 +59,6 @@ use queue::{Asked, Queue};
 /// bring some more.
 const MOST: usize = 10_000;
 
-/// More queues without bounds than this are not warned of one by one.
-const MOST_WARNED: usize = 1_000;
-
 /// Why the backend could not be asked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Away {
@@ -87,8 +84,6 @@ pub struct Pressure {
     table: ArcSwap<Table>,
     marks: AtomicU64,
     state: Mutex<State>,
-    /// Queues without bounds that were warned of.
-    unbounded: Mutex<HashSet<Box<str>>>,
     /// The backend was seen to tell how many jobs are scheduled, and how many are to be tried again.
     tells: (AtomicBool, AtomicBool),
     /// Told when places are wanted of the store, or some were given.
@@ -168,7 +163,6 @@ impl Pressure {
             table: ArcSwap::from_pointee(Table::new(file, HashMap::new(), HashMap::new())),
             marks: AtomicU64::new(1),
             state: Mutex::default(),
-            unbounded: Mutex::default(),
             tells: Default::default(),
             leases: Notify::new(),
         })
@@ -214,15 +208,6 @@ impl Pressure {
     pub fn is_bounded(&self, queue: &str) -> bool {
         let table = self.table.load();
         table.of(queue).is_some_and(|bounds| bounds.has_own())
-    }
-
-    /// Whether a queue without bounds of its own is seen for the first time.
-    pub fn first_unbounded(&self, queue: &str) -> bool {
-        let mut known = self
-            .unbounded
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        !known.contains(queue) && known.len() < MOST_WARNED && known.insert(queue.into())
     }
 
     /// What is said of a queue's bounds, by the file and over HTTP; `None`: nothing.

@@ -32,7 +32,7 @@ use tokio_util::task::TaskTracker;
 use crate::events::Events;
 use crate::hold::Hold;
 use crate::limit::{Key, Limited, Space, Timestamp};
-use crate::metrics::{Event, Metrics};
+use crate::metrics::{Counted, Metrics};
 use crate::ojs;
 use crate::policy::PolicySet;
 use crate::pressure::{FileBounds, Held, Pressure};
@@ -61,6 +61,7 @@ pub mod pass;
 mod paused;
 mod prove;
 pub mod respond;
+mod said;
 mod scope;
 mod service;
 mod settle;
@@ -436,7 +437,7 @@ impl Sidecar {
             // Most were taken back, and wait there from now on. Before it leaves the hold: what counts twice
             // for a moment is not over a bound unseen.
             self.pressure.came(&claimed.queue, None);
-            self.metrics.count(Event::HoldLost);
+            self.metrics.count(Counted::HoldLost);
         }
         self.hold.forget_claim(job, generation);
         self.end(job, Some(generation)).await;

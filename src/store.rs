@@ -17,6 +17,15 @@
 //!   ([`Store::offered`], [`Change::Own`]).
 //! * **A store that forgot says so** ([`StoreError::Wiped`]), and starts nothing until the sidecar has put
 //!   back what it knows ([`Store::announce`]).
+//!
+//! # Who stands before whom
+//!
+//! ```text
+//! ReservedStore            starts that were granted ahead are taken here, without a call
+//! └ Guard                  what happens while the store cannot be asked
+//!   └ RedisStore, SqlStore what all sidecars share; SqlStore over SQLite or PostgreSQL
+//! MemoryStore              by itself: there is nothing to lose, and nobody to share with
+//! ```
 
 mod anew;
 mod clock;
@@ -158,7 +167,8 @@ pub struct Claim {
     pub claimed_at: Timestamp,
     /// How long the claim lasts from each accepted heartbeat, in microseconds.
     pub visibility: u64,
-    /// Every key that it must pass, in no order that matters.
+    /// Every key that it must pass, in no order that matters, with the numbers that count now: what is written of
+    /// them, and what was set over HTTP laid over that.
     pub limited: Arc<[Limited]>,
 }
 
@@ -217,6 +227,10 @@ pub enum Place {
     Out,
 }
 
+/// The `until` of a held row that its owner lets go: any sidecar may take it over at once.
+/// The scripts and tables of the stores write it as 0.
+pub const OFFERED: Timestamp = Timestamp(0);
+
 /// One job's row.
 #[derive(Clone, Debug)]
 pub struct Row {
@@ -224,7 +238,9 @@ pub struct Row {
     pub claimed: Claimed,
     /// Held or out.
     pub place: Place,
-    /// When its owner must look again: a heartbeat is due (held), the backend must be asked (out).
+    /// When its owner must look again: a heartbeat is due (held; [`OFFERED`]: a sibling may have it), the
+    /// backend must be asked (out). Out, its last three digits, less than a millisecond, count how often the
+    /// worker was heard of.
     pub until: Timestamp,
     /// When its start counts; `None` while it is held, and where a job was found out with a worker.
     pub started: Option<Timestamp>,
@@ -446,6 +462,8 @@ pub struct Wish<'a> {
 
 /// The contract that every store keeps.
 pub trait Store: std::fmt::Debug + Send + Sync {
+    // What every store must answer.
+
     /// What the store's clock shows at a moment of ours.
     fn at(&self, moment: Instant) -> Timestamp;
 
@@ -458,37 +476,6 @@ pub trait Store: std::fmt::Debug + Send + Sync {
     /// without a row gets one (held, due at `until`); a row of an older claim of the same job is
     /// replaced and its slots end. Verdicts are in the order of `asks`.
     fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>>;
-
-    /// Grants starts of a key ahead of their time, as [`KeyState::reserve`](crate::limit::KeyState::reserve)
-    /// does, after what was not used of earlier ones was given back. They have no rows and no slots. If
-    /// nobody hears of the answer they pass unused; what was given back must not be given back again.
-    fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved>;
-
-    /// How far [`Store::now`] may be from the clock that decides, in microseconds.
-    fn doubt(&self) -> u64 {
-        0
-    }
-
-    /// How many start times were granted ahead to this sidecar, and how many of them passed unused.
-    fn turns(&self) -> (u64, u64) {
-        (0, 0)
-    }
-
-    /// The policies whose limits are reserved ahead, by their names, in place of earlier ones
-    /// ([`reserved::ReservedStore`]).
-    fn reserve_for(&self, policies: reserved::Policies) {
-        let _each_start_is_asked_for = policies;
-    }
-
-    /// A hand-out takes so many microseconds from here on: a start counts so much later than it is granted,
-    /// and spacing grants it so much sooner. Where the way back takes longer than [`EARLY`], starts would be
-    /// late and undone otherwise. A start must not leave before it counts, less [`EARLY`]. What decides at
-    /// once needs no lead.
-    ///
-    /// [`EARLY`]: crate::limit::EARLY
-    fn lead(&self, micros: u64) {
-        let _none_needed = micros;
-    }
 
     /// The backend handed these jobs out just now, so earlier claims of them are over, whether their time
     /// has passed or not: rows of older claims go with their slots, and are returned.
@@ -529,24 +516,6 @@ pub trait Store: std::fmt::Debug + Send + Sync {
     /// One job's row.
     fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>>;
 
-    /// What is known of a job's row without a call. A worker may settle a job through another sidecar than
-    /// the one it has it from, so one that is unknown here may have a row as long as there are others.
-    fn known(&self, job: &str) -> Known {
-        let _ask = job;
-        Known::Unsure
-    }
-
-    /// Whether a job may have a row that [`Store::row`] does not find: the store is lost, or was a moment ago and
-    /// others have not put theirs back yet.
-    fn may_miss_rows(&self) -> bool {
-        false
-    }
-
-    /// Whether no other sidecar lives or has left rows, as far as is known.
-    fn is_alone(&self) -> bool {
-        false
-    }
-
     /// What may start under these limits, all of them together.
     fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room>;
 
@@ -567,28 +536,20 @@ pub trait Store: std::fmt::Debug + Send + Sync {
     /// One step on a number that all sidecars share; it is 0 where nobody set it.
     fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number>;
 
-    /// Keeps for all sidecars that a queue was paused or resumed through this one, and tells them.
-    fn pause<'a>(&'a self, queue: &'a str, paused: bool) -> Answer<'a, ()> {
-        Answer::later(async move {
-            let step = Step::Put {
-                value: i64::from(paused),
-                version: None,
-            };
-            self.number(&fleet::paused(queue), step).await?;
-            Ok(())
-        })
-    }
+    /// Grants starts of a key ahead of their time, as [`KeyState::reserve`](crate::limit::KeyState::reserve)
+    /// does, after what was not used of earlier ones was given back. They have no rows and no slots. If
+    /// nobody hears of the answer they pass unused; what was given back must not be given back again.
+    fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved>;
 
-    /// Whether a queue was paused through some sidecar, and not resumed through one.
-    fn is_paused<'a>(&'a self, queue: &'a str) -> Answer<'a, bool> {
-        Answer::later(async move {
-            let number = self.number(&fleet::paused(queue), Step::Read).await?;
-            Ok(number.value != 0)
-        })
-    }
+    // What differs where others share the store.
 
     /// Whether other sidecars may share it: then rows of held jobs are put there as soon as they are held.
     fn is_shared(&self) -> bool {
+        false
+    }
+
+    /// Whether no other sidecar lives or has left rows, as far as is known.
+    fn is_alone(&self) -> bool {
         false
     }
 
@@ -602,26 +563,19 @@ pub trait Store: std::fmt::Debug + Send + Sync {
         0
     }
 
-    /// Whether the store does not answer, and [`guard::OnStoreError`] says what happens.
-    fn is_lost(&self) -> bool {
-        false
+    /// How far [`Store::now`] may be from the clock that decides, in microseconds.
+    fn doubt(&self) -> u64 {
+        0
     }
 
-    /// Whether it has ever answered. What was never seen may be another store than the one that is meant.
-    fn has_answered(&self) -> bool {
-        true
-    }
-
-    /// Whether a held job must not go out, nor be kept alive, before the store is back: it is lost, and a sibling
-    /// that still has it may have taken the job over ([`guard`]).
-    fn sets_aside(&self, claimed: &Claimed) -> bool {
-        let _nobody_else = claimed;
-        false
-    }
-
-    /// What single policies declare for the time when the store is lost, in place of earlier ones.
-    fn declare(&self, by_policy: guard::Declared) {
-        let _never_lost = by_policy;
+    /// A hand-out takes so many microseconds from here on: a start counts so much later than it is granted,
+    /// and spacing grants it so much sooner. Where the way back takes longer than [`EARLY`], starts would be
+    /// late and undone otherwise. A start must not leave before it counts, less [`EARLY`]. What decides at
+    /// once needs no lead.
+    ///
+    /// [`EARLY`]: crate::limit::EARLY
+    fn lead(&self, micros: u64) {
+        let _none_needed = micros;
     }
 
     /// Held rows of siblings in a lane that are overdue or were offered (`until` in the past), and not
@@ -645,6 +599,26 @@ pub trait Store: std::fmt::Debug + Send + Sync {
     fn rows_of_others(&self, max: usize) -> Answer<'_, Vec<Row>> {
         let _nobody_else = max;
         Answer::now(Vec::new())
+    }
+
+    /// Keeps for all sidecars that a queue was paused or resumed through this one, and tells them.
+    fn pause<'a>(&'a self, queue: &'a str, paused: bool) -> Answer<'a, ()> {
+        Answer::later(async move {
+            let step = Step::Put {
+                value: i64::from(paused),
+                version: None,
+            };
+            self.number(&fleet::paused(queue), step).await?;
+            Ok(())
+        })
+    }
+
+    /// Whether a queue was paused through some sidecar, and not resumed through one.
+    fn is_paused<'a>(&'a self, queue: &'a str) -> Answer<'a, bool> {
+        Answer::later(async move {
+            let number = self.number(&fleet::paused(queue), Step::Read).await?;
+            Ok(number.value != 0)
+        })
     }
 
     /// Puts our rows back as they are, those out with their slots, and from then on goes by what the
@@ -672,5 +646,55 @@ pub trait Store: std::fmt::Debug + Send + Sync {
     /// The next thing a sibling did that matters here. One caller at a time; dropping it loses nothing.
     fn wake(&self) -> Pin<Box<dyn Future<Output = Wake> + Send + '_>> {
         Box::pin(std::future::pending())
+    }
+
+    // The guard's alone: it knows when the store is lost.
+
+    /// Whether the store does not answer, and [`guard::OnStoreError`] says what happens.
+    fn is_lost(&self) -> bool {
+        false
+    }
+
+    /// Whether it has ever answered. What was never seen may be another store than the one that is meant.
+    fn has_answered(&self) -> bool {
+        true
+    }
+
+    /// Whether a job may have a row that [`Store::row`] does not find: the store is lost, or was a moment ago and
+    /// others have not put theirs back yet.
+    fn may_miss_rows(&self) -> bool {
+        false
+    }
+
+    /// Whether a held job must not go out, nor be kept alive, before the store is back: it is lost, and a sibling
+    /// that still has it may have taken the job over ([`guard`]).
+    fn sets_aside(&self, claimed: &Claimed) -> bool {
+        let _nobody_else = claimed;
+        false
+    }
+
+    /// What single policies declare for the time when the store is lost, in place of earlier ones.
+    fn declare(&self, by_policy: guard::Declared) {
+        let _never_lost = by_policy;
+    }
+
+    // Of what is kept here: rows by the guard and by `ReservedStore`, turns by the latter alone.
+
+    /// What is known of a job's row without a call. A worker may settle a job through another sidecar than
+    /// the one it has it from, so one that is unknown here may have a row as long as there are others.
+    fn known(&self, job: &str) -> Known {
+        let _ask = job;
+        Known::Unsure
+    }
+
+    /// How many start times were granted ahead to this sidecar, and how many of them passed unused.
+    fn turns(&self) -> (u64, u64) {
+        (0, 0)
+    }
+
+    /// The policies whose limits are reserved ahead, by their names, in place of earlier ones
+    /// ([`reserved::ReservedStore`]).
+    fn reserve_for(&self, policies: reserved::Policies) {
+        let _each_start_is_asked_for = policies;
     }
 }

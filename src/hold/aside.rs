@@ -18,7 +18,7 @@ impl Hold {
         state.bring_back(|held| !may_be_elsewhere(&held.claimed));
         let mut gone: Vec<Held> = Vec::new();
         let queues = state.queues.values_mut();
-        for group in queues.flat_map(|queue| queue.groups.values_mut().flatten()) {
+        for group in queues.flat_map(|queue| queue.all_groups_mut()) {
             let is = |held: &Held| may_be_elsewhere(&held.claimed);
             if group.jobs.iter().any(is) {
                 let (aside, stay): (VecDeque<Held>, _) = group.jobs.drain(..).partition(is);

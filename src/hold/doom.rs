@@ -1,6 +1,7 @@
 //! Jobs that a limit refused and whose policy says `drop`. They stay held, under their live claim and
 //! out of every worker's reach, until the backend has ended them.
 
+use super::queue::Queue;
 use super::state::{State, Whereabouts};
 use super::{Held, Hold};
 use crate::store::Gen;
@@ -33,37 +34,17 @@ impl Hold {
     /// started, by the caller: it never goes out. Not one that `stays`.
     pub fn doom_oldest(&self, queue_name: &str, stays: impl Fn(&str) -> bool) -> Option<Held> {
         let mut state = self.state();
-        let State { queues, jobs, .. } = &mut *state;
-        let of_queue = queues.of_queue(queue_name);
-        let oldest = of_queue.filter_map(|queue| {
-            let waiting = queue
-                .groups
-                .values()
-                .flatten()
-                .flat_map(|group| &group.jobs);
-            let waiting = waiting.filter(|held| !stays(&held.claimed.job));
-            let first = waiting.min_by_key(|held| held.claimed.claimed_at)?;
-            let (at, job) = (first.claimed.claimed_at, first.claimed.job.clone());
-            Some((at, job))
-        });
-        let (_, job) = oldest.min_by_key(|(at, _)| *at)?;
-        let known = jobs.get_mut(&job)?;
-        let held = queues.get_mut(&known.lane)?.remove(known.priority, &job)?;
-        known.doom = Some(Doom::Ending);
-        known.whereabouts = Whereabouts::Hidden(Box::new(held.clone()));
-        Some(held)
+        let waiting = state.queues.of_queue(queue_name).flat_map(Queue::jobs);
+        let oldest = waiting
+            .filter(|held| !stays(&held.claimed.job))
+            .min_by_key(|held| held.claimed.claimed_at)?;
+        let job = oldest.claimed.job.clone();
+        state.doom_waiting(&job)
     }
 
     /// The same for this job, if it waits here.
     pub fn doom_waiting(&self, job: &str) -> Option<Held> {
-        let mut state = self.state();
-        let State { queues, jobs, .. } = &mut *state;
-        let known = jobs.get_mut(job)?;
-        let mut queues = queues.values_mut();
-        let held = queues.find_map(|queue| queue.remove(known.priority, job))?;
-        known.doom = Some(Doom::Ending);
-        known.whereabouts = Whereabouts::Hidden(Box::new(held.clone()));
-        Some(held)
+        self.state().doom_waiting(job)
     }
 
     /// The jobs whose end is due, for the caller to end.
@@ -110,14 +91,16 @@ impl State {
         all.any(|known| known.doom == Some(Doom::Ending))
     }
 
+    fn doom_waiting(&mut self, job: &str) -> Option<Held> {
+        let (known, held) = self.take_out(job)?;
+        known.doom = Some(Doom::Ending);
+        known.whereabouts = Whereabouts::Hidden(Box::new(held.clone()));
+        Some(held)
+    }
+
     /// The backend handed a job out again while it was being ended: what was decided stands.
     pub(super) fn doom_again(&mut self, job: &str) {
-        let State { queues, jobs, .. } = self;
-        if let Some(known) = jobs.get_mut(job)
-            && let Some(held) = queues
-                .get_mut(&known.lane)
-                .and_then(|queue| queue.remove(known.priority, job))
-        {
+        if let Some((known, held)) = self.take_out(job) {
             known.doom = Some(Doom::Due);
             known.whereabouts = Whereabouts::Hidden(Box::new(held));
         }

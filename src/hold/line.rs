@@ -7,9 +7,8 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::queue::Next;
 use super::{Hold, Lane};
-use crate::limit::{Limited, Space};
+use crate::limit::{Key, Limited, Space};
 
 /// A waiting FETCH.
 #[derive(Clone, Debug)]
@@ -20,7 +19,7 @@ pub struct Waiter {
 
 /// Where a waiter stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum Rank {
     /// First: it watches the clock and asks the backend.
     First,
     /// Behind another.
@@ -77,15 +76,15 @@ impl Line {
         }
     }
 
-    pub(super) fn standing(&self, waiter: &Waiter) -> Place {
+    pub(super) fn standing(&self, waiter: &Waiter) -> Rank {
         match self
             .waiters
             .iter()
             .position(|(other, _)| other.id == waiter.id)
         {
-            Some(0) => Place::First,
-            Some(_) => Place::Behind,
-            None => Place::Gone,
+            Some(0) => Rank::First,
+            Some(_) => Rank::Behind,
+            None => Rank::Gone,
         }
     }
 
@@ -98,20 +97,23 @@ impl Hold {
     /// A slot of these keys ended, or a start of theirs was undone: whoever waits for one of them may
     /// ask again.
     pub fn wake(&self, freed: &[Limited]) {
+        self.wake_where(|space, key| freed.iter().any(|f| f.space == space && f.key == *key));
+    }
+
+    /// The same for keys of which nothing else is known.
+    pub fn wake_keys(&self, freed: &[(Space, Key)]) {
+        self.wake_where(|space, key| freed.iter().any(|f| f.0 == space && f.1 == *key));
+    }
+
+    fn wake_where(&self, is_freed: impl Fn(Space, &Key) -> bool) {
         let mut state = self.state();
         let wakes = state.woken();
         for queue in state.queues.values_mut() {
-            let touches = |limited: &[Limited]| {
-                limited
-                    .iter()
-                    .any(|l| freed.iter().any(|f| f.space == l.space && f.key == l.key))
-            };
+            let touches = |limited: &[Limited]| limited.iter().any(|l| is_freed(l.space, &l.key));
             // The queue's own limits may have been set since its jobs were read.
-            let whole = freed
-                .iter()
-                .any(|f| f.space == Space::Queue && f.key == queue.key);
+            let whole = is_freed(Space::Queue, &queue.key);
             let mut woken = whole || touches(&queue.gate.limited);
-            for group in queue.groups.values_mut().flatten() {
+            for group in queue.all_groups_mut() {
                 if whole || touches(&group.limits) {
                     group.wake(wakes);
                     woken = true;
@@ -129,7 +131,7 @@ impl Hold {
         let mut state = self.state();
         let wakes = state.woken();
         for queue in state.queues.values_mut() {
-            for group in queue.groups.values_mut().flatten() {
+            for group in queue.all_groups_mut() {
                 group.wake(wakes);
             }
             queue.line.wake_all();
@@ -148,10 +150,8 @@ impl Hold {
         let state = self.state();
         if let Some(queue) = state.holding(lane)
             && queue
-                .groups
-                .values()
-                .flatten()
-                .any(|group| group.next == Next::Ask && !group.jobs.is_empty())
+                .all_groups()
+                .any(|group| group.refused.is_none() && !group.jobs.is_empty())
         {
             queue.line.wake();
         }
@@ -179,11 +179,11 @@ impl Hold {
     }
 
     /// Where a waiter stands in a lane's line.
-    pub fn standing(&self, lane: &Lane, waiter: &Waiter) -> Place {
+    pub fn standing(&self, lane: &Lane, waiter: &Waiter) -> Rank {
         self.state()
             .queues
             .get(lane)
-            .map_or(Place::Gone, |queue| queue.line.standing(waiter))
+            .map_or(Rank::Gone, |queue| queue.line.standing(waiter))
     }
 
     /// Jobs wanted by everyone in the lane's line.

@@ -8,22 +8,9 @@ use tokio::time::Instant;
 
 use super::line::Line;
 use super::state::End;
-use super::{Held, Wakes};
+use super::{Held, Refused, Wakes};
 use crate::limit::{EARLY, Key, Limited, Timestamp};
 use crate::policy::{self, Gate};
-
-/// When a group may be asked again.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Next {
-    /// Now.
-    Ask,
-    /// At this time at the earliest.
-    At(Timestamp),
-    /// When a slot ends, and not before this time.
-    Slot(Timestamp),
-    /// Not by itself: the key is paused.
-    Never,
-}
 
 #[derive(Debug)]
 pub(super) struct Group {
@@ -31,7 +18,8 @@ pub(super) struct Group {
     /// Which edition of the policies the limits are from.
     pub(super) edition: u64,
     pub(super) jobs: VecDeque<Held>,
-    pub(super) next: Next,
+    /// Why it may not be asked for, if it may not.
+    pub(super) refused: Option<Refused>,
     /// When it was last let be asked again, or made.
     pub(super) woken: Wakes,
     /// The policy that refused last.
@@ -44,10 +32,10 @@ impl Group {
     /// A group of one, which may be asked at once.
     pub(super) fn of(held: Held, woken: Wakes) -> Group {
         Group {
-            limits: held.limits.clone(),
+            limits: held.written.clone(),
             edition: held.edition,
             jobs: VecDeque::from([held]),
-            next: Next::Ask,
+            refused: None,
             woken,
             refused_by: None,
             rescheduled: None,
@@ -56,7 +44,7 @@ impl Group {
 
     /// It may be asked again.
     pub(super) fn wake(&mut self, woken: Wakes) {
-        self.next = Next::Ask;
+        self.refused = None;
         self.woken = woken;
     }
 
@@ -66,10 +54,10 @@ impl Group {
     }
 
     pub(super) fn may_ask(&self, now: Timestamp) -> bool {
-        match self.next {
-            Next::Ask => true,
-            Next::At(at) => at <= now.plus(EARLY),
-            Next::Slot(_) | Next::Never => false,
+        match self.refused {
+            None => true,
+            Some(Refused::Until(at)) => at <= now.plus(EARLY),
+            Some(Refused::ForSlot(_) | Refused::Paused) => false,
         }
     }
 
@@ -78,10 +66,9 @@ impl Group {
     /// a worker that died is free, and when that has passed, one more.
     pub(super) fn scheduled_at(&self, visibility: u64, now: Timestamp) -> Option<Timestamp> {
         let since = self.rescheduled?;
-        match self.next {
-            Next::Ask => None,
-            Next::At(at) => (!self.may_ask(now)).then_some(at),
-            Next::Slot(_) | Next::Never => {
+        match self.refused? {
+            Refused::Until(at) => (!self.may_ask(now)).then_some(at),
+            Refused::ForSlot(_) | Refused::Paused => {
                 let visibility = visibility.max(1);
                 let times = now.since(since) / visibility + 1;
                 Some(since.plus(visibility.saturating_mul(times)))
@@ -135,6 +122,20 @@ impl Queue {
         }
     }
 
+    /// All groups, highest priority first.
+    pub(super) fn all_groups(&self) -> impl Iterator<Item = &Group> {
+        self.groups.values().flatten()
+    }
+
+    pub(super) fn all_groups_mut(&mut self) -> impl Iterator<Item = &mut Group> {
+        self.groups.values_mut().flatten()
+    }
+
+    /// The waiting jobs, highest priority first.
+    pub(super) fn jobs(&self) -> impl Iterator<Item = &Held> {
+        self.all_groups().flat_map(|group| &group.jobs)
+    }
+
     pub(super) fn saw(&mut self, priority: i32) {
         self.priorities = Some(match self.priorities {
             None => (priority, priority),
@@ -150,7 +151,7 @@ impl Queue {
             .or_default();
         let group = groups
             .iter_mut()
-            .find(|group| group.is_of(held.edition, &held.limits));
+            .find(|group| group.is_of(held.edition, &held.written));
         match group {
             Some(group) if end == End::Front => group.jobs.push_front(held),
             Some(group) => group.jobs.push_back(held),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use super::queue::Group;
+use super::queue::{Group, Queue};
 use super::{Gen, Held, Hold, Wakes};
 use crate::limit::Limited;
 
@@ -24,10 +24,7 @@ impl Hold {
     /// The waiting jobs whose limits are of an earlier edition of the policies.
     pub fn before(&self, edition: u64) -> Vec<Held> {
         let state = self.state();
-        let groups = state
-            .queues
-            .values()
-            .flat_map(|queue| queue.groups.values().flatten());
+        let groups = state.queues.values().flat_map(Queue::all_groups);
         let early = groups.filter(|group| group.edition < edition);
         early.flat_map(|group| &group.jobs).cloned().collect()
     }
@@ -78,7 +75,7 @@ fn regrouped(
             held.limit(new.limits, edition);
         }
         let place = *places
-            .entry((held.edition, held.limits.clone()))
+            .entry((held.edition, held.written.clone()))
             .or_insert(groups.len());
         match groups.get_mut(place) {
             Some(group) => group.jobs.push_back(held),

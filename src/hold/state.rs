@@ -164,11 +164,7 @@ impl State {
                 Whereabouts::Hidden(held) | Whereabouts::Aside(held) => Some(&**held),
                 _ => None,
             });
-        let groups = self
-            .queues
-            .values()
-            .flat_map(|queue| queue.groups.values().flatten());
-        groups.flat_map(|group| &group.jobs).chain(apart)
+        self.queues.values().flat_map(Queue::jobs).chain(apart)
     }
 
     pub(super) fn take_in_hand(&mut self, picked: &[Held]) {
@@ -177,6 +173,14 @@ impl State {
                 known.whereabouts = Whereabouts::InHand;
             }
         }
+    }
+
+    /// A waiting job, out of its group: the caller says where it is from now on.
+    pub(super) fn take_out(&mut self, job: &str) -> Option<(&mut Known, Held)> {
+        let State { queues, jobs, .. } = self;
+        let known = jobs.get_mut(job)?;
+        let held = queues.get_mut(&known.lane)?.remove(known.priority, job)?;
+        Some((known, held))
     }
 
     /// A job in hand waits again, or is hidden if it is to be. `false`: it does not wait, because it is hidden or

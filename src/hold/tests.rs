@@ -354,8 +354,8 @@ async fn the_line_wakes_one_and_then_the_next() {
     let lanes = [lane(1)];
     let first = hold.stand(&lanes, 1, Instant::now());
     let second = hold.stand(&lanes, 2, Instant::now());
-    assert_eq!(hold.standing(&lanes[0], &first), Place::First);
-    assert_eq!(hold.standing(&lanes[0], &second), Place::Behind);
+    assert_eq!(hold.standing(&lanes[0], &first), Rank::First);
+    assert_eq!(hold.standing(&lanes[0], &second), Rank::Behind);
     assert_eq!(hold.wanted(&lanes[0]), 3);
     let second_woken = second.woken();
     tokio::pin!(second_woken);
@@ -368,7 +368,7 @@ async fn the_line_wakes_one_and_then_the_next() {
     tokio::time::timeout(Duration::from_secs(1), second_woken)
         .await
         .expect("its turn");
-    assert_eq!(hold.standing(&lanes[0], &second), Place::First);
+    assert_eq!(hold.standing(&lanes[0], &second), Rank::First);
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::queue::Queue;
 use super::{Held, Hold};
-use crate::limit::{Limited, Timestamp};
+use crate::limit::{Limited, Limits, Timestamp};
 use crate::store::Gen;
 
 /// A held job as others see it.
@@ -80,7 +81,7 @@ impl Hold {
             .queues
             .iter()
             .filter(|(lane, _)| name.is_none_or(|name| name == &*lane.queue));
-        let groups = lanes.flat_map(|(_, queue)| queue.groups.values().flatten());
+        let groups = lanes.flat_map(|(_, queue)| queue.all_groups());
         let views = groups.flat_map(|group| {
             group.jobs.iter().map(move |held| View {
                 body: held.body.clone(),
@@ -96,7 +97,7 @@ impl Hold {
         let state = self.state();
         let mut counts: HashMap<Arc<str>, usize> = HashMap::new();
         for (lane, queue) in state.queues.iter() {
-            for group in queue.groups.values().flatten() {
+            for group in queue.all_groups() {
                 let later =
                     |held: &&Held| group.scheduled_at(held.claimed.visibility, now).is_some();
                 let many = group.jobs.iter().filter(later).count();
@@ -146,13 +147,19 @@ impl Hold {
         state.queues.of_queue(queue).any(|lane| lane.known > 0)
     }
 
+    /// The limits of held jobs of which `is` says so.
+    pub fn limits_of(&self, is: impl Fn(&Limited) -> bool) -> Vec<Limits> {
+        let state = self.state();
+        let groups = state.queues.values().flat_map(Queue::all_groups);
+        let limited = groups.flat_map(|group| &*group.limits);
+        let those = limited.filter(|one| is(one));
+        those.map(|one| one.limits.clone()).collect()
+    }
+
     /// Held jobs limited by a key, for `waiting_count`.
     pub fn waiting(&self, matches: impl Fn(&Limited) -> bool) -> usize {
         let state = self.state();
-        let groups = state
-            .queues
-            .values()
-            .flat_map(|queue| queue.groups.values().flatten());
+        let groups = state.queues.values().flat_map(Queue::all_groups);
         groups
             .filter(|group| group.limits.iter().any(&matches))
             .map(|group| group.jobs.len())

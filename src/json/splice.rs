@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 use super::scan::{self, Entry};
-use super::{Json, Member, quote};
+use super::{Json, Kind, Member, quote};
 
 /// Replacements in a text, applied in one pass.
 #[derive(Default, Debug)]
@@ -51,6 +51,27 @@ impl Splice {
         member.push(b':');
         member.extend_from_slice(value);
         self.changes.push((object.start, Change::Add(member)));
+    }
+
+    /// Sets a member: in the place of the one that has this very name, else at the object's end. `value` is JSON.
+    pub fn set(&mut self, object: Json<'_>, name: &str, value: &str) {
+        match object.get_exact(name) {
+            Some(theirs) => self.replace(theirs.range(), value),
+            None => self.add_member(object, name, value.as_bytes()),
+        }
+    }
+
+    /// Sets members of the object that stands under `name`; it is made where there is none.
+    pub fn set_in(&mut self, whole: Json<'_>, name: &str, members: &[(&str, String)]) {
+        let inner = whole.get_exact(name);
+        if let Some(inner) = inner.filter(|inner| inner.kind() == Kind::Object) {
+            (members.iter()).for_each(|(name, value)| self.set(inner, name, value));
+            return;
+        }
+        let each: Vec<String> = (members.iter())
+            .map(|(name, value)| format!("{}:{value}", quote(name)))
+            .collect();
+        self.set(whole, name, &format!("{{{}}}", each.join(",")));
     }
 
     /// Whether there is nothing to change.

@@ -1,8 +1,8 @@
 //! The names of all series, and what each says of itself.
 
-/// A thing that is counted by a word.
+/// What is counted whenever it happens, by one word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Event {
+pub enum Counted {
     /// A held job was given back to the backend.
     Returned,
     /// A held job was cancelled, deleted, settled or lost behind our back.
@@ -31,48 +31,48 @@ pub enum Event {
     PolicyRefused,
 }
 
-impl Event {
+impl Counted {
     /// Each of them.
-    pub(super) const ALL: [Event; 13] = [
-        Event::Returned,
-        Event::HoldLost,
-        Event::SlotReclaimed,
-        Event::SlotAdopted,
-        Event::HoldAdopted,
-        Event::Nonsense,
-        Event::SettleRetried,
-        Event::SettleReplayed,
-        Event::HeartbeatMended,
-        Event::MediaTypeMended,
-        Event::PathMended,
-        Event::HandOutUndone,
-        Event::PolicyRefused,
+    pub(super) const ALL: [Counted; 13] = [
+        Counted::Returned,
+        Counted::HoldLost,
+        Counted::SlotReclaimed,
+        Counted::SlotAdopted,
+        Counted::HoldAdopted,
+        Counted::Nonsense,
+        Counted::SettleRetried,
+        Counted::SettleReplayed,
+        Counted::HeartbeatMended,
+        Counted::MediaTypeMended,
+        Counted::PathMended,
+        Counted::HandOutUndone,
+        Counted::PolicyRefused,
     ];
 
     /// The series that counts it, with its label.
     pub(super) fn name_and_label(self) -> (&'static str, Option<(&'static str, &'static str)>) {
         match self {
-            Event::Returned => ("ojs_throttle_returned_jobs_total", None),
-            Event::HoldLost => ("ojs_throttle_hold_lost_total", None),
-            Event::SlotReclaimed => ("ojs_throttle_slots_reclaimed_total", None),
-            Event::SlotAdopted => ("ojs_throttle_slots_adopted_total", None),
-            Event::HoldAdopted => ("ojs_throttle_hold_adopted_total", None),
-            Event::Nonsense => ("ojs_throttle_upstream_nonsense_total", None),
-            Event::SettleRetried => ("ojs_throttle_settle_retries_total", None),
-            Event::SettleReplayed => ("ojs_throttle_settle_replays_total", None),
-            Event::HeartbeatMended => (
+            Counted::Returned => ("ojs_throttle_returned_jobs_total", None),
+            Counted::HoldLost => ("ojs_throttle_hold_lost_total", None),
+            Counted::SlotReclaimed => ("ojs_throttle_slots_reclaimed_total", None),
+            Counted::SlotAdopted => ("ojs_throttle_slots_adopted_total", None),
+            Counted::HoldAdopted => ("ojs_throttle_hold_adopted_total", None),
+            Counted::Nonsense => ("ojs_throttle_upstream_nonsense_total", None),
+            Counted::SettleRetried => ("ojs_throttle_settle_retries_total", None),
+            Counted::SettleReplayed => ("ojs_throttle_settle_replays_total", None),
+            Counted::HeartbeatMended => (
                 "ojs_throttle_repairs_total",
                 Some(("repair", "heartbeat_active_jobs")),
             ),
-            Event::MediaTypeMended => {
+            Counted::MediaTypeMended => {
                 ("ojs_throttle_repairs_total", Some(("repair", "media_type")))
             }
-            Event::PathMended => (
+            Counted::PathMended => (
                 "ojs_throttle_repairs_total",
                 Some(("repair", "queue_paths")),
             ),
-            Event::HandOutUndone => ("ojs_throttle_handouts_undone_total", None),
-            Event::PolicyRefused => ("ojs_throttle_job_policies_refused_total", None),
+            Counted::HandOutUndone => ("ojs_throttle_handouts_undone_total", None),
+            Counted::PolicyRefused => ("ojs_throttle_job_policies_refused_total", None),
         }
     }
 }

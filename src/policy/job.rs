@@ -1,5 +1,6 @@
 //! The `rate_limit` that comes with a job: every spelling found in the wild, read into one form.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::numbers::{self, Window, Wrong};
@@ -29,6 +30,27 @@ pub struct Sent<'a> {
     pub policy: Limited,
 }
 
+/// The queue of a job that is enqueued; `None`: the default one.
+pub fn queue_of(job: Json<'_>) -> Option<Cow<'_, str>> {
+    filed(job.get("options")?.get("queue"))
+}
+
+/// The queue by this `options.queue`, as backends file it; `None`: the default one.
+pub fn filed(queue: Option<Json<'_>>) -> Option<Cow<'_, str>> {
+    queue?.text().filter(|queue| !queue.is_empty())
+}
+
+/// The `meta` that a job gets that is enqueued with these `options`.
+pub fn meta_of<'a>(job: Json<'a>, options: Option<Json<'a>>) -> Option<Json<'a>> {
+    metadata(options).or_else(|| job.get("meta"))
+}
+
+/// Backends let a non-empty `options.metadata` replace `meta` as a whole.
+fn metadata(options: Option<Json<'_>>) -> Option<Json<'_>> {
+    let metadata = options?.get("metadata");
+    metadata.filter(|metadata| metadata.members().next().is_some())
+}
+
 /// The policies of an enqueue body (or a job template in a cron or workflow body). All of them
 /// apply.
 ///
@@ -37,13 +59,9 @@ pub struct Sent<'a> {
 pub fn sent_policies(job: Json<'_>) -> Result<Vec<Sent<'_>>, FieldError> {
     let options = job.get("options");
     let option = |name: &str| options.and_then(|options| options.get(name));
-    let queue = option("queue")
-        .and_then(|queue| queue.text())
-        .filter(|queue| !queue.is_empty());
+    let queue = filed(option("queue"));
     let queue = queue.as_deref().unwrap_or("default");
-    // Backends let a non-empty `options.metadata` replace `meta` as a whole.
-    let metadata = option("metadata").filter(|metadata| metadata.members().next().is_some());
-    let (meta, meta_at) = match metadata {
+    let (meta, meta_at) = match metadata(options) {
         Some(metadata) => (Some(metadata), "options.metadata[\"ojs.rate_limit\"]"),
         None => (job.get("meta"), "meta[\"ojs.rate_limit\"]"),
     };
@@ -147,7 +165,7 @@ fn read(value: Json<'_>, at: &str, queue: &str) -> Result<Option<Limited>, Field
 
 /// A spacing that passes neither of two: the longer step, the smaller burst, and from start to start
 /// unless both are measured otherwise.
-pub fn slower(one: Throttle, other: Throttle) -> Throttle {
+pub(super) fn slower(one: Throttle, other: Throttle) -> Throttle {
     let starts_a_period = |t: &Throttle| (u128::from(t.period.get()), u128::from(t.limit.get()));
     let ((p1, l1), (p2, l2)) = (starts_a_period(&one), starts_a_period(&other));
     let step = if p1 * l2 >= p2 * l1 { one } else { other };
@@ -159,6 +177,30 @@ pub fn slower(one: Throttle, other: Throttle) -> Throttle {
         burst: one.burst.min(other.burst),
         measure,
         ..step
+    }
+}
+
+/// Both together: the smaller number of slots, every window, the slower spacing.
+pub fn strictest(one: Limits, other: Limits) -> Limits {
+    let mut rates = one.rates;
+    for rate in other.rates {
+        // Starts are counted once for each period and kind of window.
+        let same = |known: &&mut Rate| (known.period, &known.window) == (rate.period, &rate.window);
+        match rates.iter_mut().find(same) {
+            Some(known) => known.limit = known.limit.min(rate.limit),
+            None => rates.push(rate),
+        }
+    }
+    Limits {
+        concurrency: match (one.concurrency, other.concurrency) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        },
+        rates,
+        throttle: match (one.throttle, other.throttle) {
+            (Some(a), Some(b)) => Some(slower(a, b)),
+            (a, b) => a.or(b),
+        },
     }
 }
 
@@ -372,7 +414,7 @@ impl At<'_> {
         self,
         object: Json<'j>,
         name: &str,
-    ) -> Result<Option<std::borrow::Cow<'j, str>>, FieldError> {
+    ) -> Result<Option<Cow<'j, str>>, FieldError> {
         let Some(found) = present(object, name) else {
             return Ok(None);
         };

@@ -74,7 +74,7 @@ impl Proxy {
             && health.kind() == Kind::Object
         {
             let mut splice = Splice::new();
-            put(health, "throttle", &throttle, &mut splice);
+            splice.set(health, "throttle", &throttle);
             reply.body = splice.apply(&reply.body).into();
         }
         respond::theirs(reply)
@@ -107,11 +107,11 @@ fn with_extension(text: &[u8], extension: &Extension) -> Option<Vec<u8>> {
             });
         }
         Some(object) if object.kind() == Kind::Object => {
-            put(object, capability, "true", &mut splice);
+            splice.set(object, capability, "true");
         }
         _ => {
             let value = format!(r#"{{"{capability}":true}}"#);
-            put(manifest, "capabilities", &value, &mut splice);
+            splice.set(manifest, "capabilities", &value);
         }
     }
     match manifest.get_exact("extensions") {
@@ -120,11 +120,11 @@ fn with_extension(text: &[u8], extension: &Extension) -> Option<Vec<u8>> {
             Some(list) if list.kind() == Kind::Array => {
                 add_extension(list, extension, &mut splice);
             }
-            _ => put(object, "official", &format!("[{entry}]"), &mut splice),
+            _ => splice.set(object, "official", &format!("[{entry}]")),
         },
         _ => {
             let value = format!(r#"{{"official":[{entry}]}}"#);
-            put(manifest, "extensions", &value, &mut splice);
+            splice.set(manifest, "extensions", &value);
         }
     }
     Some(splice.apply(text))
@@ -145,14 +145,6 @@ fn add_extension(list: Json<'_>, extension: &Extension, splice: &mut Splice) {
         let uri = item.get_exact("uri").unwrap_or(item);
         uri.text().as_deref() == Some(extension.uri)
     });
-}
-
-/// Sets a member of an object.
-fn put(object: Json<'_>, name: &str, value: &str, splice: &mut Splice) {
-    match object.get_exact(name) {
-        Some(theirs) => splice.replace(theirs.range(), value),
-        None => splice.add_member(object, name, value.as_bytes()),
-    }
 }
 
 /// Adds an item to a list unless it is there.

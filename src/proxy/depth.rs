@@ -4,7 +4,7 @@
 pub(super) mod share;
 pub(super) mod told;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,6 +14,7 @@ use memchr::memmem::Finder;
 use tokio::time::{Instant, timeout};
 
 use super::load::Seldom;
+use super::lookup::job_in;
 use super::{Proxy, REPLY_DEPTH, Sidecar};
 use crate::duration;
 use crate::events::{Event, Value};
@@ -30,6 +31,8 @@ const SETTLE: Duration = Duration::from_millis(250);
 pub(super) const AT_ONCE: usize = 16;
 /// The most queues that are looked at at the start.
 const MET: usize = 1_000;
+/// More queues without bounds than this are not warned of one by one.
+const MOST_WARNED: usize = 1_000;
 /// The most queues that one line names.
 const NAMED: usize = 20;
 
@@ -49,9 +52,8 @@ impl Sidecar {
     /// Says once which of these queues have no bound: they can grow until the backend fails (backpressure
     /// text, 6.3).
     fn warn_of_unbounded(&self, names: &[String]) {
-        let pressure = &self.pressure;
-        let unbounded = |name: &str| !pressure.is_bounded(name) && pressure.first_unbounded(name);
-        let names = names.iter().filter(|name| unbounded(name)).cloned();
+        let is_new = |name: &str| !self.pressure.is_bounded(name) && self.unbounded.is_new(name);
+        let names = names.iter().filter(|name| is_new(name)).cloned();
         warn_of(&names.collect::<Vec<String>>());
     }
 
@@ -242,11 +244,10 @@ impl Sidecar {
         if !reply.status.is_success() || !self.pressure.any() {
             return;
         }
-        let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH) else {
+        let Some(job) = job_in(&reply.body) else {
             return;
         };
-        let job = whole.get_exact("job").unwrap_or(whole);
-        let queue = job.get_exact("queue").and_then(|queue| queue.text());
+        let queue = job.text_of("queue");
         if let Some(queue) = queue
             && !self.pressure.unretried(&queue, id, self.store.now())
         {
@@ -261,18 +262,16 @@ impl Sidecar {
         if !reply.status.is_success() {
             return;
         }
-        let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH) else {
+        let Some(job) = job_in(&reply.body) else {
             return;
         };
-        let job = whole.get_exact("job").unwrap_or(whole);
-        let text = |name: &str| job.get_exact(name).and_then(|value| value.text());
-        self.named.left(text("id").as_deref().into_iter());
-        let Some(queue) = text("queue").filter(|_| self.pressure.any()) else {
+        self.named.left(job.text_of("id").as_deref().into_iter());
+        let Some(queue) = job.text_of("queue").filter(|_| self.pressure.any()) else {
             return;
         };
         let started = job.get_exact("started_at").is_some_and(|at| !at.is_null());
         let retried = || {
-            let id = text("id");
+            let id = job.text_of("id");
             id.is_some_and(|id| self.pressure.unretried(&queue, &id, self.store.now()))
         };
         match sent {
@@ -284,7 +283,7 @@ impl Sidecar {
             }
             Some(sent) => {
                 self.pressure.left(&queue, 1, sent, true, self.now());
-                if let Some(due) = text("scheduled_at").and_then(|at| moment(&at)) {
+                if let Some(due) = job.text_of("scheduled_at").and_then(|at| moment(&at)) {
                     self.pressure.unscheduled(&queue, due);
                 }
             }
@@ -303,7 +302,7 @@ impl Sidecar {
     /// This job waits no longer, which matters where a queue tells its jobs apart.
     fn gone(&self, queue: &str, job: Json<'_>) {
         if self.pressure.is_keyed(queue)
-            && let Some(id) = job.get_exact("id").and_then(|id| id.text())
+            && let Some(id) = job.text_of("id")
         {
             self.pressure.gone(queue, &id, self.now());
         }
@@ -316,8 +315,8 @@ impl Sidecar {
         };
         let jobs = whole.get_exact("jobs").into_iter().flat_map(|j| j.items());
         let each = jobs.chain(whole.get_exact("job")).filter_map(|job| {
-            let queue = job.get_exact("queue").and_then(|queue| queue.text());
-            let id = job.get_exact("id")?.text()?;
+            let queue = job.text_of("queue");
+            let id = job.text_of("id")?;
             Some((
                 Arc::from(queue.as_deref().unwrap_or("default")),
                 Box::from(&*id),
@@ -344,32 +343,38 @@ impl Sidecar {
             return Vec::new();
         };
         let jobs = whole.get_exact("jobs").into_iter().flat_map(|j| j.items());
-        let each = jobs.chain(whole.get_exact("job")).filter_map(|job| {
-            let text = |name: &str| job.get_exact(name).and_then(|value| value.text());
-            let is_scheduled = text("state").as_deref() == Some("scheduled");
-            is_scheduled.then(|| {
-                let due = text("scheduled_at").and_then(|at| moment(&at));
-                (
-                    Box::from(text("queue").as_deref().unwrap_or("default")),
-                    due,
-                )
-            })
+        let each = jobs.chain(whole.get_exact("job"));
+        let later = each.filter(|job| job.says("state", "scheduled"));
+        let named = later.map(|job| {
+            let due = job.text_of("scheduled_at").and_then(|at| moment(&at));
+            let queue = job.text_of("queue");
+            (Box::from(queue.as_deref().unwrap_or("default")), due)
         });
-        each.collect()
+        named.collect()
     }
 }
 
-/// Queues without bounds that were met and not warned of yet.
+/// Queues without bounds of their own: each is warned of once.
 #[derive(Debug, Default)]
 pub(super) struct Unbounded {
+    known: Mutex<HashSet<Box<str>>>,
+    /// Those that were met and not warned of yet.
     met: Mutex<Vec<String>>,
     told: Seldom,
 }
 
 impl Unbounded {
-    /// A queue is used for the first time.
+    /// A queue is used.
     pub(super) fn note(&self, queue: &str) {
-        self.met().push(queue.to_owned());
+        if self.is_new(queue) {
+            self.met().push(queue.to_owned());
+        }
+    }
+
+    /// Whether a queue is seen for the first time.
+    fn is_new(&self, queue: &str) -> bool {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        !known.contains(queue) && known.len() < MOST_WARNED && known.insert(queue.into())
     }
 
     /// Warns of those that were met: in one line, once a minute at most.
@@ -454,7 +459,7 @@ impl Proxy {
         let each = lists
             .filter_map(|name| whole.get_exact(name))
             .flat_map(|list| list.items());
-        each.filter_map(|queue| Some(queue.get_exact("name")?.text()?.into_owned()))
+        each.filter_map(|queue| Some(queue.text_of("name")?.into_owned()))
             .collect()
     }
 

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::lookup::Lookup;
-use super::{Proxy, REPLY_DEPTH};
+use super::{Proxy, REPLY_DEPTH, said};
 use crate::hold::Held;
-use crate::json::{Json, quote};
+use crate::json::Json;
 use crate::limit::{Limited, OnLimit};
-use crate::metrics::Event;
+use crate::metrics::Counted;
 use crate::upstream::Call;
 
 /// How an attempt to end a job came out.
@@ -52,7 +52,7 @@ impl Proxy {
         };
         match end {
             End::Open => return sidecar.hold.spared(job, generation),
-            End::Lost => sidecar.metrics.count(Event::HoldLost),
+            End::Lost => sidecar.metrics.count(Counted::HoldLost),
             End::Dropped => {
                 if let Some(by) = acting(held, usize::MAX, OnLimit::Drop) {
                     tracing::debug!(%job, policy = %by.policy, key = %by.key, "dropped: over its limit");
@@ -136,11 +136,12 @@ fn final_nack(held: &Held) -> String {
             by.key.as_str()
         )
     });
-    format!(
-        r#"{{"job_id":{},"worker_id":{},"error":{{"code":"rate_limit_dropped","type":"rate_limit_dropped","message":{},"retryable":false}}}}"#,
-        quote(&held.claimed.job),
-        quote(&held.claimed.claim_id),
-        quote(&message),
+    let claimed = &held.claimed;
+    said::discard(
+        &claimed.job,
+        &claimed.claim_id,
+        "rate_limit_dropped",
+        &message,
     )
 }
 

@@ -21,7 +21,8 @@ use super::{DEPTH, Proxy, mirror};
 use crate::boxed::boxed;
 use crate::json::{self, Json, JsonError, Kind, Splice};
 use crate::limit::Space;
-use crate::metrics::Event;
+use crate::metrics::Counted;
+use crate::policy::job::{filed, meta_of};
 use crate::policy::{self, Accept, FieldError, JobView, PolicySet, Sent};
 use crate::pressure::Places;
 use crate::upstream::Call;
@@ -38,8 +39,8 @@ pub(super) enum Sends {
     Templates,
 }
 
-/// Why an enqueue is not forwarded.
-enum Refused {
+/// Why an enqueue is not sent on.
+enum Unsendable {
     Field(FieldError),
     Deep,
     /// The job at this place has several `options`, or several queues in them.
@@ -107,13 +108,13 @@ impl Proxy {
             // A template is no job that waits.
             Ok((body, _)) if sends == Sends::Templates => (body, Vec::new()),
             Ok(prepared) => prepared,
-            Err(Refused::Field(error)) => {
-                sidecar.metrics.count(Event::PolicyRefused);
+            Err(Unsendable::Field(error)) => {
+                sidecar.metrics.count(Counted::PolicyRefused);
                 return refuse(&parts, Fault::field(&error.field, &error.message));
             }
-            Err(Refused::Ambiguous(at)) => return refuse(&parts, ambiguous(&at)),
-            Err(Refused::SeveralBatches) => return refuse(&parts, several_batches()),
-            Err(Refused::Deep) => return refuse(&parts, Fault::deep()),
+            Err(Unsendable::Ambiguous(at)) => return refuse(&parts, ambiguous(&at)),
+            Err(Unsendable::SeveralBatches) => return refuse(&parts, several_batches()),
+            Err(Unsendable::Deep) => return refuse(&parts, Fault::deep()),
         };
         drop(policies);
         self.send_counted(parts, body, brought, places).await
@@ -149,18 +150,14 @@ impl Proxy {
             }
             answer
         });
-        match to_the_end(&self.sidecar.left, Client::default(), work).await {
-            Ok(reply) => respond::theirs(reply),
-            Err(error) => refuse(&parts, Fault::backend(&error, true)),
-        }
+        let answer = to_the_end(&self.sidecar.left, Client::default(), work).await;
+        respond::answer(&parts, answer, true)
     }
 
     /// Forwards a body that is known, as it is.
     async fn send_on(&self, parts: &mut Parts, body: Bytes) -> Response<Body> {
-        match self.upstream.call(self.enqueue_call(parts, body)).await {
-            Ok(reply) => respond::theirs(reply),
-            Err(error) => refuse(parts, Fault::backend(&error, true)),
-        }
+        let answer = self.upstream.call(self.enqueue_call(parts, body)).await;
+        respond::answer(parts, answer, true)
     }
 
     fn enqueue_call(&self, parts: &mut Parts, body: Bytes) -> Call {
@@ -181,24 +178,24 @@ impl Proxy {
         body: &Bytes,
         sends: Sends,
         policies: &PolicySet,
-    ) -> Result<(Bytes, Vec<Option<Brought>>), Refused> {
+    ) -> Result<(Bytes, Vec<Option<Brought>>), Unsendable> {
         let whole = match Json::parse(body, DEPTH) {
             Ok(whole) => whole,
-            Err(JsonError::Deep(_)) => return Err(Refused::Deep),
+            Err(JsonError::Deep(_)) => return Err(Unsendable::Deep),
             Err(JsonError::Malformed(_)) => return Ok((body.clone(), Vec::new())),
         };
         if sends == Sends::Batch && sent::has_several(whole, "jobs") {
-            return Err(Refused::SeveralBatches);
+            return Err(Unsendable::SeveralBatches);
         }
         let mut splice = Splice::new();
         let mut all = Vec::new();
         for (at, job) in jobs_in(whole, sends) {
             if sent::is_ambiguous(job) {
-                return Err(Refused::Ambiguous(at));
+                return Err(Unsendable::Ambiguous(at));
             }
             let brought = self.prepare(parts, job, policies, &mut splice);
             all.push(brought.map_err(|error| {
-                Refused::Field(FieldError {
+                Unsendable::Field(FieldError {
                     field: format!("{at}{}", error.field),
                     ..error
                 })
@@ -220,21 +217,15 @@ impl Proxy {
         splice: &mut Splice,
     ) -> Result<Option<Brought>, FieldError> {
         let options = job.get("options");
-        let queue = options
-            .and_then(|options| options.get("queue"))
-            .and_then(|queue| queue.text());
-        let queue = queue.as_deref().filter(|queue| !queue.is_empty());
-        let queue = queue.unwrap_or("default");
+        let queue = filed(options.and_then(|options| options.get("queue")));
+        let queue = queue.as_deref().unwrap_or("default");
         let sent = if policies.accept() != Accept::Ignore {
             unforward(options, splice);
             policy::sent_policies(job)?
         } else {
             Vec::new()
         };
-        let metadata = options.and_then(|options| options.get("metadata"));
-        // Backends let a non-empty `options.metadata` replace `meta` as a whole.
-        let metadata = metadata.filter(|metadata| metadata.members().next().is_some());
-        let meta = metadata.or(job.get("meta"));
+        let meta = meta_of(job, options);
         if policies.rejects() {
             let kind = job
                 .get("type")

@@ -15,9 +15,9 @@ use super::body::Body;
 use super::prove::named;
 use super::sweep::heard;
 use super::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH};
-use super::{ours, respond};
+use super::{ours, respond, said};
 use crate::json::{Json, Kind, Splice, quote};
-use crate::metrics::Event;
+use crate::metrics::Counted;
 use crate::store::{Change, Place, Row};
 use crate::tick;
 use crate::upstream::{Call, Reply, UpstreamError};
@@ -78,7 +78,7 @@ impl Proxy {
         }
         let Split { own, ours, unsure } = self.split(&beat).await;
         if mend {
-            self.sidecar.metrics.count(Event::HeartbeatMended);
+            self.sidecar.metrics.count(Counted::HeartbeatMended);
         }
         if ours.is_empty() && !mend {
             let reply = self.beat_as_it_is(&mut parts, body, begun, unsure).await;
@@ -151,7 +151,6 @@ impl Proxy {
         group: &Group,
     ) -> Option<Bytes> {
         let sidecar = &self.sidecar;
-        let ids: Vec<String> = group.ids.iter().map(|id| quote(id)).collect();
         let now = sidecar.store.now();
         let ages = group
             .rows
@@ -159,16 +158,8 @@ impl Proxy {
             .map(|row| now.since(row.claimed.claimed_at));
         let oldest = Duration::from_micros(ages.max().unwrap_or(0));
         // Time in the hold was none of the worker's, and counts where claims last from their start.
-        let mut body = format!(
-            r#"{{"worker_id":{},"active_jobs":[{}]"#,
-            quote(claim_id),
-            ids.join(",")
-        );
-        if let Some(asks) = asks {
-            let ms = sidecar.backend.heartbeat_value(asks, oldest).as_millis();
-            body += &format!(r#","visibility_timeout_ms":{ms}"#);
-        }
-        body.push('}');
+        let value = |asks| sidecar.backend.heartbeat_value(asks, oldest).as_millis();
+        let body = said::heartbeat(claim_id, group.ids.iter().map(|id| &**id), asks.map(value));
         let call = super::post(self, scope, "/ojs/v1/workers/heartbeat", body);
         let reply = match super::call(self, "heartbeat", call).await {
             Ok(reply) if reply.status.is_success() => reply.body,

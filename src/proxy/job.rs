@@ -188,7 +188,7 @@ impl Sidecar {
         });
         Some(Held {
             claimed,
-            limits,
+            written: limits,
             edition: live.edition,
             own,
             lasts,

@@ -20,7 +20,7 @@ use super::{Proxy, REPLY_DEPTH, mirror, paused};
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Timestamp;
 use crate::upstream::{Call, Reply, UpstreamError};
-use list::Asked;
+use list::Query;
 
 impl Proxy {
     /// `GET` of one job or a list of jobs.
@@ -49,10 +49,8 @@ impl Proxy {
         parts: Box<Parts>,
         queue: Option<&str>,
     ) -> Response<Body> {
-        match self.queues(&parts, queue).await {
-            Ok(reply) => respond::theirs(reply),
-            Err(error) => refuse(&parts, Fault::backend(&error, false)),
-        }
+        let answer = self.queues(&parts, queue).await;
+        respond::answer(&parts, answer, false)
     }
 
     /// The backend's reply with its counts put right.
@@ -129,10 +127,8 @@ impl Proxy {
             }
             answer
         });
-        match to_the_end(&self.sidecar.left, Client::default(), work).await {
-            Ok(reply) => respond::theirs(reply),
-            Err(error) => refuse(&parts, Fault::backend(&error, false)),
-        }
+        let answer = to_the_end(&self.sidecar.left, Client::default(), work).await;
+        respond::answer(&parts, answer, false)
     }
 
     /// Retry of a job by hand: it waits again, or is available before its time.
@@ -148,10 +144,8 @@ impl Proxy {
             }
             answer
         });
-        match to_the_end(&self.sidecar.left, Client::default(), work).await {
-            Ok(reply) => respond::theirs(reply),
-            Err(error) => refuse(parts, Fault::backend(&error, false)),
-        }
+        let answer = to_the_end(&self.sidecar.left, Client::default(), work).await;
+        respond::answer(parts, answer, false)
     }
 
     /// Pause and resume: held jobs of a paused queue stay from the moment the call comes.
@@ -173,10 +167,8 @@ impl Proxy {
                 false => proxy.resumed(call, &queue).await,
             }
         });
-        match to_the_end(&self.sidecar.left, Client::default(), work).await {
-            Ok(reply) => respond::theirs(reply),
-            Err(error) => refuse(&parts, Fault::backend(&error, false)),
-        }
+        let answer = to_the_end(&self.sidecar.left, Client::default(), work).await;
+        respond::answer(&parts, answer, false)
     }
 
     async fn paused(
@@ -231,10 +223,7 @@ impl Proxy {
         self.sidecar.clear().await;
         let answer = self.upstream.call(self.plain_call(&parts, body)).await;
         self.sidecar.clear().await;
-        match answer {
-            Ok(reply) => respond::theirs(reply),
-            Err(error) => refuse(&parts, Fault::backend(&error, false)),
-        }
+        respond::answer(&parts, answer, false)
     }
 
     /// The request as it came, for a reply that is read whole.
@@ -256,7 +245,7 @@ impl Proxy {
         if self.sidecar.hold.is_empty() {
             return mirror::hide_all(&reply.body);
         }
-        let asked = Asked::of(parts.uri.query().unwrap_or_default());
+        let asked = Query::of(parts.uri.query().unwrap_or_default());
         match asked.state.as_deref() {
             Some("active") => Box::pin(self.without_held(parts, &reply.body, &asked)).await,
             Some("available" | "scheduled") => self.with_held(&reply.body, &asked),
@@ -277,7 +266,7 @@ impl Proxy {
             .chain([whole]);
         for job in jobs {
             mirror::hide(job, &mut splice);
-            let id = job.get_exact("id").and_then(|id| id.text());
+            let id = job.text_of("id");
             let now = self.sidecar.store.now();
             if let Some((attempt, at)) = id.and_then(|id| self.sidecar.hold.seen(&id, now)) {
                 self.relabel(job, attempt, at, &mut splice);
@@ -350,7 +339,7 @@ fn recounted(
         let mut found = false;
         for entry in lists.flat_map(|list| list.items()) {
             found = true;
-            if let Some(name) = entry.get_exact("name").and_then(|name| name.text()) {
+            if let Some(name) = entry.text_of("name") {
                 shift(entry, of(&name), &mut splice);
             }
         }

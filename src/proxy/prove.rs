@@ -8,8 +8,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::lookup::{Lookup, job_in};
-use super::{Proxy, REPLY_DEPTH};
-use crate::json::{Json, quote};
+use super::{Proxy, REPLY_DEPTH, said};
+use crate::json::Json;
 
 /// So many jobs are looked up at once.
 const AT_ONCE: usize = 16;
@@ -42,13 +42,8 @@ impl Proxy {
     ) -> Vec<Word> {
         let sidecar = &self.sidecar;
         let sent = Instant::now();
-        let ids: Vec<String> = jobs.iter().map(|(job, _)| quote(job)).collect();
         let ms = sidecar.backend.heartbeat_value(visibility, age).as_millis();
-        let body = format!(
-            r#"{{"worker_id":{},"active_jobs":[{}],"visibility_timeout_ms":{ms}}}"#,
-            quote(claim_id),
-            ids.join(",")
-        );
+        let body = said::heartbeat(claim_id, jobs.iter().map(|(job, _)| &**job), Some(ms));
         let target = "/ojs/v1/workers/heartbeat";
         let answer = super::call(self, "heartbeat", super::post(self, scope, target, body)).await;
         let named = match answer {

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::body::{Body, ReadError};
-use super::{mirror, ours};
+use super::{mirror, ours, refuse};
 use crate::ojs::{self, BadPath};
 use crate::upstream::{Reply, SendError, UpstreamError};
 
@@ -304,6 +304,18 @@ pub(super) fn theirs(mut reply: Reply) -> Response<Body> {
         reply.body = hidden.into();
     }
     self::reply(reply)
+}
+
+/// What came of a call, as it goes to the client; `stores`: the backend may have stored a job.
+pub(super) fn answer(
+    parts: &Parts,
+    answer: Result<Reply, UpstreamError>,
+    stores: bool,
+) -> Response<Body> {
+    match answer {
+        Ok(reply) => theirs(reply),
+        Err(error) => refuse(parts, Fault::backend(&error, stores)),
+    }
 }
 
 /// A success of our own.

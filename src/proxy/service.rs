@@ -16,7 +16,7 @@ use super::respond::{Fault, Own};
 use super::settle::Verb;
 use super::{Sidecar, respond};
 use crate::boxed::boxed;
-use crate::metrics::Event;
+use crate::metrics::Counted;
 use crate::ojs::{self, Operation};
 use crate::upstream::{Path, Upstream};
 
@@ -80,7 +80,7 @@ impl Proxy {
             metrics.answered(reply.status().as_u16(), code);
         }
         if plain_json && respond::relabel(reply.headers_mut()) {
-            metrics.count(Event::MediaTypeMended);
+            metrics.count(Counted::MediaTypeMended);
         }
     }
 
@@ -197,10 +197,8 @@ impl Proxy {
 
     /// Passes a request whose body is known, for a reply that may show a job.
     async fn forward(&self, parts: &Parts, bytes: Bytes) -> Response<Body> {
-        match self.upstream.call(self.plain_call(parts, bytes)).await {
-            Ok(reply) => respond::theirs(reply),
-            Err(error) => refuse(parts, Fault::backend(&error, false)),
-        }
+        let answer = self.upstream.call(self.plain_call(parts, bytes)).await;
+        respond::answer(parts, answer, false)
     }
 
     /// Streams a request and its reply.
@@ -232,7 +230,7 @@ impl Proxy {
             None => path,
         };
         let plain = target.parse().ok()?;
-        self.sidecar.metrics.count(Event::PathMended);
+        self.sidecar.metrics.count(Counted::PathMended);
         Some(plain)
     }
 }

@@ -23,11 +23,11 @@ use super::respond::{self, Fault};
 use super::{Proxy, REPLY_DEPTH, Sidecar, mirror};
 use crate::boxed::boxed;
 use crate::json::{Json, Reader, Splice, quote};
-use crate::metrics::Event;
+use crate::metrics::Counted;
 use crate::store::{Known, Place, Row, StoreError};
 use crate::tick;
 use crate::upstream::{Call, Path, Reply, UpstreamError};
-use unheard::Asking;
+use unheard::Request;
 
 pub(super) use unheard::Unheard;
 
@@ -89,7 +89,7 @@ impl Proxy {
     ) -> Response<Body> {
         let sidecar = &self.sidecar;
         let scope = sidecar.scopes.of(&parts.headers);
-        let asking = Asking::begin(sidecar, verb, scope, &body);
+        let request = Request::begin(sidecar, verb, scope, &body);
         let mut call = Call {
             method: parts.method.clone(),
             target: Path::Read(parts.uri.clone()),
@@ -99,12 +99,12 @@ impl Proxy {
         };
         let proxy = self.clone();
         let work = boxed(|| async move {
-            let answer = proxy.settle_through(&mut call, scope, verb, asking.again);
-            Ok((answer.await?, asking))
+            let answer = proxy.settle_through(&mut call, scope, verb, request.again);
+            Ok((answer.await?, request))
         });
         // A worker that hangs up asks again.
         match to_the_end(&sidecar.settling, Client::default(), work).await {
-            Ok((reply, asking)) => answer(reply, asking),
+            Ok((reply, request)) => answer(reply, request),
             Err(error) => refuse(&parts, Fault::backend(&error, false)),
         }
     }
@@ -163,7 +163,7 @@ impl Proxy {
                 && worker_id.is_some()
                 && let Some(found) = boxed(|| self.row_after_all(&job, deadline)).await
             {
-                sidecar.metrics.count(Event::SettleRetried);
+                sidecar.metrics.count(Counted::SettleRetried);
                 known = Ok(Some(found));
                 continue;
             }
@@ -265,7 +265,7 @@ impl Proxy {
                     return Ok(match Box::pin(self.seen(settling, doubt)).await {
                         Seen::Done(done) => {
                             if doubt == Doubt::Again {
-                                self.sidecar.metrics.count(Event::SettleReplayed);
+                                self.sidecar.metrics.count(Counted::SettleReplayed);
                             }
                             done
                         }
@@ -298,7 +298,7 @@ impl Proxy {
                     Seen::Open | Seen::Unheard => break,
                 }
             }
-            self.sidecar.metrics.count(Event::SettleRetried);
+            self.sidecar.metrics.count(Counted::SettleRetried);
         }
     }
 
@@ -398,15 +398,15 @@ fn tell_found(found: Json<'_>, body: &mut Vec<u8>) {
 }
 
 /// The backend's reply, which tells whether it left.
-fn answer(mut reply: Reply, mut asking: Asking) -> Response<Body> {
+fn answer(mut reply: Reply, mut request: Request) -> Response<Body> {
     let bytes = std::mem::take(&mut reply.body);
     let bytes = mirror::hide_all(&bytes).map_or(bytes, Bytes::from);
     let mut response = respond::reply(reply);
     if bytes.is_empty() {
         // Nothing of it is polled, so nobody would tell that it left.
-        asking.sent();
+        request.sent();
     } else {
-        *response.body_mut() = Body::watched(bytes, asking);
+        *response.body_mut() = Body::watched(bytes, request);
     }
     response
 }

@@ -15,9 +15,8 @@ use super::lookup::{Lookup, job_in};
 use super::settle::PAUSES;
 use super::{Proxy, Sidecar};
 use crate::hold::{Held, Lane};
-use crate::limit::{Limited, Limits, OnLimit, Timestamp};
-use crate::metrics::Event;
-use crate::store::{Change, Claimed, Gen, Known, Place, Row, StoreError, Wake};
+use crate::metrics::Counted;
+use crate::store::{Change, Claimed, Gen, Known, OFFERED, Place, Row, StoreError, Wake};
 
 /// The most held jobs that are taken over for one FETCH.
 const AT_ONCE: usize = 16;
@@ -65,18 +64,6 @@ impl Offered {
 }
 
 impl Proxy {
-    /// Does what must be done although nobody asks, until the sidecar is told to stop.
-    pub async fn attend(&self, stop: CancellationToken) {
-        tokio::join!(
-            self.sweep(stop.clone()),
-            self.keep_held(stop.clone()),
-            self.return_idle(stop.clone()),
-            self.ask_about_paused(stop.clone()),
-            self.share_depths(stop.clone()),
-            self.hear_siblings(stop)
-        );
-    }
-
     /// Follows what siblings tell until the sidecar is told to stop. With the memory store there are
     /// none.
     pub async fn hear_siblings(&self, stop: CancellationToken) {
@@ -87,17 +74,7 @@ impl Proxy {
                 () = stop.cancelled() => return,
             };
             match wake {
-                Wake::Freed(keys) => {
-                    let named = |(space, key)| Limited {
-                        space,
-                        key,
-                        limits: Limits::default(),
-                        on_limit: OnLimit::Wait,
-                        policy: "".into(),
-                    };
-                    let freed: Vec<Limited> = keys.into_iter().map(named).collect();
-                    sidecar.hold.wake(&freed);
-                }
+                Wake::Freed(keys) => sidecar.hold.wake_keys(&keys),
                 Wake::Row { job } => sidecar.follow_row(&job).await,
                 Wake::Offered { scope, queue } => {
                     sidecar.offered.put(Lane { scope, queue });
@@ -243,7 +220,7 @@ impl Sidecar {
         // When its claim was last extended only its former owner knew: the next sweep extends it, and it is
         // proven before it goes out.
         held.doubt();
-        self.metrics.count(Event::HoldAdopted);
+        self.metrics.count(Counted::HoldAdopted);
         self.scopes.accept_known(claimed.scope);
         self.noted(std::iter::once(&held.claimed));
         self.hold.add(vec![held]);
@@ -423,7 +400,7 @@ impl Sidecar {
         Change::Until {
             job: claimed.job.clone(),
             generation: claimed.generation,
-            until: Timestamp(0),
+            until: OFFERED,
             visibility: claimed.visibility,
         }
     }

@@ -19,10 +19,10 @@ use tokio_util::sync::CancellationToken;
 use super::load::Seldom;
 use super::{Proxy, Sidecar};
 use crate::limit::Timestamp;
-use crate::store::{Change, Claimed, Place, Row};
+use crate::store::{Change, Claimed, OFFERED, Place, Row};
 
 pub(super) use adopt::{LOOK_UPS, Unlearnt};
-use overdue::Asking;
+use overdue::Slots;
 pub(super) use overdue::heard;
 
 /// The longest time between two looks.
@@ -31,9 +31,27 @@ const EVERY: Duration = Duration::from_millis(500);
 const AT_ONCE: usize = 256;
 
 impl Proxy {
+    /// Does what must be done although nobody asks, until the sidecar is told to stop.
+    pub async fn attend(&self, stop: CancellationToken) {
+        tokio::join!(
+            // Rows that are due, jobs that are to be dropped, what is empty.
+            self.sweep(stop.clone()),
+            // Heartbeats for held jobs.
+            self.keep_held(stop.clone()),
+            // Held jobs that nobody asks for go back to the backend.
+            self.return_idle(stop.clone()),
+            // Which queues the backend has paused.
+            self.ask_about_paused(stop.clone()),
+            // Places in bounded queues, which the fleet shares.
+            self.share_depths(stop.clone()),
+            // What siblings tell.
+            self.hear_siblings(stop)
+        );
+    }
+
     /// Runs until the sidecar is told to stop looking.
     pub async fn sweep(&self, stop: CancellationToken) {
-        let asking = Asking::default();
+        let overdue = Slots::default();
         let crowded = Seldom::default();
         let mut edition = self.sidecar.live().edition;
         let mut adopting: Option<JoinHandle<()>> = None;
@@ -51,7 +69,7 @@ impl Proxy {
             self.make_room(&crowded).await;
             self.let_lapse().await;
             self.drop_soon(self.sidecar.hold.doomed());
-            self.look_at_due(&asking, &stop).await;
+            self.look_at_due(&overdue, &stop).await;
             self.sidecar.show_forgotten().await;
             self.sidecar.offered.tidy();
             self.watch_bounds();
@@ -80,14 +98,14 @@ impl Proxy {
     }
 
     /// What is due, and that we live.
-    async fn look_at_due(&self, asking: &Asking, stop: &CancellationToken) {
+    async fn look_at_due(&self, overdue: &Slots, stop: &CancellationToken) {
         let Ok(rows) = self.sidecar.store.due(AT_ONCE).await else {
             return;
         };
         let (held, out): (Vec<Row>, Vec<Row>) =
             rows.into_iter().partition(|row| row.place == Place::Held);
         self.look_after_held(&held).await;
-        self.ask_about(out, asking, stop).await;
+        self.ask_about(out, overdue, stop).await;
     }
 
     async fn look_after_held(&self, rows: &[Row]) {
@@ -99,7 +117,7 @@ impl Proxy {
                 continue;
             }
             match self.sidecar.offers(claimed) {
-                true if row.until == Timestamp(0) => {}
+                true if row.until == OFFERED => {}
                 true => later.push(Sidecar::offer(claimed)),
                 // Siblings must see that nobody looks after it while the claim lasts.
                 false => {

@@ -10,7 +10,7 @@ use crate::events::{Event, Value};
 use crate::hold::{Episode, Held};
 use crate::json::Json;
 use crate::limit::{Key, Limited, Refusal, Space};
-use crate::metrics::Event as Counted;
+use crate::metrics::Counted;
 use crate::policy::Pause;
 use crate::store::Claimed;
 use crate::upstream::Reply;

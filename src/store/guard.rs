@@ -37,8 +37,8 @@ use tokio::time::Instant;
 use super::memory::MemoryStore;
 use super::step::look_again;
 use super::{
-    Answer, Change, Claimed, Clock, Gen, Known, Number, Overrides, Place, Room, Row, Step, Store,
-    StoreError, Usage, Verdict, Wake, Wish,
+    Answer, Change, Claimed, Clock, Gen, Known, Number, OFFERED, Overrides, Place, Room, Row, Step,
+    Store, StoreError, Usage, Verdict, Wake, Wish,
 };
 use crate::limit::{Key, Limited, Limits, Reserved, Space, Timestamp};
 use lost::Lost;
@@ -656,7 +656,7 @@ impl Store for Guard {
             let mut rows = self.ask(there, async |_| Ok(Vec::new())).await?;
             if self.is_filling(&self.state()) {
                 // Those that their owners have let go themselves.
-                rows.retain(|row| row.until == Timestamp(0));
+                rows.retain(|row| row.until == OFFERED);
             }
             Ok(rows)
         })

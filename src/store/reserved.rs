@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::memory::Books;
 use super::{
-    Answer, Change, Claimed, Gen, Known, Number, Overrides, Place, Room, Row, Step, Store,
+    Answer, Change, Claimed, Gen, Known, Number, OFFERED, Overrides, Place, Room, Row, Step, Store,
     StoreError, Usage, Verdict, Wake, Wish, guard,
 };
 use crate::limit::{
@@ -395,7 +395,7 @@ impl State {
                 return Changed::There(change);
             }
         };
-        let offered = matches!(&change, Change::Until { until, .. } if *until == Timestamp(0));
+        let offered = matches!(&change, Change::Until { until: OFFERED, .. });
         match self.rows.row(&job).map(|row| row.place) {
             None => Changed::There(change),
             Some(Place::Held) if offered => match self.leave(&job) {

@@ -170,7 +170,7 @@ fn held(nth: usize, key: &str) -> Held {
             visibility: 30_000_000,
             limited: limits.clone(),
         }),
-        limits,
+        written: limits,
         edition: 0,
         own: Box::default(),
         tenant: None,
@@ -202,7 +202,7 @@ fn regroup(what: &str, key: impl Fn(usize) -> usize) {
         let new = |held: Held| Relimited {
             job: held.claimed.job.clone(),
             generation: held.claimed.generation,
-            limits: limits(held.limits[0].key.as_str(), 1 + round as u32),
+            limits: limits(held.written[0].key.as_str(), 1 + round as u32),
         };
         let jobs: Vec<Relimited> = jobs.into_iter().map(new).collect();
         let begun = Instant::now();

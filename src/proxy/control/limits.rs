@@ -1,17 +1,15 @@
 //! Inspection: `GET /ojs/v1/rate-limits` and `…/{key}` (rate-limiting text, sections 10.1 and 10.3).
 
-use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
 
-use super::overrides::strictest;
 use super::shape::{self, State};
 use super::waiting::Backlog;
 use crate::limit::{Key, Limited, Limits, OnLimit, Space};
-use crate::policy::PolicySet;
+use crate::policy::{PolicySet, strictest};
 use crate::proxy::body::Body;
 use crate::proxy::respond::{self, Fault};
 use crate::proxy::{Proxy, Sidecar, refuse};
@@ -42,15 +40,7 @@ impl Sidecar {
     /// has.
     fn numbers(&self, key: &Key, look: &Look<'_>) -> Option<Limits> {
         let is = |one: &Limited| one.space == Space::Job && one.key == *key;
-        let held = RefCell::new(Vec::new());
-        // Each is looked at, as none is what is looked for.
-        self.hold.waiting(|one| {
-            if is(one) {
-                held.borrow_mut().push(one.limits.clone());
-            }
-            false
-        });
-        let mut all = held.into_inner();
+        let mut all = self.hold.limits_of(is);
         let known = all.len();
         all.extend(look.policies.constants(key).cloned());
         let in_file = all.len() > known;

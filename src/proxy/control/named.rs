@@ -6,10 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashMap;
 
-use super::overrides::strictest;
 use crate::json::Json;
 use crate::limit::{Key, Limited, Limits, Space};
-use crate::policy::BROUGHT;
+use crate::policy::{BROUGHT, strictest};
 use crate::proxy::{REPLY_DEPTH, Sidecar};
 use crate::store::Claimed;
 
@@ -285,9 +284,8 @@ fn waiting<'b>(whole: Json<'_>, sent: &'b [Option<Brought>]) -> Vec<(Arc<str>, &
     }
     let each = jobs.into_iter().zip(sent).filter_map(|(job, brought)| {
         let brought = brought.as_ref()?;
-        let text = |name: &str| job.get_exact(name).and_then(|value| value.text());
-        let id = Arc::from(&*text("id")?);
-        (text("state").as_deref() != Some("scheduled")).then_some((id, brought))
+        let id = Arc::from(&*job.text_of("id")?);
+        (!job.says("state", "scheduled")).then_some((id, brought))
     });
     each.collect()
 }

@@ -18,8 +18,8 @@ use super::shape::{State, in_words, rfc3339};
 use super::waiting::Backlog;
 use crate::hold::Held;
 use crate::json::{Json, quote};
-use crate::limit::{Key, Limited, Limits, OnLimit, Rate, Space};
-use crate::policy::{self, FieldError, Pattern, SetLimits};
+use crate::limit::{Key, Limited, OnLimit, Space};
+use crate::policy::{self, FieldError, Pattern, SetLimits, strictest};
 use crate::proxy::body::Body;
 use crate::proxy::outlive::{Client, to_the_end};
 use crate::proxy::respond::{self, Fault};
@@ -70,7 +70,7 @@ impl Sidecar {
     /// Brings jobs that are about to be asked for up to date.
     pub(in crate::proxy) fn bring_up_to_date(&self, jobs: &mut [Held]) {
         for held in jobs {
-            let limited = self.limits_now(&held.claimed.queue, &held.limits);
+            let limited = self.limits_now(&held.claimed.queue, &held.written);
             if !Arc::ptr_eq(&limited, &held.claimed.limited) {
                 held.claimed.limited = limited.into_owned();
             }
@@ -99,13 +99,7 @@ impl Sidecar {
 
     /// The limits of a key are others now: what waits for it is asked again.
     pub(super) fn changed(&self, space: Space, key: Key) {
-        self.hold.wake(&[Limited {
-            space,
-            key,
-            limits: Limits::default(),
-            on_limit: OnLimit::Wait,
-            policy: Arc::from(""),
-        }]);
+        self.hold.wake_keys(&[(space, key)]);
     }
 
     /// Sets limits or takes them away. `false`: there were none to take away.
@@ -341,30 +335,6 @@ impl Proxy {
             only_set: false,
             now: sidecar.store.now(),
         }))
-    }
-}
-
-/// Both together: the smaller number of slots, every window, the slower spacing.
-pub(super) fn strictest(one: Limits, other: Limits) -> Limits {
-    let mut rates = one.rates;
-    for rate in other.rates {
-        // Starts are counted once for each period and kind of window.
-        let same = |known: &&mut Rate| (known.period, &known.window) == (rate.period, &rate.window);
-        match rates.iter_mut().find(same) {
-            Some(known) => known.limit = known.limit.min(rate.limit),
-            None => rates.push(rate),
-        }
-    }
-    Limits {
-        concurrency: match (one.concurrency, other.concurrency) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        },
-        rates,
-        throttle: match (one.throttle, other.throttle) {
-            (Some(a), Some(b)) => Some(policy::slower(a, b)),
-            (a, b) => a.or(b),
-        },
     }
 }
 

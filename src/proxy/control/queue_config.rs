@@ -180,10 +180,7 @@ impl Proxy {
             let place = config.filter(|c| c.kind() == Kind::Object).unwrap_or(whole);
             let mut splice = Splice::new();
             for (name, value) in ours {
-                match place.get_exact(name) {
-                    Some(theirs) => splice.replace(theirs.range(), value),
-                    None => splice.add_member(place, name, value.as_bytes()),
-                }
+                splice.set(place, name, &value);
             }
             reply.body = splice.apply(&reply.body).into();
         }
@@ -244,28 +241,7 @@ fn configured(body: &[u8], ours: &[(&'static str, String)]) -> Option<Vec<u8>> {
         return None;
     }
     let mut splice = Splice::new();
-    let config = whole.get_exact("configuration");
-    match config.filter(|config| config.kind() == Kind::Object) {
-        Some(config) => {
-            for (name, value) in ours {
-                match config.get_exact(name) {
-                    Some(theirs) => splice.replace(theirs.range(), value.as_str()),
-                    None => splice.add_member(config, name, value.as_bytes()),
-                }
-            }
-        }
-        None => {
-            let members: Vec<String> = ours
-                .iter()
-                .map(|(name, value)| format!("\"{name}\":{value}"))
-                .collect();
-            let members = format!("{{{}}}", members.join(","));
-            match config {
-                Some(theirs) => splice.replace(theirs.range(), members),
-                None => splice.add_member(whole, "configuration", members.as_bytes()),
-            }
-        }
-    }
+    splice.set_in(whole, "configuration", ours);
     Some(splice.apply(body))
 }
 

@@ -142,20 +142,7 @@ fn with_limit(mut reply: Reply, most: u64) -> Reply {
         return reply;
     };
     let mut splice = Splice::new();
-    let limits = whole.get_exact("limits");
-    match limits.filter(|limits| limits.kind() == Kind::Object) {
-        Some(limits) => match limits.get_exact(MEMBER) {
-            Some(theirs) => splice.replace(theirs.range(), most.to_string()),
-            None => splice.add_member(limits, MEMBER, most.to_string().as_bytes()),
-        },
-        None => {
-            let ours = format!("{{\"{MEMBER}\":{most}}}");
-            match limits {
-                Some(theirs) => splice.replace(theirs.range(), ours),
-                None => splice.add_member(whole, "limits", ours.as_bytes()),
-            }
-        }
-    }
+    splice.set_in(whole, "limits", &[(MEMBER, most.to_string())]);
     reply.body = splice.apply(&reply.body).into();
     reply
 }

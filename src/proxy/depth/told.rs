@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use crate::json::{Json, Kind, Splice, quote};
 use crate::pressure::{Away, Bounds, Counts, Told};
 use crate::proxy::load::Seldom;
+use crate::proxy::lookup::job_in;
 use crate::proxy::{Proxy, REPLY_DEPTH, Sidecar};
 use crate::upstream::{Reply, UpstreamError};
 
@@ -122,7 +123,9 @@ impl Proxy {
             .filter(|_| !tells_all || lies || sidecar.pressure.is_short(queue));
         let depth = ours.map_or(told, |level| level.depth.max(told));
         let bytes = level.as_ref().map_or(0, |level| level.bytes);
-        Some(beside(whole, members(queue, &bounds, depth, bytes)).apply(text))
+        let mut splice = Splice::new();
+        splice.set_in(whole, "stats", &members(queue, &bounds, depth, bytes));
+        Some(splice.apply(text))
     }
 }
 
@@ -147,29 +150,6 @@ fn members(queue: &str, bounds: &Bounds, depth: u64, bytes: u64) -> Vec<(&'stati
         members.push(("pressure", pressure.to_string()));
     }
     members
-}
-
-/// Puts members into the `stats` of a reply.
-fn beside(whole: Json<'_>, members: Vec<(&'static str, String)>) -> Splice {
-    let mut splice = Splice::new();
-    let stats = whole.get_exact("stats");
-    match stats.filter(|stats| stats.kind() == Kind::Object) {
-        Some(stats) => {
-            for (name, value) in members {
-                match stats.get_exact(name) {
-                    Some(theirs) => splice.replace(theirs.range(), value),
-                    None => splice.add_member(stats, name, value.as_bytes()),
-                }
-            }
-        }
-        None => {
-            let each: Vec<String> = (members.iter())
-                .map(|(name, value)| format!("\"{name}\":{value}"))
-                .collect();
-            splice.add_member(whole, "stats", format!("{{{}}}", each.join(",")).as_bytes());
-        }
-    }
-    splice
 }
 
 impl Proxy {
@@ -237,13 +217,9 @@ impl Proxy {
         let mut lists = ["items", "jobs"].into_iter();
         let items = lists.find_map(|name| whole.get_exact(name))?;
         // Where it does not know these filters it counts something else.
-        let is = |job: Json<'_>, name: &str, wanted: &str| {
-            let text = job.get_exact(name).and_then(|value| value.text());
-            text.is_some_and(|text| text == wanted)
-        };
         let mut shown = items.items().peekable();
         shown.peek()?;
-        if !shown.all(|job| is(job, "queue", queue) && is(job, "state", "available")) {
+        if !shown.all(|job| job.says("queue", queue) && job.says("state", "available")) {
             return None;
         }
         let pages = whole.get_exact("pagination").unwrap_or(whole);
@@ -255,14 +231,10 @@ impl Proxy {
         let (_, id) = Sidecar::stored_ids(reply).pop()?;
         let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(&id));
         let reply = self.asked(target, scope).await.ok()?;
-        let whole = Json::parse(&reply.body, REPLY_DEPTH).ok()?;
-        let job = whole.get_exact("job").unwrap_or(whole);
-        let is = |name: &str, wanted: &str| {
-            let text = job.get_exact(name).and_then(|value| value.text());
-            text.is_some_and(|text| text == wanted)
-        };
+        let job = job_in(&reply.body)?;
         let started = job.get_exact("started_at").is_some_and(|at| !at.is_null());
-        (is("state", "available") && is("queue", queue) && !started).then_some(id)
+        let waits = job.says("state", "available") && job.says("queue", queue) && !started;
+        waits.then_some(id)
     }
 
     /// What the backend says of a queue: under `admin`, where all states are told, or else the plain

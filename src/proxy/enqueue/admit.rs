@@ -1,7 +1,6 @@
 //! Admission: an enqueue into bounded queues gets places in all of them before anything is sent on, or
 //! an answer that says why not and when to come back (backpressure text, sections 5 to 7 and 9.3).
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +16,7 @@ use super::sent::{SentJob, has_several, is_ambiguous};
 use super::{Sends, ambiguous, several_batches};
 use crate::json::{Json, JsonError};
 use crate::limit::{Key, Limits};
+use crate::policy::job::{filed, meta_of, queue_of};
 use crate::policy::template::key_of;
 use crate::policy::{JobView, Rendered};
 use crate::pressure::{
@@ -249,7 +249,7 @@ impl Sidecar {
         let queue = queue.unwrap_or("default");
         let bounds = self.pressure.bounds(queue);
         let has_own = bounds.as_ref().is_some_and(|bounds| bounds.has_own());
-        if !has_own && self.pressure.first_unbounded(queue) {
+        if !has_own {
             self.unbounded.note(queue);
         }
         let bounds = bounds?;
@@ -352,16 +352,6 @@ impl Sidecar {
     }
 }
 
-/// The queue of a job, as backends file it.
-pub(super) fn queue_of(job: Json<'_>) -> Option<Cow<'_, str>> {
-    filed(job.get("options")?.get("queue"))
-}
-
-/// The queue by this `options.queue`; `None`: the default one.
-pub(super) fn filed(queue: Option<Json<'_>>) -> Option<Cow<'_, str>> {
-    queue?.text().filter(|queue| !queue.is_empty())
-}
-
 /// Refuses a name that is too long to be remembered.
 fn check_name(queue: Option<&str>, field: impl FnOnce() -> String) -> Result<(), Fault> {
     if queue.is_none_or(|queue| queue.len() <= LONGEST_NAME) {
@@ -376,16 +366,12 @@ fn tell_apart(job: Json<'_>, want: &mut Want, tenant: Option<&str>) {
     if !want.bounds.tells_apart() {
         return;
     }
-    let metadata = job
-        .get("options")
-        .and_then(|options| options.get("metadata"));
-    // Backends let a non-empty `options.metadata` replace `meta` as a whole.
-    let metadata = metadata.filter(|metadata| metadata.members().next().is_some());
+    let options = job.get("options");
     let kind = job.get("type").and_then(|kind| kind.text());
     let view = JobView {
         queue: &want.queue,
         kind: kind.as_deref().unwrap_or_default(),
-        meta: metadata.or(job.get("meta")),
+        meta: meta_of(job, options),
         tenant,
     };
     let key = want.bounds.per_key.as_ref().map(|keys| {
@@ -395,8 +381,8 @@ fn tell_apart(job: Json<'_>, want: &mut Want, tenant: Option<&str>) {
     let owner = want.bounds.tenants.then(|| owner_of(&view));
     let droppable = want.bounds.drops_by.as_ref().map(|by| {
         let (Rendered::Whole(owner) | Rendered::Missing(_, owner)) = by.render(&view);
-        let options = job.get("options").and_then(|o| o.get("priority"));
-        let priority = options.or(job.get("priority")).and_then(|p| p.int());
+        let priority = options.and_then(|options| options.get("priority"));
+        let priority = priority.or(job.get("priority")).and_then(|p| p.int());
         (Arc::from(owner.as_str()), priority.unwrap_or(0))
     });
     want.keys.extend(key);

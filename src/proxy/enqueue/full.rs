@@ -8,9 +8,9 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use tokio::time::Instant;
 
 use super::Sends;
-use super::admit::queue_of;
 use crate::events::Value;
 use crate::json::Json;
+use crate::policy::job::queue_of;
 use crate::pressure::{Full, Met};
 use crate::proxy::respond::{Fault, More};
 use crate::proxy::{DEPTH, Sidecar};

@@ -16,7 +16,8 @@ use crate::hold::Held;
 use crate::json::{Json, quote};
 use crate::pressure::{Dropped, Mark, Told};
 use crate::proxy::drop::End;
-use crate::proxy::{Proxy, REPLY_DEPTH};
+use crate::proxy::lookup::{Lookup, job_in};
+use crate::proxy::{Proxy, REPLY_DEPTH, said};
 use crate::upstream::Call;
 
 /// How many jobs that turn out not to wait any more are passed over for one.
@@ -143,18 +144,14 @@ impl Proxy {
 
     /// Cancels a job that waits in the backend's queue.
     async fn cancel_available(&self, queue: &str, id: &str, scope: u64) -> Option<Oldest> {
-        let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(id));
-        let look = crate::proxy::get(self, scope, target.clone());
-        let reply = crate::proxy::call(self, "get_job", look).await.ok()?;
-        let whole = Json::parse(&reply.body, REPLY_DEPTH).ok()?;
-        let job = whole.get_exact("job").unwrap_or(whole);
-        let is = |name: &str, wanted: &str| {
-            let text = job.get_exact(name).and_then(|value| value.text());
-            text.is_some_and(|text| text == wanted)
+        let Lookup::Found(reply) = self.look_up(scope, id).await else {
+            return None;
         };
-        if !reply.status.is_success() || !is("state", "available") || !is("queue", queue) {
+        let job = job_in(&reply)?;
+        if !job.says("state", "available") || !job.says("queue", queue) {
             return None;
         }
+        let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(id));
         let sent = self.sidecar.pressure.mark();
         let cancel = Call {
             method: http::Method::DELETE,
@@ -213,7 +210,7 @@ impl Proxy {
         let attempt = attempt.and_then(|attempt| u32::try_from(attempt).ok());
         sidecar.backend.saw_attempt(attempt);
         let oldest = Oldest {
-            id: Arc::from(&*job.get_exact("id")?.text()?),
+            id: Arc::from(&*job.text_of("id")?),
             kind: kind_of(job.raw()),
             sent: Some(sent),
         };
@@ -251,11 +248,7 @@ impl Proxy {
     /// would when the claim lapses, but nobody waits for that.
     async fn give_back_new(&self, job: &str, scope: u64) {
         let sidecar = &self.sidecar;
-        let nack = format!(
-            r#"{{"job_id":{},"worker_id":{},"requeue":true,"error":{{"code":"requeued","message":"given back unstarted by ojs-throttle","retryable":true}}}}"#,
-            quote(job),
-            quote(&sidecar.name),
-        );
+        let nack = said::requeue(job, &sidecar.name);
         let call = crate::proxy::post(self, scope, "/ojs/v1/workers/nack", nack);
         if let Err(error) = crate::proxy::call(self, "give_back", call).await {
             tracing::debug!(job, %error, "not given back: it comes back when its claim lapses");
@@ -285,17 +278,12 @@ impl Proxy {
 
 fn kind_of(job: &[u8]) -> String {
     let job = Json::parse(job, REPLY_DEPTH).ok();
-    let kind = job.and_then(|job| job.get_exact("type")?.text());
+    let kind = job.and_then(|job| job.text_of("type"));
     kind.map(|kind| kind.into_owned()).unwrap_or_default()
 }
 
 fn final_nack(queue: &str, job: &str, claim_id: &str) -> String {
     let message =
         format!("dropped by ojs-throttle: queue {queue:?} is full, and newer jobs matter more");
-    format!(
-        r#"{{"job_id":{},"worker_id":{},"error":{{"code":"queue_overflow","type":"queue_overflow","message":{},"retryable":false}}}}"#,
-        quote(job),
-        quote(claim_id),
-        quote(&message),
-    )
+    said::discard(job, claim_id, "queue_overflow", &message)
 }

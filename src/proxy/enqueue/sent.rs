@@ -95,7 +95,7 @@ fn names_limits(reader: &mut Reader<'_>) -> Result<bool, JsonError> {
 mod tests {
     use super::*;
     use crate::policy;
-    use crate::proxy::enqueue::admit::{filed, queue_of};
+    use crate::policy::job::{filed, queue_of};
 
     #[test]
     fn the_queue_is_the_same_in_one_pass() {

@@ -13,7 +13,7 @@ use super::asked::Asked;
 use super::handout::HandOut;
 use super::start::Claims;
 use crate::hold::{Held, Lane, Lookahead, Prospect};
-use crate::metrics::Event;
+use crate::metrics::Counted;
 use crate::policy::Gate;
 use crate::proxy::job::{Origin, Shown};
 use crate::proxy::{Proxy, job};
@@ -243,7 +243,7 @@ impl Proxy {
             for job in &all {
                 match sidecar.read_job(job, &mut reading) {
                     Some(job) => jobs.push(job),
-                    None => sidecar.metrics.count(Event::Nonsense),
+                    None => sidecar.metrics.count(Counted::Nonsense),
                 }
             }
         }
@@ -311,7 +311,7 @@ impl Proxy {
         let earlier = sidecar.store.claimed(&claims).await.unwrap_or_default();
         for row in earlier.iter().filter(|row| row.place == Place::Out) {
             sidecar.over(row);
-            sidecar.metrics.count(Event::SlotReclaimed);
+            sidecar.metrics.count(Counted::SlotReclaimed);
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::hold::Held;
 use crate::limit::{EARLY, Timestamp};
-use crate::metrics::Event;
+use crate::metrics::Counted;
 use crate::proxy::body::{Body, Watch};
 use crate::proxy::{Proxy, ours_under, respond, timed};
 use crate::upstream::Reply;
@@ -276,7 +276,7 @@ impl Proxy {
         let sidecar = &self.sidecar;
         let claimed = &job.claimed;
         if sidecar.back(claimed).await {
-            sidecar.metrics.count(Event::HandOutUndone);
+            sidecar.metrics.count(Counted::HandOutUndone);
             let limited = claimed.limited.clone();
             sidecar.hold.undo(job);
             sidecar.hold.wake(&limited);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::claim::Section;
-use crate::hold::{Lane, Place, Prospect, Waiter};
+use crate::hold::{Lane, Prospect, Rank, Waiter};
 use crate::limit::EARLY;
 use crate::proxy::Proxy;
 
@@ -47,7 +47,7 @@ impl<'a> Standing<'a> {
         let hold = &self.proxy.sidecar.hold;
         let now = Instant::now();
         let mut at = now + self.proxy.sidecar.live().settings.max_wait;
-        let first = |lane: &Lane| hold.standing(lane, &self.waiter) == Place::First;
+        let first = |lane: &Lane| hold.standing(lane, &self.waiter) == Rank::First;
         if !self.lanes.iter().any(first) {
             return at;
         }

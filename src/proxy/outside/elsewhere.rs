@@ -39,6 +39,5 @@ fn one_job(whole: Json<'_>) -> Option<Json<'_>> {
 
 /// The id of a job that is active.
 fn active(job: Json<'_>) -> Option<String> {
-    let text = |name: &str| job.get_exact(name)?.text();
-    (text("state")? == "active").then(|| text("id").map(|id| id.into_owned()))?
+    (job.says("state", "active")).then(|| job.text_of("id").map(|id| id.into_owned()))?
 }

@@ -21,7 +21,7 @@ const PAGES: usize = 100;
 
 /// What a list is asked for.
 #[derive(Default)]
-pub(super) struct Asked<'a> {
+pub(super) struct Query<'a> {
     query: &'a str,
     pub(super) state: Option<Cow<'a, str>>,
     queue: Option<Cow<'a, str>>,
@@ -40,11 +40,11 @@ struct Page {
     before: usize,
 }
 
-impl<'a> Asked<'a> {
-    pub(super) fn of(query: &'a str) -> Asked<'a> {
-        let mut asked = Asked {
+impl<'a> Query<'a> {
+    pub(super) fn of(query: &'a str) -> Query<'a> {
+        let mut asked = Query {
             query,
-            ..Asked::default()
+            ..Query::default()
         };
         for (name, value) in ojs::parameters(query).filter(|(_, value)| !value.is_empty()) {
             match &*name {
@@ -90,7 +90,7 @@ impl<'a> Asked<'a> {
             return true;
         };
         let job = Json::parse(&view.body, REPLY_DEPTH).ok();
-        let is = job.and_then(|job| job.get_exact("type")?.text());
+        let is = job.and_then(|job| job.text_of("type"));
         is.as_deref() == Some(&**kind)
     }
 }
@@ -102,7 +102,7 @@ impl Proxy {
         &self,
         parts: &Parts,
         text: &[u8],
-        asked: &Asked<'_>,
+        asked: &Query<'_>,
     ) -> Option<Vec<u8>> {
         let held = self.held_of(asked);
         let page = asked.page_of(Json::parse(text, REPLY_DEPTH).ok()?);
@@ -127,7 +127,7 @@ impl Proxy {
     async fn moved_up(
         &self,
         parts: &Parts,
-        asked: &Asked<'_>,
+        asked: &Query<'_>,
         page: &Page,
         total: usize,
     ) -> Option<Vec<Bytes>> {
@@ -159,7 +159,7 @@ impl Proxy {
     /// Jobs of a list that are not held, mirrors hidden.
     fn not_held<'a>(&self, items: Json<'a>) -> impl Iterator<Item = Bytes> {
         let is_held = |job: &Json<'a>| {
-            let id = job.get_exact("id").and_then(|id| id.text());
+            let id = job.text_of("id");
             id.is_some_and(|id| self.sidecar.hold.has(&id))
         };
         let others = items.items().filter(move |job| !is_held(job));
@@ -167,7 +167,7 @@ impl Proxy {
     }
 
     /// How many held jobs would be in a list.
-    fn held_of(&self, asked: &Asked<'_>) -> usize {
+    fn held_of(&self, asked: &Query<'_>) -> usize {
         let hold = &self.sidecar.hold;
         match (&asked.kind, &asked.queue) {
             (None, None) => hold.len(),
@@ -180,7 +180,7 @@ impl Proxy {
     }
 
     /// A list of available or scheduled jobs with those that are held, behind the last of the backend's.
-    pub(super) fn with_held(&self, text: &[u8], asked: &Asked<'_>) -> Option<Vec<u8>> {
+    pub(super) fn with_held(&self, text: &[u8], asked: &Query<'_>) -> Option<Vec<u8>> {
         let whole = Json::parse(text, REPLY_DEPTH).ok()?;
         let items = whole.get_exact("items")?;
         let page = asked.page_of(whole);

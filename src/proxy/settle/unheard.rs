@@ -128,7 +128,7 @@ impl Unheard {
 }
 
 /// One ACK or nack, from when it comes until its worker has the answer.
-pub(super) struct Asking {
+pub(super) struct Request {
     sidecar: Arc<Sidecar>,
     request: u64,
     /// Whether the same request came before, and its worker got no answer that we know of.
@@ -136,10 +136,10 @@ pub(super) struct Asking {
     heard: bool,
 }
 
-impl Asking {
-    pub(super) fn begin(sidecar: &Arc<Sidecar>, verb: Verb, scope: u64, body: &[u8]) -> Asking {
+impl Request {
+    pub(super) fn begin(sidecar: &Arc<Sidecar>, verb: Verb, scope: u64, body: &[u8]) -> Request {
         let request = sidecar.unheard.hasher.hash_one((verb, scope, body));
-        Asking {
+        Request {
             sidecar: Arc::clone(sidecar),
             request,
             again: sidecar.unheard.note(request),
@@ -148,14 +148,14 @@ impl Asking {
     }
 }
 
-impl Watch for Asking {
+impl Watch for Request {
     fn sent(&mut self) {
         self.heard = true;
         self.sidecar.unheard.requests().forget(self.request);
     }
 }
 
-impl Drop for Asking {
+impl Drop for Request {
     fn drop(&mut self) {
         if !self.heard {
             self.sidecar.unheard.renew(self.request);

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::json::Json;
-use crate::metrics::Event;
+use crate::metrics::Counted;
 use crate::policy::Accept;
 use crate::proxy::lookup::{Lookup, job_in};
 use crate::proxy::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, Sidecar, job, mirror};
@@ -342,7 +342,7 @@ impl Proxy {
         sidecar.scopes.accept_known(scope);
         sidecar.noted(std::iter::once(&claimed));
         sidecar.metrics.adopted(&limited);
-        sidecar.metrics.count(Event::SlotAdopted);
+        sidecar.metrics.count(Counted::SlotAdopted);
         // Who ended it while the store was at it found no row to end.
         if sidecar.ended_meanwhile(&id) {
             sidecar.end(&id, Some(number)).await;

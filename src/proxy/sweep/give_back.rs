@@ -12,9 +12,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::EVERY;
 use crate::hold::Held;
-use crate::json::quote;
-use crate::metrics::Event;
-use crate::proxy::{Proxy, Sidecar, call, post};
+use crate::metrics::Counted;
+use crate::proxy::{Proxy, Sidecar, call, post, said};
 
 /// What became of a job that was to be given back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -160,11 +159,7 @@ impl Proxy {
             self.keep(held).await;
             return Back::Stays;
         }
-        let body = format!(
-            r#"{{"job_id":{},"worker_id":{},"requeue":true,"error":{{"code":"requeued","message":"given back unstarted by ojs-throttle","retryable":true}}}}"#,
-            quote(&held.claimed.job),
-            quote(&held.claimed.claim_id),
-        );
+        let body = said::requeue(&job, &held.claimed.claim_id);
         let mut nack = post(self, held.claimed.scope, "/ojs/v1/workers/nack", body);
         nack.timeout = nack.timeout.min(PATIENCE).min(left);
         match call(self, "give_back", nack).await {
@@ -173,7 +168,7 @@ impl Proxy {
                 sidecar.pressure.came(&held.claimed.queue, None);
                 sidecar.hold.forget_claim(&job, generation);
                 sidecar.waits_again(&held.claimed);
-                sidecar.metrics.count(Event::Returned);
+                sidecar.metrics.count(Counted::Returned);
                 sidecar.given_back.fetch_add(1, Ordering::Relaxed);
                 Back::Given
             }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::limit::Timestamp;
-use crate::metrics::Event;
+use crate::metrics::Counted;
 use crate::proxy::job::micros;
 use crate::proxy::{Proxy, Sidecar};
 use crate::store::{Change, Gen, Row};
@@ -28,16 +28,16 @@ const SOON: Duration = Duration::from_secs(1);
 /// How long after its next look a slot is remembered of which the backend could not be asked.
 const UNASKED_FOR: Duration = Duration::from_secs(60);
 
-/// The slots that are asked about, or were without an answer, by job and claim.
-type Slots = HashMap<(Arc<str>, Gen), Asked>;
-
-/// Locked by the round that is under way.
+/// The slots that are asked about, or were without an answer. Locked by the round that is under way.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Asking(Arc<Mutex<Slots>>);
+pub(super) struct Slots(Arc<Mutex<ByClaim>>);
+
+/// By job, and which claim of it.
+type ByClaim = HashMap<(Arc<str>, Gen), Slot>;
 
 /// What is known of a slot for which the backend has no answer yet.
 #[derive(Clone, Copy, Default, Debug)]
-struct Asked {
+struct Slot {
     /// Since when there is no answer.
     since: Option<Instant>,
     /// Its row's [`words`] then.
@@ -74,13 +74,13 @@ impl Proxy {
     pub(super) async fn ask_about(
         &self,
         rows: Vec<Row>,
-        asking: &Asking,
+        overdue: &Slots,
         stop: &CancellationToken,
     ) {
         if rows.is_empty() {
             return;
         }
-        let Ok(mut slots) = Arc::clone(&asking.0).try_lock_owned() else {
+        let Ok(mut slots) = Arc::clone(&overdue.0).try_lock_owned() else {
             // Those of siblings were leased to us, by a time that says nothing of words.
             let now = self.sidecar.store.now();
             let others = rows.iter().filter(|row| !row.ours);
@@ -97,7 +97,7 @@ impl Proxy {
         });
     }
 
-    async fn ask_round(&self, rows: Vec<Row>, slots: &mut Slots) {
+    async fn ask_round(&self, rows: Vec<Row>, slots: &mut ByClaim) {
         let sidecar = &self.sidecar;
         let (begun, now) = (Instant::now(), sidecar.store.now());
         slots.retain(|_, slot| now.since(slot.to) < micros(UNASKED_FOR));
@@ -106,7 +106,7 @@ impl Proxy {
         for row in &rows {
             let (slot, words) = (slots.entry(name(row)).or_default(), words(row));
             let since = slot.since.filter(|_| slot.words == words);
-            *slot = Asked { since, words, to };
+            *slot = Slot { since, words, to };
         }
         let moved = rows.iter().map(|row| look_later(row, to)).collect();
         sidecar.renew_rows(moved).await;
@@ -159,7 +159,7 @@ fn name(row: &Row) -> (Arc<str>, Gen) {
 impl Sidecar {
     /// The backend did not say whether a slot's job is over. When to look again; `None`: the slot has ended, or
     /// its worker was heard of meanwhile.
-    async fn unanswered(&self, row: Row, slots: &mut Slots) -> Option<(Row, Timestamp)> {
+    async fn unanswered(&self, row: Row, slots: &mut ByClaim) -> Option<(Row, Timestamp)> {
         let slot = name(&row);
         let Ok(known) = self.store.row(&row.claimed.job).await else {
             // It is due again when its time passes.
@@ -189,7 +189,7 @@ impl Sidecar {
         let claimed = &row.claimed;
         let ended = self.end(&claimed.job, Some(claimed.generation)).await;
         if ended.is_some() {
-            self.metrics.count(Event::SlotReclaimed);
+            self.metrics.count(Counted::SlotReclaimed);
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::step::{ask_all, look_again};
 use super::super::{
-    Change, Claimed, Gen, Number, Place, Row, Step, StoreError, Verdict, fleet, record,
+    Change, Claimed, Gen, Number, OFFERED, Place, Row, Step, StoreError, Verdict, fleet, record,
 };
 use super::flat::{Kept, lane};
 use super::page::{LONG_OVER, Page};
@@ -311,7 +311,7 @@ impl Page {
         };
         row.until = until;
         row.claimed.visibility = lasts;
-        if until == Timestamp(0) && row.place == Place::Held {
+        if until == OFFERED && row.place == Place::Held {
             let lane = lane(row.claimed.scope, &row.claimed.queue);
             self.say(me, format!("offered\n{lane}"));
         }
