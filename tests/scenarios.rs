@@ -11,6 +11,8 @@ mod adopted;
 mod bounds;
 #[path = "scenarios/crossings.rs"]
 mod crossings;
+#[path = "scenarios/crowded.rs"]
+mod crowded;
 #[path = "scenarios/faults.rs"]
 mod faults;
 #[path = "scenarios/flow.rs"]
@@ -110,6 +112,8 @@ scenarios! {
     given_back::unheard: 4;
     given_back::in_vain: 4;
     given_back::in_doubt: 4;
+    crowded::crowding_is_offered: 6;
+    crowded::crowding_goes_back: 6;
     held::never_given_back_where_it_burns: 6;
     held::kept_by_a_slow_backend: 4;
     held::kept_each_under_its_own_claim: 2;

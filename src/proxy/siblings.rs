@@ -21,8 +21,8 @@ use crate::store::{Change, Claimed, Gen, Known, Place, Row, StoreError, Wake};
 
 /// The most held jobs that are taken over for one FETCH.
 const AT_ONCE: usize = 16;
-/// How long a drain waits for siblings to take what it offers.
-const OFFER: Duration = Duration::from_secs(5);
+/// How long siblings have to take what is offered, in a drain and before some of it is let go.
+pub(super) const OFFER: Duration = Duration::from_secs(5);
 
 /// How long a lane is looked into after the store has named it: one in which an offer stands is named again
 /// by one of the next beats.
