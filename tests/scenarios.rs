@@ -116,6 +116,7 @@ scenarios! {
     crowded::crowding_goes_back: 6;
     held::never_given_back_where_it_burns: 6;
     held::kept_by_a_slow_backend: 4;
+    held::kept_though_heartbeats_hang: 4;
     held::kept_each_under_its_own_claim: 2;
     held::waits_only_with_reason: 3;
     held::cancel_frees_the_slot: 2;
