@@ -102,6 +102,7 @@ scenarios! {
     crossings::two_pauses: 4;
     crossings::pause_given_up: 4;
     crossings::pause_without_an_answer: 4;
+    crossings::pause_read_while_it_ends: 4;
     held::seen_as_available: 10 real;
     held::cancelled_while_held: 18;
     held::paused_and_resumed: 10 limit;

@@ -103,7 +103,9 @@ impl Proxy {
                     sidecar.offered.put(Lane { scope, queue });
                     sidecar.hold.wake_all();
                 }
-                Wake::Paused { queue, paused } => sidecar.heard_of_pause(&queue, paused),
+                Wake::Paused { queue, paused } => {
+                    sidecar.heard_of_pause(&queue, paused).await;
+                }
                 Wake::All => {
                     sidecar.follow_loss();
                     sidecar.follow_settings();
@@ -381,7 +383,8 @@ impl Sidecar {
         }
     }
 
-    fn heard_of_pause(&self, queue: &str, paused: bool) {
+    async fn heard_of_pause(&self, queue: &str, paused: bool) {
+        let _nobody_reads = self.paused.reading.write().await;
         self.paused.set(queue, paused);
         if !paused {
             self.hold.wake_all();
@@ -390,6 +393,7 @@ impl Sidecar {
 
     /// Learns whether a queue is paused; that it still is, the backend is asked soon.
     async fn read_pause(&self, queue: &str) {
+        let _reading = self.paused.reading.read().await;
         if let Ok(true) = self.store.is_paused(queue).await {
             self.paused.set(queue, true);
         }
