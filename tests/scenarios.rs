@@ -144,6 +144,7 @@ scenarios! {
     outages::ended_elsewhere_and_unheard: 6;
     outages::hidden_a_second_time: 3;
     outages::looked_up_behind_a_gateway: 4;
+    outages::one_cannot_be_looked_up: 6;
     outages::hang_up_while_slow: 12;
     outages::slow_and_limited_from_now_on: 12;
     lives::longer_than_visibility: 5 limit;

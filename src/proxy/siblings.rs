@@ -145,12 +145,14 @@ impl Proxy {
         if rows.len() >= AT_ONCE {
             sidecar.offered.put(lane.clone());
         }
+        let mut unheard = 0;
         for row in rows {
             sidecar.hold.taking_over(lane, Instant::now());
             let heard = self.take_over_row(row).await;
             sidecar.hold.taken_over(lane, Instant::now());
-            if !heard {
-                // The others would have no answer either.
+            unheard += u32::from(!heard);
+            if unheard > 1 {
+                // It was not for one job's sake: the others would have no answer either.
                 return sidecar.offered.put(lane.clone());
             }
         }
@@ -167,6 +169,8 @@ impl Proxy {
                 sidecar.end(&claimed.job, Some(claimed.generation)).await;
                 return true;
             }
+            // Whoever takes it over next asks again.
+            Again::Unclear => return true,
             Again::Unheard => return false,
         };
         let next = sidecar.next_claim(sidecar.store.now());
@@ -190,10 +194,11 @@ impl Proxy {
         let reply = match self.look_up(claimed.scope, &claimed.job).await {
             Lookup::Found(reply) => reply,
             Lookup::Gone => return Again::Over,
-            Lookup::Unknown | Lookup::Unanswered => return Again::Unheard,
+            Lookup::Unknown => return Again::Unclear,
+            Lookup::Unanswered => return Again::Unheard,
         };
         let Some(job) = job_in(&reply) else {
-            return Again::Unheard;
+            return Again::Unclear;
         };
         let lane = Lane {
             scope: claimed.scope,
@@ -227,7 +232,9 @@ enum Again {
     Ours(Box<Held>),
     /// It is not.
     Over,
-    /// It did not say.
+    /// It says something else.
+    Unclear,
+    /// It did not answer, or not now.
     Unheard,
 }
 

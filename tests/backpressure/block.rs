@@ -259,7 +259,10 @@ async fn at_the_end_of_the_wait_it_is_told_of_the_bounds_of_then() {
     let others = [
         (json!({"max_depth": 2, "strategy": "block"}), Some((2, 3))),
         (json!({"max_depth": 1, "strategy": "reject"}), Some((1, 3))),
-        (json!({"max_size_bytes": 10, "strategy": "block"}), Some((10, 0))),
+        (
+            json!({"max_size_bytes": 10, "strategy": "block"}),
+            Some((10, 0)),
+        ),
         (json!({"max_depth": 4, "strategy": "block"}), None),
         (json!(null), None),
     ];
