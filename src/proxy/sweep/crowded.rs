@@ -59,7 +59,7 @@ impl Proxy {
     async fn let_all_go(self, crowding: Vec<Held>, warned: Arc<Seldom>) {
         let (sidecar, begun) = (&self.sidecar, Instant::now());
         let mut crowding = crowding.into_iter();
-        while let Some(held) = crowding.next() {
+        for held in crowding.by_ref() {
             let claimed = held.claimed.clone();
             let back = match sidecar.backend.requeue_harmless() {
                 true => self.give_back(held).await,
