@@ -249,6 +249,7 @@ impl Hold {
         let State { queues, idle, .. } = &mut *state;
         let queue = queues.open(lane, now);
         queue.fetched_at = now;
+        queue.offered = None;
         if std::mem::take(&mut queue.idle) {
             *idle = idle.less(queue.known, queue.bytes);
         }

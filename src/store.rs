@@ -214,7 +214,7 @@ pub enum Verdict {
     },
     /// Not asked: enough others started.
     Unasked,
-    /// The row is hidden, or belongs to another owner or a newer claim.
+    /// The row is hidden, or belongs to another owner or a newer claim; or the store cannot keep it.
     Lost,
 }
 

@@ -11,6 +11,8 @@ mod adopted;
 mod bounds;
 #[path = "scenarios/crossings.rs"]
 mod crossings;
+#[path = "scenarios/crowded.rs"]
+mod crowded;
 #[path = "scenarios/faults.rs"]
 mod faults;
 #[path = "scenarios/flow.rs"]
@@ -109,6 +111,7 @@ scenarios! {
     crossings::two_pauses: 4;
     crossings::pause_given_up: 4;
     crossings::pause_without_an_answer: 4;
+    crossings::pause_read_while_it_ends: 4;
     held::seen_as_available: 10 real;
     held::cancelled_while_held: 18;
     held::paused_and_resumed: 10 limit;
@@ -119,8 +122,11 @@ scenarios! {
     given_back::unheard: 4;
     given_back::in_vain: 4;
     given_back::in_doubt: 4;
+    crowded::crowding_is_offered: 6;
+    crowded::crowding_goes_back: 6;
     held::never_given_back_where_it_burns: 6;
     held::kept_by_a_slow_backend: 4;
+    held::kept_though_heartbeats_hang: 4;
     held::kept_each_under_its_own_claim: 2;
     held::waits_only_with_reason: 3;
     held::cancel_frees_the_slot: 2;
@@ -147,6 +153,7 @@ scenarios! {
     outages::ended_elsewhere_and_unheard: 6;
     outages::hidden_a_second_time: 3;
     outages::looked_up_behind_a_gateway: 4;
+    outages::one_cannot_be_looked_up: 6;
     outages::hang_up_while_slow: 12;
     outages::slow_and_limited_from_now_on: 12;
     lives::longer_than_visibility: 5 limit;

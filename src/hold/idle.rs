@@ -8,8 +8,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::lookahead::PART;
+use super::queue::Queue;
 use super::state::{End, State};
 use super::{Held, Hold, Lane};
+use crate::store::Claimed;
 
 /// Jobs and their bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -19,6 +21,10 @@ pub(super) struct Amount {
 }
 
 impl Amount {
+    fn is_over(self, max: usize, max_bytes: usize) -> bool {
+        self.jobs > max || self.bytes > max_bytes
+    }
+
     pub(super) fn less(self, jobs: usize, bytes: usize) -> Amount {
         Amount {
             jobs: self.jobs.saturating_sub(jobs),
@@ -74,11 +80,30 @@ impl Hold {
         state.idle = all;
     }
 
+    /// Where idle lanes hold more than `max` jobs or `max_bytes` and a FETCH found no place for that: their waiting
+    /// jobs, to be offered to siblings, of each lane once until it is asked for again.
+    pub fn offer_crowding(&self, max: usize, max_bytes: usize) -> Vec<Claimed> {
+        let (mut state, now) = (self.state(), Instant::now());
+        let mut offers = Vec::new();
+        if !state.crowded || !state.idle.is_over(max, max_bytes) {
+            return offers;
+        }
+        let queues = state.queues.values_mut();
+        for queue in queues.filter(|queue| queue.idle && queue.offered.is_none()) {
+            queue.offered = Some(now);
+            let groups = queue.groups.values().flatten();
+            let waiting = groups.flat_map(|group| &group.jobs);
+            offers.extend(waiting.map(|held| held.claimed.clone()));
+        }
+        offers
+    }
+
     /// Takes waiting jobs of idle lanes into hand, to be let go, where those hold more than `max` jobs or
-    /// `max_bytes` and a FETCH found no place for that. The lane that was asked for longest ago is first, and of it
-    /// the last job; no more at once than are kept beside the hold for other lanes. Each ends in
-    /// [`Hold::forget_claim`] or [`Hold::ended`].
-    pub fn take_crowding(&self, max: usize, max_bytes: usize) -> Vec<Held> {
+    /// `max_bytes` and a FETCH found no place for that; only of lanes that are `offered` to siblings for so long, if
+    /// that is not zero. The lane that was asked for longest ago is first, and of it the last job; no more at once
+    /// than are kept beside the hold for other lanes. Each ends in [`Hold::wait_on`], [`Hold::forget_claim`] or
+    /// [`Hold::ended`].
+    pub fn take_crowding(&self, max: usize, max_bytes: usize, offered: Duration) -> Vec<Held> {
         let mut state = self.state();
         let mut taken: Vec<Held> = Vec::new();
         if !std::mem::take(&mut state.crowded) {
@@ -86,8 +111,8 @@ impl Hold {
         }
         let (mut left, most) = (state.idle, (max / PART).max(1));
         while taken.len() < most
-            && (left.jobs > max || left.bytes > max_bytes)
-            && let Some(held) = state.pop_idlest()
+            && left.is_over(max, max_bytes)
+            && let Some(held) = state.pop_idlest(offered)
         {
             left = left.less(1, held.body.len());
             taken.push(held);
@@ -105,9 +130,14 @@ impl Hold {
 }
 
 impl State {
-    /// The last waiting job of the idle lane that was asked for longest ago, out of its group.
-    fn pop_idlest(&mut self) -> Option<Held> {
-        let idle = self.queues.values_mut().filter(|queue| queue.idle);
+    /// The last waiting job of the idle lane that was asked for longest ago, out of its group; only of lanes that are
+    /// `offered` for so long, if that is not zero.
+    fn pop_idlest(&mut self, offered: Duration) -> Option<Held> {
+        let may_go = |queue: &&mut Queue| {
+            let since = queue.offered;
+            queue.idle && (offered.is_zero() || since.is_some_and(|at| at.elapsed() >= offered))
+        };
+        let idle = self.queues.values_mut().filter(may_go);
         let waiting = idle.filter_map(|queue| {
             let at = queue.fetched_at;
             let groups = queue.groups.values_mut().rev();
@@ -129,6 +159,7 @@ mod tests {
 
     const IDLE: Duration = Duration::from_secs(10);
     const MANY: usize = 1 << 20;
+    const NONE: Duration = Duration::ZERO;
 
     /// So many held jobs of a lane that a worker asked for just now: `1a`, `1b` and so on.
     fn held(hold: &Hold, scope: u64, jobs: u8) {
@@ -185,19 +216,54 @@ mod tests {
         }
         pass(&hold, IDLE).await;
         // Eight of eighteen take no places; the others have taken all, those kept for others too.
-        assert!(hold.take_crowding(8, MANY).is_empty(), "nobody needs them");
+        assert!(
+            hold.take_crowding(8, MANY, NONE).is_empty(),
+            "nobody needs them"
+        );
         assert_eq!(hold.lookahead(&lane(4), 8, MANY), Lookahead::Soon);
-        let gone = hold.take_crowding(8, MANY);
+        let gone = hold.take_crowding(8, MANY, NONE);
         assert_eq!(ids(&gone), ["1f", "1e"]);
         for held in &gone {
             hold.ended(&held.claimed.job, held.claimed.generation);
         }
         assert_eq!(hold.lookahead(&lane(4), 8, MANY), Lookahead::Free(1));
-        assert!(hold.take_crowding(8, MANY).is_empty(), "once for each need");
+        assert!(
+            hold.take_crowding(8, MANY, NONE).is_empty(),
+            "once for each need"
+        );
         // Bytes likewise.
         let few = hold.bytes() / 4;
         assert_eq!(hold.lookahead(&lane(4), 100, few), Lookahead::Soon);
-        assert_eq!(ids(&hold.take_crowding(100, few))[..2], ["1d", "1c"]);
+        assert_eq!(ids(&hold.take_crowding(100, few, NONE))[..2], ["1d", "1c"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn siblings_have_their_time_to_take_what_would_go() {
+        const OFFERED: Duration = Duration::from_secs(5);
+        let hold = Hold::default();
+        for scope in 1..=3 {
+            held(&hold, scope, 6);
+        }
+        pass(&hold, IDLE).await;
+        assert!(hold.offer_crowding(8, MANY).is_empty(), "nobody needs them");
+        let needs = || assert_eq!(hold.lookahead(&lane(4), 8, MANY), Lookahead::Soon);
+        let mut took = Vec::new();
+        for offers in [18, 0] {
+            needs();
+            assert_eq!(hold.offer_crowding(8, MANY).len(), offers);
+            took.extend(hold.take_crowding(8, MANY, OFFERED));
+            assert!(took.is_empty(), "{offers}");
+        }
+        pass(&hold, OFFERED).await;
+        // One of them is asked for again.
+        hold.fetched(&lane(1), &Gate::default(), Instant::now());
+        pass(&hold, Duration::ZERO).await;
+        assert_eq!(hold.lookahead(&lane(4), 8, MANY), Lookahead::Soon);
+        assert!(hold.offer_crowding(8, MANY).is_empty());
+        assert_eq!(hold.take_crowding(8, MANY, OFFERED).len(), 2);
+        pass(&hold, IDLE).await;
+        needs();
+        assert_eq!(hold.offer_crowding(8, MANY).len(), 6, "anew");
     }
 
     #[tokio::test(start_paused = true)]
@@ -207,6 +273,6 @@ mod tests {
         pass(&hold, IDLE).await;
         held(&hold, 2, 10);
         assert_eq!(hold.lookahead(&lane(2), 8, MANY), Lookahead::Full);
-        assert!(hold.take_crowding(8, MANY).is_empty());
+        assert!(hold.take_crowding(8, MANY, NONE).is_empty());
     }
 }

@@ -102,6 +102,8 @@ pub(super) struct Queue {
     pub(super) bytes: usize,
     /// Whether no worker had asked for jobs of this lane in a while, as of the last look.
     pub(super) idle: bool,
+    /// Since when siblings may have its jobs, because others need their places.
+    pub(super) offered: Option<Instant>,
 }
 
 impl Queue {
@@ -119,6 +121,7 @@ impl Queue {
             known: 0,
             bytes: 0,
             idle: false,
+            offered: None,
         }
     }
 

@@ -188,6 +188,7 @@ impl Proxy {
             // It may have been carried out.
             _ => self.says_paused(scope, queue).await,
         };
+        let _nobody_reads = sidecar.paused.reading.write().await;
         sidecar.paused.end(queue, stands);
         if stands {
             // A resume that came between may have told them otherwise.
@@ -203,6 +204,7 @@ impl Proxy {
         let sidecar = &self.sidecar;
         let answer = super::call(self, "pause", call).await;
         if answer.as_ref().is_ok_and(|reply| reply.status.is_success()) {
+            let _nobody_reads = sidecar.paused.reading.write().await;
             sidecar.paused.set(queue, false);
             sidecar.share_pause(queue, false).await;
             sidecar.hold.wake_all();

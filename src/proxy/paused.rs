@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashMap;
+use tokio::sync::RwLock;
 use tokio::time::Instant;
 
 use super::REPLY_DEPTH;
@@ -18,6 +19,9 @@ pub(super) struct Paused {
     /// Hardly any is, and then no lock is needed to see that.
     any: AtomicBool,
     queues: Mutex<HashMap<Arc<str>, Pause>>,
+    /// Shared by those who read in the store whether a queue is paused, and taken by who ends a pause: what was
+    /// read before an end is noted before it too.
+    pub(super) reading: RwLock<()>,
 }
 
 #[derive(Default, Debug)]

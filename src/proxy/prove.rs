@@ -14,6 +14,9 @@ use crate::json::Json;
 /// So many jobs are looked up at once.
 const AT_ONCE: usize = 16;
 
+/// The shortest time that is given to a heartbeat.
+const LEAST: Duration = Duration::from_secs(1);
+
 /// A job, and the attempt it was claimed in.
 pub(super) type Named = (Arc<str>, u32);
 
@@ -30,7 +33,8 @@ pub(super) enum Word {
 
 impl Proxy {
     /// One heartbeat for `jobs`, and what the backend says of each. The first `asked` are looked up, several
-    /// at once, where its answer does not name them. `age`: how long ago the oldest of them was claimed.
+    /// at once, where its answer does not name them, until a third of `visibility` is over: what hangs is asked
+    /// anew while the claims last. `age`: how long ago the oldest of them was claimed.
     pub(super) async fn confirm(
         &self,
         scope: u64,
@@ -45,7 +49,10 @@ impl Proxy {
         let ms = sidecar.backend.heartbeat_value(visibility, age).as_millis();
         let body = said::heartbeat(claim_id, jobs.iter().map(|(job, _)| &**job), Some(ms));
         let target = "/ojs/v1/workers/heartbeat";
-        let answer = super::call(self, "heartbeat", super::post(self, scope, target, body)).await;
+        let patience = (visibility / 3).max(LEAST);
+        let mut heartbeat = super::post(self, scope, target, body);
+        heartbeat.timeout = heartbeat.timeout.min(patience);
+        let answer = super::call(self, "heartbeat", heartbeat).await;
         let named = match answer {
             // Where any heartbeat keeps all jobs of a worker, the list is only an echo.
             Ok(reply) if reply.status.is_success() && !sidecar.backend.worker_liveness() => {
@@ -66,6 +73,7 @@ impl Proxy {
         let (mut unnamed, mut looks) = (unnamed.into_iter(), JoinSet::new());
         loop {
             while looks.len() < AT_ONCE
+                && sent.elapsed() < patience
                 && let Some((nth, job, attempt)) = unnamed.next()
             {
                 let proxy = self.clone();

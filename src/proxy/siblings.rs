@@ -20,8 +20,8 @@ use crate::store::{Change, Claimed, Gen, Known, OFFERED, Place, Row, StoreError,
 
 /// The most held jobs that are taken over for one FETCH.
 const AT_ONCE: usize = 16;
-/// How long a drain waits for siblings to take what it offers.
-const OFFER: Duration = Duration::from_secs(5);
+/// How long siblings have to take what is offered, in a drain and before some of it is let go.
+pub(super) const OFFER: Duration = Duration::from_secs(5);
 
 /// How long a lane is looked into after the store has named it: one in which an offer stands is named again
 /// by one of the next beats.
@@ -80,7 +80,9 @@ impl Proxy {
                     sidecar.offered.put(Lane { scope, queue });
                     sidecar.hold.wake_all();
                 }
-                Wake::Paused { queue, paused } => sidecar.heard_of_pause(&queue, paused),
+                Wake::Paused { queue, paused } => {
+                    sidecar.heard_of_pause(&queue, paused).await;
+                }
                 Wake::All => {
                     sidecar.follow_loss();
                     sidecar.follow_settings();
@@ -120,12 +122,14 @@ impl Proxy {
         if rows.len() >= AT_ONCE {
             sidecar.offered.put(lane.clone());
         }
+        let mut unheard = 0;
         for row in rows {
             sidecar.hold.taking_over(lane, Instant::now());
             let heard = self.take_over_row(row).await;
             sidecar.hold.taken_over(lane, Instant::now());
-            if !heard {
-                // The others would have no answer either.
+            unheard += u32::from(!heard);
+            if unheard > 1 {
+                // It was not for one job's sake: the others would have no answer either.
                 return sidecar.offered.put(lane.clone());
             }
         }
@@ -142,6 +146,8 @@ impl Proxy {
                 sidecar.end(&claimed.job, Some(claimed.generation)).await;
                 return true;
             }
+            // Whoever takes it over next asks again.
+            Again::Unclear => return true,
             Again::Unheard => return false,
         };
         let next = sidecar.next_claim(sidecar.store.now());
@@ -165,10 +171,11 @@ impl Proxy {
         let reply = match self.look_up(claimed.scope, &claimed.job).await {
             Lookup::Found(reply) => reply,
             Lookup::Gone => return Again::Over,
-            Lookup::Unknown | Lookup::Unanswered => return Again::Unheard,
+            Lookup::Unknown => return Again::Unclear,
+            Lookup::Unanswered => return Again::Unheard,
         };
         let Some(job) = job_in(&reply) else {
-            return Again::Unheard;
+            return Again::Unclear;
         };
         let lane = Lane {
             scope: claimed.scope,
@@ -202,7 +209,9 @@ enum Again {
     Ours(Box<Held>),
     /// It is not.
     Over,
-    /// It did not say.
+    /// It says something else.
+    Unclear,
+    /// It did not answer, or not now.
     Unheard,
 }
 
@@ -358,7 +367,8 @@ impl Sidecar {
         }
     }
 
-    fn heard_of_pause(&self, queue: &str, paused: bool) {
+    async fn heard_of_pause(&self, queue: &str, paused: bool) {
+        let _nobody_reads = self.paused.reading.write().await;
         self.paused.set(queue, paused);
         if !paused {
             self.hold.wake_all();
@@ -367,6 +377,7 @@ impl Sidecar {
 
     /// Learns whether a queue is paused; that it still is, the backend is asked soon.
     async fn read_pause(&self, queue: &str) {
+        let _reading = self.paused.reading.read().await;
         if let Ok(true) = self.store.is_paused(queue).await {
             self.paused.set(queue, true);
         }

@@ -16,12 +16,12 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::load::Seldom;
 use super::{Proxy, Sidecar};
 use crate::limit::Timestamp;
 use crate::store::{Change, Claimed, OFFERED, Place, Row};
 
 pub(super) use adopt::{LOOK_UPS, Unlearnt};
+use crowded::Crowd;
 use overdue::Slots;
 pub(super) use overdue::heard;
 
@@ -52,7 +52,7 @@ impl Proxy {
     /// Runs until the sidecar is told to stop looking.
     pub async fn sweep(&self, stop: CancellationToken) {
         let overdue = Slots::default();
-        let crowded = Seldom::default();
+        let mut crowd = Crowd::default();
         let mut edition = self.sidecar.live().edition;
         let mut adopting: Option<JoinHandle<()>> = None;
         let mut ticks = tokio::time::interval(EVERY);
@@ -66,7 +66,7 @@ impl Proxy {
             self.sidecar.end_expired();
             self.sidecar.follow_settings();
             self.sidecar.follow_loss();
-            self.make_room(&crowded).await;
+            self.make_room(&mut crowd).await;
             self.let_lapse().await;
             self.drop_soon(self.sidecar.hold.doomed());
             self.look_at_due(&overdue, &stop).await;

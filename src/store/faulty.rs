@@ -265,6 +265,10 @@ impl Store for Faulty {
         self.run(move || self.inner.number(name, step))
     }
 
+    fn pause<'a>(&'a self, queue: &'a str, paused: bool) -> Answer<'a, ()> {
+        self.run(move || self.inner.pause(queue, paused))
+    }
+
     fn is_shared(&self) -> bool {
         self.inner.is_shared()
     }

@@ -177,10 +177,9 @@ impl Guard {
                 state.has_forgotten(self.inner.now());
                 return None;
             }
-            // Others may have waited for the same transaction.
+            // It answers, and nothing was done.
             Err(StoreError::Unfit(_)) => {
                 state.failures = 0;
-                state.suspect = true;
                 return None;
             }
             Err(error) => error,
@@ -281,7 +280,7 @@ impl Guard {
         self.state().told_of(newest);
         let there = async {
             let answer = self.take_there(asks, want).await;
-            if answer.is_err() && answer != Err(StoreError::Settling) {
+            if answer.is_err() && answer != Err(StoreError::Settling) && !is_unfit(&answer) {
                 let mut state = self.state();
                 for ask in asks {
                     state.doubt.insert(ask.job.clone(), ask.generation);
@@ -298,6 +297,11 @@ impl Guard {
         }
         Ok(verdicts)
     }
+}
+
+/// Whether the store cannot keep what it was told: nothing was done, and nothing will be however often it is told.
+fn is_unfit<T>(answer: &Result<T, StoreError>) -> bool {
+    matches!(answer, Err(StoreError::Unfit(_)))
 }
 
 impl State {
@@ -429,7 +433,7 @@ impl Store for Guard {
             };
             let back = self.ask(there, here).await;
             let mut state = self.state();
-            if back.is_err() || alone {
+            if (back.is_err() && !is_unfit(&back)) || alone {
                 // There it is out still, with its slots.
                 state.doubt.insert(job.into(), generation);
             }
@@ -455,8 +459,8 @@ impl Store for Guard {
                 false => None,
             };
             let none = matches!(ended, Ok(None));
-            if (ended.is_err() || (state.lost.is_some() && none)) && state.ended.len() < MOST_ENDED
-            {
+            let failed = ended.is_err() && !is_unfit(&ended);
+            if (failed || (state.lost.is_some() && none)) && state.ended.len() < MOST_ENDED {
                 // Its slots would be taken, or it would be held, until it is overdue; a sibling's too. Where any
                 // claim ends, those to come are above the time.
                 let own = row.as_ref().map(|row| row.claimed.generation);

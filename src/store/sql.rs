@@ -176,11 +176,11 @@ impl Op {
         }
     }
 
-    fn step(self, page: &mut Page, me: &Arc<str>) -> Result<Reply, StoreError> {
+    fn step(&self, page: &mut Page, me: &Arc<str>) -> Result<Reply, StoreError> {
         Ok(match self {
             Op::Take { asks, want, lead } => {
-                page.is_settled(want)?;
-                Reply::Verdicts(page.take(&asks, want, lead, me))
+                page.is_settled(*want)?;
+                Reply::Verdicts(page.take(asks, *want, *lead, me))
             }
             Op::Reserve {
                 limited,
@@ -188,22 +188,22 @@ impl Op {
                 ahead,
                 unused,
             } => {
-                page.is_settled(want)?;
-                Reply::Reserved(page.reserve(&limited, want, ahead, &unused))
+                page.is_settled(*want)?;
+                Reply::Reserved(page.reserve(limited, *want, *ahead, unused))
             }
-            Op::Claimed(claims) => Reply::Rows(page.claimed(&claims, me)),
-            Op::Back(job, claim) => Reply::Done(page.back(&job, claim)),
-            Op::End(job, claim) => Reply::Ended(page.end(&job, claim, me)),
-            Op::Set(change) => Reply::Done(page.set_one(&change, me)?),
-            Op::SetAll(changes) => Reply::Done(page.set_all(&changes, me)),
-            Op::Row(job) => Reply::Row(page.row(&job, me)),
+            Op::Claimed(claims) => Reply::Rows(page.claimed(claims, me)),
+            Op::Back(job, claim) => Reply::Done(page.back(job, *claim)),
+            Op::End(job, claim) => Reply::Ended(page.end(job, *claim, me)),
+            Op::Set(change) => Reply::Done(page.set_one(change, me)?),
+            Op::SetAll(changes) => Reply::Done(page.set_all(changes, me)),
+            Op::Row(job) => Reply::Row(page.row(job, me)),
             Op::States(names) => {
                 Reply::States(names.iter().map(|name| page.state_of(name)).collect())
             }
-            Op::Number(name, step) => Reply::Number(page.number(&name, step)),
-            Op::Pause { queue, paused } => Reply::Number(page.pause(&queue, paused, me)),
+            Op::Number(name, step) => Reply::Number(page.number(name, *step)),
+            Op::Pause { queue, paused } => Reply::Number(page.pause(queue, *paused, me)),
             Op::Due { max, found } => {
-                let rows = page.due(&found, max, me);
+                let rows = page.due(found, *max, me);
                 page.forget(&found.idle);
                 let alive = |seen: &Timestamp| seen.plus(SILENCE) > page.now;
                 let others = page.live.iter().filter(|(owner, _)| **owner != **me);
@@ -211,15 +211,15 @@ impl Op {
                     rows,
                     siblings: others.clone().filter(|(_, seen)| alive(seen)).count(),
                     alone: others.count() == 0 && !found.strangers,
-                    lanes: found.lanes,
+                    lanes: found.lanes.clone(),
                     first: found.first,
                     edition: page.edition,
                     more: are_many(&found.idle),
                 }
             }
             Op::Forget { found } => {
-                page.forget(&found);
-                Reply::Done(are_many(&found))
+                page.forget(found);
+                Reply::Done(are_many(found))
             }
             Op::Offered {
                 scope,
@@ -227,13 +227,13 @@ impl Op {
                 max,
                 found,
             } => {
-                let rows = page.offered(&found, (scope, &queue), me).into_iter();
-                Reply::Rows(rows.take(max).collect())
+                let rows = page.offered(found, (*scope, queue), me).into_iter();
+                Reply::Rows(rows.take(*max).collect())
             }
             Op::Count(_) | Op::Others(_) | Op::Overrides | Op::PutBack(_) | Op::Join { .. } => {
                 Reply::Done(false)
             }
-            Op::RowsOfOthers { found, .. } => Reply::Rows(page.rows_of(&found, me)),
+            Op::RowsOfOthers { found, .. } => Reply::Rows(page.rows_of(found, me)),
         })
     }
 }
@@ -247,6 +247,11 @@ impl Job {
     /// Whether who asked has given up and goes by its not being done: so it must not be.
     fn is_stale(&self) -> bool {
         self.answer.is_closed()
+    }
+
+    fn fail(self, error: &StoreError) {
+        // Who does not wait any more needs no answer.
+        let _gone = self.answer.send(Err(error.clone()));
     }
 }
 
@@ -322,38 +327,53 @@ async fn serve_apart<B: Books>(books: &mut B, job: Job) {
     let _gone = answer.send(told);
 }
 
-async fn serve_together<B: Books>(books: &mut B, mut jobs: Vec<Job>) {
-    if jobs.is_empty() {
+async fn serve_together<B: Books>(books: &mut B, jobs: Vec<Job>) {
+    let Err((jobs, error)) = serve_at_once(books, jobs).await else {
         return;
-    }
-    let mut answers = Vec::with_capacity(jobs.len());
-    match transact(books, &mut jobs, &mut answers).await {
-        Ok(now) => {
-            for (to, answer) in answers {
-                let _gone = to.send(answer.map(|reply| Told { now, reply }));
-            }
-        }
-        Err(error) => {
-            books.abandon().await;
-            let waiting = jobs.into_iter().map(|job| job.answer);
-            for to in answers.into_iter().map(|(to, _)| to).chain(waiting) {
-                let _gone = to.send(Err(error.clone()));
-            }
+    };
+    // One of them is what it cannot keep, and it does not say which: each has a transaction of its own.
+    let apart = matches!(error, StoreError::Unfit(_)) && jobs.len() > 1;
+    for job in jobs {
+        if !apart {
+            job.fail(&error);
+        } else if !job.is_stale()
+            && let Err((alone, error)) = serve_at_once(books, vec![job]).await
+        {
+            alone.into_iter().for_each(|job| job.fail(&error));
         }
     }
 }
 
-type Answer = (
-    oneshot::Sender<Result<Told, StoreError>>,
-    Result<Reply, StoreError>,
-);
+/// Does them in one transaction and answers them.
+///
+/// # Errors
+/// Nothing was done. Those that are waited for still, and why.
+async fn serve_at_once<B: Books>(
+    books: &mut B,
+    mut jobs: Vec<Job>,
+) -> Result<(), (Vec<Job>, StoreError)> {
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    match transact(books, &mut jobs).await {
+        Ok((now, replies)) => {
+            for (job, reply) in jobs.into_iter().zip(replies) {
+                let _gone = job.answer.send(reply.map(|reply| Told { now, reply }));
+            }
+            Ok(())
+        }
+        Err(error) => {
+            books.abandon().await;
+            Err((jobs, error))
+        }
+    }
+}
 
-/// One transaction with all of them.
+/// One transaction with all of them, in their order, but for those that became stale before it began.
 async fn transact<B: Books>(
     books: &mut B,
     jobs: &mut Vec<Job>,
-    answers: &mut Vec<Answer>,
-) -> Result<Timestamp, StoreError> {
+) -> Result<(Timestamp, Vec<Result<Reply, StoreError>>), StoreError> {
     let mut need = Need::default();
     for job in jobs.iter_mut() {
         match &mut job.op {
@@ -372,19 +392,16 @@ async fn transact<B: Books>(
     }
     let me = books.me();
     let mut page = books.begin(&need).await?;
-    for job in jobs.drain(..) {
-        // From here to the commit what it is about is locked: what undoes it comes after it.
-        if job.is_stale() {
-            continue;
-        }
-        let known = job.epoch.as_deref();
-        let answer = match known {
+    // From here to the commit what they are about is locked: what undoes it comes after it.
+    jobs.retain(|job| !job.is_stale());
+    let mut replies = Vec::with_capacity(jobs.len());
+    for job in jobs.iter() {
+        replies.push(match job.epoch.as_deref() {
             Some(known) if known == page.epoch => job.op.step(&mut page, &me),
             _ => Err(StoreError::Wiped),
-        };
+        });
         page.finish(&me);
-        answers.push((job.answer, answer));
     }
     books.commit(&page).await?;
-    Ok(page.now)
+    Ok((page.now, replies))
 }

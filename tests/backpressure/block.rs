@@ -253,6 +253,45 @@ async fn at_the_end_of_the_wait_it_is_told_what_is_true_then() {
     pair.stop().await;
 }
 
+/// What bounds the queue may be other numbers by then, or another bound, or nothing.
+#[tokio::test(start_paused = true)]
+async fn at_the_end_of_the_wait_it_is_told_of_the_bounds_of_then() {
+    let others = [
+        (json!({"max_depth": 2, "strategy": "block"}), Some((2, 3))),
+        (json!({"max_depth": 1, "strategy": "reject"}), Some((1, 3))),
+        (
+            json!({"max_size_bytes": 10, "strategy": "block"}),
+            Some((10, 0)),
+        ),
+        (json!({"max_depth": 4, "strategy": "block"}), None),
+        (json!(null), None),
+    ];
+    for (bounds, told) in others {
+        let (pair, client) = simulated(Lax::spec(), "").await;
+        let first = json!({"max_depth": 3, "strategy": "block"});
+        client.bound("q", first).await;
+        client.fill("q", 3).await;
+        let waits = client.clone();
+        let waits = tokio::spawn(async move { waits.offer_blocking("q", "4").await });
+        sleep(Duration::from_secs(2)).await;
+        assert!(!waits.is_finished());
+        client.bound("q", bounds.clone()).await;
+        let reply = waits.await.unwrap();
+        let Some((bound, depth)) = told else {
+            assert_eq!(reply.status, 201, "{bounds}: {}", reply.text());
+            continue;
+        };
+        let error = full(&reply, "q", bound);
+        assert_eq!(error["strategy"], bounds["strategy"]);
+        match bounds.get("max_size_bytes") {
+            Some(_) => assert_eq!(error["unit"], "bytes"),
+            None => assert_eq!((&error["depth"], error.get("unit")), (&json!(depth), None)),
+        }
+        assert_eq!(number(&reply, "x-ojs-queue-depth"), 3.0);
+        pair.stop().await;
+    }
+}
+
 /// A batch waits for no room where one of its queues does not let it.
 #[tokio::test(start_paused = true)]
 async fn a_batch_into_a_queue_that_rejects_does_not_wait() {

@@ -11,7 +11,7 @@ use ojs_throttle::policy::Pattern;
 use ojs_throttle::pressure::{self, Answer, FileBounds, Given, Held, Now, Outcome, Pressure, Want};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::subscriber::DefaultGuard;
 
 use crate::client::{Client, id};
@@ -753,4 +753,28 @@ async fn what_was_to_be_tried_again_is_gone_when_it_is_cancelled() {
         full(&client.offer("q").await, "q", 3);
         pair.stop().await;
     }
+}
+
+/// On a backend that tells nothing of a queue: a job that is retried by hand waits again, though nobody is there any
+/// more to hear it.
+#[tokio::test(start_paused = true)]
+async fn a_retry_by_hand_counts_although_its_client_hangs_up() {
+    let answers = |_: &Method, path: &str| match path {
+        "/ojs/v1/jobs" => (201, r#"{"job":{"id":"x","queue":"q"}}"#.to_owned()),
+        "/ojs/v1/admin/jobs/ended/retry" => {
+            let job = json!({"id": "ended", "queue": "q", "state": "available"});
+            (200, json!({ "job": job }).to_string())
+        }
+        _ => (404, "404 page not found".to_owned()),
+    };
+    let slow = Duration::from_secs(1);
+    let (backend, sidecar, client) = told(FILE, slow, answers).await;
+    client.fill("q", 2).await;
+    let path = "/ojs/v1/admin/jobs/ended/retry";
+    let hung_up = timeout(slow / 2, client.post(path, "{}")).await;
+    assert!(hung_up.is_err());
+    sleep(slow).await;
+    assert_eq!(backend.bodies(path).len(), 1);
+    full(&client.offer("q").await, "q", 3);
+    sidecar.stop().await;
 }

@@ -60,6 +60,8 @@ pub enum Fault {
 
 struct Rule {
     op: Op,
+    /// Only with this in the path.
+    part: String,
     fault: Fault,
     left: u32,
     chance: f64,
@@ -129,6 +131,7 @@ impl Faulty {
     pub fn next(&self, op: Op, times: u32, fault: Fault) {
         self.rule(Rule {
             op,
+            part: String::new(),
             fault,
             left: times,
             chance: 1.0,
@@ -139,9 +142,21 @@ impl Faulty {
     pub fn often(&self, op: Op, chance: f64, fault: Fault) {
         self.rule(Rule {
             op,
+            part: String::new(),
             fault,
             left: u32::MAX,
             chance,
+        });
+    }
+
+    /// From now on each look at this job meets `fault`.
+    pub fn at_job(&self, job: &str, fault: Fault) {
+        self.rule(Rule {
+            op: Op::Job,
+            part: job.to_owned(),
+            fault,
+            left: u32::MAX,
+            chance: 1.0,
         });
     }
 
@@ -228,11 +243,12 @@ impl Faulty {
         self.0.seen.lock().expect("no panic").clone()
     }
 
-    fn fault_for(&self, op: Op) -> Option<Fault> {
+    fn fault_for(&self, op: Op, path: &str) -> Option<Fault> {
         let (rules, rng) = &mut *self.0.rules.lock().expect("no panic");
-        let hit = rules
-            .iter_mut()
-            .find(|rule| (rule.op == op || rule.op == Op::Any) && rng.random_bool(rule.chance))?;
+        let hit = rules.iter_mut().find(|rule| {
+            let is_for = (rule.op == op || rule.op == Op::Any) && path.contains(&rule.part);
+            is_for && rng.random_bool(rule.chance)
+        })?;
         hit.left = hit.left.saturating_sub(1);
         let fault = hit.fault;
         rules.retain(|rule| rule.left > 0);
@@ -266,7 +282,7 @@ impl Faulty {
             ("GET", rest) if rest.ends_with("/stats") => Op::Stats,
             _ => Op::Any,
         };
-        let fault = self.fault_for(op);
+        let fault = self.fault_for(op, &path);
         match fault {
             Some(Fault::Slow(time)) => sleep(time).await,
             Some(Fault::Refused) => return Err(Closed),

@@ -73,6 +73,11 @@ impl Way {
         self.faulty.random(seed, 1, both.collect());
     }
 
+    /// From now on each operation is done at once, and its answer comes after `late`.
+    pub fn late(&self, late: Duration) {
+        self.faulty.standing(Some(Fault::late(late)));
+    }
+
     /// From now on one operation in four is done twice.
     pub fn twice(&self, seed: u64) {
         let twice = Fault {
@@ -391,6 +396,16 @@ impl Store for Member {
 
     fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number> {
         self.memory().number(name, step)
+    }
+
+    fn pause<'a>(&'a self, queue: &'a str, paused: bool) -> Answer<'a, ()> {
+        at_once(self.memory().pause(queue, paused));
+        let word = Wake::Paused {
+            queue: queue.into(),
+            paused,
+        };
+        self.fleet.books().tell_others(self.nth, &word);
+        Answer::now(())
     }
 
     fn siblings(&self) -> usize {

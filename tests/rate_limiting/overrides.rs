@@ -1,13 +1,17 @@
 //! Overrides of a key (9, 10.2): what they change, when, for how long, and who may set them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
 use ojs_throttle::backend::Lax;
+use ojs_throttle::store::faulty::{Fault, Faulty};
+use ojs_throttle::store::memory::MemoryStore;
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::client::{Client, Reply, id, ids};
+use crate::rig::{NOON, Rig};
 use crate::simulated;
 
 /// The store's clock begins here.
@@ -86,6 +90,33 @@ async fn a_pause_holds_everything_and_its_end_lets_go_at_once() {
         (404, &json!("not_found"))
     );
     pair.stop().await;
+}
+
+/// The store has done it, and who asked for it is not there any more to hear so.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_pause_lets_go_although_its_client_hangs_up() {
+    let slow = Some(Fault::late(Duration::from_secs(2)));
+    for (pause, end) in [
+        (json!({"concurrency": 0}), "/ojs/v1/rate-limits/k"),
+        (json!({"after": "1h"}), "/throttle/v1/keys/k/next-start"),
+    ] {
+        let store = Arc::new(Faulty::new(Arc::new(MemoryStore::new(NOON))));
+        let rig = Rig::over(store.clone(), "").await;
+        let port = match end.starts_with("/throttle") {
+            true => &rig.admin,
+            false => &rig.client,
+        };
+        let limit = json!({"key": "k", "concurrency": 9});
+        let jobs = enqueue(&rig.client, 1, limit).await;
+        set(port, end, pause).await;
+        assert!(rig.client.fetch("q", 1).await.is_empty(), "it is held");
+        store.standing(slow.clone());
+        let hung_up = timeout(Duration::from_secs(1), delete(port, end)).await;
+        assert!(hung_up.is_err());
+        store.standing(None);
+        sleep(Duration::from_secs(2)).await;
+        assert_eq!(ids(&rig.client.fetch("q", 1).await), [&jobs[0]], "{end}");
+    }
 }
 
 /// Lowered below what is out, the key drains by attrition; raised, a FETCH that waits gets its job.

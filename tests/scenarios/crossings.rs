@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use crate::harness::worker::Hands;
-use crate::harness::{Ctx, Fault, Judge, Op, Worker, World};
+use crate::harness::{Ctx, Fault, Judge, Op, Way, Worker, World};
 use crate::job;
 
 const ONE: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 1";
@@ -310,6 +310,48 @@ pub async fn pause_without_an_answer(ctx: Ctx) -> Judge {
     judge.that(
         (got.len(), after.len()) == if done { (0, 1) } else { (1, 0) },
         format!("{} came, then {}", got.len(), after.len()),
+    );
+    judge.settled();
+    judge
+}
+
+/// A sidecar reads from the store that a queue is paused, and before it has the answer the queue is resumed, here or
+/// elsewhere: the pause is over.
+pub async fn pause_read_while_it_ends(ctx: Ctx) -> Judge {
+    let world = ctx.world().shared(OnStoreError::Share).limits(ONE);
+    let w = world.settings("[hold]\nidle = '1s'").start().await;
+    let other = w.sibling().await;
+    let (mine, theirs) = (w.hands("mine"), w.hands_of("theirs", &other));
+    w.pass(3_000).await;
+    let (out, _) = one_out_one_held(&w, &theirs).await;
+    let paused = pause(&w, "pause").await;
+    // It is offered in the meantime.
+    w.pass(12_000).await;
+    theirs.ack(&out).await;
+    w.first_way(|way| way.late(Duration::from_millis(1_500)));
+    let resume = async {
+        w.pass(ctx.seed * 300).await;
+        let path = "/ojs/v1/queues/mail/resume";
+        let by = [&theirs, &mine][(ctx.seed % 2) as usize];
+        by.client.post(path, &json!({})).await
+    };
+    let (early, resumed) = tokio::join!(mine.fetch(&["mail"], 1), resume);
+    w.first_way(Way::mend);
+    let (begun, mut got) = (w.begun.elapsed(), early.unwrap_or_default());
+    while got.is_empty() && w.begun.elapsed() < begun + Duration::from_secs(20) {
+        w.pass(100).await;
+        got = mine.fetch(&["mail"], 1).await.unwrap_or_default();
+    }
+    let waited = w.begun.elapsed() - begun;
+    for delivery in &got {
+        mine.ack(&delivery.job).await;
+    }
+    let mut judge = w.judge().await;
+    judge.that(paused == 200, format!("the pause got {paused}"));
+    judge.that(resumed.is_ok_and(|reply| reply.status == 200), "no resume");
+    judge.that(
+        waited < Duration::from_millis(500),
+        format!("{} came {waited:?} after the resume", got.len()),
     );
     judge.settled();
     judge

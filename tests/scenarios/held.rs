@@ -345,6 +345,41 @@ pub async fn kept_by_a_slow_backend(ctx: Ctx) -> Judge {
     judge
 }
 
+/// Heartbeats that hang cost no held job its claim: neither those that they are for, nor those that wait behind them.
+pub async fn kept_though_heartbeats_hang(ctx: Ctx) -> Judge {
+    const SCOPES: [&str; 24] = [
+        "a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q", "r",
+        "s", "t", "u", "v", "w", "x",
+    ];
+    let world = ctx.world().limits(ONE);
+    let w = world.settings("[hold]\nidle = '1h'").start().await;
+    w.enqueue_all(1, |_| job()).await;
+    let one = w.hands("one").visibility(600_000);
+    let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    for scope in SCOPES {
+        w.enqueue_all(1, |_| job()).await;
+        let of_scope = w.hands_with("of scope", "authorization", scope);
+        drop(of_scope.fetch(&["mail"], 1).await);
+    }
+    let claimed = w.active("mail").await;
+    let hangs = Fault::Slow(Duration::from_secs(600));
+    let hung = [1, 16][(ctx.seed % 2) as usize];
+    w.backend.next(Op::Heartbeat, hung, hangs);
+    w.pass(60_000 + ctx.seed * 170).await;
+    let kept = w.active("mail").await;
+    one.ack(&got[0].job).await;
+    for scope in SCOPES {
+        let worker = Worker::js(1).queues(&["mail"]).runs(50..200);
+        w.worker(worker.header("authorization", scope));
+    }
+    let done = w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.that(claimed == 25, format!("{claimed} were claimed"));
+    judge.that(kept == 25, format!("{kept} are claimed after a while"));
+    all_kept(&mut judge, done);
+    judge
+}
+
 /// Where each held job has a claim id of its own, and so a heartbeat of its own, all are kept, however many they are.
 pub async fn kept_each_under_its_own_claim(ctx: Ctx) -> Judge {
     let w = ctx

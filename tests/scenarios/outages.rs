@@ -491,3 +491,36 @@ pub async fn ended_elsewhere_and_unheard(ctx: Ctx) -> Judge {
     judge.settled();
     judge
 }
+
+/// The backend has no word for one of the held jobs that a sidecar takes over: it has the others.
+pub async fn one_cannot_be_looked_up(ctx: Ctx) -> Judge {
+    let world = ctx.world().shared(OnStoreError::Share).limits(CONCURRENCY);
+    let w = world.lax(Lax::spec()).start().await;
+    let other = w.sibling().await;
+    let mut ids = w.enqueue_all(8, |_| job()).await;
+    let leaves = w.hands("leaves");
+    let out = leaves.fetch(&["mail"], 8).await.unwrap_or_default();
+    for delivery in &out {
+        leaves.ack(&delivery.job).await;
+    }
+    ids.retain(|id| out.iter().all(|delivery| delivery.job != *id));
+    // It is looked up before the others, after them, or in between.
+    ids.sort();
+    let (last, nth) = (ids.len() - 1, ctx.seed as usize);
+    let status = [500, 502, 503, 403][nth % 4];
+    w.backend
+        .at_job(&ids[(nth - 1).min(last)], Fault::Status(status));
+    w.pass(22_000).await;
+    w.worker_of(&other, Worker::js(2).queues(&["mail"]).runs(100..400));
+    let most = w.until(15, async || w.backend.ended() == 7).await;
+    w.backend.mend();
+    let done = w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.that(last > 4, format!("{} were held", last + 1));
+    judge.that(most, "the others wait for it");
+    judge.that(done, "not all were done");
+    judge.concurrency("k:a", 2);
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use ojs_throttle::store::guard::{Guard, OnStoreError};
 use ojs_throttle::store::postgres::{Config, Target, given, open};
 use ojs_throttle::store::{
-    Change, Clock, Gen, Place, SqlStore, Step, Store, StoreError, Verdict, Wake,
+    Change, Claimed, Clock, Gen, Place, SqlStore, Step, Store, StoreError, Verdict, Wake,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
@@ -167,6 +168,59 @@ async fn what_it_cannot_keep_is_no_failure_of_the_server() {
         assert!(matches!(unfit, Err(StoreError::Unfit(_))), "{unfit:?}");
     }
     assert!(store.set(setting("short")).await.unwrap());
+}
+
+/// What waits at the same time shares a transaction.
+#[tokio::test]
+async fn what_it_cannot_keep_of_one_fails_no_other() {
+    let server = shared_postgres();
+    let (_, clock) = clock();
+    let store = Arc::new(given(config(&server, "unfit", "a"), clock));
+    store.check().await.unwrap();
+    let free = [limited("k", Some(9), None, None)];
+    let nul = |nth: usize| claimed(&format!("x\0{nth}"), 1, &free);
+    let takes = async |ask: Claimed| store.take(&[&ask], 1).await.map(|all| started(&all[0]));
+    let step = Step::Add { by: 7, most: None };
+    let in_a_lane = store.offered(1, "x\0y", 9);
+    let (lane, lost, one, other, number, row) = tokio::join!(
+        in_a_lane,
+        takes(nul(1)),
+        takes(claimed("one", 1, &free)),
+        takes(claimed("other", 1, &free)),
+        store.number("sevens", step),
+        store.row("other"),
+    );
+    assert!(matches!(lane, Err(StoreError::Unfit(_))), "{lane:?}");
+    assert_eq!((lost, one, other), (Ok(false), Ok(true), Ok(true)));
+    assert_eq!(number.unwrap().value, 7, "once");
+    assert!(row.is_ok());
+    // Nor one of those that are asked for in one operation.
+    let asks = [claimed("a", 1, &free), nul(2), claimed("b", 1, &free)];
+    let verdicts = store.take(&asks.each_ref(), 1).await.unwrap();
+    assert!(started(&verdicts[0]));
+    assert_eq!(verdicts[1..], [Verdict::Lost, Verdict::Unasked]);
+    let until = store.now().plus(60 * SECOND);
+    let later = asks.each_ref().map(|ask| Change::Until {
+        job: ask.job.clone(),
+        generation: Gen(1),
+        until,
+        visibility: 90 * SECOND,
+    });
+    store.set_all(later.to_vec()).await.unwrap();
+    for job in ["a", "b"] {
+        let row = store.row(job).await.unwrap().unwrap();
+        assert_eq!(row.until, until, "{job}");
+    }
+    // It is not told again and again, before anything may start.
+    let guarded = Guard::new(store.clone(), OnStoreError::Closed);
+    assert!(!started(&take(&guarded, nul(3)).await));
+    let adopt = Change::Adopt {
+        claimed: nul(4),
+        until,
+    };
+    let unfit = guarded.set(adopt).await;
+    assert!(matches!(unfit, Err(StoreError::Unfit(_))), "{unfit:?}");
+    assert!(started(&take(&guarded, claimed("c", 1, &free)).await));
 }
 
 #[tokio::test]

@@ -50,6 +50,18 @@ async fn what_was_used_outlasts_who_used_it() {
     assert_eq!((used.active, used.windows[0].0), (0, 1));
 }
 
+/// Clients name jobs as they like, and a file keeps it.
+#[tokio::test]
+async fn a_job_with_a_nul_in_its_id_gives_its_slot_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = on(&dir.path().join("limits.db"), "a");
+    let (nul, one) = ("x\0y", [limited("k", Some(1), None, None)]);
+    assert!(started(&take(&store, claimed(nul, 1, &one)).await));
+    assert!(store.row(nul).await.unwrap().is_some());
+    assert!(store.end(nul, None).await.unwrap().is_some());
+    assert!(started(&take(&store, claimed("z", 1, &one)).await));
+}
+
 #[tokio::test]
 async fn a_file_of_somebody_else_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();

@@ -208,8 +208,10 @@ impl Proxy {
         if set.is_some() {
             self.sidecar.may_bind(&name).await?;
         }
-        let done = self.sidecar.set_limits(Space::Job, name.clone(), set);
-        if done.await? {
+        let (proxy, of) = (self.clone(), name.clone());
+        // To its end: once they are set, what waits for the key is asked again.
+        let work = Box::pin(async move { proxy.sidecar.set_limits(Space::Job, of, set).await });
+        if to_the_end(&self.sidecar.left, Client::default(), work).await? {
             let state = self.key_state(parts, &name).await?;
             // Where there is none, only the override that was taken away had named it.
             let alone = || format!(r#"{{"key":{}}}"#, quote(key));

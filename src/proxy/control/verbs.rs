@@ -2,6 +2,8 @@
 //! no web page can send to another site, and only under a Host that is no page's: then being on loopback is
 //! enough to be allowed.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
@@ -16,6 +18,7 @@ use crate::limit::{Key, Space, Timestamp};
 use crate::ojs;
 use crate::policy::NextStart;
 use crate::proxy::body::{self, Body};
+use crate::proxy::outlive::{Client, to_the_end};
 use crate::proxy::respond::Fault;
 use crate::proxy::{Sidecar, ours, refuse};
 use crate::store::Change;
@@ -25,7 +28,7 @@ const LONGEST: usize = 4096;
 
 impl Sidecar {
     /// Answers a request below `/throttle/v1/`.
-    pub async fn verb(&self, request: Request<Incoming>) -> Response<Body> {
+    pub async fn verb(self: &Arc<Self>, request: Request<Incoming>) -> Response<Body> {
         let (parts, incoming) = request.into_parts();
         match self.do_verb(&parts, incoming).await {
             Ok(text) => {
@@ -37,7 +40,7 @@ impl Sidecar {
         }
     }
 
-    async fn do_verb(&self, parts: &Parts, incoming: Incoming) -> Result<String, Fault> {
+    async fn do_verb(self: &Arc<Self>, parts: &Parts, incoming: Incoming) -> Result<String, Fault> {
         let rest = parts.uri.path().strip_prefix("/throttle/v1/keys/");
         let Some((key, what)) = rest.and_then(|rest| rest.rsplit_once('/')) else {
             return Err(unknown());
@@ -55,9 +58,6 @@ impl Sidecar {
         self.may_control(parts)?;
         let key = ojs::decoded(key).unwrap_or_default();
         let key = Key::new(&key).map_err(|bad| Fault::field("key", &bad.to_string()))?;
-        if !next_start {
-            return self.unused(key).await;
-        }
         let until = match set {
             true => {
                 let patience = self.live().settings.body_timeout;
@@ -68,7 +68,15 @@ impl Sidecar {
             }
             false => None,
         };
-        self.next_start(key, until).await
+        let sidecar = Arc::clone(self);
+        // To its end: once it is done, what waits for the key is asked again.
+        let work = Box::pin(async move {
+            match next_start {
+                true => sidecar.next_start(key, until).await,
+                false => sidecar.unused(key).await,
+            }
+        });
+        to_the_end(&self.left, Client::default(), work).await
     }
 
     /// No start before `until`, whatever stood before; or the key is open.

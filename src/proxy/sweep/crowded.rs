@@ -1,14 +1,33 @@
-//! A hold that is full of jobs that no worker asks for: some of them are let go.
+//! A hold that is full of jobs that no worker asks for: siblings may have them, the backend gets some of them back
+//! where that costs nothing, and others lapse.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::proxy::Proxy;
+use super::give_back::Back;
+use crate::hold::Held;
 use crate::proxy::load::Seldom;
+use crate::proxy::siblings::OFFER;
+use crate::proxy::{Proxy, Sidecar};
+
+/// How long jobs in hand are given back in one go: nothing keeps their claims meanwhile.
+const ROUND: Duration = Duration::from_secs(1);
+
+/// What was done about a crowded hold.
+#[derive(Default, Debug)]
+pub(super) struct Crowd {
+    warned: Arc<Seldom>,
+    letting_go: Option<JoinHandle<()>>,
+}
 
 impl Proxy {
     /// Looks which queues no worker has asked for in a while, and lets go of some of what is held of them where
-    /// there is more than has room beside the hold and other jobs need the places: their claims lapse.
-    pub(super) async fn make_room(&self, warned: &Seldom) {
+    /// there is more than has room beside the hold and other jobs need the places. Siblings have a while to take it
+    /// before.
+    pub(super) async fn make_room(&self, crowd: &mut Crowd) {
         let sidecar = &self.sidecar;
         let (max, bytes, idle) = {
             let settings = &sidecar.live().settings;
@@ -16,21 +35,55 @@ impl Proxy {
             (max, settings.hold_bytes, settings.hold_idle)
         };
         sidecar.hold.look_for_idle(idle, Instant::now());
-        let lapsing = sidecar.hold.take_crowding(max, bytes);
-        if let Some(first) = lapsing.first().filter(|_| warned.now()) {
-            tracing::warn!(
-                queue = &*first.claimed.queue,
-                lapsing = lapsing.len(),
-                held = sidecar.hold.len(),
-                "the hold is full of jobs that no worker asks for; the claims of some lapse, so that others can \
-                 start, and to each this is the death of a worker: start workers for these queues, or raise \
-                 hold.max and hold.max_bytes"
-            );
+        let is_over = |task: &JoinHandle<()>| task.is_finished();
+        if !crowd.letting_go.as_ref().is_none_or(is_over) {
+            return;
         }
-        for held in &lapsing {
-            let claimed = &held.claimed;
-            sidecar.lose(claimed).await;
+        let mut offered = Duration::ZERO;
+        if sidecar.store.siblings() > 0 {
+            offered = OFFER;
+            let offers = sidecar.hold.offer_crowding(max, bytes);
+            let offers = offers.iter().map(Sidecar::offer).collect();
+            sidecar.renew_rows(offers).await;
+        }
+        let crowding = sidecar.hold.take_crowding(max, bytes, offered);
+        if !crowding.is_empty() {
+            let let_go = self.clone().let_all_go(crowding, crowd.warned.clone());
+            // Beside the sweep: the backend may be slow.
+            crowd.letting_go = Some(sidecar.tasks.spawn(let_go));
+        }
+    }
+
+    /// Lets go of jobs in hand: the backend has them back at once where that costs them nothing and it takes them,
+    /// and when their claims lapse elsewhere.
+    async fn let_all_go(self, crowding: Vec<Held>, warned: Arc<Seldom>) {
+        let (sidecar, begun) = (&self.sidecar, Instant::now());
+        let mut crowding = crowding.into_iter();
+        for held in crowding.by_ref() {
+            let claimed = held.claimed.clone();
+            let back = match sidecar.backend.requeue_harmless() {
+                true => self.give_back(held).await,
+                false => Back::Stays,
+            };
+            if back == Back::Stays {
+                if warned.now() {
+                    tracing::warn!(
+                        queue = &*claimed.queue,
+                        held = sidecar.hold.len(),
+                        "the hold is full of jobs that no worker asks for; the claims of some lapse, so that others \
+                         can start, and to each this is the death of a worker: start workers for these queues, or \
+                         raise hold.max and hold.max_bytes"
+                    );
+                }
+                sidecar.lose(&claimed).await;
+            }
             sidecar.hold.ended(&claimed.job, claimed.generation);
+            // Each would be let go like one in doubt.
+            if back == Back::InDoubt || begun.elapsed() >= ROUND {
+                break;
+            }
         }
+        // From the front, so that they keep their order.
+        crowding.rev().for_each(|held| sidecar.hold.wait_on(held));
     }
 }

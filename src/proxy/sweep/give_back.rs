@@ -17,7 +17,7 @@ use crate::proxy::{Proxy, Sidecar, call, post, said};
 
 /// What became of a job that was to be given back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Back {
+pub(super) enum Back {
     Given,
     /// It waits on.
     Stays,
@@ -143,7 +143,7 @@ impl Proxy {
 
     /// Gives a job in hand back. Where a requeued job goes to the head of its queue, the last must go first, so
     /// that their order is kept.
-    async fn give_back(&self, mut held: Held) -> Back {
+    pub(super) async fn give_back(&self, mut held: Held) -> Back {
         let sidecar = &self.sidecar;
         let (job, generation) = (held.claimed.job.clone(), held.claimed.generation);
         // First, so that no sibling takes it over meanwhile; if one has, the row is not ours to end.

@@ -107,6 +107,12 @@ impl SqlStore {
         self.join(None).await.map(drop)
     }
 
+    /// Whether there can be a row of a job that a client has named: Postgres has no NUL, and whatever waits for the
+    /// same transaction would be done anew.
+    fn may_have_row(&self, job: &str) -> bool {
+        matches!(self.post, Post::Thread(_)) || !job.contains('\0')
+    }
+
     fn epoch(&self) -> MutexGuard<'_, Option<Arc<str>>> {
         self.epoch.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -205,6 +211,41 @@ impl SqlStore {
         for ask in asks {
             self.due_at(look_again(ask, now));
         }
+        match self.take_at_once(asks, want).await {
+            Err(StoreError::Unfit(_)) => Box::pin(self.take_each(asks, want)).await,
+            told => told,
+        }
+    }
+
+    /// One by one, because the store cannot keep one of them: that is lost to us, and the others are not.
+    async fn take_each(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
+        let (mut verdicts, mut left) = (Vec::with_capacity(asks.len()), want);
+        for ask in asks {
+            let verdict = match self.take_at_once(&[ask], left).await {
+                Ok(verdicts) => verdicts.into_iter().next().ok_or_else(strange)?,
+                Err(StoreError::Unfit(why)) => {
+                    tracing::warn!(
+                        job = ?ask.job,
+                        queue = ?ask.queue,
+                        why,
+                        "a limited job is left to the end of its claim, because the store cannot keep it: use \
+                         shorter ids and names, without NUL"
+                    );
+                    Verdict::Lost
+                }
+                Err(error) => return Err(error),
+            };
+            left -= usize::from(matches!(verdict, Verdict::Started { .. })).min(left);
+            verdicts.push(verdict);
+        }
+        Ok(verdicts)
+    }
+
+    async fn take_at_once(
+        &self,
+        asks: &[&Claimed],
+        want: usize,
+    ) -> Result<Vec<Verdict>, StoreError> {
         let op = Op::Take {
             asks: asks.iter().map(|ask| (*ask).clone()).collect(),
             want,
@@ -286,7 +327,21 @@ impl SqlStore {
         }
         for some in changes.chunks(AT_ONCE) {
             some.iter().for_each(|change| self.leaves(change));
-            self.ask(Op::SetAll(some.to_vec())).await?;
+            match self.ask(Op::SetAll(some.to_vec())).await {
+                Err(StoreError::Unfit(_)) => self.change_each(some).await?,
+                told => drop(told?),
+            }
+        }
+        Ok(())
+    }
+
+    /// One by one, because the store cannot keep the row of one of them: that has none.
+    async fn change_each(&self, changes: &[Change]) -> Result<(), StoreError> {
+        for change in changes {
+            match self.ask(Op::SetAll(vec![change.clone()])).await {
+                Err(StoreError::Unfit(_)) => {}
+                told => drop(told?),
+            }
         }
         Ok(())
     }
@@ -371,12 +426,6 @@ impl SqlStore {
     }
 }
 
-/// Whether there can be a row of a job that a client has named: Postgres has no NUL, and whatever waits for the same
-/// transaction would fail with the question.
-fn may_have_row(job: &str) -> bool {
-    !job.contains('\0')
-}
-
 /// No answer but its own belongs to an operation.
 fn strange() -> StoreError {
     StoreError::Unavailable("it answers something else".to_owned())
@@ -443,7 +492,7 @@ impl Store for SqlStore {
     }
 
     fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Row>> {
-        if !may_have_row(job) {
+        if !self.may_have_row(job) {
             return Answer::now(None);
         }
         Answer::later(async move {
@@ -465,7 +514,7 @@ impl Store for SqlStore {
     }
 
     fn set(&self, change: Change) -> Answer<'_, bool> {
-        if matches!(&change, Change::Hidden { job, .. } if !may_have_row(job)) {
+        if matches!(&change, Change::Hidden { job, .. } if !self.may_have_row(job)) {
             return Answer::now(false);
         }
         Answer::later(self.change(change))
@@ -484,7 +533,7 @@ impl Store for SqlStore {
     }
 
     fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>> {
-        if !may_have_row(job) {
+        if !self.may_have_row(job) {
             return Answer::now(None);
         }
         Answer::later(async move {

@@ -1,0 +1,110 @@
+//! Held jobs that nobody asks for, more than there is room for, and others that need their places.
+
+use std::time::Duration;
+
+use ojs_throttle::backend::{EventKind, Lax};
+use ojs_throttle::store::guard::OnStoreError;
+use serde_json::json;
+
+use crate::harness::worker::Hands;
+use crate::harness::world::Setup;
+use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker, World};
+
+/// Of each a worker takes a job, leaves another in the hold, and never comes again.
+const FORSAKEN: [&str; 18] = [
+    "a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q", "r",
+];
+
+fn few(setup: Setup) -> Setup {
+    setup
+        .limits("[[policy]]\nname = 'p'\nkey = 'k:{meta.of}'\nconcurrency = 1")
+        .settings("[hold]\nmax = 8\nidle = '1s'")
+}
+
+fn job(queue: &'static str) -> Job {
+    let job = Job::new("a.b").queue(queue).label(&format!("k:{queue}"));
+    job.meta("of", json!(queue))
+}
+
+/// What is out of the queues that nobody asks for any more: of each another is held.
+async fn forsaken(w: &World, one: &Hands) -> Vec<String> {
+    let mut out = Vec::new();
+    for some in [&FORSAKEN[..8], &FORSAKEN[8..]] {
+        for queue in some {
+            w.enqueue_all(2, |_| job(queue)).await;
+            let got = one.fetch(&[queue], 2).await.unwrap_or_default();
+            out.extend(got.into_iter().map(|delivery| delivery.job));
+        }
+        w.pass(1_800).await;
+    }
+    out
+}
+
+/// No claim of them lapsed, and each ran once.
+fn judged(mut judge: Judge) -> Judge {
+    let all = judge.events.iter();
+    let lapsed = all.filter(|(_, event)| event.kind == EventKind::Expired);
+    let lapsed = lapsed.count();
+    judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// A sibling has workers for them.
+pub async fn crowding_is_offered(ctx: Ctx) -> Judge {
+    let lax = [Lax::spec(), Lax::redis()][(ctx.seed % 2) as usize].clone();
+    let setup = ctx.world().lax(lax).shared(OnStoreError::Share);
+    let w = few(setup).start().await;
+    let other = w.sibling().await;
+    w.pass(3_000).await;
+    let one = w.hands("one");
+    let out = forsaken(&w, &one).await;
+    w.enqueue(job("slots")).await;
+    w.worker(Worker::js(1).queues(&["slots"]).runs(50..100));
+    w.pass(1_000 + ctx.seed * 300).await;
+    w.worker_of(&other, Worker::js(4).queues(&FORSAKEN).runs(50..100));
+    for job in &out {
+        one.ack(job).await;
+    }
+    let done = w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.that(out.len() == 18, format!("{} were out", out.len()));
+    judge.that(done, "not all were done");
+    judged(judge)
+}
+
+/// Nobody has workers for them, and the backend takes them back, if slowly.
+pub async fn crowding_goes_back(ctx: Ctx) -> Judge {
+    let setup = ctx.world().lax(Lax::redis());
+    let setup = match ctx.even() {
+        true => setup.shared(OnStoreError::Share),
+        false => setup,
+    };
+    let w = few(setup).start().await;
+    if ctx.even() {
+        w.sibling().await;
+        w.pass(3_000).await;
+    }
+    let slow = Fault::Slow(Duration::from_millis(1_000 + ctx.seed * 200));
+    w.backend.often(Op::Nack, 1.0, slow);
+    let one = w.hands("one");
+    let out = forsaken(&w, &one).await;
+    w.enqueue(job("slots")).await;
+    let begun = w.begun.elapsed();
+    let mut got = Vec::new();
+    while got.is_empty() && w.begun.elapsed() < begun + Duration::from_secs(20) {
+        got = one.fetch(&["slots"], 1).await.unwrap_or_default();
+    }
+    let took = got.iter().map(|delivery| &delivery.job);
+    for job in out.iter().chain(took) {
+        one.ack(job).await;
+    }
+    w.backend.mend();
+    w.worker(Worker::js(4).queues(&FORSAKEN).runs(50..100));
+    let done = w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.that(got.len() == 1, "it found no place");
+    judge.that(done, "not all were done");
+    judged(judge)
+}
