@@ -37,10 +37,17 @@ struct Known {
     uses: u64,
 }
 
+/// A request whose credentials are lent to questions about its queues.
+pub(super) struct Lender {
+    pub(super) scope: u64,
+    /// They were not [`Scopes::accept`]ed before; its headers as far as they matter.
+    new: Option<HeaderMap>,
+}
+
 #[derive(Clone, Default)]
 struct Credentials {
     used: u64,
-    /// The backend gave or showed jobs to them.
+    /// The backend gave or showed jobs to them, or took jobs of theirs.
     accepted: bool,
     authorization: Option<HeaderValue>,
     tenant: Option<HeaderValue>,
@@ -82,8 +89,26 @@ impl Scopes {
         (scope, known.of(scope, headers, &self.hold).accepted)
     }
 
-    /// The backend gave jobs to a request of this scope with these headers, so what is made up does not push
-    /// it out.
+    /// A request whose credentials are needed until the backend has answered it, and longer if it is accepted.
+    pub(super) fn lender(&self, headers: &HeaderMap) -> Lender {
+        let (scope, accepted) = self.look(headers);
+        let own = [AUTHORIZATION, TENANT].into_iter();
+        let own = own.filter_map(|name| headers.get(&name).cloned().map(|value| (name, value)));
+        Lender {
+            scope,
+            new: (!accepted).then(|| own.collect()),
+        }
+    }
+
+    /// The backend took the jobs of this request.
+    pub(super) fn accept_lender(&self, lender: &Lender) {
+        if let Some(headers) = &lender.new {
+            self.accept(lender.scope, headers);
+        }
+    }
+
+    /// The backend gave jobs to a request of this scope with these headers, or took some of it, so what is made
+    /// up does not push it out.
     pub(super) fn accept(&self, scope: u64, headers: &HeaderMap) {
         self.known().of(scope, headers, &self.hold).accepted = true;
     }
