@@ -13,6 +13,7 @@ pub mod bounds;
 pub mod drain;
 pub mod edge;
 pub mod estimate;
+mod forget;
 mod given;
 mod hidden;
 mod keys;
@@ -25,6 +26,7 @@ mod recount;
 pub mod share;
 mod since;
 mod sizes;
+mod sums;
 mod tenants;
 mod want;
 
@@ -52,12 +54,10 @@ pub use tenants::DEFAULT_TENANT;
 pub use want::{Full, Level, Met, Now, Want, tried_to_drop};
 
 use bounds::{Table, UNBOUNDED};
+use keys::Keys;
 use line::{Ahead, Line};
 use queue::{Asked, Queue};
-
-/// When more queues than this have state, those that were not used for longest are forgotten; one enqueue may
-/// bring some more.
-const MOST: usize = 10_000;
+use sums::Sums;
 
 /// Why the backend could not be asked.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -73,7 +73,7 @@ pub enum Away {
 }
 
 /// What is known of queues, by name.
-type Queues = hashbrown::HashMap<Arc<str>, Queue>;
+type Queues = hashbrown::HashMap<Arc<str>, Box<Queue>>;
 
 /// Says what is held of a queue in this sidecar.
 type HeldOf = Box<dyn Fn(&str) -> Held + Send + Sync>;
@@ -84,6 +84,8 @@ pub struct Pressure {
     table: ArcSwap<Table>,
     marks: AtomicU64,
     state: Mutex<State>,
+    /// What the queues know of tenants, together.
+    sums: Arc<Sums>,
     /// The backend was seen to tell how many jobs are scheduled, and how many are to be tried again.
     tells: (AtomicBool, AtomicBool),
     /// Told when places are wanted of the store, or some were given.
@@ -163,6 +165,7 @@ impl Pressure {
             table: ArcSwap::from_pointee(Table::new(file, HashMap::new(), HashMap::new())),
             marks: AtomicU64::new(1),
             state: Mutex::default(),
+            sums: Arc::default(),
             tells: Default::default(),
             leases: Notify::new(),
         })
@@ -219,9 +222,8 @@ impl Pressure {
     #[must_use]
     pub fn publish(self: &Arc<Self>, file: Arc<FileBounds>, now: Now) -> Vec<(Arc<str>, Level)> {
         let mut state = self.state();
-        self.table
-            .store(Arc::new(self.table.load().with_file(file)));
-        let levels = self.bound_again(&mut state);
+        let table = self.table.load().with_file(file);
+        let levels = self.bound_again(&mut state, table, now.at);
         self.serve(&mut state, now);
         levels
     }
@@ -237,20 +239,25 @@ impl Pressure {
     ) -> Vec<(Arc<str>, Level)> {
         let mut state = self.state();
         let table = self.table.load().with_set(queues, tenants);
-        self.table.store(Arc::new(table));
-        let levels = self.bound_again(&mut state);
+        let levels = self.bound_again(&mut state, table, now.at);
         self.serve(&mut state, now);
         levels
     }
 
-    /// Queues have other bounds from now on, or none, whether anybody enqueues or not.
-    fn bound_again(&self, state: &mut State) -> Vec<(Arc<str>, Level)> {
-        let table = self.table.load();
+    /// Queues have the bounds of this table from now on, whether anybody enqueues or not.
+    fn bound_again(&self, state: &mut State, table: Table, now: Instant) -> Vec<(Arc<str>, Level)> {
+        let table = Arc::new(table);
+        let before = self.table.swap(Arc::clone(&table));
+        let names = match table.differs(&before) {
+            Some(names) => names,
+            None => state.queues.keys().cloned().collect(),
+        };
         let none = Arc::new(UNBOUNDED);
-        let each = state.queues.iter_mut().filter_map(|(name, queue)| {
-            let held = || (self.held)(name);
-            let level = queue.bound_again(table.of(name).unwrap_or(&none), held)?;
-            Some((Arc::clone(name), level))
+        let each = names.into_iter().filter_map(|name| {
+            let queue = state.queues.get_mut(&name)?;
+            let held = || (self.held)(&name);
+            let level = queue.bound_again(table.of(&name).unwrap_or(&none), held, now)?;
+            Some((name, level))
         });
         each.collect()
     }
@@ -284,9 +291,9 @@ impl Pressure {
         let queues = &mut state.queues;
         let (mut looks, mut full) = (Vec::new(), None::<Box<Full>>);
         let (mut leases, mut soon, mut stuck) = (Vec::new(), Vec::new(), None);
-        let tenant = tenants::full(&self.table.load(), queues, wants, ahead);
+        let tenant = tenants::full(&self.table.load(), &self.sums, wants, ahead);
         for want in wants.iter_mut() {
-            let queue = of(queues, want, now.at);
+            let queue = self.of(queues, want, now.at);
             let tenant = tenant
                 .as_ref()
                 .filter(|full| want.tenants.contains(&full.tenant));
@@ -329,7 +336,7 @@ impl Pressure {
             return Answer::Look(self.lease(state, leases));
         }
         for want in &*wants {
-            of(queues, want, now.at).reserve(want, now);
+            self.of(queues, want, now.at).reserve(want, now);
         }
         Answer::Go(Places {
             pressure: Arc::clone(self),
@@ -337,7 +344,26 @@ impl Pressure {
             now,
             sent: false,
             look: soon,
+            looked: false,
         })
+    }
+
+    /// The state of a wanted queue.
+    fn of<'q>(&self, queues: &'q mut Queues, want: &Want, now: Instant) -> &'q mut Queue {
+        let queue = queues
+            .entry(Arc::clone(&want.queue))
+            .or_insert_with_key(|name| self.queue(name, Arc::clone(&want.bounds), now));
+        queue.used = now;
+        if !Arc::ptr_eq(&queue.bounds, &want.bounds) {
+            queue.bounds = Arc::clone(&want.bounds);
+        }
+        queue
+    }
+
+    /// A queue of which nothing is known yet.
+    fn queue(&self, name: &Arc<str>, bounds: Arc<Bounds>, now: Instant) -> Box<Queue> {
+        let tenants = Keys::summed(&self.sums, name);
+        Box::new(Queue::new(bounds, tenants, now))
     }
 
     /// The answer to an enqueue that does not fit.
@@ -641,18 +667,6 @@ impl Looking {
     }
 }
 
-/// The state of a wanted queue.
-fn of<'q>(queues: &'q mut Queues, want: &Want, now: Instant) -> &'q mut Queue {
-    let queue = queues
-        .entry(Arc::clone(&want.queue))
-        .or_insert_with(|| Queue::new(Arc::clone(&want.bounds), now));
-    queue.used = now;
-    if !Arc::ptr_eq(&queue.bounds, &want.bounds) {
-        queue.bounds = Arc::clone(&want.bounds);
-    }
-    queue
-}
-
 impl State {
     /// These enqueues surely did not happen.
     fn refused(&mut self, wants: &[Want], at: Timestamp) {
@@ -660,23 +674,6 @@ impl State {
             if let Some(queue) = self.queues.get_mut(&want.queue) {
                 queue.refused(want, at);
             }
-        }
-    }
-
-    /// Names come from requests: a tenth of those that nobody uses goes when there are too many, and first
-    /// those of which nothing is remembered, such as queues in which nothing was ever stored.
-    fn forget_idle(&mut self, now: Instant) {
-        if self.queues.len() < MOST {
-            return;
-        }
-        let mut idle: Vec<(bool, Instant, Arc<str>)> = (self.queues.iter())
-            .filter(|(_, queue)| queue.estimate.in_flight() == 0 && !queue.estimate.is_looking())
-            .filter(|(_, queue)| queue.used < now)
-            .map(|(name, queue)| (queue.remembers(), queue.used, Arc::clone(name)))
-            .collect();
-        idle.sort();
-        for (.., name) in idle.into_iter().take(MOST / 10) {
-            self.queues.remove(&name);
         }
     }
 }

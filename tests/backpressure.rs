@@ -13,6 +13,8 @@ mod sidecar;
 mod block;
 #[path = "backpressure/bounds.rs"]
 mod bounds;
+#[path = "backpressure/cost.rs"]
+mod cost;
 #[path = "backpressure/depth.rs"]
 mod depth;
 #[path = "backpressure/drop.rs"]

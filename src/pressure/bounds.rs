@@ -321,6 +321,23 @@ impl Table {
         Table::new(Arc::clone(&self.file), queues, tenants)
     }
 
+    /// Whether a queue has bounds under its own name, and not only as one of many.
+    pub(super) fn names(&self, queue: &str) -> bool {
+        self.exact.get(queue).is_some_and(Option::is_some)
+    }
+
+    /// The queues with other bounds than they had `before`; `None`: any may be among them.
+    pub(super) fn differs(&self, before: &Table) -> Option<Vec<Arc<str>>> {
+        if self.globs != before.globs || self.others != before.others {
+            return None;
+        }
+        let gone = before.exact.keys();
+        let gone = gone.filter(|name| !self.exact.contains_key(*name));
+        let names = self.exact.keys().chain(gone);
+        let others = names.filter(|name| self.of(name) != before.of(name));
+        Some(others.cloned().collect())
+    }
+
     /// What bounds tenants.
     pub(super) fn tenants(&self) -> &Tenants {
         &self.tenants
@@ -431,6 +448,35 @@ mod tests {
         let without = with.with_set(HashMap::new(), HashMap::new());
         assert_eq!(found(&without, "bills"), Some(10));
         assert!(!Table::default().any() && with.any());
+    }
+
+    #[test]
+    fn it_is_known_which_queues_have_other_bounds() {
+        let plain = table(&[]);
+        let sets: [&[(&str, Given)]; 4] = [
+            &[],
+            &[("billing", depth(20)), ("mail", depth(7))],
+            &[("mail", depth(8)), ("bills", depth(0))],
+            &[("mail", depth(30))],
+        ];
+        let told = sets.map(|set| {
+            let mut names = table(set).differs(&plain).unwrap();
+            names.sort();
+            names.iter().map(ToString::to_string).collect::<Vec<_>>()
+        });
+        assert_eq!(told, [vec![], vec!["mail"], vec!["bills", "mail"], vec![]]);
+        let set = table(sets[2]);
+        let mut gone = plain.differs(&set).unwrap();
+        gone.sort();
+        assert_eq!(gone, [Arc::from("bills"), Arc::from("mail")]);
+        let file = FileBounds::new(vec![(Pattern::new("*"), depth(31))]);
+        assert!(plain.with_file(Arc::new(file)).differs(&plain).is_none());
+        let tenants = HashMap::from([(Arc::from("acme"), 5)]);
+        let bounded = plain.with_set(HashMap::new(), tenants);
+        assert!(bounded.differs(&plain).is_none(), "all count from now on");
+        let tenants = HashMap::from([(Arc::from("acme"), 6)]);
+        let more = plain.with_set(HashMap::new(), tenants);
+        assert_eq!(more.differs(&bounded), Some(Vec::new()));
     }
 
     #[test]

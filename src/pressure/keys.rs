@@ -4,13 +4,17 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use super::sums::Sums;
+
 /// More jobs than this are not told apart in one queue.
 const MOST: usize = 100_000;
 
 /// The keys of one queue.
-#[derive(Clone, Default, Debug)]
+#[derive(Default, Debug)]
 pub(super) struct Keys {
     counts: HashMap<Arc<str>, u64>,
+    /// Where they count over all queues too, and which queue this is.
+    over_all: Option<(Arc<Sums>, Arc<str>)>,
     /// How many came so far.
     came: u64,
     /// The jobs that wait, by id: which of all that came each is, and its key.
@@ -20,28 +24,28 @@ pub(super) struct Keys {
 }
 
 impl Keys {
+    /// Those of this queue, which count over all queues too as long as they are remembered.
+    pub(super) fn summed(sums: &Arc<Sums>, queue: &Arc<str>) -> Keys {
+        let mut keys = Keys::default();
+        keys.over_all = Some((Arc::clone(sums), Arc::clone(queue)));
+        keys
+    }
+
     /// How many jobs of the key wait or are on their way.
     pub(super) fn count(&self, key: &str) -> u64 {
         self.counts.get(key).copied().unwrap_or(0)
-    }
-
-    /// How many keys have any.
-    pub(super) fn len(&self) -> usize {
-        self.counts.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.counts.is_empty()
     }
 
-    /// The same of each key that has any.
-    pub(super) fn each(&self) -> impl Iterator<Item = (&Arc<str>, u64)> {
-        self.counts.iter().map(|(key, count)| (key, *count))
-    }
-
     /// A job of the key is on its way.
     pub(super) fn reserve(&mut self, key: &Arc<str>) {
         *self.counts.entry(Arc::clone(key)).or_default() += 1;
+        if let Some((sums, queue)) = &self.over_all {
+            sums.add(key, queue);
+        }
     }
 
     /// It was not stored.
@@ -85,8 +89,23 @@ impl Keys {
     fn release(&mut self, key: &Arc<str>) {
         if let Some(count) = self.counts.get_mut(key) {
             *count -= 1;
-            if *count == 0 {
+            let is_last = *count == 0;
+            if is_last {
                 self.counts.remove(key);
+            }
+            if let Some((sums, queue)) = &self.over_all {
+                sums.take(key, 1, is_last.then_some(queue));
+            }
+        }
+    }
+}
+
+impl Drop for Keys {
+    /// The queue is forgotten, and its jobs with it.
+    fn drop(&mut self) {
+        if let Some((sums, queue)) = &self.over_all {
+            for (key, count) in &self.counts {
+                sums.take(key, *count, Some(queue));
             }
         }
     }

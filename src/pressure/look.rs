@@ -51,8 +51,9 @@ impl Pressure {
         let mut state = self.state();
         let new = !state.queues.contains_key(queue);
         if new {
-            let met = Queue::new(bounds, now);
-            state.queues.insert(Arc::from(queue), met);
+            let name = Arc::from(queue);
+            let met = self.queue(&name, bounds, now);
+            state.queues.insert(name, met);
         }
         new
     }
@@ -74,12 +75,15 @@ impl Pressure {
     /// may have left unseen. No more than `most` of them, those first that were not looked at for longest.
     pub fn look_for_tenant(&self, tenant: &str, most: usize, now: Instant) -> Vec<Looking> {
         let mut state = self.state();
-        let mut due: Vec<_> = (state.queues.iter_mut())
-            .filter(|(_, queue)| queue.tenants.count(tenant) > 0 && queue.estimate.is_due(now))
-            .collect();
-        due.sort_by_key(|(_, queue)| queue.estimate.due());
+        let counted = self.sums.queues(tenant).into_iter();
+        let due = counted.filter_map(|name| {
+            let estimate = &state.queues.get(&name)?.estimate;
+            estimate.is_due(now).then(|| (estimate.due(), name))
+        });
+        let mut due: Vec<_> = due.collect();
+        due.sort();
         let due = due.into_iter().take(most);
-        due.map(|(name, queue)| Looking::beside(queue, name))
+        due.filter_map(|(_, name)| Some(Looking::beside(state.queues.get_mut(&name)?, &name)))
             .collect()
     }
 

@@ -17,6 +17,8 @@ pub struct Places {
     pub(super) sent: bool,
     /// Queues that should be looked at soon, by the caller.
     pub look: Vec<Arc<str>>,
+    /// Whether the caller had to look at queues before, or to wait; it says so itself.
+    pub looked: bool,
 }
 
 impl Places {

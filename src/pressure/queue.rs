@@ -15,6 +15,7 @@ use super::bounds::{Bounds, PushRate, Strategy, UNBOUNDED};
 use super::drain::Drain;
 use super::edge::{Crossed, Edge, Edges, Said, Shut};
 use super::estimate::{Estimate, Held, NEAR, Want as Look};
+use super::forget::UNUSED;
 use super::hidden::Hidden;
 use super::keys::Keys;
 use super::line::Before;
@@ -89,7 +90,8 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub(super) fn new(bounds: Arc<Bounds>, now: Instant) -> Queue {
+    /// One of which nothing is known yet; `tenants`: where its jobs will be told apart by tenant.
+    pub(super) fn new(bounds: Arc<Bounds>, tenants: Keys, now: Instant) -> Queue {
         Queue {
             estimate: Estimate::default(),
             drain: Drain::default(),
@@ -98,7 +100,7 @@ impl Queue {
             since: Since::default(),
             window: None,
             keys: Keys::default(),
-            tenants: Keys::default(),
+            tenants,
             ages: Ages::default(),
             recount: Recount::default(),
             edges: Edges::default(),
@@ -496,6 +498,7 @@ impl Queue {
         &mut self,
         bounds: &Arc<Bounds>,
         held: impl Fn() -> Held,
+        now: Instant,
     ) -> Option<Level> {
         let last = self.edges.is_above().then(|| self.level(held()));
         if *self.bounds != **bounds {
@@ -505,6 +508,7 @@ impl Queue {
         if **bounds == UNBOUNDED {
             // What comes from now on is not seen.
             self.estimate.doubt_all();
+            self.used = now;
         }
         let last = last?;
         let is_cleared = |crossed: Crossed| crossed.edge == Edge::Cleared;
@@ -546,6 +550,23 @@ impl Queue {
             || self.window.as_ref().is_some_and(pushed)
             || self.recount.is_proven()
             || (!self.estimate.is_told() && self.estimate.in_backend() > 0)
+    }
+
+    /// Whether somebody used it not long ago, or waits for it.
+    pub(super) fn is_used(&self, now: Instant) -> bool {
+        let last = self.used.max(self.moved);
+        let unused = now.saturating_duration_since(last) >= UNUSED;
+        !unused || self.is_moving() || self.estimate.is_looking() || self.estimate.part.asking
+    }
+
+    /// Whether anything waits in it, or is remembered that no look at the backend would tell again.
+    pub(super) fn has_some(&mut self, held: Held, now: Now) -> bool {
+        // What is over by now is seen when somebody asks.
+        let (_scheduled, _retryable) = self.hidden(now);
+        let counts = |window: &Window| window.count(now.stamp) > 0;
+        self.window = self.window.take().filter(counts);
+        let bytes = self.bytes(held);
+        bytes > 0 || self.depth(held) > 0 || self.is_above() || self.remembers()
     }
 
     /// A producer is told at `now` that it does not fit; where else that is worth telling.

@@ -4,9 +4,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::bounds::Table;
 use super::line::Ahead;
+use super::sums::Sums;
 use super::want::Want;
-use super::{Queues, bounds::Table};
 use crate::policy::Pattern;
 
 /// The tenant of jobs that name none (multi-tenancy text, 15.3).
@@ -56,7 +57,7 @@ pub(super) struct FullTenant {
 /// The first tenant of which an enqueue would let too many wait, with those who wait `ahead` of it.
 pub(super) fn full(
     table: &Table,
-    queues: &Queues,
+    sums: &Sums,
     wants: &[Want],
     ahead: &Ahead,
 ) -> Option<FullTenant> {
@@ -64,15 +65,9 @@ pub(super) fn full(
     for tenant in wants.iter().flat_map(|want| &want.tenants) {
         *wanted.entry(tenant).or_default() += 1;
     }
-    let given = |tenant: &Arc<str>| table.tenants().given(tenant).filter(|most| *most > 0);
-    let most = |(tenant, wanted)| Some((tenant, (wanted, given(tenant)?)));
-    let bounded: HashMap<&Arc<str>, (u64, u64)> = wanted.into_iter().filter_map(most).collect();
-    if bounded.is_empty() {
-        return None;
-    }
-    let waiting = waiting(queues, &bounded);
-    bounded.into_iter().find_map(|(tenant, (wanted, most))| {
-        let waiting = waiting.get(tenant).copied().unwrap_or(0);
+    wanted.into_iter().find_map(|(tenant, wanted)| {
+        let most = table.tenants().given(tenant).filter(|most| *most > 0)?;
+        let waiting = sums.count(tenant);
         (waiting + ahead.of_tenant(tenant) + wanted > most).then(|| FullTenant {
             tenant: Arc::clone(tenant),
             waiting,
@@ -80,35 +75,6 @@ pub(super) fn full(
             ever: wanted <= most,
         })
     })
-}
-
-/// How many jobs of each of these tenants wait, over all queues. A batch may name as many tenants as it has
-/// jobs: each queue is asked for the fewer, those or its own.
-fn waiting<'w, T>(
-    queues: &Queues,
-    wanted: &HashMap<&'w Arc<str>, T>,
-) -> HashMap<&'w Arc<str>, u64> {
-    let mut waiting: HashMap<&Arc<str>, u64> = HashMap::new();
-    let mut add = |tenant, jobs| {
-        if jobs > 0 {
-            *waiting.entry(tenant).or_default() += jobs;
-        }
-    };
-    for queue in queues.values() {
-        let own = &queue.tenants;
-        if own.len() < wanted.len() {
-            for (tenant, jobs) in own.each() {
-                if let Some((tenant, _)) = wanted.get_key_value(tenant) {
-                    add(*tenant, jobs);
-                }
-            }
-        } else {
-            wanted
-                .keys()
-                .for_each(|tenant| add(*tenant, own.count(tenant)));
-        }
-    }
-    waiting
 }
 
 #[cfg(test)]

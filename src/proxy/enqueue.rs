@@ -130,17 +130,24 @@ impl Proxy {
         mut places: Option<Places>,
     ) -> Response<Body> {
         let proxy = self.clone();
-        let scope = match &places {
-            Some(places) if places.asks() => self.sidecar.scopes.of(&parts.headers),
-            _ => 0,
-        };
+        // Whose queues are looked at lends its credentials, later too; all others are not remembered.
+        let lends = places
+            .as_ref()
+            .filter(|places| places.looked || places.asks());
+        let lender = lends.map(|_| self.sidecar.scopes.lender(&parts.headers));
         let call = self.enqueue_call(&mut parts, body);
         let work = boxed(|| async move {
             if let Some(places) = &mut places {
                 places.sending();
             }
             let mut answer = proxy.upstream.call(call).await;
+            if let (Ok(reply), Some(lender)) = (&answer, &lender)
+                && reply.status.is_success()
+            {
+                proxy.sidecar.scopes.accept_lender(lender);
+            }
             if let Some(places) = places {
+                let scope = lender.map_or(0, |lender| lender.scope);
                 proxy.settled(places, &mut answer, scope).await;
             }
             if let Ok(reply) = &answer

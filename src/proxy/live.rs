@@ -33,6 +33,13 @@ impl Live {
     pub(super) fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Forgets them: those that are still seen are found again with the next job.
+    pub(super) fn forget_known(&self) {
+        let known = std::mem::take(&mut *self.known());
+        // Not while the lock is held.
+        drop(known);
+    }
 }
 
 impl Sidecar {

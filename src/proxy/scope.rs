@@ -35,12 +35,21 @@ struct Known {
     credentials: HashMap<u64, Credentials>,
     /// Counts uses, so that the latest of each scope can be compared.
     uses: u64,
+    /// How many there were when unused ones were last forgotten.
+    uses_before: u64,
+}
+
+/// A request whose credentials are lent to questions about its queues.
+pub(super) struct Lender {
+    pub(super) scope: u64,
+    /// They were not [`Scopes::accept`]ed before; its headers as far as they matter.
+    new: Option<HeaderMap>,
 }
 
 #[derive(Clone, Default)]
 struct Credentials {
     used: u64,
-    /// The backend gave or showed jobs to them.
+    /// The backend gave or showed jobs to them, or took jobs of theirs.
     accepted: bool,
     authorization: Option<HeaderValue>,
     tenant: Option<HeaderValue>,
@@ -82,8 +91,37 @@ impl Scopes {
         (scope, known.of(scope, headers, &self.hold).accepted)
     }
 
-    /// The backend gave jobs to a request of this scope with these headers, so what is made up does not push
-    /// it out.
+    /// A request whose credentials are needed until the backend has answered it, and longer if it is accepted.
+    pub(super) fn lender(&self, headers: &HeaderMap) -> Lender {
+        let (scope, accepted) = self.look(headers);
+        let own = [AUTHORIZATION, TENANT].into_iter();
+        let own = own.filter_map(|name| headers.get(&name).cloned().map(|value| (name, value)));
+        Lender {
+            scope,
+            new: (!accepted).then(|| own.collect()),
+        }
+    }
+
+    /// The backend took the jobs of this request.
+    pub(super) fn accept_lender(&self, lender: &Lender) {
+        if let Some(headers) = &lender.new {
+            self.accept(lender.scope, headers);
+        }
+    }
+
+    /// Forgets what the backend never accepted and nobody used since this was last called.
+    pub(super) fn forget_unused(&self) {
+        let mut known = self.known();
+        let uses = known.uses;
+        let before = std::mem::replace(&mut known.uses_before, uses);
+        let all = &mut known.credentials;
+        all.retain(|_, of| of.accepted || of.used > before);
+        let len = all.len();
+        all.shrink_to(2 * len);
+    }
+
+    /// The backend gave jobs to a request of this scope with these headers, or took some of it, so what is made
+    /// up does not push it out.
     pub(super) fn accept(&self, scope: u64, headers: &HeaderMap) {
         self.known().of(scope, headers, &self.hold).accepted = true;
     }
@@ -262,6 +300,29 @@ mod tests {
         assert_eq!(scopes.credentials(of_second).tenant.unwrap(), "t");
         assert!(scopes.look(&first).1 && scopes.look(&second).1);
         assert_eq!(scopes.known().credentials.len(), MAX);
+    }
+
+    #[test]
+    fn what_is_made_up_and_not_used_again_is_forgotten() {
+        let scopes = Scopes::default();
+        let of = |token: &str| scopes.of(&headers(token, None));
+        let (worker, made_up) = (of("Bearer worker"), of("Bearer made up"));
+        for n in 0..1_000 {
+            of(&format!("Bearer {n}"));
+        }
+        let producer = headers("Bearer producer", Some("t"));
+        let lender = scopes.lender(&producer);
+        scopes.accept_lender(&lender);
+        scopes.forget_unused();
+        assert_eq!(scopes.known().credentials.len(), 1_003, "used just now");
+        of("Bearer worker");
+        scopes.forget_unused();
+        let known = |scope| scopes.known().credentials.contains_key(&scope);
+        assert!(known(worker) && !known(made_up));
+        scopes.forget_unused();
+        assert!(!known(worker) && known(lender.scope));
+        assert_eq!(scopes.credentials(lender.scope).tenant.unwrap(), "t");
+        assert!(scopes.known().credentials.capacity() < 100);
     }
 
     /// A held job of a scope.

@@ -29,6 +29,8 @@ pub(super) use overdue::heard;
 const EVERY: Duration = Duration::from_millis(500);
 /// Rows looked at in one go.
 const AT_ONCE: usize = 256;
+/// How often what came with requests and is not used any more is forgotten.
+const FORGET: Duration = Duration::from_secs(600);
 
 impl Proxy {
     /// Does what must be done although nobody asks, until the sidecar is told to stop.
@@ -55,6 +57,7 @@ impl Proxy {
         let mut crowd = Crowd::default();
         let mut edition = self.sidecar.live().edition;
         let mut adopting: Option<JoinHandle<()>> = None;
+        let mut forgotten = Instant::now();
         let mut ticks = tokio::time::interval(EVERY);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         self.meet_queues().await;
@@ -73,6 +76,10 @@ impl Proxy {
             self.sidecar.show_forgotten().await;
             self.sidecar.offered.tidy();
             self.watch_bounds();
+            if forgotten.elapsed() >= FORGET {
+                forgotten = Instant::now();
+                self.sidecar.forget_unused();
+            }
             let now = self.sidecar.live().edition;
             if edition != now && adopting.as_ref().is_none_or(JoinHandle::is_finished) {
                 edition = now;
@@ -155,6 +162,16 @@ fn look_later(row: &Row, until: Timestamp) -> Change {
 }
 
 impl Sidecar {
+    /// Forgets names of queues, keys and credentials that came with requests and are not used any more: nobody
+    /// says when that is so.
+    fn forget_unused(&self) {
+        let now = self.now();
+        self.pressure.forget_unused(now);
+        self.gated.forget_unused(now.at);
+        self.scopes.forget_unused();
+        self.live().forget_known();
+    }
+
     /// Moves the times of rows, all in one call.
     pub(super) async fn renew_rows(&self, rows: Vec<Change>) {
         if !rows.is_empty() {

@@ -165,11 +165,14 @@ pub fn full(reply: &Reply, queue: &str, bound: u64) -> Value {
 }
 
 type Heard = Arc<Mutex<Vec<(Method, String, Bytes)>>>;
+type Lent = Arc<Mutex<Vec<(String, String)>>>;
 
 /// A backend that answers as it is told.
 #[derive(Clone)]
 pub struct Told {
     heard: Heard,
+    /// The paths that it was asked with credentials, and those.
+    lent: Lent,
 }
 
 impl Told {
@@ -180,6 +183,13 @@ impl Told {
             .iter()
             .filter(|(m, path, _)| *m == method && path.contains(part));
         alike.count()
+    }
+
+    /// The credentials with which it was asked for paths that have `part` in them.
+    pub fn lent(&self, part: &str) -> Vec<String> {
+        let lent = self.lent.lock().unwrap();
+        let alike = lent.iter().filter(|(path, _)| path.contains(part));
+        alike.map(|(_, token)| token.clone()).collect()
     }
 
     /// The bodies that came for this path, those of GETs left out.
@@ -206,18 +216,23 @@ pub async fn told(
     let base = format!("http://{}", listener.local_addr().unwrap());
     let backend = Told {
         heard: Arc::default(),
+        lent: Arc::default(),
     };
-    let (heard, answers) = (backend.heard.clone(), Arc::new(answers));
+    let (hears, answers) = (backend.clone(), Arc::new(answers));
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let (heard, answers) = (heard.clone(), answers.clone());
+            let (hears, answers) = (hears.clone(), answers.clone());
             let answer = move |request: Request<Incoming>| {
-                let (heard, answers) = (heard.clone(), answers.clone());
+                let (hears, answers) = (hears.clone(), answers.clone());
                 async move {
                     let (head, body) = request.into_parts();
                     let body = body.collect().await.map(|body| body.to_bytes());
                     let path = head.uri.path().to_owned();
-                    heard.lock().unwrap().push((
+                    if let Some(token) = head.headers.get("authorization") {
+                        let token = token.to_str().unwrap().to_owned();
+                        hears.lent.lock().unwrap().push((path.clone(), token));
+                    }
+                    hears.heard.lock().unwrap().push((
                         head.method.clone(),
                         path.clone(),
                         body.unwrap_or_default(),

@@ -7,8 +7,8 @@ use std::time::Duration;
 use http::Method;
 use ojs_throttle::backend::Lax;
 use ojs_throttle::net::{Net, sim};
-use serde_json::json;
-use tokio::time::{sleep, timeout};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::depth::logged;
 use crate::listen::{Heard, Listener};
@@ -543,4 +543,75 @@ async fn nobody_waits_behind_what_waits_for_a_time() {
     client.fill("q", 11).await;
     assert_eq!(client.offer("q").await.status, 429);
     pair.stop().await;
+}
+
+/// Whoever makes up credentials does not take away those with which a queue near its bound is looked at.
+#[tokio::test(start_paused = true)]
+async fn a_queue_is_looked_at_with_its_producers_credentials_whatever_is_made_up() {
+    let answers = |_: &Method, path: &str| match path {
+        "/ojs/v1/jobs" => (201, r#"{"job":{"id":"x","queue":"q"}}"#.to_owned()),
+        _ if path.contains("/queues/q") => (200, r#"{"counts":{"available":8}}"#.to_owned()),
+        _ => (401, r#"{"error":{"code":"unauthorized"}}"#.to_owned()),
+    };
+    let file = "[[queue]]\nname = \"q\"\nmax_depth = 10\n";
+    let (backend, sidecar, client) = crate::rig::told(file, Duration::ZERO, answers).await;
+    let ask = async |path: &str, token: &str, body: Value| {
+        let headers = [
+            ("content-type", "application/openjobspec+json"),
+            ("authorization", token),
+        ];
+        let body = body.to_string();
+        client.send(Method::POST, path, &headers, body).await.status
+    };
+    let job = json!({"type": "t", "args": [], "options": {"queue": "q"}});
+    assert_eq!(ask("/ojs/v1/jobs", "Bearer producer", job).await, 201);
+    for nth in 0..4_200 {
+        let beat = json!({"worker_id": "w", "active_jobs": []});
+        let token = format!("Bearer {nth}");
+        ask("/ojs/v1/workers/heartbeat", &token, beat).await;
+    }
+    let (asked, lent) = (
+        backend.asked(Method::GET, "/queues/q"),
+        backend.lent("/queues/q").len(),
+    );
+    sleep(Duration::from_secs(5)).await;
+    let looks = backend.asked(Method::GET, "/queues/q") - asked;
+    let tokens = backend.lent("/queues/q").split_off(lent);
+    assert!(looks >= 3, "{looks}");
+    assert_eq!(tokens, vec!["Bearer producer"; looks]);
+    sidecar.stop().await;
+}
+
+/// A queue that nobody used for long, and in which nothing waits, is as one that was never seen: the backend is
+/// asked before an enqueue. One that is bounded by its name is known.
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_nobody_uses_is_forgotten() {
+    let answers = |_: &Method, path: &str| match path {
+        "/ojs/v1/jobs" => (201, r#"{"job":{"id":"x"}}"#.to_owned()),
+        "/ojs/v1/workers/fetch" => (200, r#"{"jobs":[{"id":"x","type":"t"}]}"#.to_owned()),
+        _ if path.contains("/queues/") => (200, r#"{"counts":{"available":0}}"#.to_owned()),
+        _ => (404, "404 page not found".to_owned()),
+    };
+    let file =
+        "[[queue]]\nname = \"named\"\nmax_depth = 9\n[[queue]]\nname = \"*\"\nmax_depth = 9\n";
+    let slow = Duration::from_millis(100);
+    let (_backend, sidecar, client) = crate::rig::told(file, slow, answers).await;
+    let offered = async |queue: &str, first: bool| {
+        let begun = Instant::now();
+        assert_eq!(client.offer(queue).await.status, 201);
+        let took = begun.elapsed();
+        assert_eq!(took >= 2 * slow, first, "{queue}: {took:?}");
+        client.fetch(queue, 1).await;
+    };
+    for queue in ["named", "some"] {
+        offered(queue, true).await;
+    }
+    sleep(Duration::from_secs(500)).await;
+    for queue in ["named", "some"] {
+        offered(queue, false).await;
+    }
+    sleep(Duration::from_secs(1_300)).await;
+    offered("named", false).await;
+    offered("some", true).await;
+    sidecar.stop().await;
 }

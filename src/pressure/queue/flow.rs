@@ -246,11 +246,12 @@ mod tests {
 
     use super::*;
     use crate::pressure::bounds::UNBOUNDED;
+    use crate::pressure::keys::Keys;
 
     #[test]
     fn a_dropped_job_is_taken_away_once() {
         let now = Instant::now();
-        let mut queue = Queue::new(Arc::new(UNBOUNDED), now);
+        let mut queue = Queue::new(Arc::new(UNBOUNDED), Keys::default(), now);
         let counts = Counts {
             available: 10,
             ..Counts::default()

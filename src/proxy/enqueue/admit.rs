@@ -60,7 +60,9 @@ impl Proxy {
             // Mostly it fits at once: what else there is takes room of its own.
             answer => {
                 let later = self.admit_later(parts, body, sends, wants, patience, answer);
-                Box::pin(later).await.map(Some)
+                let mut places = Box::pin(later).await?;
+                places.looked = true;
+                Ok(Some(places))
             }
         }
     }

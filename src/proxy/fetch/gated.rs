@@ -6,7 +6,7 @@
 //! queue and beside the FETCH, never before its answer. If so, that the limit was met is counted and told
 //! once, and the next job that is claimed from the queue brings the end of it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -25,13 +25,34 @@ use crate::store::Usage;
 const EVERY: Duration = Duration::from_secs(1);
 /// Queues that are remembered; there are never more unless somebody makes up names.
 const MOST: usize = 10_000;
+/// How long one is remembered for which nobody asks.
+const UNUSED: Duration = Duration::from_secs(600);
 
 /// The queues that were found shut.
 #[derive(Debug, Default)]
 pub(in crate::proxy) struct Gated {
-    queues: Mutex<HashMap<Arc<str>, Queue>>,
+    queues: Mutex<Queues>,
     /// How many of them have an episode: while none has, nobody looks any further.
     open: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Queues {
+    all: HashMap<Arc<str>, Queue>,
+    /// Those without an episode, by when they were asked about.
+    idle: BTreeSet<(Instant, Arc<str>)>,
+}
+
+impl Queues {
+    /// Forgets those that were asked about so long ago, and for which nothing is known to wait.
+    fn forget(&mut self, ago: Duration, now: Instant) {
+        while let Some((asked, _)) = self.idle.first()
+            && now.saturating_duration_since(*asked) >= ago
+            && let Some((_, queue)) = self.idle.pop_first()
+        {
+            self.all.remove(&queue);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -49,7 +70,7 @@ pub(in crate::proxy) struct Met {
 }
 
 impl Gated {
-    fn queues(&self) -> MutexGuard<'_, HashMap<Arc<str>, Queue>> {
+    fn queues(&self) -> MutexGuard<'_, Queues> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -57,43 +78,59 @@ impl Gated {
     /// not asked just now. Whoever is told so asks.
     fn is_due(&self, queue: &Arc<str>, now: Instant) -> bool {
         let mut queues = self.queues();
-        if let Some(known) = queues.get_mut(queue) {
+        let Queues { all, idle } = &mut *queues;
+        if let Some(known) = all.get_mut(queue) {
             let due = known.episode.is_none() && now.duration_since(known.asked) >= EVERY;
             if due {
+                idle.remove(&(known.asked, Arc::clone(queue)));
+                idle.insert((now, Arc::clone(queue)));
                 known.asked = now;
             }
             return due;
         }
-        if queues.len() >= MOST {
-            queues.retain(|_, queue| {
-                queue.episode.is_some() || now.duration_since(queue.asked) < EVERY
-            });
+        if all.len() >= MOST {
+            queues.forget(EVERY, now);
         }
-        let fits = queues.len() < MOST;
+        let fits = queues.all.len() < MOST;
         if fits {
             let (asked, episode) = (now, None);
-            queues.insert(Arc::clone(queue), Queue { asked, episode });
+            queues.idle.insert((now, Arc::clone(queue)));
+            (queues.all).insert(Arc::clone(queue), Queue { asked, episode });
         }
         fits
     }
 
     /// A job of the queue waits. `false`: that is known, or over already.
-    fn begin(&self, queue: &str, episode: Episode) -> bool {
+    fn begin(&self, queue: &Arc<str>, episode: Episode) -> bool {
         let mut queues = self.queues();
-        let known = queues.get_mut(queue);
+        let Queues { all, idle } = &mut *queues;
+        let known = all.get_mut(queue);
         let Some(known) = known.filter(|queue| queue.episode.is_none()) else {
             return false;
         };
         known.episode = Some(episode);
+        idle.remove(&(known.asked, Arc::clone(queue)));
         self.open.fetch_add(1, Ordering::Relaxed);
         true
     }
 
     /// The wait of a queue's job is over.
-    fn end(&self, queue: &str) -> Option<Episode> {
-        let episode = self.queues().get_mut(queue)?.episode.take()?;
+    fn end(&self, queue: &Arc<str>) -> Option<Episode> {
+        let mut queues = self.queues();
+        let Queues { all, idle } = &mut *queues;
+        let known = all.get_mut(queue)?;
+        let episode = known.episode.take()?;
+        idle.insert((known.asked, Arc::clone(queue)));
         self.open.fetch_sub(1, Ordering::Relaxed);
         Some(episode)
+    }
+
+    /// Forgets what nobody has asked for in a while.
+    pub(in crate::proxy) fn forget_unused(&self, now: Instant) {
+        let mut queues = self.queues();
+        queues.forget(UNUSED, now);
+        let len = queues.all.len();
+        queues.all.shrink_to(2 * len);
     }
 
     /// The backend gave these jobs when it was asked for `lanes`: the first of each queue is the one that
@@ -115,7 +152,7 @@ impl Gated {
     /// Forgets everything.
     pub(in crate::proxy) fn clear(&self) {
         let mut queues = self.queues();
-        queues.clear();
+        *queues = Queues::default();
         self.open.store(0, Ordering::Relaxed);
     }
 }
@@ -144,7 +181,7 @@ impl Proxy {
     }
 
     /// Asks the backend whether jobs wait behind a queue's limits, and tells if they do.
-    async fn look_behind(&self, queue: &str, scope: u64, gate: &Gate) {
+    async fn look_behind(&self, queue: &Arc<str>, scope: u64, gate: &Gate) {
         let Told::Counts(counts) = self.depth_told(queue, scope).await else {
             return;
         };
@@ -238,17 +275,17 @@ mod tests {
         let gated = Gated::default();
         let queue: Arc<str> = Arc::from("q");
         let now = Instant::now();
-        assert!(!gated.begin("q", episode()), "nobody asked");
+        assert!(!gated.begin(&queue, episode()), "nobody asked");
         assert!(gated.is_due(&queue, now));
         assert!(!gated.is_due(&queue, now + EVERY / 2));
-        assert!(gated.begin("q", episode()));
-        assert!(!gated.begin("q", episode()));
+        assert!(gated.begin(&queue, episode()));
+        assert!(!gated.begin(&queue, episode()));
         assert!(!gated.is_due(&queue, now + 2 * EVERY), "it is known");
         gated.claimed(&[lane("other")], &mut []);
         assert_eq!(gated.open.load(Ordering::Relaxed), 1);
         gated.claimed(&[lane(&queue)], &mut []);
         assert_eq!(gated.open.load(Ordering::Relaxed), 0, "it was gone");
-        assert!(gated.end("q").is_none());
+        assert!(gated.end(&queue).is_none());
         assert!(gated.is_due(&queue, now + 2 * EVERY));
     }
 
@@ -261,7 +298,37 @@ mod tests {
         }
         assert!(!gated.is_due(&Arc::from("more"), now));
         assert!(gated.is_due(&Arc::from("more"), now + EVERY));
-        assert_eq!(gated.queues().len(), 1);
+        let queues = gated.queues();
+        assert_eq!((queues.all.len(), queues.idle.len()), (1, 1));
+    }
+
+    /// What waits is remembered as long as it waits; of the rest goes what is due, and nothing else is looked at.
+    #[tokio::test(start_paused = true)]
+    async fn those_that_were_asked_about_for_longest_make_room() {
+        let gated = Gated::default();
+        let (begun, waits): (_, Arc<str>) = (Instant::now(), Arc::from("waits"));
+        let at = |nth: usize| begun + Duration::from_micros(nth as u64);
+        assert!(gated.is_due(&waits, begun) && gated.begin(&waits, episode()));
+        for nth in 1..MOST {
+            assert!(gated.is_due(&Arc::from(format!("q{nth}")), at(nth)));
+        }
+        assert!(!gated.is_due(&Arc::from("more"), at(MOST)));
+        let later = at(5) + EVERY;
+        assert!(gated.is_due(&Arc::from("more"), later), "five have gone");
+        let names = |gated: &Gated| {
+            let queues = gated.queues();
+            (queues.all.len(), queues.idle.len())
+        };
+        assert_eq!(names(&gated), (MOST - 4, MOST - 5));
+        // Asked about again, one is the last to go.
+        assert!(gated.is_due(&Arc::from("q6"), later + EVERY));
+        gated.forget_unused(later + UNUSED);
+        assert_eq!(names(&gated), (2, 1));
+        assert!(gated.queues().all.contains_key("q6"));
+        gated.claimed(&[lane(&waits)], &mut []);
+        gated.forget_unused(later + 2 * UNUSED);
+        assert_eq!(names(&gated), (0, 0));
+        assert!(gated.queues().all.capacity() < MOST / 10);
     }
 
     #[test]

@@ -1,0 +1,180 @@
+//! Forgetting: names of queues come from requests, and nobody says when a queue is not used any more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Now, Pressure, State};
+
+/// When more queues than this have state, those that were not used for longest are forgotten; one enqueue may
+/// bring some more.
+const MOST: usize = 10_000;
+
+/// How long a queue is remembered that nobody uses and in which nothing waits.
+pub(super) const UNUSED: Duration = Duration::from_secs(600);
+
+impl Pressure {
+    /// Forgets the queues that nobody used for ten minutes and in which nothing waits, unless they are bounded by
+    /// their names or something is to be remembered of them. Call it now and then.
+    pub fn forget_unused(&self, now: Now) {
+        let mut state = self.state();
+        let table = self.table.load();
+        let State {
+            queues, sharing, ..
+        } = &mut *state;
+        queues.retain(|name, queue| {
+            let stays = queue.is_used(now.at) || sharing.contains(name) || table.names(name);
+            // Of one that is not bounded any more, what is known is true no longer.
+            stays || (table.of(name).is_some() && queue.has_some((self.held)(name), now))
+        });
+        let len = queues.len();
+        queues.shrink_to(2 * len);
+        self.sums.shrink();
+    }
+}
+
+impl State {
+    /// A tenth of the queues that nobody uses goes when there are too many, and first those of which nothing is
+    /// remembered, such as queues in which nothing was ever stored.
+    pub(super) fn forget_idle(&mut self, now: Instant) {
+        if self.queues.len() < MOST {
+            return;
+        }
+        let mut idle: Vec<(bool, Instant, Arc<str>)> = (self.queues.iter())
+            .filter(|(_, queue)| queue.estimate.in_flight() == 0 && !queue.estimate.is_looking())
+            .filter(|(_, queue)| queue.used < now)
+            .map(|(name, queue)| (queue.remembers(), queue.used, Arc::clone(name)))
+            .collect();
+        idle.sort();
+        for (.., name) in idle.into_iter().take(MOST / 10) {
+            self.queues.remove(&name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::num::{NonZeroU32, NonZeroU64};
+
+    use super::*;
+    use crate::limit::Timestamp;
+    use crate::policy::Pattern;
+    use crate::pressure::bounds::PushRate;
+    use crate::pressure::{Answer, Counts, FileBounds, Given, Held, Mark, Outcome, Told, Want};
+
+    fn at(seconds: u64, begun: Instant) -> Now {
+        Now {
+            at: begun + Duration::from_secs(seconds),
+            stamp: Timestamp(1_770_000_000_000_000 + seconds * 1_000_000),
+        }
+    }
+
+    /// Enqueues a job where nothing waits.
+    fn enqueue(pressure: &Arc<Pressure>, queue: &str, now: Now) {
+        let mut wants = vec![Want {
+            queue: queue.into(),
+            bounds: pressure.bounds(queue).unwrap(),
+            jobs: 1,
+            sizes: vec![100],
+            keys: Vec::new(),
+            tenants: Vec::new(),
+            droppable: Vec::new(),
+            pace: None,
+            paused: false,
+            gone: 0,
+            drop: 0,
+        }];
+        let mut answer = pressure.ask(&mut wants, now);
+        if let Answer::Look(_) = answer {
+            let told = Told::Counts(Counts::default());
+            pressure.looked(queue, told, (None, None), now);
+            answer = pressure.ask(&mut wants, now);
+        }
+        match answer {
+            Answer::Go(places) => drop(places.settle(Outcome::Stored, &[])),
+            other => panic!("{queue}: {other:?}"),
+        }
+    }
+
+    fn leave(pressure: &Arc<Pressure>, queue: &str, now: Now) {
+        let sent = Mark(pressure.mark().0 + 1);
+        pressure.left(queue, 1, sent, true, now);
+    }
+
+    fn bounded(most: u64) -> Given {
+        Given {
+            max_depth: Some(most),
+            max_bytes: Some(1_000_000),
+            ..Given::default()
+        }
+    }
+
+    #[test]
+    fn what_is_empty_and_unused_is_forgotten() {
+        let rate = PushRate {
+            limit: NonZeroU32::new(9).unwrap(),
+            period: NonZeroU64::new(3_600_000_000).unwrap(),
+        };
+        let slow = Given {
+            enqueue_rate: Some(rate),
+            ..bounded(9)
+        };
+        let entry = |name: &str, given| (Pattern::new(name), given);
+        let file = |glob| {
+            vec![
+                entry("named", bounded(9)),
+                entry("slow*", slow.clone()),
+                entry(glob, bounded(9)),
+            ]
+        };
+        let file = |glob| Arc::new(FileBounds::new(file(glob)));
+        let pressure = Pressure::new(file("*"), |_| Held::default());
+        let begun = Instant::now();
+        let set = HashMap::from([(Arc::from("set"), bounded(5))]);
+        assert!(pressure.set(set, HashMap::new(), at(0, begun)).is_empty());
+        let all = ["empty", "full", "named", "set", "slow", "used"];
+        for queue in all {
+            enqueue(&pressure, queue, at(0, begun));
+            if queue != "full" {
+                leave(&pressure, queue, at(1, begun));
+            }
+        }
+        let names = |seconds: u64| {
+            pressure.forget_unused(at(seconds, begun));
+            let mut names = pressure.names();
+            names.sort();
+            names.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(names(600), all);
+        enqueue(&pressure, "used", at(601, begun));
+        leave(&pressure, "used", at(602, begun));
+        assert_eq!(names(602), ["full", "named", "set", "slow", "used"]);
+        assert_eq!(names(1_202), ["full", "named", "set", "slow"]);
+        assert_eq!(names(3_700), ["full", "named", "set"], "its hour is over");
+        // What is bounded no more goes, whatever was in it, but not at once.
+        let levels = pressure.publish(file("q*"), at(4_000, begun));
+        assert!(levels.is_empty());
+        assert_eq!(names(4_599), ["full", "named", "set"]);
+        assert_eq!(names(4_600), ["named", "set"]);
+    }
+
+    #[test]
+    fn the_room_of_those_that_were_forgotten_is_given_back() {
+        let file = FileBounds::new(vec![(Pattern::new("*"), bounded(9))]);
+        let pressure = Pressure::new(Arc::new(file), |_| Held::default());
+        let begun = Instant::now();
+        for nth in 0..5_000 {
+            let queue = format!("q{nth}");
+            enqueue(&pressure, &queue, at(0, begun));
+            leave(&pressure, &queue, at(0, begun));
+        }
+        enqueue(&pressure, "last", at(600, begun));
+        assert!(pressure.state().queues.capacity() >= 5_000);
+        pressure.forget_unused(at(600, begun));
+        let state = pressure.state();
+        assert_eq!(state.queues.len(), 1);
+        assert!(state.queues.capacity() < 100);
+    }
+}
