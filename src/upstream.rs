@@ -190,7 +190,7 @@ impl Upstream {
     }
 
     /// Sends and reads whole. A call that found its idle connection closed before anything was
-    /// written is sent once more on a new one; nothing else is repeated.
+    /// written is sent on another one; nothing else is repeated.
     ///
     /// # Errors
     /// See [`UpstreamError`]: each variant says what the backend may have done.
@@ -249,7 +249,10 @@ impl Upstream {
                         body,
                     });
                 }
-                Err(Failure::Unwritten(again, _)) if !fresh => request = again,
+                Err(Failure::Unwritten(again, _)) if !fresh => {
+                    request = again;
+                    idle = self.pop(since);
+                }
                 Err(Failure::Late) => return Err(UpstreamError::Timeout(time)),
                 Err(failure) => return Err(self.failed(failure)),
             }
@@ -309,7 +312,10 @@ impl Upstream {
                     let (parts, body) = self.streamed(head, link);
                     return Ok(Response::from_parts(parts, body));
                 }
-                Err(Failure::Unwritten(again, _)) if !fresh => request = again,
+                Err(Failure::Unwritten(again, _)) if !fresh => {
+                    request = again;
+                    idle = self.pop(since);
+                }
                 Err(Failure::Broken(Some(error))) if error.is_user() => {
                     return Err(SendError::Broken);
                 }
