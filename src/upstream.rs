@@ -52,7 +52,7 @@ pub struct Call {
     pub timeout: Duration,
 }
 
-/// A reply read whole. Hop-by-hop and framing headers are gone.
+/// A reply read whole. Hop-by-hop headers are gone, but the length that it came with may still be said.
 #[derive(Clone, Debug)]
 pub struct Reply {
     /// The status.
@@ -236,12 +236,11 @@ impl Upstream {
             };
             match link.exchange(request, patience).await {
                 Ok(head) => {
-                    let (mut parts, body) = self.streamed(head, link);
+                    let (parts, body) = self.streamed(head, link);
                     if parts.status == StatusCode::SWITCHING_PROTOCOLS {
                         let why = "it switched protocols unasked".to_owned();
                         return Err(UpstreamError::Lost(why));
                     }
-                    parts.headers.remove(header::CONTENT_LENGTH);
                     let body = self.read(body, since, time, most).await?;
                     return Ok(Reply {
                         status: parts.status,
