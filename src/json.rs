@@ -209,8 +209,9 @@ impl<'a> Json<'a> {
         if self.kind() != Kind::String {
             return None;
         }
-        let plain = scan::stop(self.text, self.start + 1) + 1 == self.end;
-        string::text(self.inside(), plain)
+        let (text, inside) = (self.text, self.start + 1);
+        let end = scan::short(text, inside).unwrap_or_else(|| scan::stop(text, inside) + 1);
+        string::text(self.inside(), end == self.end)
     }
 
     /// A number that is a whole one and fits (also `5.0`, `5e0`), else `None`. Exact: nothing

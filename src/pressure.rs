@@ -82,6 +82,8 @@ type HeldOf = Box<dyn Fn(&str) -> Held + Send + Sync>;
 pub struct Pressure {
     held: HeldOf,
     table: ArcSwap<Table>,
+    /// Whether any queue is bounded in it: mostly none is, and nobody looks any further.
+    any: AtomicBool,
     marks: AtomicU64,
     state: Mutex<State>,
     /// What the queues know of tenants, together.
@@ -160,9 +162,11 @@ impl Pressure {
         file: Arc<FileBounds>,
         held: impl Fn(&str) -> Held + Send + Sync + 'static,
     ) -> Arc<Pressure> {
+        let table = Table::new(file, HashMap::new(), HashMap::new());
         Arc::new(Pressure {
             held: Box::new(held),
-            table: ArcSwap::from_pointee(Table::new(file, HashMap::new(), HashMap::new())),
+            any: AtomicBool::new(table.any()),
+            table: ArcSwap::from_pointee(table),
             marks: AtomicU64::new(1),
             state: Mutex::default(),
             sums: Arc::default(),
@@ -193,13 +197,16 @@ impl Pressure {
 
     /// Whether any queue is bounded.
     pub fn any(&self) -> bool {
-        self.table.load().any()
+        self.any.load(Ordering::Acquire)
     }
 
     /// Whether any of these queues is bounded.
     pub fn bounds_any(&self, queues: &[Arc<str>]) -> bool {
+        if !self.any() {
+            return false;
+        }
         let table = self.table.load();
-        table.any() && queues.iter().any(|queue| table.of(queue).is_some())
+        queues.iter().any(|queue| table.of(queue).is_some())
     }
 
     /// The bounds of a queue.
@@ -247,6 +254,7 @@ impl Pressure {
     /// Queues have the bounds of this table from now on, whether anybody enqueues or not.
     fn bound_again(&self, state: &mut State, table: Table, now: Instant) -> Vec<(Arc<str>, Level)> {
         let table = Arc::new(table);
+        self.any.store(table.any(), Ordering::Release);
         let before = self.table.swap(Arc::clone(&table));
         let names = match table.differs(&before) {
             Some(names) => names,

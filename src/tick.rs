@@ -2,7 +2,7 @@
 //!
 //! A request of few microseconds used to read the clock ten times, which was a tenth of its cost. Within a poll
 //! nothing is waited for, so what was read first is true to its end, but for a process that is stopped in the
-//! middle. What must not be early after that, starts and what is said to be in time, reads the clock itself.
+//! middle. What must not be early after that reads the clock itself: starts, when the store is asked for them.
 
 use std::cell::Cell;
 

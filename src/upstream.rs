@@ -52,7 +52,7 @@ pub struct Call {
     pub timeout: Duration,
 }
 
-/// A reply read whole. Hop-by-hop and framing headers are gone.
+/// A reply read whole. Hop-by-hop headers are gone, but the length that it came with may still be said.
 #[derive(Clone, Debug)]
 pub struct Reply {
     /// The status.
@@ -190,7 +190,7 @@ impl Upstream {
     }
 
     /// Sends and reads whole. A call that found its idle connection closed before anything was
-    /// written is sent once more on a new one; nothing else is repeated.
+    /// written is sent on another one; nothing else is repeated.
     ///
     /// # Errors
     /// See [`UpstreamError`]: each variant says what the backend may have done.
@@ -236,12 +236,11 @@ impl Upstream {
             };
             match link.exchange(request, patience).await {
                 Ok(head) => {
-                    let (mut parts, body) = self.streamed(head, link);
+                    let (parts, body) = self.streamed(head, link);
                     if parts.status == StatusCode::SWITCHING_PROTOCOLS {
                         let why = "it switched protocols unasked".to_owned();
                         return Err(UpstreamError::Lost(why));
                     }
-                    parts.headers.remove(header::CONTENT_LENGTH);
                     let body = self.read(body, since, time, most).await?;
                     return Ok(Reply {
                         status: parts.status,
@@ -249,7 +248,10 @@ impl Upstream {
                         body,
                     });
                 }
-                Err(Failure::Unwritten(again, _)) if !fresh => request = again,
+                Err(Failure::Unwritten(again, _)) if !fresh => {
+                    request = again;
+                    idle = self.pop(since);
+                }
                 Err(Failure::Late) => return Err(UpstreamError::Timeout(time)),
                 Err(failure) => return Err(self.failed(failure)),
             }
@@ -309,7 +311,10 @@ impl Upstream {
                     let (parts, body) = self.streamed(head, link);
                     return Ok(Response::from_parts(parts, body));
                 }
-                Err(Failure::Unwritten(again, _)) if !fresh => request = again,
+                Err(Failure::Unwritten(again, _)) if !fresh => {
+                    request = again;
+                    idle = self.pop(since);
+                }
                 Err(Failure::Broken(Some(error))) if error.is_user() => {
                     return Err(SendError::Broken);
                 }

@@ -142,24 +142,25 @@ pub(super) struct Named {
     pub(super) value: usize,
 }
 
+/// A quote, a lane, and behind the longest name in it a quote, a colon and the first of a value.
+const NEAR: usize = 1 + LANE + 3;
+
 /// Checks a member's name and colon.
 #[inline(always)]
 pub(super) fn name(text: &[u8], pos: usize) -> Result<Named, JsonError> {
     // Nearly all are short, and stand close to their values.
-    if text.get(pos) == Some(&b'"')
-        && let Some(lane) = lane_at(text, pos + 1)
+    if let Some([b'"', near @ ..]) = text.get(pos..).and_then(<[u8]>::first_chunk::<NEAR>)
+        && let Some(lane) = near.first_chunk().map(Lane::of)
+        && let length = lane.stop()
+        && let Some([b'"', b':', value]) = near.get(length..length + 3)
+        && *value > b' '
     {
-        let end = pos + 1 + lane.stop();
-        if text.get(end) == Some(&b'"')
-            && text.get(end + 1) == Some(&b':')
-            && text.get(end + 2).is_some_and(|byte| *byte > b' ')
-        {
-            return Ok(Named {
-                inside: pos + 1..end,
-                disguised: lane.beyond() < lane.stop(),
-                value: end + 2,
-            });
-        }
+        let end = pos + 1 + length;
+        return Ok(Named {
+            inside: pos + 1..end,
+            disguised: lane.beyond() < length,
+            value: end + 2,
+        });
     }
     any_name(text, pos)
 }
@@ -195,7 +196,7 @@ fn string(text: &[u8], pos: usize) -> Result<usize, JsonError> {
 /// The end of a string of which `pos` is the inside, if that is near and nothing special comes before it:
 /// ids, times and most names are that short.
 #[inline(always)]
-fn short(text: &[u8], mut pos: usize) -> Option<usize> {
+pub(super) fn short(text: &[u8], mut pos: usize) -> Option<usize> {
     for _ in 0..3 {
         let at = lane_at(text, pos)?.stop();
         pos += at;
@@ -466,21 +467,21 @@ fn closing_quote(text: &[u8], mut pos: usize) -> usize {
 
 /// The first byte at or after `pos` at which a string ends or must not go on, or the text's length.
 #[inline]
-pub(super) fn stop(text: &[u8], mut pos: usize) -> usize {
-    while let Some(lane) = lane_at(text, pos) {
-        let at = lane.stop();
-        if at < LANE {
-            return pos + at;
-        }
-        pos += LANE;
-    }
+pub(super) fn stop(text: &[u8], pos: usize) -> usize {
     let rest = text.get(pos..).unwrap_or_default();
+    let (lanes, end) = rest.as_chunks();
+    for (nth, lane) in lanes.iter().enumerate() {
+        let at = Lane::of(lane).stop();
+        if at < LANE {
+            return pos + nth * LANE + at;
+        }
+    }
     let mut padded = [b' '; LANE];
     padded
         .iter_mut()
-        .zip(rest)
+        .zip(end)
         .for_each(|(to, from)| *to = *from);
-    pos + Lane::of(&padded).stop().min(rest.len())
+    pos + lanes.len() * LANE + Lane::of(&padded).stop().min(end.len())
 }
 
 #[inline]

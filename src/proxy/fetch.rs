@@ -83,7 +83,7 @@ impl Proxy {
         let touched = (asked.iter()).any(|asked| asked.queues.iter().any(touched));
         let mut wanted = Wanted {
             body,
-            target: Path::Read(parts.uri.clone()),
+            target: Path::Read(std::mem::take(&mut parts.uri)),
             headers: respond::take_headers(&mut parts),
             timeout: live.settings.upstream_timeout,
             scope: 0,
@@ -238,7 +238,7 @@ impl Proxy {
     ) -> Option<(usize, Vec<Arc<str>>)> {
         let sidecar = &self.sidecar;
         let asked = wanted.asked.as_ref();
-        let worker_id = asked.and_then(|asked| asked.worker_id.clone());
+        let worker_id = asked.and_then(|asked| asked.worker_id(&wanted.body));
         let claim_id = worker_id.unwrap_or_else(|| sidecar.name.clone());
         let lane = |queue: &Arc<str>| Lane {
             scope: wanted.scope,

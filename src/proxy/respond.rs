@@ -326,7 +326,9 @@ pub(super) fn json(parts: &Parts, body: impl Into<Bytes>) -> Response<Body> {
 }
 
 /// A backend's reply that was read whole and shows no mirror, as it goes to the client.
-pub fn reply(reply: Reply) -> Response<Body> {
+pub fn reply(mut reply: Reply) -> Response<Body> {
+    // It may not be as long as it was.
+    reply.headers.remove(header::CONTENT_LENGTH);
     let mut response = Response::new(Body::from(reply.body));
     *response.status_mut() = reply.status;
     *response.headers_mut() = reply.headers;

@@ -151,7 +151,7 @@ impl ReplyBody {
 
     /// The stream and what was read behind the head, once the backend has switched protocols.
     pub async fn into_stream(mut self) -> Option<(Stream, Bytes)> {
-        Some(self.link.take()?.into_stream().await)
+        self.link.take()?.into_stream().await
     }
 
     /// What has been read. Only the connection brings more, and we poll it ourselves: the body

@@ -14,6 +14,7 @@ use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, Sleep};
 
 use super::body::{Progress, RequestBody};
+use super::gate::hold;
 use crate::boxed::boxed;
 use crate::net::Stream;
 
@@ -28,7 +29,8 @@ const FIRST_LOOK: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(super) struct Link {
     sender: SendRequest<RequestBody>,
-    connection: Connection<TokioIo<Stream>, RequestBody>,
+    /// `None`: it has ended, and gave back what it had not taken up.
+    connection: Option<Connection<TokioIo<Stream>, RequestBody>>,
     /// The connection has ended; it must not be polled again.
     over: bool,
     /// For heads that do not come. It stays set from request to request and is moved only when it
@@ -70,7 +72,7 @@ impl Link {
         let timer = Box::pin(tokio::time::sleep(FIRST_LOOK));
         Ok(Box::new(Link {
             sender,
-            connection,
+            connection: Some(connection),
             over: false,
             timer,
             since: Instant::now(),
@@ -79,19 +81,12 @@ impl Link {
 
     /// Moves bytes both ways; true when the connection has ended.
     pub(super) fn drive(&mut self, cx: &mut Context<'_>) -> bool {
-        if !self.over && Pin::new(&mut self.connection).poll(cx).is_ready() {
-            self.over = true;
-        }
+        self.over = self.over || poll(&mut self.connection, cx).is_ready();
         self.over
     }
 
-    /// Whether an idle connection is still good: nothing came on it, the end neither. Also takes
-    /// the place of the waker that its last request left.
-    fn is_idle(&mut self) -> bool {
-        !self.drive(&mut Context::from_waker(Waker::noop())) && self.sender.is_ready()
-    }
-
-    /// Sends a request and waits for the head of its reply as long as told.
+    /// Sends a request and waits for the head of its reply as long as told. Nothing is written to a connection on
+    /// which something came while it was idle, its end above all.
     ///
     /// Futures grow with every layer that awaits them, and are copied each time that one is begun. So
     /// what is large in this one is in boxes.
@@ -109,26 +104,33 @@ impl Link {
         } = self;
         *since = patience.since;
         let mut waiting = Waiting::begin(patience, timer.as_mut());
-        let mut head = boxed(|| sender.try_send_request(*request));
+        // Whoever polled the connection last would be woken for it, and it is polled right after this.
+        let (mut head, _nobody) = hold(|| boxed(|| sender.try_send_request(*request)));
         std::future::poll_fn(move |cx| {
-            if !*over && Pin::new(&mut *connection).poll(cx).is_ready() {
-                *over = true;
-            }
+            *over = *over || poll(connection, cx).is_ready();
             // Only the connection can bring the head, and it was just polled: no waker needed.
-            match head.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-                Poll::Ready(Ok(head)) => Poll::Ready(Ok(head)),
-                Poll::Ready(Err(mut error)) => Poll::Ready(Err(match error.take_message() {
-                    Some(request) => Failure::Unwritten(Box::new(request), error.into_error()),
-                    None => Failure::Broken(Some(error.into_error())),
-                })),
-                Poll::Pending if *over => Poll::Ready(Err(Failure::Broken(None))),
-                Poll::Pending => waiting.poll(timer.as_mut(), cx).map(Err),
+            loop {
+                let polled = head.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                return match polled {
+                    Poll::Ready(Ok(head)) => Poll::Ready(Ok(head)),
+                    Poll::Ready(Err(mut error)) => Poll::Ready(Err(match error.take_message() {
+                        Some(request) => Failure::Unwritten(Box::new(request), error.into_error()),
+                        None if connection.is_none() => Failure::Broken(None),
+                        None => Failure::Broken(Some(error.into_error())),
+                    })),
+                    Poll::Pending if *over && connection.is_some() => {
+                        // A request that it had not taken up comes back when it goes.
+                        *connection = None;
+                        continue;
+                    }
+                    Poll::Pending => waiting.poll(timer.as_mut(), cx).map(Err),
+                };
             }
         })
     }
 
     /// The stream itself and what was read past the head, after a reply that switched protocols.
-    pub(super) async fn into_stream(mut self: Box<Self>) -> (Stream, Bytes) {
+    pub(super) async fn into_stream(mut self: Box<Self>) -> Option<(Stream, Bytes)> {
         std::future::poll_fn(|cx| {
             if self.drive(cx) {
                 Poll::Ready(())
@@ -137,8 +139,20 @@ impl Link {
             }
         })
         .await;
-        let parts = self.connection.into_parts();
-        (parts.io.into_inner(), parts.read_buf)
+        let parts = self.connection?.into_parts();
+        Some((parts.io.into_inner(), parts.read_buf))
+    }
+}
+
+/// Moves bytes both ways; ready when the connection has ended.
+fn poll(
+    connection: &mut Option<Connection<TokioIo<Stream>, RequestBody>>,
+    cx: &mut Context<'_>,
+) -> Poll<()> {
+    match connection {
+        // How it ended is told by what it was to bring.
+        Some(connection) => Pin::new(connection).poll(cx).map(drop),
+        None => Poll::Ready(()),
     }
 }
 
@@ -202,15 +216,10 @@ pub(super) struct Idle {
 }
 
 impl Idle {
-    /// The youngest connection that is still good, if it was used within `idle`.
+    /// The youngest connection, if it was used within `idle`. Whether it is still good shows when it is used.
     pub(super) fn pop(&mut self, now: Instant, idle: Duration) -> Option<Box<Link>> {
         self.expire(now, idle);
-        while let Some(mut link) = self.links.pop_back() {
-            if link.is_idle() {
-                return Some(link);
-            }
-        }
-        None
+        self.links.pop_back()
     }
 
     /// Keeps a connection whose reply has come whole. One that is not ready for the next request

@@ -238,6 +238,22 @@ async fn a_close_between_requests_is_not_noticed_by_clients() {
 }
 
 #[tokio::test]
+async fn idle_connections_that_were_all_closed_are_passed_over() {
+    // Each connection serves one request and closes without having said so.
+    let backend = Backend::run(|connection| {
+        connection.request();
+        connection.write("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi");
+    });
+    let upstream = to(&backend, Limits::default());
+    let one = || upstream.call(call(Duration::from_secs(5)));
+    let (a, b, c) = tokio::join!(one(), one(), one());
+    assert!(a.is_ok() && b.is_ok() && c.is_ok());
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert_eq!(one().await.unwrap().body, "hi");
+    assert_eq!(backend.seen().len(), 4, "nothing is sent twice");
+}
+
+#[tokio::test]
 async fn a_call_tells_apart_how_it_failed() {
     let silent = Backend::run(|connection| while connection.request().is_some() {});
     let upstream = to(&silent, Limits::default());

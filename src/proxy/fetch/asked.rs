@@ -1,7 +1,6 @@
 //! A FETCH as its worker sent it, and as the backend is asked.
 
 use std::collections::HashSet;
-use std::io::Write;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,8 +26,6 @@ pub(super) struct Asked {
     pub(super) queues: Vec<Arc<str>>,
     /// The most jobs.
     pub(super) count: usize,
-    /// The worker's own id, if it says one.
-    pub(super) worker_id: Option<Arc<str>>,
     /// The visibility it asks for.
     pub(super) visibility: Option<Duration>,
     places: Places,
@@ -90,7 +87,7 @@ impl Asked {
         let mut reader = Reader::new(body, DEPTH);
         let mut places = Places::default();
         let (mut queues, mut count, mut batch) = (None, None, None);
-        let (mut worker_id, mut visibility) = (None, None);
+        let mut visibility = None;
         let whole = reader.members(|name, reader| {
             let what = What::of(name);
             let value = match what {
@@ -100,7 +97,6 @@ impl Asked {
             match what {
                 Some(What::Count) => count = Some(value),
                 Some(What::Batch) => batch = Some(value),
-                Some(What::WorkerId) => worker_id = value.text(),
                 None if name.folds_to("visibility_timeout_ms") => visibility = value.int(),
                 _ => {}
             }
@@ -115,10 +111,17 @@ impl Asked {
             queues: queues.filter(|names| !names.is_empty())?,
             // The backend answers anything else than a whole number by itself; zero and less mean one.
             count: count.map_or(Some(1), |count| count.int())?.clamp(1, 10_000) as usize,
-            worker_id: worker_id.map(|id| Arc::from(id.as_ref())),
             visibility: visibility.filter(|ms| *ms > 0).map(Duration::from_millis),
             places,
         })
+    }
+
+    /// The worker's own id, if it says one in `body`, its text: mostly nobody asks.
+    pub(super) fn worker_id(&self, body: &[u8]) -> Option<Arc<str>> {
+        let mut found = self.places.found.iter();
+        let (_, said) = found.rfind(|(what, _)| *what == What::WorkerId)?;
+        let id = Json::parse(body.get(said.clone())?, DEPTH).ok()?.text()?;
+        Some(Arc::from(&*id))
     }
 
     /// Why it is refused where there are limits or bounds: it names too many queues, or has several lists of them,
@@ -165,8 +168,7 @@ impl Asked {
                 text.push(b']');
             }
             What::Count | What::Batch => {
-                // Writing to a vector does not fail.
-                let _ = write!(text, "{count}");
+                text.extend_from_slice(count.to_string().as_bytes());
             }
             What::WorkerId => quote_to(claim_id.unwrap_or_default(), text),
         };
@@ -268,13 +270,11 @@ mod tests {
 
     #[test]
     fn what_is_asked() {
-        let asked = Asked::read(
-            br#" {"Queues":["a","b\n"],"batch_size":7,"worker_id":"w","visibility_timeout_ms":5e3} "#,
-        )
-        .unwrap();
+        let body = br#" {"Queues":["a","b\n"],"batch_size":7,"worker_id":"w","visibility_timeout_ms":5e3} "#;
+        let asked = Asked::read(body).unwrap();
         assert_eq!(asked.queues, [Arc::from("a"), Arc::from("b\n")]);
         assert_eq!((asked.count, asked.given()), (7, 1));
-        assert_eq!(asked.worker_id, Some(Arc::from("w")));
+        assert_eq!(asked.worker_id(body), Some(Arc::from("w")));
         assert_eq!(asked.visibility, Some(Duration::from_secs(5)));
         for (body, count) in [
             (r#"{"queues":["a"]}"#, 1),

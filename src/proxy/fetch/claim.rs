@@ -1,6 +1,5 @@
 //! Claiming: how many jobs may be asked of the backend, and asking for them.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -155,8 +154,13 @@ impl Proxy {
         };
         let alone = section.gate.is_some() && sidecar.backend.worker_liveness();
         let n = if alone { 1 } else { n };
-        let claim_id = self.claim_id(section, asked, alone);
-        let said = (section.gate.is_some() || asked.worker_id.is_some()).then_some(&**claim_id);
+        let own = match section.gate {
+            Some(_) => None,
+            None => asked.worker_id(&wanted.body),
+        };
+        let said = section.gate.is_some() || own.is_some();
+        let claim_id = own.unwrap_or_else(|| self.claim_id(alone));
+        let said = said.then_some(&*claim_id);
         let body = asked.rewritten(&wanted.body, &section.lanes, n, said);
         let sent = tick::now();
         let mark = sidecar.pressure.mark();
@@ -199,24 +203,15 @@ impl Proxy {
         })
     }
 
-    /// The worker id to claim under; `alone`: no other claim may be under it.
-    fn claim_id<'a>(
-        &'a self,
-        section: &Section,
-        asked: &'a Asked,
-        alone: bool,
-    ) -> Cow<'a, Arc<str>> {
+    /// The sidecar's worker id to claim under; `alone`: no other claim may be under it.
+    fn claim_id(&self, alone: bool) -> Arc<str> {
         let sidecar = &self.sidecar;
-        match (&section.gate, &asked.worker_id) {
-            // One claim id never covers held jobs and jobs out with a worker where liveness is by worker.
-            (Some(_), _) if alone => {
-                let now = sidecar.store.now();
-                let number = sidecar.next_claim(now).0;
-                Cow::Owned(Arc::from(format!("{}-{number}", sidecar.name)))
-            }
-            (Some(_), _) | (None, None) => Cow::Borrowed(&sidecar.name),
-            (None, Some(own)) => Cow::Borrowed(own),
+        if !alone {
+            return Arc::clone(&sidecar.name);
         }
+        // One claim id never covers held jobs and jobs out with a worker where liveness is by worker.
+        let number = sidecar.next_claim(sidecar.store.now()).0;
+        Arc::from(format!("{}-{number}", sidecar.name))
     }
 
     /// Reads the jobs of a FETCH reply that came at `ended`: they are ours now, and in no other place.
@@ -333,7 +328,8 @@ impl Wanted {
         };
         let lanes = sections.iter().flat_map(|section| &section.lanes);
         let lanes: Vec<Lane> = lanes.cloned().collect();
-        let own = asked.worker_id.as_deref();
+        let own = asked.worker_id(&self.body);
+        let own = own.as_deref();
         self.body = asked.rewritten(&self.body, &lanes, self.count, own).into();
         self.asked = Asked::read(&self.body);
         true

@@ -17,6 +17,7 @@ use crate::limit::{EARLY, Timestamp};
 use crate::metrics::Counted;
 use crate::proxy::body::{Body, Watch};
 use crate::proxy::{Proxy, ours_under, respond, timed};
+use crate::tick;
 use crate::upstream::Reply;
 
 /// What the headers of an answer of ours tell.
@@ -119,7 +120,8 @@ impl HandOut {
             .map(|job| job.starts)
             .max();
         let from = Timestamp(last.unwrap_or_default().0.saturating_sub(EARLY));
-        let mut now = sidecar.store.now();
+        // Where nothing was waited for since the store's word came, the poll's clock says when that was.
+        let mut now = sidecar.store.at(tick::now());
         if from > now {
             tokio::time::sleep_until(sidecar.instant_of(from)).await;
             now = sidecar.store.now();
