@@ -14,7 +14,7 @@ use memchr::memmem::Finder;
 use tokio::time::{Instant, timeout};
 
 use super::load::Seldom;
-use super::{Proxy, REPLY_DEPTH, Sidecar};
+use super::{Proxy, REPLY_DEPTH, Sidecar, mirror};
 use crate::duration;
 use crate::events::{Event, Value};
 use crate::json::Json;
@@ -186,14 +186,16 @@ impl Sidecar {
         let mut came = 0;
         for job in jobs {
             came += 1;
-            let shown = job.get("queue").and_then(|queue| queue.text());
-            let shown = shown.as_deref().unwrap_or("default");
             // Some backends show a queue that a producer made up: one that was not asked for is not it.
-            let real = match queues {
-                [only] => Some(only),
-                several => several.iter().find(|queue| ***queue == *shown),
+            let queue = match queues {
+                [only] => Arc::clone(only),
+                several => {
+                    let shown = mirror::queue(job);
+                    let shown = shown.as_deref().unwrap_or("default");
+                    let real = several.iter().find(|queue| ***queue == *shown);
+                    real.map_or_else(|| Arc::from(shown), Arc::clone)
+                }
             };
-            let queue = real.map_or_else(|| Arc::from(shown), Arc::clone);
             self.gone(&queue, job);
             *counts.entry(queue).or_default() += 1;
         }
@@ -216,7 +218,8 @@ impl Sidecar {
         let job = whole.get_exact("job");
         let of_job = |name: &str| whole.get_exact(name).or_else(|| job?.get_exact(name));
         let text = |name: &str| of_job(name).and_then(|value| value.text());
-        let (shown, state) = (text("queue"), text("state"));
+        let filed = job.and_then(mirror::filed);
+        let (shown, state) = (filed.or_else(|| text("queue")), text("state"));
         let again = ["available", "retryable", "scheduled"];
         if let Some(row) = row.filter(|_| state.as_deref().is_some_and(|s| again.contains(&s))) {
             self.waits_again(&row.claimed);
@@ -246,8 +249,7 @@ impl Sidecar {
             return;
         };
         let job = whole.get_exact("job").unwrap_or(whole);
-        let queue = job.get_exact("queue").and_then(|queue| queue.text());
-        if let Some(queue) = queue
+        if let Some(queue) = mirror::queue(job)
             && !self.pressure.unretried(&queue, id, self.store.now())
         {
             self.pressure.came(&queue, None);
@@ -267,7 +269,7 @@ impl Sidecar {
         let job = whole.get_exact("job").unwrap_or(whole);
         let text = |name: &str| job.get_exact(name).and_then(|value| value.text());
         self.named.left(text("id").as_deref().into_iter());
-        let Some(queue) = text("queue").filter(|_| self.pressure.any()) else {
+        let Some(queue) = mirror::queue(job).filter(|_| self.pressure.any()) else {
             return;
         };
         let started = job.get_exact("started_at").is_some_and(|at| !at.is_null());
@@ -316,10 +318,9 @@ impl Sidecar {
         };
         let jobs = whole.get_exact("jobs").into_iter().flat_map(|j| j.items());
         let each = jobs.chain(whole.get_exact("job")).filter_map(|job| {
-            let queue = job.get_exact("queue").and_then(|queue| queue.text());
             let id = job.get_exact("id")?.text()?;
             Some((
-                Arc::from(queue.as_deref().unwrap_or("default")),
+                Arc::from(mirror::queue(job).as_deref().unwrap_or("default")),
                 Box::from(&*id),
             ))
         });
@@ -350,7 +351,7 @@ impl Sidecar {
             is_scheduled.then(|| {
                 let due = text("scheduled_at").and_then(|at| moment(&at));
                 (
-                    Box::from(text("queue").as_deref().unwrap_or("default")),
+                    Box::from(mirror::queue(job).as_deref().unwrap_or("default")),
                     due,
                 )
             })

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::json::{Json, Kind, Splice, quote};
 use crate::pressure::{Away, Bounds, Counts, Told};
 use crate::proxy::load::Seldom;
-use crate::proxy::{Proxy, REPLY_DEPTH, Sidecar};
+use crate::proxy::{Proxy, REPLY_DEPTH, Sidecar, mirror};
 use crate::upstream::{Reply, UpstreamError};
 
 /// How long the backend may take to say how deep a queue is.
@@ -236,14 +236,10 @@ impl Proxy {
         let whole = Json::parse(&reply.body, REPLY_DEPTH).ok()?;
         let mut lists = ["items", "jobs"].into_iter();
         let items = lists.find_map(|name| whole.get_exact(name))?;
-        // Where it does not know these filters it counts something else.
-        let is = |job: Json<'_>, name: &str, wanted: &str| {
-            let text = job.get_exact(name).and_then(|value| value.text());
-            text.is_some_and(|text| text == wanted)
-        };
         let mut shown = items.items().peekable();
         shown.peek()?;
-        if !shown.all(|job| is(job, "queue", queue) && is(job, "state", "available")) {
+        // Where it does not know these filters it counts something else.
+        if !shown.all(|job| waits_in(job, queue)) {
             return None;
         }
         let pages = whole.get_exact("pagination").unwrap_or(whole);
@@ -257,12 +253,8 @@ impl Proxy {
         let reply = self.asked(target, scope).await.ok()?;
         let whole = Json::parse(&reply.body, REPLY_DEPTH).ok()?;
         let job = whole.get_exact("job").unwrap_or(whole);
-        let is = |name: &str, wanted: &str| {
-            let text = job.get_exact(name).and_then(|value| value.text());
-            text.is_some_and(|text| text == wanted)
-        };
         let started = job.get_exact("started_at").is_some_and(|at| !at.is_null());
-        (is("state", "available") && is("queue", queue) && !started).then_some(id)
+        (waits_in(job, queue) && !started).then_some(id)
     }
 
     /// What the backend says of a queue: under `admin`, where all states are told, or else the plain
@@ -326,6 +318,13 @@ impl Proxy {
             UpstreamError::Timeout(time) => Away::Late(time),
         })
     }
+}
+
+/// Whether a job is available in this queue.
+pub(in crate::proxy) fn waits_in(job: Json<'_>, queue: &str) -> bool {
+    let state = job.get_exact("state").and_then(|state| state.text());
+    state.is_some_and(|state| state == "available")
+        && mirror::queue(job).is_some_and(|name| name == queue)
 }
 
 /// A reply about a queue's numbers.

@@ -15,6 +15,7 @@ use crate::events::Value;
 use crate::hold::Held;
 use crate::json::{Json, quote};
 use crate::pressure::{Dropped, Mark, Told};
+use crate::proxy::depth::told::waits_in;
 use crate::proxy::drop::End;
 use crate::proxy::{Proxy, REPLY_DEPTH};
 use crate::upstream::Call;
@@ -148,11 +149,7 @@ impl Proxy {
         let reply = crate::proxy::call(self, "get_job", look).await.ok()?;
         let whole = Json::parse(&reply.body, REPLY_DEPTH).ok()?;
         let job = whole.get_exact("job").unwrap_or(whole);
-        let is = |name: &str, wanted: &str| {
-            let text = job.get_exact(name).and_then(|value| value.text());
-            text.is_some_and(|text| text == wanted)
-        };
-        if !reply.status.is_success() || !is("state", "available") || !is("queue", queue) {
+        if !reply.status.is_success() || !waits_in(job, queue) {
             return None;
         }
         let sent = self.sidecar.pressure.mark();
