@@ -30,6 +30,8 @@ use crate::upstream::Call;
 use admit::queue_of;
 use sent::VISIBILITY;
 
+pub(super) use flat::Warned;
+
 /// What a body sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sends {
