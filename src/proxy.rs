@@ -191,6 +191,8 @@ pub struct Sidecar {
     shares: depth::share::Shares,
     threads: load::Threads,
     unbounded: depth::Unbounded,
+    /// What was said of jobs that name another queue than they are filed in.
+    flat: enqueue::Warned,
     /// Jobs have come with limits of their own.
     brought: AtomicBool,
     /// That FETCH replies cannot be read.
@@ -271,6 +273,7 @@ impl Sidecar {
             shares: depth::share::Shares::default(),
             threads: load::Threads::default(),
             unbounded: depth::Unbounded::default(),
+            flat: enqueue::Warned::default(),
             brought: AtomicBool::new(false),
             unreadable: load::Seldom::default(),
         });

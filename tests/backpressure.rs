@@ -21,6 +21,8 @@ mod depth;
 mod drop;
 #[path = "backpressure/examples.rs"]
 mod examples;
+#[path = "backpressure/flat.rs"]
+mod flat;
 #[path = "backpressure/fleet.rs"]
 mod fleet;
 #[path = "backpressure/keys.rs"]

@@ -20,6 +20,8 @@ mod enqueue;
 mod events;
 #[path = "rate_limiting/examples.rs"]
 mod examples;
+#[path = "rate_limiting/flat.rs"]
+mod flat;
 #[path = "rate_limiting/gated.rs"]
 mod gated;
 #[path = "rate_limiting/input.rs"]

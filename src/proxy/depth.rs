@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 
 use super::load::Seldom;
 use super::lookup::job_in;
-use super::{Proxy, REPLY_DEPTH, Sidecar};
+use super::{Proxy, REPLY_DEPTH, Sidecar, mirror};
 use crate::duration;
 use crate::events::{Event, Value};
 use crate::json::Json;
@@ -188,14 +188,16 @@ impl Sidecar {
         let mut came = 0;
         for job in jobs {
             came += 1;
-            let shown = job.get("queue").and_then(|queue| queue.text());
-            let shown = shown.as_deref().unwrap_or("default");
             // Some backends show a queue that a producer made up: one that was not asked for is not it.
-            let real = match queues {
-                [only] => Some(only),
-                several => several.iter().find(|queue| ***queue == *shown),
+            let queue = match queues {
+                [only] => Arc::clone(only),
+                several => {
+                    let shown = mirror::queue(job);
+                    let shown = shown.as_deref().unwrap_or("default");
+                    let real = several.iter().find(|queue| ***queue == *shown);
+                    real.map_or_else(|| Arc::from(shown), Arc::clone)
+                }
             };
-            let queue = real.map_or_else(|| Arc::from(shown), Arc::clone);
             self.gone(&queue, job);
             *counts.entry(queue).or_default() += 1;
         }
@@ -218,7 +220,8 @@ impl Sidecar {
         let job = whole.get_exact("job");
         let of_job = |name: &str| whole.get_exact(name).or_else(|| job?.get_exact(name));
         let text = |name: &str| of_job(name).and_then(|value| value.text());
-        let (shown, state) = (text("queue"), text("state"));
+        let filed = job.and_then(mirror::filed);
+        let (shown, state) = (filed.or_else(|| text("queue")), text("state"));
         let again = ["available", "retryable", "scheduled"];
         if let Some(row) = row.filter(|_| state.as_deref().is_some_and(|s| again.contains(&s))) {
             self.waits_again(&row.claimed);
@@ -247,8 +250,7 @@ impl Sidecar {
         let Some(job) = job_in(&reply.body) else {
             return;
         };
-        let queue = job.text_of("queue");
-        if let Some(queue) = queue
+        if let Some(queue) = mirror::queue(job)
             && !self.pressure.unretried(&queue, id, self.store.now())
         {
             self.pressure.came(&queue, None);
@@ -266,7 +268,7 @@ impl Sidecar {
             return;
         };
         self.named.left(job.text_of("id").as_deref().into_iter());
-        let Some(queue) = job.text_of("queue").filter(|_| self.pressure.any()) else {
+        let Some(queue) = mirror::queue(job).filter(|_| self.pressure.any()) else {
             return;
         };
         let started = job.get_exact("started_at").is_some_and(|at| !at.is_null());
@@ -315,10 +317,9 @@ impl Sidecar {
         };
         let jobs = whole.get_exact("jobs").into_iter().flat_map(|j| j.items());
         let each = jobs.chain(whole.get_exact("job")).filter_map(|job| {
-            let queue = job.text_of("queue");
             let id = job.text_of("id")?;
             Some((
-                Arc::from(queue.as_deref().unwrap_or("default")),
+                Arc::from(mirror::queue(job).as_deref().unwrap_or("default")),
                 Box::from(&*id),
             ))
         });
@@ -347,7 +348,7 @@ impl Sidecar {
         let later = each.filter(|job| job.says("state", "scheduled"));
         let named = later.map(|job| {
             let due = job.text_of("scheduled_at").and_then(|at| moment(&at));
-            let queue = job.text_of("queue");
+            let queue = mirror::queue(job);
             (Box::from(queue.as_deref().unwrap_or("default")), due)
         });
         named.collect()

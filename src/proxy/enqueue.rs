@@ -2,6 +2,7 @@
 //! A policy in `meta` whose name has escapes gets its plain one. Everything else passes byte for byte.
 
 mod admit;
+mod flat;
 mod full;
 mod overflow;
 mod sent;
@@ -14,10 +15,11 @@ use http::request::Parts;
 
 use super::body::Body;
 use super::control::named::Brought;
+use super::mirror::{self, Forgotten};
 use super::outlive::{Client, to_the_end};
 use super::refuse;
 use super::respond::{self, Fault};
-use super::{DEPTH, Proxy, mirror};
+use super::{DEPTH, Proxy};
 use crate::boxed::boxed;
 use crate::json::{self, Json, JsonError, Kind, Splice};
 use crate::limit::Space;
@@ -27,6 +29,8 @@ use crate::policy::{self, Accept, FieldError, JobView, PolicySet, Sent};
 use crate::pressure::Places;
 use crate::upstream::Call;
 use sent::VISIBILITY;
+
+pub(super) use flat::Warned;
 
 /// What a body sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,9 +98,16 @@ impl Proxy {
             Some(job) => job.has_visibility,
             None => json::may_name(&body, VISIBILITY),
         };
+        let is_flat = || match &job {
+            Some(job) => job.flat,
+            None => sent::may_have_flat(&body, sends),
+        };
         let limits = !policies.is_empty() || sidecar.store.overrides().any(Space::Queue);
-        let matters = (policies.accept() != Accept::Ignore && brings())
-            || (limits && (policies.rejects() || has_visibility()));
+        // Where the mirror is believed, it is ours.
+        let mirrors = policies.accept() != Accept::Ignore || limits || bounded;
+        let matters = (mirrors && brings())
+            || (limits && (policies.rejects() || has_visibility()))
+            || ((limits || bounded) && is_flat());
         if !matters && places.is_none() {
             return self.send_on(&mut parts, body).await;
         }
@@ -200,7 +211,7 @@ impl Proxy {
             if sent::is_ambiguous(job) {
                 return Err(Unsendable::Ambiguous(at));
             }
-            let brought = self.prepare(parts, job, policies, &mut splice);
+            let brought = self.prepare(parts, job, sends, policies, &mut splice);
             all.push(brought.map_err(|error| {
                 Unsendable::Field(FieldError {
                     field: format!("{at}{}", error.field),
@@ -220,6 +231,7 @@ impl Proxy {
         &self,
         parts: &Parts,
         job: Json<'_>,
+        sends: Sends,
         policies: &PolicySet,
         splice: &mut Splice,
     ) -> Result<Option<Brought>, FieldError> {
@@ -251,13 +263,16 @@ impl Proxy {
         let visibility = options
             .and_then(|options| options.get(VISIBILITY))
             // What no limit touches is not touched.
-            .filter(|_| {
-                !sent.is_empty()
-                    || !policies.gate(queue).open()
-                    || self.sidecar.set_for_queue(queue).is_some()
-            })
+            .filter(|_| !sent.is_empty() || self.sidecar.limits_queue(queue, policies))
             .and_then(|ms| ms.int());
-        write(job, meta, &sent, visibility.filter(|ms| *ms > 0), splice);
+        let is_flat = sends != Sends::Templates && sent::is_flat(job);
+        let watched = is_flat && self.sidecar.watches_flat(job, queue, policies);
+        let forgotten = Forgotten {
+            policy: forgotten(&sent),
+            visibility_ms: visibility.filter(|ms| *ms > 0),
+            queue: (watched || (is_flat && !sent.is_empty())).then_some(queue),
+        };
+        write(job, meta, forgotten, splice);
         let brought = (!sent.is_empty()).then(|| Brought {
             queue: Arc::from(queue),
             limited: sent.into_iter().map(|sent| sent.policy).collect(),
@@ -326,19 +341,16 @@ fn unforward(options: Option<Json<'_>>, splice: &mut Splice) {
     }
 }
 
+/// The policy that a backend forgets, and where it stood.
+fn forgotten<'a>(sent: &[Sent<'a>]) -> Option<(&'static str, &'a [u8])> {
+    let mut sent = sent.iter();
+    let forgotten = sent.find(|sent| ["options.rate_limit", "rate_limit"].contains(&sent.at));
+    forgotten.map(|sent| (sent.at, sent.raw.raw()))
+}
+
 /// Writes a job's mirror into the `meta` that the backend will keep, and the name of a policy there without
 /// escapes.
-fn write(
-    job: Json<'_>,
-    meta: Option<Json<'_>>,
-    sent: &[Sent<'_>],
-    visibility: Option<i64>,
-    splice: &mut Splice,
-) {
-    let forgotten = sent
-        .iter()
-        .find(|sent| ["options.rate_limit", "rate_limit"].contains(&sent.at));
-    let policy = forgotten.map(|sent| (sent.at, sent.raw.raw()));
+fn write(job: Json<'_>, meta: Option<Json<'_>>, forgotten: Forgotten<'_>, splice: &mut Splice) {
     for member in meta.into_iter().flat_map(|meta| meta.members()) {
         match member.name.text().as_deref() {
             // Nobody but the sidecar writes mirrors.
@@ -354,24 +366,20 @@ fn write(
             _ => {}
         }
     }
-    if policy.is_none() && visibility.is_none() {
+    if forgotten.is_empty() {
         return;
     }
     match meta {
         Some(meta) if meta.kind() == Kind::Object => {
-            splice.add_member(
-                meta,
-                mirror::MIRROR,
-                &mirror::value(policy, visibility, false),
-            );
+            splice.add_member(meta, mirror::MIRROR, &forgotten.value(false));
         }
         None if job.kind() == Kind::Object => {
-            let value = mirror::value(policy, visibility, true);
+            let value = forgotten.value(true);
             let meta = [b"{\"", mirror::MIRROR.as_bytes(), b"\":", &value, b"}"].concat();
             splice.add_member(job, "meta", &meta);
         }
         Some(meta) if meta.is_null() => {
-            let value = mirror::value(policy, visibility, true);
+            let value = forgotten.value(true);
             splice.replace(
                 meta.range(),
                 [b"{\"", mirror::MIRROR.as_bytes(), b"\":", &value, b"}"].concat(),

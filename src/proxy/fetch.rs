@@ -196,7 +196,8 @@ impl Proxy {
         // Policies that came while the backend was asked may touch what it gave.
         let all = all || sidecar.live().edition != live.edition;
         let brings = mirror::may_bring(&reply.body);
-        let limits = brings && live.policies.accept() != Accept::Ignore;
+        let limits =
+            brings && live.policies.accept() != Accept::Ignore && mirror::may_limit(&reply.body);
         if !all && !limits {
             if let Some(asked) = &wanted.asked {
                 sidecar.passed(&reply, &asked.queues, asked.given(), mark);

@@ -1,5 +1,6 @@
 //! A job as the backend handed it out, read just far enough to limit it.
 
+use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
@@ -37,15 +38,15 @@ pub(super) struct Origin<'a> {
 }
 
 impl Origin<'_> {
-    /// The queue that a job came from. What it shows is only believed among those that were asked:
+    /// The queue that a job came from. What it says is only believed among those that were asked:
     /// some backends let a producer's own top-level `queue` overwrite the real one, and a job held
     /// under a name that no FETCH asks for would never leave.
-    fn queue_of(&self, shown: Option<Json<'_>>) -> Arc<str> {
+    fn queue_of<'a>(&self, said: impl FnOnce() -> Option<Cow<'a, str>>) -> Arc<str> {
         if let [only] = self.lanes {
             return Arc::clone(&only.queue);
         }
-        let shown = shown.and_then(|queue| queue.text());
-        let shown = shown.as_deref().unwrap_or("default");
+        let said = said();
+        let shown = said.as_deref().unwrap_or("default");
         let asked = self.lanes.iter().find(|asked| *asked.queue == *shown);
         let asked = asked.or(self.lanes.first());
         asked.map_or_else(|| Arc::from(shown), |asked| Arc::clone(&asked.queue))
@@ -148,7 +149,8 @@ impl Sidecar {
         let (came, came_at) = reading.came;
         let (job, [id, kind, queue, priority, attempt, meta]) = (shown.job, shown.members);
         let id = id?.text()?;
-        let queue = origin.queue_of(queue);
+        let filed = || brings.then(|| mirror::filed(job)).flatten();
+        let queue = origin.queue_of(|| filed().or_else(|| queue?.text()));
         let kind = kind.and_then(|kind| kind.text()).unwrap_or_default();
         let attempt = attempt
             .and_then(|a| a.int())
@@ -168,9 +170,8 @@ impl Sidecar {
             self.brought.store(true, Ordering::Relaxed);
         }
         let limits = limits_of(&seen, &own, live, &mut reading.known);
-        let wished = || mirror::visibility(job).map(Duration::from_millis);
-        let wished = || brings.then(wished).flatten();
-        let lasts = wished().unwrap_or(DEFAULT_VISIBILITY);
+        let wished = brings.then(|| mirror::visibility(job)).flatten();
+        let lasts = wished.map_or(DEFAULT_VISIBILITY, Duration::from_millis);
         let visibility = origin.visibility.unwrap_or(lasts);
         let claimed = Claimed::from(Claim {
             job: Arc::from(id.as_ref()),

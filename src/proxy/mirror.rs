@@ -1,10 +1,12 @@
 //! The mirror: what a job brought along at enqueue and backends forget, kept in its `meta` and never
 //! shown to workers or readers.
 //!
-//! No backend gives `options.rate_limit` or a job's own visibility back at FETCH, all keep `meta`. So
+//! No backend gives `options.rate_limit` or a job's own visibility back at FETCH, and some show a
+//! top-level `queue` of the producer's in place of the queue that the job is in; all keep `meta`. So
 //! at enqueue the sidecar writes `meta["ojs.rate_limit.mirror"]`, and takes it out of every job it
 //! lets pass in the other direction, where `rate_limit` then reads as it was sent.
 
+use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use bytes::Bytes;
@@ -20,6 +22,7 @@ pub(crate) const NEEDLE: &str = "rate_limit";
 // Every reply is searched for one of these, and a search that is prepared once costs half of it.
 static BRINGS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(NEEDLE));
 static SHOWS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(MIRROR));
+static POLICY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"policy\""));
 
 /// Whether a text may have a job with limits of its own in it; `false` is certain, as an enqueue through here
 /// leaves no escapes in the name.
@@ -27,42 +30,80 @@ pub(crate) fn may_bring(text: &[u8]) -> bool {
     BRINGS.find(text).is_some()
 }
 
+/// The same, where a mirror without limits in it does not count.
+pub(crate) fn may_limit(text: &[u8]) -> bool {
+    let (mut all, mut mirrors) = (BRINGS.find_iter(text), SHOWS.find_iter(text));
+    // Each mirror has one in its name.
+    let elsewhere = all.by_ref().count() > mirrors.by_ref().count();
+    elsewhere || POLICY.find(text).is_some()
+}
+
 /// Whether a text may have a mirror in it; `false` is certain.
 fn may_show(text: &[u8]) -> bool {
     SHOWS.find(text).is_some()
 }
 
-/// The member to write into `meta`: the policy as sent and where it stood, the job's own visibility
-/// timeout, and whether `meta` itself is ours.
-pub(crate) fn value(
-    policy: Option<(&str, &[u8])>,
-    visibility_ms: Option<i64>,
-    added_meta: bool,
-) -> Vec<u8> {
-    let mut members: Vec<Vec<u8>> = Vec::new();
-    if let Some((at, raw)) = policy {
-        members.push([br#""policy":"#, raw].concat());
-        members.push(format!("\"at\":{}", quote(at)).into_bytes());
-    }
-    if let Some(ms) = visibility_ms {
-        members.push(format!("\"visibility_timeout_ms\":{ms}").into_bytes());
-    }
-    if added_meta {
-        members.push(br#""meta":"added""#.to_vec());
-    }
-    [b"{".as_slice(), &members.join(&b","[..]), b"}"].concat()
+/// What a backend would forget of a job.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Forgotten<'a> {
+    /// The policy as sent, and where it stood.
+    pub(crate) policy: Option<(&'a str, &'a [u8])>,
+    /// Its own visibility timeout, in milliseconds.
+    pub(crate) visibility_ms: Option<i64>,
+    /// The queue that it is in, where it would be shown in another.
+    pub(crate) queue: Option<&'a str>,
 }
 
-/// A job's visibility timeout as its mirror has it, in milliseconds.
-pub(crate) fn visibility(job: Json<'_>) -> Option<u64> {
+impl Forgotten<'_> {
+    /// Whether there is nothing to keep.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.policy.is_none() && self.visibility_ms.is_none() && self.queue.is_none()
+    }
+
+    /// The member to write into `meta`, which says too whether `meta` itself is ours.
+    pub(crate) fn value(&self, added_meta: bool) -> Vec<u8> {
+        let mut members: Vec<Vec<u8>> = Vec::new();
+        if let Some((at, raw)) = self.policy {
+            members.push([br#""policy":"#, raw].concat());
+            members.push(format!("\"at\":{}", quote(at)).into_bytes());
+        }
+        if let Some(ms) = self.visibility_ms {
+            members.push(format!("\"visibility_timeout_ms\":{ms}").into_bytes());
+        }
+        if let Some(queue) = self.queue {
+            members.push(format!("\"queue\":{}", quote(queue)).into_bytes());
+        }
+        if added_meta {
+            members.push(br#""meta":"added""#.to_vec());
+        }
+        [b"{".as_slice(), &members.join(&b","[..]), b"}"].concat()
+    }
+}
+
+/// A member of a job's mirror.
+fn member<'a>(job: Json<'a>, name: &str) -> Option<Json<'a>> {
     // Most jobs have none, and a search costs less than a walk.
     if !may_show(job.raw()) {
         return None;
     }
-    let mirror = job.get_exact("meta")?.get_exact(MIRROR)?;
-    u64::try_from(mirror.get_exact("visibility_timeout_ms")?.int()?)
+    job.get_exact("meta")?.get_exact(MIRROR)?.get_exact(name)
+}
+
+/// A job's visibility timeout as its mirror has it, in milliseconds.
+pub(crate) fn visibility(job: Json<'_>) -> Option<u64> {
+    u64::try_from(member(job, "visibility_timeout_ms")?.int()?)
         .ok()
         .filter(|ms| *ms > 0)
+}
+
+/// The queue that a job is in, where its mirror says that it shows another.
+pub(crate) fn filed<'a>(job: Json<'a>) -> Option<Cow<'a, str>> {
+    member(job, "queue")?.text()
+}
+
+/// The queue of a job that a backend shows: the one that it is in, and else the one that it shows.
+pub(crate) fn queue<'a>(job: Json<'a>) -> Option<Cow<'a, str>> {
+    filed(job).or_else(|| job.get_exact("queue")?.text())
 }
 
 /// Writes into `splice` what hides the mirror of one job; `false`: it has none.
@@ -148,6 +189,28 @@ pub(crate) fn shown(job: Json<'_>) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mirror_alone_is_no_limit() {
+        for (text, limits) in [
+            (r#"{"meta":{"ojs.rate_limit.mirror":{"queue":"q"}}}"#, false),
+            (
+                r#"{"ojs.rate_limit.mirror": {"visibility_timeout_ms": 7}}"#,
+                false,
+            ),
+            (
+                r#"{"ojs.rate_limit.mirror": {"at": "rate_limit", "policy": {}}}"#,
+                true,
+            ),
+            (
+                r#"{"ojs.rate_limit.mirror":{"queue":"q"},"ojs.rate_limit":{}}"#,
+                true,
+            ),
+            (r#"[{"ojs.rate_limit.mirror":{}},{"rate_limit":{}}]"#, true),
+        ] {
+            assert_eq!(may_limit(text.as_bytes()), limits, "{text}");
+        }
+    }
 
     /// Each level is looked through anew, on a stack that has an end.
     #[test]

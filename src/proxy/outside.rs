@@ -104,12 +104,10 @@ impl Proxy {
             let hidden = hiding.is_some();
             let mark = proxy.sidecar.pressure.mark();
             let mut answer = super::call(&proxy, "cancel", call).await;
-            if let Ok(reply) = &mut answer
-                && hidden
-                && let Some(shown) = proxy.relabelled(&reply.body)
-            {
-                reply.body = shown.into();
-            }
+            let shown = match &answer {
+                Ok(reply) if hidden => proxy.relabelled(&reply.body),
+                _ => None,
+            };
             match &answer {
                 Ok(reply) if reply.status.is_success() => {
                     proxy.sidecar.hold.forget(&name);
@@ -124,6 +122,9 @@ impl Proxy {
                         hiding.show().await;
                     }
                 }
+            }
+            if let (Ok(reply), Some(shown)) = (&mut answer, shown) {
+                reply.body = shown.into();
             }
             answer
         });

@@ -12,7 +12,7 @@ use crate::json::{Json, Kind, Splice, quote};
 use crate::pressure::{Away, Bounds, Counts, Told};
 use crate::proxy::load::Seldom;
 use crate::proxy::lookup::job_in;
-use crate::proxy::{Proxy, REPLY_DEPTH, Sidecar};
+use crate::proxy::{Proxy, REPLY_DEPTH, Sidecar, mirror};
 use crate::upstream::{Reply, UpstreamError};
 
 /// How long the backend may take to say how deep a queue is.
@@ -216,10 +216,10 @@ impl Proxy {
         let whole = Json::parse(&reply.body, REPLY_DEPTH).ok()?;
         let mut lists = ["items", "jobs"].into_iter();
         let items = lists.find_map(|name| whole.get_exact(name))?;
-        // Where it does not know these filters it counts something else.
         let mut shown = items.items().peekable();
         shown.peek()?;
-        if !shown.all(|job| job.says("queue", queue) && job.says("state", "available")) {
+        // Where it does not know these filters it counts something else.
+        if !shown.all(|job| waits_in(job, queue)) {
             return None;
         }
         let pages = whole.get_exact("pagination").unwrap_or(whole);
@@ -233,8 +233,7 @@ impl Proxy {
         let reply = self.asked(target, scope).await.ok()?;
         let job = job_in(&reply.body)?;
         let started = job.get_exact("started_at").is_some_and(|at| !at.is_null());
-        let waits = job.says("state", "available") && job.says("queue", queue) && !started;
-        waits.then_some(id)
+        (waits_in(job, queue) && !started).then_some(id)
     }
 
     /// What the backend says of a queue: under `admin`, where all states are told, or else the plain
@@ -298,6 +297,11 @@ impl Proxy {
             UpstreamError::Timeout(time) => Away::Late(time),
         })
     }
+}
+
+/// Whether a job is available in this queue.
+pub(in crate::proxy) fn waits_in(job: Json<'_>, queue: &str) -> bool {
+    job.says("state", "available") && mirror::queue(job).is_some_and(|name| name == queue)
 }
 
 /// A reply about a queue's numbers.

@@ -35,7 +35,7 @@ const BLOCK_TIMEOUT: HeaderName = HeaderName::from_static("ojs-block-timeout");
 const MOST_QUEUES: usize = 100;
 
 /// The longest name of a queue where bounds are in force, in bytes: it is remembered and logged.
-const LONGEST_NAME: usize = 255;
+pub(super) const LONGEST_NAME: usize = 255;
 
 /// How soon those who wait for room see again whether the backend may be asked, at the least.
 const LOOK: Duration = Duration::from_millis(50);

@@ -15,6 +15,7 @@ use crate::events::Value;
 use crate::hold::Held;
 use crate::json::{Json, quote};
 use crate::pressure::{Dropped, Mark, Told};
+use crate::proxy::depth::told::waits_in;
 use crate::proxy::drop::End;
 use crate::proxy::lookup::{Lookup, job_in};
 use crate::proxy::{Proxy, REPLY_DEPTH, said};
@@ -148,7 +149,7 @@ impl Proxy {
             return None;
         };
         let job = job_in(&reply)?;
-        if !job.says("state", "available") || !job.says("queue", queue) {
+        if !waits_in(job, queue) {
             return None;
         }
         let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(id));

@@ -1,7 +1,9 @@
 //! A job that is enqueued, read in one pass: what of it matters here is noted while its text is checked.
 //! Nearly all enqueues are of one job that brings no limits, and this is all that they cost.
 
-use crate::json::{Json, JsonError, Member, MemberName, Reader};
+use super::Sends;
+use crate::json::{self, Json, JsonError, Member, MemberName, Reader};
+use crate::policy::job::queue_of;
 use crate::proxy::DEPTH;
 use crate::proxy::mirror::NEEDLE;
 
@@ -20,12 +22,38 @@ pub(super) struct SentJob<'a> {
     pub(super) has_visibility: bool,
     /// See [`is_ambiguous`].
     pub(super) ambiguous: bool,
+    /// See [`is_flat`].
+    pub(super) flat: bool,
 }
 
 /// Whether a job has several `options`, or a queue several times in them, in whatever spelling. Some backends take the
 /// last, some the one in their own spelling, and some put them together, so nobody here knows which queue it goes to.
 pub(super) fn is_ambiguous(job: Json<'_>) -> bool {
     has_several(job, "options") || (job.get("options")).is_some_and(|all| has_several(all, "queue"))
+}
+
+/// Whether a job says a queue beside its `options`, and another than the one that they file it in. Backends written
+/// in Go do not read it, and show it in place of the real one ever after.
+pub(super) fn is_flat(job: Json<'_>) -> bool {
+    let filed = queue_of(job);
+    let filed = filed.as_deref().unwrap_or("default");
+    let beside = job.members().filter(|member| member.is_named("queue"));
+    let mut others = beside.filter(|member| member.value.text().as_deref() != Some(filed));
+    others.next().is_some()
+}
+
+/// Whether a body may have such a job in it, as far as its text goes on: what is no JSON is the backend's to refuse.
+pub(super) fn may_have_flat(body: &[u8], sends: Sends) -> bool {
+    if sends == Sends::Templates || !json::may_name(body, "queue") {
+        return false;
+    }
+    match sends {
+        Sends::Job => read_job(body).is_ok_and(|job| job.flat),
+        _ => Json::parse(body, DEPTH).is_ok_and(|whole| {
+            let mut jobs = whole.get("jobs").into_iter().flat_map(|jobs| jobs.items());
+            jobs.any(is_flat)
+        }),
+    }
 }
 
 /// Whether an object has several members of this name, in whatever spelling.
@@ -41,7 +69,7 @@ pub(super) fn has_several(object: Json<'_>, name: &str) -> bool {
 pub(super) fn read_job(body: &[u8]) -> Result<SentJob<'_>, JsonError> {
     let mut reader = Reader::new(body, DEPTH);
     let (mut queue, mut brings, mut has_visibility) = (None, false, false);
-    let (mut options, mut several) = (0, false);
+    let (mut options, mut several, mut beside) = (0, false, false);
     let whole = reader.members(|name, reader| {
         brings |= name.may_contain(NEEDLE);
         if name.folds_to("options") {
@@ -66,6 +94,7 @@ pub(super) fn read_job(body: &[u8]) -> Result<SentJob<'_>, JsonError> {
         } else if name.folds_to("meta") {
             brings |= names_limits(reader)?;
         } else {
+            beside |= name.folds_to("queue");
             reader.value()?;
         }
         Ok(())
@@ -77,6 +106,7 @@ pub(super) fn read_job(body: &[u8]) -> Result<SentJob<'_>, JsonError> {
         brings,
         has_visibility,
         ambiguous: several || options > 1,
+        flat: beside && is_flat(whole),
     })
 }
 
@@ -121,6 +151,7 @@ mod tests {
             );
             assert_eq!(filed(job.queue), queue_of(whole), "{body}");
             assert!(!job.brings && !job.has_visibility, "{body}");
+            assert_eq!(job.flat, is_flat(whole), "{body}");
         }
         assert_eq!(
             filed(read_job(br#"{"options":{"queue":"q"}}"#).unwrap().queue).as_deref(),
@@ -129,6 +160,26 @@ mod tests {
         assert!(matches!(read_job(b"{} {}"), Err(JsonError::Malformed(3))));
         let deep = format!("{{\"args\":{}{}}}", "[".repeat(DEPTH), "]".repeat(DEPTH));
         assert!(matches!(read_job(deep.as_bytes()), Err(JsonError::Deep(_))));
+    }
+
+    #[test]
+    fn a_queue_beside_the_options_is_seen() {
+        for (job, flat) in [
+            (r#"{"queue":"q"}"#, true),
+            (r#"{"Queue":"q","queue":"default"}"#, true),
+            (r#"{"queue":"q","Queue":"default"}"#, true),
+            (r#"{"\u0071ueue":7}"#, true),
+            (r#"{"queue":"a","options":{"queue":"b"}}"#, true),
+            (r#"{"queue":"default"}"#, false),
+            (r#"{"queue":"b","options":{"queue":"b"}}"#, false),
+            (r#"{"args":[{"queue":"q"}],"options":{"queue":"b"}}"#, false),
+        ] {
+            assert_eq!(read_job(job.as_bytes()).unwrap().flat, flat, "{job}");
+            assert_eq!(may_have_flat(job.as_bytes(), Sends::Job), flat, "{job}");
+            let batch = format!(r#"{{"jobs":[{{}},{job}]}}"#);
+            assert_eq!(may_have_flat(batch.as_bytes(), Sends::Batch), flat, "{job}");
+            assert!(!may_have_flat(job.as_bytes(), Sends::Templates));
+        }
     }
 
     #[test]

@@ -360,7 +360,9 @@ impl Sidecar {
         let (Some(id), Some("active")) = (text(id), text(state).as_deref()) else {
             return None;
         };
-        let queue = text(queue).unwrap_or_else(|| "default".to_owned());
+        let filed = mirror::filed(job).map(|queue| queue.into_owned());
+        let queue = filed.or_else(|| text(queue));
+        let queue = queue.unwrap_or_else(|| "default".to_owned());
         let kind = text(kind).unwrap_or_default();
         let limits = {
             let own = job::own(job, &queue);
