@@ -146,6 +146,8 @@ fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
         listen: Some(args.listen),
         admin_listen: args.admin_listen,
         upstream: Some(backend),
+        // No balancer stands before it, and who ends it waits for the prompt.
+        drain_min: Some(Duration::ZERO),
     };
     let settings = match load(args.config.as_deref(), &overrides) {
         Ok(settings) => settings,

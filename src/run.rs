@@ -253,7 +253,7 @@ impl Running {
         };
         self.readiness.draining();
         let given_back = proxy.sidecar().given_back();
-        drain(&proxy, self.reload.settings().server.drain_timeout, &stop).await;
+        drain(&proxy, &self.reload.settings().server, &stop).await;
         say_what_is_left(proxy.sidecar(), given_back).await;
         sweeping.cancel();
         proxy.sidecar().events().close();
@@ -297,10 +297,11 @@ async fn broken(tasks: &mut JoinSet<()>) -> anyhow::Error {
     }
 }
 
-/// Drains, for so long at most.
-async fn drain(proxy: &Proxy, most: Duration, stop: &Stop) {
+/// Drains, for as long as the settings say.
+async fn drain(proxy: &Proxy, settings: &config::Server, stop: &Stop) {
+    let (least, most) = (settings.drain_min, settings.drain_timeout);
     tokio::select! {
-        _ = tokio::time::timeout(most, proxy.drain(most)) => {}
+        _ = tokio::time::timeout(most, proxy.drain(least, most)) => {}
         () = stop.now.cancelled() => {}
     }
 }

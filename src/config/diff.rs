@@ -157,6 +157,9 @@ const CAN_CHANGE: &[(&str, Same)] = &[
     ("server.drain_timeout", |a, b| {
         a.server.drain_timeout == b.server.drain_timeout
     }),
+    ("server.drain_min", |a, b| {
+        a.server.drain_min == b.server.drain_min
+    }),
     ("server.max_body", |a, b| {
         a.server.max_body == b.server.max_body
     }),

@@ -95,7 +95,7 @@ fn config(behind: &Client, broken: bool) -> String {
         false => format!("[[queue]]\nname = \"import\"\nmax_depth = {BOUND}\n"),
     };
     format!(
-        "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\nupstream = \"http://{}\"\n{bound}",
+        "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\nupstream = \"http://{}\"\ndrain_min = \"0s\"\n{bound}",
         behind.addr()
     )
 }

@@ -166,6 +166,33 @@ fn where_giving_back_costs_attempts_it_is_not_done() {
     drains(Lax::spec(), "INT", false);
 }
 
+/// What nothing limits is not counted, so nobody knows whether it is out; and who sends learns late of a stop.
+#[test]
+fn a_stop_serves_those_who_learn_late_of_it() {
+    let backend = Backend::start(Lax::spec());
+    let mut sidecar = Sidecar::run(&config(backend.addr, "drain_min = \"4s\"", ONE));
+    let data = sidecar.data;
+    let free = enqueue(data, "free", json!({}));
+    assert_eq!(fetch(data, "free", 1, "w").jobs(), [free.clone()]);
+    let begun = Instant::now();
+    sidecar.signal("TERM");
+    sidecar.state("draining");
+    until("two seconds of the stop", || {
+        (begun.elapsed() >= Duration::from_secs(2)).then_some(())
+    });
+    assert_eq!(ack(data, &free, "w").status, 200);
+    assert_eq!(backend.count(EventKind::Acked, &free), 1);
+    enqueue(data, "q", json!({}));
+    assert!(fetch(data, "q", 1, "w").jobs().is_empty());
+    sidecar.state("draining");
+    assert!(sidecar.ended().success(), "{}", sidecar.log());
+    let took = begun.elapsed();
+    assert!(
+        took >= Duration::from_secs(4) && took < Duration::from_secs(15),
+        "{took:?}"
+    );
+}
+
 #[test]
 fn a_stop_does_not_wait_for_ever() {
     let backend = Backend::start(Lax::spec());
@@ -187,9 +214,9 @@ fn a_stop_does_not_wait_for_ever() {
 
 #[test]
 fn a_second_signal_ends_at_once() {
-    for threads in ["threads = 1", "threads = 2"] {
+    for server in ["threads = 1\ndrain_min = \"20s\"", "threads = 2"] {
         let backend = Backend::start(Lax::spec());
-        let mut sidecar = Sidecar::run(&config(backend.addr, threads, ONE));
+        let mut sidecar = Sidecar::run(&config(backend.addr, server, ONE));
         enqueue(sidecar.data, "q", json!({}));
         assert_eq!(fetch(sidecar.data, "q", 1, "w").jobs().len(), 1);
         // Open event streams on both threads, which never end by themselves.
