@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use ojs_throttle::backend::{EventKind, Lax};
 use serde_json::json;
 
-use crate::http::{Conn, ack, ask, enqueue, fetch, get, heartbeat, nack};
+use crate::http::{Conn, Reply, ack, ask, enqueue, fetch, get, heartbeat, nack};
 use crate::rig::{Backend, Sidecar, config, until};
 
 const ONE: &str = "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nkey = \"{meta.who}\"\nconcurrency = 1\n";
@@ -84,6 +84,14 @@ fn the_pages_of_the_admin_port() {
     assert_eq!(sidecar.metric("ojs_rate_limit_active{key=\"_other\"}"), 0.0);
 }
 
+/// Whether the worker's next request comes on a new connection, which may lead to a sibling.
+fn closes(reply: &Reply) -> bool {
+    reply
+        .head
+        .to_ascii_lowercase()
+        .contains("\r\nconnection: close\r\n")
+}
+
 /// Two out, three held, and a stop: whoever is out ends in peace.
 fn drains(lax: Lax, signal: &str, gives_back: bool) {
     let backend = Backend::start(lax);
@@ -105,11 +113,9 @@ fn drains(lax: Lax, signal: &str, gives_back: bool) {
     sidecar.state("draining");
     let begun = Instant::now();
     let body = r#"{"queues":["q"],"count":5,"worker_id":"w"}"#;
-    assert!(
-        kept.ask("POST", "/ojs/v1/workers/fetch", body)
-            .jobs()
-            .is_empty()
-    );
+    let nothing = kept.ask("POST", "/ojs/v1/workers/fetch", body);
+    assert!(nothing.jobs().is_empty());
+    assert!(closes(&nothing), "{nothing:?}");
     assert!(begun.elapsed() < Duration::from_secs(10), "it waited");
     if gives_back {
         until("held jobs given back", || {
@@ -173,7 +179,7 @@ fn a_stop_serves_those_who_learn_late_of_it() {
     let mut sidecar = Sidecar::run(&config(backend.addr, "drain_min = \"4s\"", ONE));
     let data = sidecar.data;
     let free = enqueue(data, "free", json!({}));
-    assert_eq!(fetch(data, "free", 1, "w").jobs(), [free.clone()]);
+    assert_eq!(fetch(data, "free", 1, "w").jobs().concat(), free);
     let begun = Instant::now();
     sidecar.signal("TERM");
     sidecar.state("draining");
@@ -183,7 +189,20 @@ fn a_stop_serves_those_who_learn_late_of_it() {
     assert_eq!(ack(data, &free, "w").status, 200);
     assert_eq!(backend.count(EventKind::Acked, &free), 1);
     enqueue(data, "q", json!({}));
-    assert!(fetch(data, "q", 1, "w").jobs().is_empty());
+    let later = enqueue(data, "free", json!({}));
+    for (queues, jobs, elsewhere) in [
+        (json!(["q"]), 0, true),
+        (json!(["free"]), 1, false),
+        (json!(["free"]), 0, false),
+        // What it may still have is the smaller part of what it asks for.
+        (json!(["free", "q"]), 0, true),
+    ] {
+        let body = json!({"queues": queues, "count": 1, "worker_id": "w"}).to_string();
+        let reply = ask(data, "POST", "/ojs/v1/workers/fetch", &body);
+        let got = (reply.jobs().len(), closes(&reply));
+        assert_eq!(got, (jobs, elsewhere), "{queues}: {reply:?}");
+    }
+    assert_eq!(ack(data, &later, "w").status, 200);
     sidecar.state("draining");
     assert!(sidecar.ended().success(), "{}", sidecar.log());
     let took = begun.elapsed();
