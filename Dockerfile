@@ -1,5 +1,5 @@
 # docker build -t ojs-throttle .
-# docker run --rm -p 8080:8080 -v "$PWD/throttle.toml:/etc/ojs-throttle.toml:ro" ojs-throttle
+# docker run --rm --stop-timeout 30 -p 8080:8080 -v "$PWD/throttle.toml:/etc/ojs-throttle.toml:ro" ojs-throttle
 FROM rust:1.95-bookworm AS build
 WORKDIR /src
 # The dependencies first: they are built again only when Cargo.lock changes.

@@ -107,6 +107,7 @@ impl Run {
             listen: self.listen,
             admin_listen: self.admin_listen,
             upstream: self.upstream.clone(),
+            ..Overrides::default()
         }
     }
 }
@@ -133,9 +134,8 @@ impl Doctor {
     /// What is to be put over the file.
     pub fn overrides(&self) -> Overrides {
         Overrides {
-            listen: None,
-            admin_listen: None,
             upstream: self.upstream.clone(),
+            ..Overrides::default()
         }
     }
 }

@@ -85,6 +85,8 @@ pub struct Server {
     pub threads: usize,
     /// The longest that a stop waits for limited jobs that are out.
     pub drain_timeout: Duration,
+    /// The least that a stop goes on serving, whatever is out; at most `drain_timeout`.
+    pub drain_min: Duration,
     /// The largest body that is read whole, in bytes; beyond it 413.
     pub max_body: usize,
     /// Connections at once, of each thread.
@@ -284,7 +286,7 @@ impl File {
     }
 }
 
-/// What the command line says over the file.
+/// What the command line says over the file, and what a command has instead of a default.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Overrides {
     /// In place of `server.listen`.
@@ -293,6 +295,8 @@ pub struct Overrides {
     pub admin_listen: Option<SocketAddr>,
     /// In place of `server.upstream`.
     pub upstream: Option<BaseUrl>,
+    /// Where the file has no `server.drain_min`; the file wins.
+    pub drain_min: Option<Duration>,
 }
 
 impl Settings {
@@ -355,6 +359,7 @@ impl Default for Server {
             admin_listen: SocketAddr::from(([127, 0, 0, 1], 9091)),
             threads: 1,
             drain_timeout: Duration::from_secs(25),
+            drain_min: Duration::from_secs(5),
             max_body: 8 << 20,
             max_connections: 10_000,
             max_in_flight: 1_024,

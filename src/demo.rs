@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -53,7 +54,7 @@ pub struct Options {
     pub style: Style,
 }
 
-/// Runs the demo and writes it to `out`; a Ctrl-C ends the traffic early. Whether all that is limited was
+/// Runs the demo and writes it to `out`; a Ctrl-C or SIGTERM ends the traffic early. Whether all that is limited was
 /// at work, every limit was held, every job accounted for, and no call failed.
 ///
 /// # Errors
@@ -131,7 +132,7 @@ async fn watch(
     picture: &mut Picture,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    let interrupt = tokio::signal::ctrl_c();
+    let interrupt = told_to_end();
     tokio::pin!(interrupt);
     let mut tick = tokio::time::interval(FRAME);
     tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -152,6 +153,18 @@ async fn watch(
         picture.draw(&frame, out)?;
     }
     Ok(())
+}
+
+/// Ends at a Ctrl-C, and at what ends a container: there nothing else would heed it.
+async fn told_to_end() {
+    let interrupt = tokio::signal::ctrl_c();
+    match signal(SignalKind::terminate()) {
+        Ok(mut terminate) => tokio::select! {
+            _ = interrupt => {}
+            _ = terminate.recv() => {}
+        },
+        Err(_) => drop(interrupt.await),
+    }
 }
 
 /// Backend and sidecar, and who calls them.
@@ -217,7 +230,7 @@ impl Stage {
         self.stop.drain.cancel();
         tokio::select! {
             ended = &mut self.sidecar => ended.context("the sidecar")??,
-            _ = tokio::signal::ctrl_c() => {
+            () = told_to_end() => {
                 self.stop.now.cancel();
                 (&mut self.sidecar).await.context("the sidecar")??;
             }

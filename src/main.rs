@@ -146,6 +146,8 @@ fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
         listen: Some(args.listen),
         admin_listen: args.admin_listen,
         upstream: Some(backend),
+        // No balancer stands before it, and who ends it waits for the prompt.
+        drain_min: Some(Duration::ZERO),
     };
     let settings = match load(args.config.as_deref(), &overrides) {
         Ok(settings) => settings,
@@ -182,7 +184,19 @@ fn examine(args: &Doctor) -> anyhow::Result<ExitCode> {
         clock: Clock::new(unix_micros()),
         seed: seed(),
     };
-    let report = runtime()?.block_on(doctor::examine(&settings, args.probe, env));
+    let runtime = runtime()?;
+    let report = runtime.block_on(async {
+        // As the first process of a container nothing else would heed it.
+        let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
+        tokio::select! {
+            report = doctor::examine(&settings, args.probe, env) => Ok(report),
+            _ = terminate.recv() => anyhow::bail!("told to end before everything was looked at"),
+            _ = tokio::signal::ctrl_c() => anyhow::bail!("told to end before everything was looked at"),
+        }
+    });
+    // A look-up of a name that gets no answer must not keep the process.
+    runtime.shutdown_background();
+    let report = report?;
     let text = match args.json {
         true => report.json(),
         false => report.text(),
@@ -249,9 +263,16 @@ async fn serve(
         tenants,
     } = settings.entries();
     let seed = seed();
+    let store = tokio::select! {
+        store = open_store(&settings.store, seed, unix_micros()) => store?,
+        () = stop.heard() => {
+            tracing::info!("stopped before the store answered");
+            return Ok(());
+        }
+    };
     let env = Env {
         net: Net::Tcp,
-        store: open_store(&settings.store, seed, unix_micros()).await?,
+        store,
         seed,
         reset,
     };
@@ -273,7 +294,7 @@ async fn serve(
         };
         threads.push(std::thread::Builder::new().name(name).spawn(run)?);
     }
-    tracing::info!(%data, %admin, upstream, policies, queues, tenants, "ready: point SDKs at http://{data}");
+    tracing::info!(%data, %admin, upstream, policies, queues, tenants, "listening: point SDKs at http://{data}");
     let served = running.serve(stop).await;
     for thread in threads {
         // A thread that panicked has said so; the others are ended all the same.

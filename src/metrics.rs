@@ -483,7 +483,7 @@ impl Metrics {
         }
     }
 
-    /// Whether the backend answered the last call.
+    /// Whether the backend answers.
     pub fn backend(&self, is_up: bool) {
         let name = "ojs_throttle_backend_up";
         gauge(&self.0.recorder, name, vec![]).set(f64::from(u8::from(is_up)));

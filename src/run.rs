@@ -38,6 +38,9 @@ use reload::Following;
 /// How long connections may take to end after the drain.
 const CLOSING: Duration = Duration::from_secs(3);
 
+/// How often it is looked whether the store has answered for the first time.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// What comes from outside: where connections are made, where usage is kept, and chance.
 #[derive(Clone, Debug)]
 pub struct Env {
@@ -247,13 +250,14 @@ impl Running {
         tasks.spawn(follow(self.following, sweeping.clone()));
         tasks.spawn(keep_up(metrics, sweeping.clone()));
         self.readiness.ready();
+        tasks.spawn(say_ready(Arc::clone(&self.sidecar), sweeping.clone()));
         let ended = tokio::select! {
             () = stop.heard() => Ok(()),
             broken = broken(&mut tasks) => Err(broken),
         };
         self.readiness.draining();
         let given_back = proxy.sidecar().given_back();
-        drain(&proxy, self.reload.settings().server.drain_timeout, &stop).await;
+        drain(&proxy, &self.reload.settings().server, &stop).await;
         say_what_is_left(proxy.sidecar(), given_back).await;
         sweeping.cancel();
         proxy.sidecar().events().close();
@@ -274,7 +278,7 @@ impl Running {
 
 impl Stop {
     /// Ends when it is to end, in order or at once.
-    async fn heard(&self) {
+    pub async fn heard(&self) {
         tokio::select! {
             () = self.drain.cancelled() => {}
             () = self.now.cancelled() => {}
@@ -297,10 +301,11 @@ async fn broken(tasks: &mut JoinSet<()>) -> anyhow::Error {
     }
 }
 
-/// Drains, for so long at most.
-async fn drain(proxy: &Proxy, most: Duration, stop: &Stop) {
+/// Drains, for as long as the settings say.
+async fn drain(proxy: &Proxy, settings: &config::Server, stop: &Stop) {
+    let (least, most) = (settings.drain_min, settings.drain_timeout);
     tokio::select! {
-        _ = tokio::time::timeout(most, proxy.drain(most)) => {}
+        _ = tokio::time::timeout(most, proxy.drain(least, most)) => {}
         () = stop.now.cancelled() => {}
     }
 }
@@ -326,6 +331,17 @@ impl Thread {
         }
         Ok(())
     }
+}
+
+/// Says when it is ready, for which the store must have answered.
+async fn say_ready(sidecar: Arc<Sidecar>, stop: CancellationToken) {
+    while !sidecar.store().has_answered() {
+        let waited = tokio::time::sleep(LOOK);
+        if stop.run_until_cancelled(waited).await.is_none() {
+            return;
+        }
+    }
+    tracing::info!("ready");
 }
 
 /// Keeps what is counted small.

@@ -6,10 +6,10 @@ mod body;
 mod gate;
 mod headers;
 mod link;
+mod outage;
 mod target;
 
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
 use std::time::Duration;
@@ -32,6 +32,7 @@ use crate::net::{Net, Stream};
 use crate::tick;
 use headers::{Seen, says_length};
 use link::{Failure, Idle, Link, Patience};
+use outage::Outage;
 
 /// How many times its request a reply may be at the least. A batch is echoed job by job, each with more
 /// members than were sent.
@@ -139,8 +140,7 @@ struct Shared {
     net: Net,
     limits: Limits,
     idle: Mutex<Idle>,
-    /// The last request got no answer; the same for all threads.
-    away: Arc<AtomicBool>,
+    outage: Arc<Outage>,
 }
 
 impl Shared {
@@ -157,7 +157,7 @@ impl Upstream {
             net,
             limits,
             idle: Mutex::default(),
-            away: Arc::default(),
+            outage: Arc::default(),
         }))
     }
 
@@ -167,7 +167,7 @@ impl Upstream {
             target,
             net,
             limits,
-            away,
+            outage,
             ..
         } = &*self.0;
         Upstream(Arc::new(Shared {
@@ -175,13 +175,14 @@ impl Upstream {
             net: net.clone(),
             limits: *limits,
             idle: Mutex::default(),
-            away: Arc::clone(away),
+            outage: Arc::clone(outage),
         }))
     }
 
-    /// Whether the last request, of any thread, got no answer.
+    /// Whether requests, of any thread, got no answer, and none was answered since then or others got none
+    /// within the last 5 s.
     pub fn is_away(&self) -> bool {
-        self.0.away.load(Ordering::Relaxed)
+        self.0.outage.is_on()
     }
 
     /// Where it leads.
@@ -325,21 +326,12 @@ impl Upstream {
         }
     }
 
-    /// Says once that the backend stopped answering, and once that it answers again: a line for each
-    /// request would hide everything else just when it is needed.
+    /// Notes whether there was an answer.
     fn note(&self, error: Option<&UpstreamError>) {
-        let away = &self.0.away;
         match error {
             Some(UpstreamError::TooLarge(_)) => {}
-            Some(error) if !away.swap(true, Ordering::Relaxed) => {
-                tracing::warn!(%error, "no answer from the backend");
-            }
-            Some(error) => tracing::debug!(%error, "no answer from the backend"),
-            None if away.load(Ordering::Relaxed) => {
-                away.store(false, Ordering::Relaxed);
-                tracing::info!("the backend answers again");
-            }
-            None => {}
+            Some(error) => self.0.outage.failed(error),
+            None => self.0.outage.answered(),
         }
     }
 

@@ -270,8 +270,8 @@ fn the_command_line_wins_over_the_file() {
     .unwrap();
     let overrides = Overrides {
         listen: "127.0.0.1:2".parse().ok(),
-        admin_listen: None,
         upstream: "http://other:3/x".parse().ok(),
+        ..Overrides::default()
     };
     let settings = Settings::load_with(Some(file.path()), &overrides).unwrap();
     assert_eq!(settings.server.listen.port(), 2);
@@ -287,6 +287,29 @@ fn the_command_line_wins_over_the_file() {
             .to_string()
             .contains("--upstream")
     );
+}
+
+#[test]
+fn how_long_a_stop_serves_at_least() {
+    let seconds = Duration::from_secs;
+    for (server, run, dev) in [
+        ("", seconds(5), Duration::ZERO),
+        ("drain_timeout = '3s'", seconds(3), Duration::ZERO),
+        ("drain_min = '7s'", seconds(7), seconds(7)),
+        ("drain_min = '0s'", Duration::ZERO, Duration::ZERO),
+    ] {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = format!("[server]\nupstream = 'http://ojs'\n{server}");
+        fs::write(file.path(), text).unwrap();
+        for (drain_min, expected) in [(None, run), (Some(Duration::ZERO), dev)] {
+            let overrides = Overrides {
+                drain_min,
+                ..Overrides::default()
+            };
+            let settings = Settings::load_with(Some(file.path()), &overrides).unwrap();
+            assert_eq!(settings.server.drain_min, expected, "{server:?}");
+        }
+    }
 }
 
 #[test]

@@ -162,6 +162,7 @@ macro_rules! field {
 /// The fields that are read anew for each decision, and the level of the log.
 const CAN_CHANGE: &[(&str, Same)] = &[
     field!("server.drain_timeout", server.drain_timeout),
+    field!("server.drain_min", server.drain_min),
     field!("server.max_body", server.max_body),
     field!("server.body_timeout", server.body_timeout),
     field!("server.control_token", server.control_token),

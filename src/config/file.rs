@@ -175,17 +175,15 @@ fn server(reading: &Reading<'_>, root: &mut Table<'_>, overrides: &Overrides) ->
     let place = |given: &Option<(Listen, Range<usize>)>, default| {
         given.as_ref().map_or(default, |(listen, _)| listen.0)
     };
+    let (drain_timeout, drain_min) = drain(&mut table, overrides.drain_min);
     let server = Server {
         listen: overrides.listen.unwrap_or(place(&listen, default.listen)),
         admin_listen: overrides
             .admin_listen
             .unwrap_or(place(&admin, default.admin_listen)),
         threads: table.number("threads", 1..=64).unwrap_or(default.threads),
-        drain_timeout: table.duration(
-            "drain_timeout",
-            default.drain_timeout,
-            Duration::ZERO..=HOUR,
-        ),
+        drain_timeout,
+        drain_min,
         max_body: table.size("max_body", default.max_body, 64 << 10..=1 << 30),
         max_connections: table
             .number("max_connections", 1..=1_000_000)
@@ -216,6 +214,25 @@ fn server(reading: &Reading<'_>, root: &mut Table<'_>, overrides: &Overrides) ->
     );
     table.finish();
     (server, backend)
+}
+
+/// The longest and the least that a stop goes on serving. A short `drain_timeout` shortens what the least is by
+/// default; `unsaid`: another default for it.
+fn drain(table: &mut Table<'_>, unsaid: Option<Duration>) -> (Duration, Duration) {
+    let default = Server::default();
+    let most = default.drain_timeout;
+    let most = table.duration("drain_timeout", most, Duration::ZERO..=HOUR);
+    let span = table.get("drain_min").map(|found| found.span);
+    let least = unsaid.unwrap_or(default.drain_min).min(most);
+    let least = table.duration("drain_min", least, Duration::ZERO..=HOUR);
+    if let Some(span) = span
+        && least > most
+    {
+        let title = "`server.drain_min` is longer than `server.drain_timeout`";
+        let hint = "a stop takes no longer than drain_timeout: raise that, or lower drain_min";
+        table.error(&span, title, hint);
+    }
+    (most, least)
 }
 
 /// Where others reach the data port, nobody can change a limit there without the token.

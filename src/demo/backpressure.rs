@@ -40,7 +40,7 @@ struct Counts {
     other: AtomicU64,
 }
 
-/// Runs the scene for `time` and writes it to `out`; a Ctrl-C ends it early. Whether the queue was full and
+/// Runs the scene for `time` and writes it to `out`; a Ctrl-C or SIGTERM ends it early. Whether the queue was full and
 /// never over its bound, and every accepted job stored.
 ///
 /// # Errors
@@ -95,7 +95,7 @@ fn config(behind: &Client, broken: bool) -> String {
         false => format!("[[queue]]\nname = \"import\"\nmax_depth = {BOUND}\n"),
     };
     format!(
-        "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\nupstream = \"http://{}\"\n{bound}",
+        "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\nupstream = \"http://{}\"\ndrain_min = \"0s\"\n{bound}",
         behind.addr()
     )
 }
@@ -167,7 +167,7 @@ async fn watch(
     while Instant::now() < until {
         tokio::select! {
             _ = ticks.tick() => {}
-            _ = tokio::signal::ctrl_c() => break,
+            () = super::told_to_end() => break,
         }
         let (depth, ..) = depths(backend);
         let part = usize::try_from(depth.max(0)).unwrap_or(0) * WIDTH

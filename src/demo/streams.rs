@@ -104,7 +104,8 @@ pub fn config(upstream: SocketAddr, broken: bool) -> String {
 const SERVER: &str = r#"[server]
 listen = "127.0.0.1:0"
 admin_listen = "127.0.0.1:0"
-drain_timeout = "3s""#;
+drain_timeout = "3s"
+drain_min = "0s""#;
 
 const POLICIES: &str = r#"
 [[policy]]

@@ -226,7 +226,7 @@ pub(super) const DESCRIPTIONS: &[(&str, &str)] = &[
     ),
     (
         "ojs_throttle_backend_up",
-        "1 if the backend answered the last request that needed it, else 0.",
+        "0 since a request got no answer from the backend, until one does and 5 s have passed without a failure; else 1.",
     ),
     (
         "ojs_throttle_responses_total",

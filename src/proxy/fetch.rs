@@ -97,7 +97,8 @@ impl Proxy {
             self.take_over_of(wanted.scope, wanted.queues()).await;
             sections = self.sections(wanted.scope, wanted.queues(), &live.policies);
         }
-        if draining && sections.iter().any(|section| section.gate.is_some()) {
+        let leaves_out = draining && sections.iter().any(|section| section.gate.is_some());
+        if leaves_out {
             // Other queues go on to the end: nobody waits for their jobs.
             sections.retain(|section| section.gate.is_none());
             if !wanted.keep(&sections) {
@@ -107,15 +108,13 @@ impl Proxy {
         if (sections.iter()).all(|section: &Section| section.gate.is_none()) {
             // A request that we do not understand but the backend does must not go round the limits.
             match self.pass_whole(&parts, &mut wanted, unread, &live).await {
+                Whole::Answer(answer) if leaves_out => return respond::send_elsewhere(answer),
                 Whole::Answer(answer) => return answer,
                 Whole::Held(jobs, came) => {
-                    let queues = match &wanted.asked {
-                        Some(asked) => &asked.queues,
-                        None => {
-                            wanted.count = jobs;
-                            &came
-                        }
-                    };
+                    if wanted.asked.is_none() {
+                        wanted.count = jobs;
+                    }
+                    let queues = (wanted.asked.as_ref()).map_or(&came, |asked| &asked.queues);
                     sections = self.sections(wanted.scope, queues, &sidecar.live().policies);
                 }
             }

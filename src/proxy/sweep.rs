@@ -180,8 +180,12 @@ impl Sidecar {
         }
     }
 
-    /// How many limited jobs are out with workers through us; `None`: the store does not say.
+    /// How many limited jobs are out with workers through us; `None`: the store does not say. Before it has
+    /// ever answered none has started, and it is not waited for.
     pub async fn out(&self) -> Option<usize> {
+        if !self.store.has_answered() {
+            return Some(0);
+        }
         self.store.count(Place::Out).await.ok()
     }
 }

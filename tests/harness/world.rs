@@ -125,7 +125,7 @@ impl Setup {
             false => &self.limits,
         };
         let head = format!(
-            "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\nupstream = \"http://{}\"\n{}\n{}\n",
+            "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\nupstream = \"http://{}\"\ndrain_min = \"0s\"\n{}\n{}\n",
             backend.addr(),
             self.server,
             self.settings,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use ojs_throttle::backend::{EventKind, Lax};
 use serde_json::json;
 
-use crate::http::{Conn, ack, ask, enqueue, fetch, get, heartbeat, nack};
+use crate::http::{Conn, Reply, ack, ask, enqueue, fetch, get, heartbeat, nack};
 use crate::rig::{Backend, Sidecar, config, until};
 
 const ONE: &str = "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nkey = \"{meta.who}\"\nconcurrency = 1\n";
@@ -84,6 +84,14 @@ fn the_pages_of_the_admin_port() {
     assert_eq!(sidecar.metric("ojs_rate_limit_active{key=\"_other\"}"), 0.0);
 }
 
+/// Whether the worker's next request comes on a new connection, which may lead to a sibling.
+fn closes(reply: &Reply) -> bool {
+    reply
+        .head
+        .to_ascii_lowercase()
+        .contains("\r\nconnection: close\r\n")
+}
+
 /// Two out, three held, and a stop: whoever is out ends in peace.
 fn drains(lax: Lax, signal: &str, gives_back: bool) {
     let backend = Backend::start(lax);
@@ -105,11 +113,9 @@ fn drains(lax: Lax, signal: &str, gives_back: bool) {
     sidecar.state("draining");
     let begun = Instant::now();
     let body = r#"{"queues":["q"],"count":5,"worker_id":"w"}"#;
-    assert!(
-        kept.ask("POST", "/ojs/v1/workers/fetch", body)
-            .jobs()
-            .is_empty()
-    );
+    let nothing = kept.ask("POST", "/ojs/v1/workers/fetch", body);
+    assert!(nothing.jobs().is_empty());
+    assert!(closes(&nothing), "{nothing:?}");
     assert!(begun.elapsed() < Duration::from_secs(10), "it waited");
     if gives_back {
         until("held jobs given back", || {
@@ -166,6 +172,46 @@ fn where_giving_back_costs_attempts_it_is_not_done() {
     drains(Lax::spec(), "INT", false);
 }
 
+/// What nothing limits is not counted, so nobody knows whether it is out; and who sends learns late of a stop.
+#[test]
+fn a_stop_serves_those_who_learn_late_of_it() {
+    let backend = Backend::start(Lax::spec());
+    let mut sidecar = Sidecar::run(&config(backend.addr, "drain_min = \"4s\"", ONE));
+    let data = sidecar.data;
+    let free = enqueue(data, "free", json!({}));
+    assert_eq!(fetch(data, "free", 1, "w").jobs().concat(), free);
+    let begun = Instant::now();
+    sidecar.signal("TERM");
+    sidecar.state("draining");
+    until("two seconds of the stop", || {
+        (begun.elapsed() >= Duration::from_secs(2)).then_some(())
+    });
+    assert_eq!(ack(data, &free, "w").status, 200);
+    assert_eq!(backend.count(EventKind::Acked, &free), 1);
+    enqueue(data, "q", json!({}));
+    let later = enqueue(data, "free", json!({}));
+    for (queues, jobs, elsewhere) in [
+        (json!(["q"]), 0, true),
+        (json!(["free"]), 1, false),
+        (json!(["free"]), 0, false),
+        // What it may still have is the smaller part of what it asks for.
+        (json!(["free", "q"]), 0, true),
+    ] {
+        let body = json!({"queues": queues, "count": 1, "worker_id": "w"}).to_string();
+        let reply = ask(data, "POST", "/ojs/v1/workers/fetch", &body);
+        let got = (reply.jobs().len(), closes(&reply));
+        assert_eq!(got, (jobs, elsewhere), "{queues}: {reply:?}");
+    }
+    assert_eq!(ack(data, &later, "w").status, 200);
+    sidecar.state("draining");
+    assert!(sidecar.ended().success(), "{}", sidecar.log());
+    let took = begun.elapsed();
+    assert!(
+        took >= Duration::from_secs(4) && took < Duration::from_secs(15),
+        "{took:?}"
+    );
+}
+
 #[test]
 fn a_stop_does_not_wait_for_ever() {
     let backend = Backend::start(Lax::spec());
@@ -187,9 +233,9 @@ fn a_stop_does_not_wait_for_ever() {
 
 #[test]
 fn a_second_signal_ends_at_once() {
-    for threads in ["threads = 1", "threads = 2"] {
+    for server in ["threads = 1\ndrain_min = \"20s\"", "threads = 2"] {
         let backend = Backend::start(Lax::spec());
-        let mut sidecar = Sidecar::run(&config(backend.addr, threads, ONE));
+        let mut sidecar = Sidecar::run(&config(backend.addr, server, ONE));
         enqueue(sidecar.data, "q", json!({}));
         assert_eq!(fetch(sidecar.data, "q", 1, "w").jobs().len(), 1);
         // Open event streams on both threads, which never end by themselves.

@@ -365,8 +365,11 @@ fn a_sidecar_whose_store_was_never_there_is_not_ready() {
         log.contains("has not answered since the start")
             .then_some(())
     });
+    let said = || sidecar.lines().iter().any(|line| line.ends_with(" ready"));
+    assert!(!said(), "{}", sidecar.log());
     store.restart(&[]);
     sidecar.state("ready");
+    until("it says that it is ready", || said().then_some(()));
     // One that was there does not make it unready.
     store.kill();
     until("it is lost", || {

@@ -182,11 +182,16 @@ pub fn file(text: impl AsRef<[u8]>) -> (tempfile::TempDir, PathBuf) {
     (dir, path)
 }
 
-/// A config before this backend: `server` is added to `[server]`, `rest` stands behind it.
+/// A config before this backend: `server` is added to `[server]`, `rest` stands behind it. A stop waits for
+/// nothing but limited jobs, unless `server` says how long.
 pub fn config(upstream: SocketAddr, server: &str, rest: &str) -> String {
+    let least = match server.contains("drain_min") {
+        true => "",
+        false => "drain_min = \"0s\"",
+    };
     format!(
         "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\n\
-         upstream = \"http://{upstream}\"\n{server}\n{rest}"
+         upstream = \"http://{upstream}\"\n{least}\n{server}\n{rest}"
     )
 }
 

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -73,11 +74,55 @@ fn a_stop_is_heard_while_the_backend_is_asked_what_runs() {
     until("it asks what runs", || {
         (lists.load(Ordering::SeqCst) > 0).then_some(())
     });
+    let ready = |line: &String| line.ends_with(" ready");
+    assert!(!sidecar.lines().iter().any(ready), "{}", sidecar.log());
     let begun = Instant::now();
     sidecar.signal("TERM");
     assert!(sidecar.ended().success(), "{}", sidecar.log());
     let took = begun.elapsed();
     assert!(took < Duration::from_secs(6), "{took:?}");
+}
+
+/// A command that waits for whoever listens here, in vain.
+fn waits_in_vain(mut command: Command, there: &TcpListener) {
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = child.spawn().unwrap();
+    // By then it heeds signals.
+    let _open = there.accept().unwrap();
+    let begun = Instant::now();
+    let kill = format!("kill -s TERM {}", child.id());
+    assert!(
+        Command::new("sh")
+            .args(["-c", &kill])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let ended = until("it ends", || child.try_wait().unwrap());
+    // Not killed by it: as the first process of a container it would not be.
+    assert!(ended.code().is_some(), "{ended:?}");
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(6), "{took:?}");
+}
+
+#[test]
+fn a_stop_is_heard_while_the_store_is_opened() {
+    let store = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("postgres://u:p@{}/d", store.local_addr().unwrap());
+    let rest = format!("[store]\nurl = \"{url}\"\ntimeout = \"5s\"\n");
+    let (_dir, path) = file(config("127.0.0.1:1".parse().unwrap(), "", &rest));
+    let mut command = program();
+    command.arg("run").arg("--config").arg(path);
+    waits_in_vain(command, &store);
+}
+
+#[test]
+fn a_doctor_hears_that_it_is_to_end() {
+    let backend = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut command = program();
+    let upstream = format!("http://{}", backend.local_addr().unwrap());
+    command.args(["doctor", "--upstream", &upstream]);
+    waits_in_vain(command, &backend);
 }
 
 #[test]

@@ -4,12 +4,14 @@
 use std::time::Duration;
 
 use ojs_throttle::backend::Lax;
+use ojs_throttle::net::{self, Net, sim};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, sleep};
 
 use crate::client::{Client, ids};
 use crate::listen::{Heard, Listener};
+use crate::sidecar::Sidecar;
 use crate::simulated;
 
 const STREAM: &str = "/ojs/v1/events/stream?types=rate_limit.*";
@@ -279,6 +281,54 @@ async fn absurd_queries_are_refused_with_the_field() {
         assert_eq!(error["details"]["field"], field, "{error}");
     }
     pair.stop().await;
+}
+
+/// Answers each request for events with one event, and is silent from then on, like a host that vanished.
+async fn vanishes(mut listener: net::Listener) {
+    let mut streams = 0;
+    let mut open = Vec::new();
+    loop {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+        let asked = String::from_utf8(head).unwrap();
+        let answer = match asked.contains("/events") {
+            true => {
+                streams += 1;
+                let after = format!("last-event-id: b{}\r\n", streams - 1);
+                assert!(streams == 1 || asked.contains(&after), "{asked}");
+                format!(
+                    "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n\
+                     id: b{streams}\nevent: e\ndata: {{}}\n\n"
+                )
+            }
+            false => {
+                "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".into()
+            }
+        };
+        stream.write_all(answer.as_bytes()).await.unwrap();
+        open.push(stream);
+    }
+}
+
+/// Our own signs of life must not hide that the backend's stream has none.
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_vanished_is_asked_again_for_its_events() {
+    let net = Net::Sim(sim::Network::default());
+    let listener = net.bind(([127, 0, 0, 1], 0).into()).await.unwrap();
+    let upstream = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(vanishes(listener));
+    let sidecar = Sidecar::start(net.clone(), &upstream, 7, "").await;
+    let client = Client::new(&net, sidecar.addr);
+    let mut stream = Listener::open(&client, "/ojs/v1/events/stream", &[]).await;
+    let begun = Instant::now();
+    for nth in 0..3 {
+        assert_eq!(stream.next().await.event, "e");
+        assert_eq!(begun.elapsed().as_secs(), 60 * nth);
+    }
+    sidecar.stop().await;
 }
 
 /// Real-time text, 2.4 and 5.1: a sign of life every 15 seconds, and a last word; then the stream ends.

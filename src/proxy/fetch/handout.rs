@@ -165,6 +165,7 @@ impl HandOut {
         headers.clear();
         ours_under(&parts.headers, &mut headers, id);
         hint.write(&mut headers);
+        let lacks_jobs = self.jobs.is_empty() && self.proxy.sidecar.draining.is_cancelled();
         let body = match self.jobs.is_empty() {
             true => Body::from(Bytes::from_static(br#"{"jobs":[]}"#)),
             false => {
@@ -174,7 +175,10 @@ impl HandOut {
         };
         let mut response = Response::new(body);
         *response.headers_mut() = headers;
-        response
+        match lacks_jobs {
+            true => respond::send_elsewhere(response),
+            false => response,
+        }
     }
 
     /// `{"jobs":[…]}` with `job` beside it for clients that read only one, in one piece or two: many jobs

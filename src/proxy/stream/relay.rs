@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::BodyExt as _;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::super::{Proxy, REPLY_DEPTH, mirror};
 use crate::events::frames::{data, field, with_data};
@@ -25,6 +25,9 @@ const SOON: Duration = Duration::from_millis(500);
 const LATE: Duration = Duration::from_secs(30);
 /// A stream that lasted this long was a good one.
 const GOOD: Duration = Duration::from_secs(5);
+/// Backends say every 15 s that they are alive (real-time text, 2.4). One that is silent for so long may have
+/// vanished without a word, and the client would not notice: it hears our own signs of life.
+const SILENCE: Duration = Duration::from_secs(60);
 
 /// What the backend answered to the first attempt.
 pub(super) enum Begun {
@@ -79,6 +82,8 @@ enum State {
         body: Box<ReplyBody>,
         frames: Frames,
         since: Instant,
+        /// When anything came last.
+        heard: Instant,
     },
 }
 
@@ -178,7 +183,12 @@ impl Relay {
                         return Relayed::Refused;
                     }
                 }
-                State::Open { body, frames, .. } => match frames.next() {
+                State::Open {
+                    body,
+                    frames,
+                    heard,
+                    ..
+                } => match frames.next() {
                     Ok(Some(frame)) => {
                         if let Some(frame) = self.shown(frame) {
                             return Relayed::Frame(frame);
@@ -188,14 +198,17 @@ impl Relay {
                         tracing::warn!(%error, "the backend's event stream is not read on");
                         self.broke();
                     }
-                    Ok(None) => match body.frame().await {
-                        Some(Ok(part)) => {
+                    Ok(None) => match timeout_at(*heard + SILENCE, body.frame()).await {
+                        Ok(Some(Ok(part))) => {
+                            *heard = Instant::now();
                             if let Some(bytes) = part.data_ref() {
                                 frames.push(bytes);
                             }
                         }
-                        Some(Err(_)) => self.broke(),
-                        None => self.ended(),
+                        Ok(Some(Err(_))) => self.broke(),
+                        Ok(None) => self.ended(),
+                        // At once: what is told meanwhile may be lost.
+                        Err(_) => self.open(),
                     },
                 },
             }
@@ -242,10 +255,12 @@ impl Relay {
         match opened {
             Opened::Stream(body) => {
                 self.streamed = true;
+                let now = Instant::now();
                 self.state = State::Open {
                     body,
                     frames: Frames::default(),
-                    since: Instant::now(),
+                    since: now,
+                    heard: now,
                 };
             }
             // One that has streamed is being changed, not missing.

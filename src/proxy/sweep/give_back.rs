@@ -102,10 +102,11 @@ impl Proxy {
     /// Nothing new starts from now on: waiting FETCHes are answered, claims in flight end in the hold, and
     /// held jobs are offered to siblings. What none of them takes goes back where that costs it nothing
     /// (elsewhere it is kept until the process ends, and the backend takes it back when its claim lapses), and so
-    /// does what comes into the hold later. Ends when nothing limited is out with workers. There is so much time
-    /// for all of it.
-    pub async fn drain(&self, most: Duration) {
+    /// does what comes into the hold later. Ends when nothing limited is out with workers, and after `least`: of
+    /// jobs that nothing limits it is not known whether any are out. `most`: how much time there is for all of it.
+    pub async fn drain(&self, least: Duration, most: Duration) {
         let sidecar = &self.sidecar;
+        let least = Instant::now() + least;
         sidecar.draining.cancel();
         sidecar.hold.wake_all();
         let patience = sidecar.live().settings.upstream_timeout;
@@ -120,7 +121,7 @@ impl Proxy {
             // Asked first, so that what was out until now is given back before the end.
             let quiet = sidecar.out().await == Some(0);
             self.return_all(&mut stay).await;
-            if quiet {
+            if quiet && Instant::now() >= least {
                 return;
             }
             tokio::time::sleep(LOOK).await;

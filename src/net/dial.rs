@@ -1,0 +1,114 @@
+//! Connections that are opened: which address of a name, and whether the other side is still there.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+/// How long an address has for itself. One that lets packets vanish must not take the time of those after it.
+const AHEAD: Duration = Duration::from_millis(250);
+/// Silence after which the other side is asked whether it is there, how often, and the answers that it may miss.
+/// A host that vanished sends no word of it, and an event stream has no time of its own.
+const SILENCE: Duration = Duration::from_secs(15);
+const EACH: Duration = Duration::from_secs(5);
+const MISSED: u32 = 3;
+
+/// Opens a connection to the first of a name's addresses that answers.
+#[expect(clippy::disallowed_methods, reason = "this is the door")]
+pub(super) async fn open(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
+    let stream = first_of(addresses, TcpStream::connect).await?;
+    stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(SILENCE)
+        .with_interval(EACH)
+        .with_retries(MISSED);
+    SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+    Ok(stream)
+}
+
+/// What the first address that answers gives. The next is tried when one has failed, and beside those that
+/// have not answered in [`AHEAD`].
+async fn first_of<T, A>(
+    mut addresses: impl Iterator<Item = SocketAddr>,
+    connect: impl Fn(SocketAddr) -> A,
+) -> io::Result<T>
+where
+    T: Send + 'static,
+    A: Future<Output = io::Result<T>> + Send + 'static,
+{
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    let mut attempts = JoinSet::new();
+    let mut next = addresses.next();
+    loop {
+        if let Some(address) = next.take() {
+            attempts.spawn(connect(address));
+            next = addresses.next();
+        }
+        tokio::select! {
+            ended = attempts.join_next() => match ended {
+                Some(Ok(Ok(stream))) => return Ok(stream),
+                Some(Ok(Err(error))) => failed = error,
+                Some(Err(error)) => failed = io::Error::other(error),
+                None => return Err(failed),
+            },
+            () = tokio::time::sleep(AHEAD), if next.is_some() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// How an address answers: after so many milliseconds, and whether well.
+    async fn tried(ports: &'static [(u64, bool)]) -> (Result<u16, io::ErrorKind>, u128) {
+        let begun = Instant::now();
+        let addresses = (0..ports.len()).map(|nth| ([127, 0, 0, 1], nth as u16).into());
+        let connected = first_of(addresses, |address: SocketAddr| async move {
+            let (millis, well) = ports[usize::from(address.port())];
+            tokio::time::sleep(Duration::from_millis(millis)).await;
+            match well {
+                true => Ok(address.port()),
+                false => Err(io::ErrorKind::ConnectionRefused.into()),
+            }
+        });
+        let connected = connected.await.map_err(|error| error.kind());
+        (connected, begun.elapsed().as_millis())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_is_silent_keeps_nobody_from_the_next() {
+        let refused = Err(io::ErrorKind::ConnectionRefused);
+        assert_eq!(tried(&[(5, true), (0, true)]).await, (Ok(0), 5));
+        // The first is silent, or slow.
+        assert_eq!(tried(&[(u64::MAX, true), (5, true)]).await, (Ok(1), 255));
+        assert_eq!(tried(&[(260, true), (90, true)]).await, (Ok(0), 260));
+        let two = &[(u64::MAX, true), (u64::MAX, true), (5, true)];
+        assert_eq!(tried(two).await, (Ok(2), 505));
+        // One that refuses is passed over at once.
+        assert_eq!(tried(&[(5, false), (5, true)]).await, (Ok(1), 10));
+        assert_eq!(tried(&[(900, false), (5, false)]).await, (refused, 900));
+        assert_eq!(tried(&[]).await, (Err(io::ErrorKind::NotFound), 0));
+    }
+
+    #[tokio::test]
+    #[expect(clippy::disallowed_methods, reason = "a socket is what is looked at")]
+    async fn a_host_that_vanished_is_noticed() {
+        let there = tokio::net::TcpListener::bind(("127.0.0.1", 0))
+            .await
+            .unwrap();
+        let stream = open(std::iter::once(there.local_addr().unwrap()))
+            .await
+            .unwrap();
+        let socket = SockRef::from(&stream);
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), SILENCE);
+        assert_eq!(socket.tcp_keepalive_interval().unwrap(), EACH);
+        assert_eq!(socket.tcp_keepalive_retries().unwrap(), MISSED);
+    }
+}

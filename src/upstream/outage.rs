@@ -1,0 +1,190 @@
+//! Whether the backend answers, and what the log says of that: a line for each request would hide everything
+//! else just when it is needed, also where only some of the requests get no answer.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+use super::UpstreamError;
+
+/// So long nothing fails before an outage is over: where every second request gets an answer, it is not.
+const STEADY: Duration = Duration::from_secs(5);
+/// How often an outage that goes on is told.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// The same for all threads.
+#[derive(Debug, Default)]
+pub(super) struct Outage {
+    /// Beside the lock, because every answer looks.
+    on: AtomicBool,
+    last: Mutex<Last>,
+}
+
+/// The outage that goes on, or was last.
+#[derive(Clone, Copy, Debug, Default)]
+struct Last {
+    /// Requests that got no answer in it.
+    failures: u64,
+    /// When the last of them failed.
+    failed: Option<Instant>,
+    /// Whether another got an answer since then.
+    answered: bool,
+    told: Option<Instant>,
+    /// Somebody waits for its end.
+    watched: bool,
+}
+
+impl Outage {
+    /// Whether requests got no answer, and it is not over.
+    pub(super) fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+
+    /// A request got no answer. Says so once for each outage, and once a minute while it goes on.
+    pub(super) fn failed(&self, error: &UpstreamError) {
+        let now = Instant::now();
+        let mut last = self.last();
+        let begins = !self.on.swap(true, Ordering::Relaxed);
+        if begins {
+            last.failures = 0;
+        }
+        last.failures += 1;
+        last.failed = Some(now);
+        last.answered = false;
+        let failures = last.failures;
+        let due = begins || last.told.is_none_or(|told| now - told >= AGAIN);
+        if due {
+            last.told = Some(now);
+        }
+        drop(last);
+        match due {
+            true => tracing::warn!(%error, failures, "no answer from the backend"),
+            false => tracing::debug!(%error, "no answer from the backend"),
+        }
+    }
+
+    /// A request got an answer.
+    pub(super) fn answered(self: &Arc<Self>) {
+        if !self.is_on() {
+            return;
+        }
+        let mut last = self.last();
+        last.answered = true;
+        if !std::mem::replace(&mut last.watched, true) {
+            tokio::spawn(Arc::clone(self).watch());
+        }
+    }
+
+    /// Says when it is over, whether or not anybody asks by then.
+    async fn watch(self: Arc<Self>) {
+        while let Some(until) = self.steady_at() {
+            sleep_until(until).await;
+        }
+    }
+
+    /// When it may be over; `None`: it is, or waits for another answer.
+    fn steady_at(&self) -> Option<Instant> {
+        let mut last = self.last();
+        let until = last.failed.map(|failed| failed + STEADY);
+        if until.is_some_and(|until| Instant::now() < until) {
+            return until;
+        }
+        last.watched = false;
+        if last.answered {
+            self.on.store(false, Ordering::Relaxed);
+            let failures = last.failures;
+            drop(last);
+            tracing::info!(failures, "the backend answers again");
+        }
+        None
+    }
+
+    fn last(&self) -> MutexGuard<'_, Last> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::sleep;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Lines {
+        fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(text);
+            Ok(text.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Lines {
+        /// Those since the last look: how many failures each tells of, and whether it tells of the end.
+        fn told(&self) -> Vec<(u64, bool)> {
+            let text = std::mem::take(&mut *self.0.lock().unwrap());
+            let text = String::from_utf8(text).unwrap();
+            let line = |line: &str| {
+                let (_, failures) = line.split_once("failures=").unwrap();
+                let failures = failures.split(' ').next().unwrap();
+                (failures.parse().unwrap(), line.contains("answers again"))
+            };
+            text.lines().map(line).collect()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn half_a_backend_is_one_outage() {
+        let lines = Lines::default();
+        let to = lines.clone();
+        let log = tracing_subscriber::fmt().with_ansi(false);
+        let log = log.with_writer(move || to.clone()).finish();
+        let _logged = tracing::subscriber::set_default(log);
+        let outage = Arc::new(Outage::default());
+        let error = UpstreamError::Lost("reset".into());
+        let second = Duration::from_secs(1);
+
+        outage.answered();
+        assert!(!outage.is_on());
+        for _ in 0..130 {
+            outage.failed(&error);
+            outage.answered();
+            sleep(second).await;
+            assert!(outage.is_on());
+        }
+        assert_eq!(lines.told(), [(1, false), (61, false), (121, false)]);
+        // It is over by itself.
+        sleep(STEADY).await;
+        assert!(!outage.is_on());
+        assert_eq!(lines.told(), [(130, true)]);
+
+        // The next one is told at once, and is not over while nothing is answered.
+        outage.failed(&error);
+        assert_eq!(lines.told(), [(1, false)]);
+        sleep(2 * STEADY).await;
+        assert!(outage.is_on());
+        outage.answered();
+        sleep(second).await;
+        assert!(!outage.is_on());
+        assert_eq!(lines.told(), [(1, true)]);
+
+        // One that failed after the last answer.
+        outage.failed(&error);
+        outage.answered();
+        sleep(second).await;
+        outage.failed(&error);
+        sleep(2 * STEADY).await;
+        assert!(outage.is_on());
+        assert_eq!(lines.told(), [(1, false)]);
+        outage.answered();
+        sleep(second).await;
+        assert_eq!(lines.told(), [(2, true)]);
+    }
+}
