@@ -19,7 +19,7 @@ use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
@@ -31,6 +31,7 @@ use ojs_throttle::config::{self, LogFormat, Overrides, Settings};
 use ojs_throttle::demo::picture::Style;
 use ojs_throttle::demo::{self, Options};
 use ojs_throttle::doctor;
+use ojs_throttle::log::Lines;
 use ojs_throttle::net::Net;
 use ojs_throttle::run::{Env, LogLevel, Running, Stop, open_store};
 use ojs_throttle::store::Clock;
@@ -54,6 +55,12 @@ const WRONG_ARGUMENTS: u8 = 2;
 /// A config that cannot be used (`EX_CONFIG`).
 const BAD_CONFIG: u8 = 78;
 
+/// The lines of the log, once it runs: what is said last is written before the process ends.
+static LINES: OnceLock<Lines> = OnceLock::new();
+/// For so long whoever reads the log may keep the end of the process, and a thread that panics.
+const LAST_LINES: Duration = Duration::from_secs(1);
+const PANIC_LINES: Duration = Duration::from_millis(100);
+
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -71,7 +78,7 @@ fn main() -> ExitCode {
             };
         }
     };
-    match act(cli.command) {
+    let code = match act(cli.command) {
         Ok(code) => code,
         Err(error) => {
             // A log that runs has the last word too, in its own form.
@@ -81,6 +88,15 @@ fn main() -> ExitCode {
             }
             ExitCode::FAILURE
         }
+    };
+    flush(LAST_LINES);
+    code
+}
+
+/// Waits until the log is written, no longer than that.
+fn flush(within: Duration) {
+    if let Some(lines) = LINES.get() {
+        lines.flush(within);
     }
 }
 
@@ -112,7 +128,7 @@ fn run(args: &Run) -> anyhow::Result<ExitCode> {
         Ok(settings) => settings,
         Err(status) => return Ok(status),
     };
-    let level = start_log(&settings.server);
+    let level = start_log(&settings.server)?;
     warn(&settings);
     let file = file(args.config.as_deref(), args.overrides());
     let runtime = runtime()?;
@@ -151,7 +167,7 @@ fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
         Ok(settings) => settings,
         Err(status) => return Ok(status),
     };
-    let level = start_log(&settings.server);
+    let level = start_log(&settings.server)?;
     warn(&settings);
     let file = file(args.config.as_deref(), overrides);
     let served = runtime.block_on(async {
@@ -335,8 +351,19 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
 }
 
 /// Begins to log, and says how to change the level.
-fn start_log(settings: &config::Server) -> LogLevel {
-    let (log, level) = log(settings);
+///
+/// # Errors
+/// There can be no thread to write it.
+fn start_log(settings: &config::Server) -> anyhow::Result<LogLevel> {
+    let lost = |lines| {
+        tracing::warn!(
+            lines,
+            "lines of the log were lost: whoever reads it was too slow"
+        )
+    };
+    let lines = Lines::start(std::io::stderr(), lost);
+    let lines = lines.context("there can be no thread to write the log (a limit of processes?)")?;
+    let (log, level) = log(settings, LINES.get_or_init(|| lines).clone());
     log.init();
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
@@ -347,15 +374,19 @@ fn start_log(settings: &config::Server) -> LogLevel {
             }
             _ => tracing::error!(thread = thread.name(), "{panic}"),
         }
+        flush(PANIC_LINES);
     }));
-    level
+    Ok(level)
 }
 
 /// The log, which costs what is below its level no more than a look at one number, and the means to change that.
-fn log(settings: &config::Server) -> (impl Subscriber + Send + Sync + use<>, LogLevel) {
+fn log(
+    settings: &config::Server,
+    lines: Lines,
+) -> (impl Subscriber + Send + Sync + use<>, LogLevel) {
     let (filter, level) = reload::Layer::new(LevelFilter::from_level(settings.log_level));
     let lines = fmt::layer()
-        .with_writer(std::io::stderr)
+        .with_writer(lines)
         // There is nowhere to say that the log cannot be written; to try would be a panic.
         .log_internal_errors(false);
     let lines = match settings.log {
@@ -406,7 +437,8 @@ mod tests {
                 log: form,
                 ..config::Server::default()
             };
-            let (log, level) = log(&settings);
+            let lines = Lines::start(std::io::sink(), drop).unwrap();
+            let (log, level) = log(&settings, lines);
             assert_eq!(log.max_level_hint(), Some(LevelFilter::INFO));
             for next in [LevelFilter::DEBUG, LevelFilter::ERROR] {
                 level.reload(next).unwrap();
