@@ -299,7 +299,7 @@ fn warnings_and_the_last_error_are_objects_too() {
 #[test]
 fn a_reader_of_the_log_that_stops_stops_nothing() {
     let backend = Backend::start(Lax::spec());
-    let (dir, path) = file(&config(backend.addr, "log_level = \"debug\"", ONE));
+    let (dir, path) = file(config(backend.addr, "log_level = \"debug\"", ONE));
     let mut command = program();
     command.arg("run").arg("--config").arg(path);
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();

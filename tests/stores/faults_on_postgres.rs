@@ -14,10 +14,9 @@ use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 
 use crate::fleet::{lost_data_are_put_back_first, what_was_set_by_hand_is_put_back};
-use crate::on_postgres::{Postgres, config, shared_postgres};
+use crate::on_postgres::{config, shared_postgres};
 use crate::postgres_server::{PostgresServer, UNSYNCED, programs};
-use crate::rig::{SECOND, T, answered, claimed, clock, limited, run, started, take};
-use crate::set_back::{a_jump_that_is_taken_back_freezes_nothing, limits_go_on};
+use crate::rig::{SECOND, T, answered, claimed, clock, limited, started, take};
 
 /// What takes longer than this will not happen.
 const LONG: Duration = Duration::from_secs(60);
@@ -45,19 +44,6 @@ async fn refused(server: &PostgresServer, namespace: &str) -> String {
         Err(StoreError::Unusable(why)) => why,
         other => panic!("{other:?}"),
     }
-}
-
-#[test]
-fn limits_go_on_where_the_servers_clock_was_set_back() {
-    run(async { Postgres::new() }, limits_go_on);
-}
-
-#[test]
-fn a_jump_of_the_servers_clock_that_is_taken_back_freezes_nothing() {
-    run(
-        async { Postgres::new() },
-        a_jump_that_is_taken_back_freezes_nothing,
-    );
 }
 
 #[tokio::test]

@@ -10,10 +10,9 @@ use ojs_throttle::store::{Change, Clock, Gen, Override, Place, Store, StoreError
 
 use crate::failover_on_redis::USER;
 use crate::fleet::{lost_data_are_put_back_first, what_was_set_by_hand_is_put_back};
-use crate::on_redis::{Redis, config};
+use crate::on_redis::config;
 use crate::redis_server::RedisServer;
-use crate::rig::{SECOND, T, answered, claimed, clock, limited, run, started, take};
-use crate::set_back::{a_jump_that_is_taken_back_freezes_nothing, limits_go_on};
+use crate::rig::{SECOND, T, answered, claimed, clock, limited, started, take};
 
 fn cli(server: &RedisServer, args: &[&str]) -> String {
     let port = server.port.to_string();
@@ -43,19 +42,6 @@ async fn back(store: &RedisStore) {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-}
-
-#[test]
-fn limits_go_on_where_the_servers_clock_was_set_back() {
-    run(async { Redis::new() }, limits_go_on);
-}
-
-#[test]
-fn a_jump_of_the_servers_clock_that_is_taken_back_freezes_nothing() {
-    run(
-        async { Redis::new() },
-        a_jump_that_is_taken_back_freezes_nothing,
-    );
 }
 
 #[tokio::test]
