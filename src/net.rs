@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+mod names;
 pub mod sim;
 
 /// Where connections come from and go to.
@@ -64,7 +65,8 @@ impl Net {
     pub async fn connect(&self, host: &str, port: u16) -> io::Result<Stream> {
         match self {
             Net::Tcp => {
-                let stream = tokio::net::TcpStream::connect((host, port)).await?;
+                let found = names::addresses(host, port).await?;
+                let stream = tokio::net::TcpStream::connect(&*found).await?;
                 stream.set_nodelay(true)?;
                 Ok(Stream::Tcp(stream))
             }
