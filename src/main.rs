@@ -27,7 +27,7 @@ use clap::Parser;
 use mimalloc::MiMalloc;
 use ojs_throttle::backend::{Backend, Lax};
 use ojs_throttle::cli::{CONFIG, Cli, Command, Demo, Dev, Doctor, Run, Scene};
-use ojs_throttle::config::{self, LogFormat, Overrides, Settings};
+use ojs_throttle::config::{self, LogFormat, Overrides, Settings, StoreUrl};
 use ojs_throttle::demo::picture::Style;
 use ojs_throttle::demo::{self, Options};
 use ojs_throttle::doctor;
@@ -38,6 +38,7 @@ use ojs_throttle::store::Clock;
 use ojs_throttle::store::memory::MemoryStore;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
@@ -60,6 +61,10 @@ static LINES: OnceLock<Lines> = OnceLock::new();
 /// For so long whoever reads the log may keep the end of the process, and a thread that panics.
 const LAST_LINES: Duration = Duration::from_secs(1);
 const PANIC_LINES: Duration = Duration::from_millis(100);
+
+/// How long a thread for what blocks stays, and how often the clock is looked at.
+const A_YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+const CLOCK_LOOK: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -265,6 +270,9 @@ async fn serve(
         tenants,
     } = settings.entries();
     let seed = seed();
+    if matches!(settings.store.url, StoreUrl::Memory | StoreUrl::Sqlite(_)) {
+        tokio::spawn(watch_clock());
+    }
     let env = Env {
         net: Net::Tcp,
         store: open_store(&settings.store, seed, unix_micros()).await?,
@@ -344,10 +352,38 @@ fn watch_signals(stop: Stop, is_followed: bool) -> anyhow::Result<Arc<Notify>> {
     Ok(ask)
 }
 
-fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread()
+/// A runtime with one thread for what blocks (names, files), which is there from the start and stays: where there
+/// can be no other, work waits for it. Without one tokio would panic.
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build()
+        .thread_keep_alive(A_YEAR)
+        .build()?;
+    let possible = std::thread::Builder::new().spawn(|| ());
+    let possible = possible.context("there can be no thread (a limit of processes?)")?;
+    drop(possible.join());
+    drop(runtime.spawn_blocking(|| ()));
+    Ok(runtime)
+}
+
+/// Says when this host's clock is not where it was: a store of this host goes by it as it was at the start.
+async fn watch_clock() {
+    let (begun, since) = (unix_micros(), Instant::now());
+    let mut said = 0;
+    loop {
+        tokio::time::sleep(CLOCK_LOOK).await;
+        let ours = u128::from(begun) + since.elapsed().as_micros();
+        let moved = i128::from(unix_micros()) - ours.cast_signed();
+        if moved.abs_diff(said) > 1_000_000 {
+            said = moved;
+            let seconds = moved / 1_000_000;
+            tracing::warn!(
+                seconds,
+                "this host's clock was set since the start: calendar windows, window_resets_at and expires_at go by \
+                 the clock as it was, until a restart"
+            );
+        }
+    }
 }
 
 /// Begins to log, and says how to change the level.
