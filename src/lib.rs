@@ -23,6 +23,7 @@
 //! | [`events`] | what is told to those who listen: one ring, encoded once, nobody waits |
 //! | [`metrics`] | every series, declared once |
 //! | [`ojs`] | which operation a path names; the words of headers |
+//! | [`log`] | the lines of the log, which a thread of their own writes |
 //! | [`json`] | JSON as byte ranges, so that what is not changed keeps its bytes |
 //! | [`duration`] | `PT1M` and `100ms` |
 //! | [`boxed`] | futures made where they will live |
@@ -96,7 +97,7 @@
 //! `tests/house.rs` reads this table and the sources.
 //!
 //! ```text
-//! main     -> backend cli config demo doctor net run store
+//! main     -> backend cli config demo doctor log net run store
 //! demo     -> backend config net run store
 //! doctor   -> config duration net proxy::Backend run store upstream
 //! run      -> admin config metrics net proxy server store upstream
@@ -115,6 +116,7 @@
 //! backend  -> net
 //! ojs      ->
 //! limit    ->
+//! log      ->
 //! json     ->
 //! duration ->
 //! boxed    ->
@@ -152,6 +154,7 @@ pub mod events;
 pub mod hold;
 pub mod json;
 pub mod limit;
+pub mod log;
 pub mod metrics;
 pub mod net;
 pub mod ojs;

@@ -19,7 +19,7 @@ use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
@@ -27,16 +27,18 @@ use clap::Parser;
 use mimalloc::MiMalloc;
 use ojs_throttle::backend::{Backend, Lax};
 use ojs_throttle::cli::{CONFIG, Cli, Command, Demo, Dev, Doctor, Run, Scene};
-use ojs_throttle::config::{self, LogFormat, Overrides, Settings};
+use ojs_throttle::config::{self, LogFormat, Overrides, Settings, StoreUrl};
 use ojs_throttle::demo::picture::Style;
 use ojs_throttle::demo::{self, Options};
 use ojs_throttle::doctor;
+use ojs_throttle::log::Lines;
 use ojs_throttle::net::Net;
 use ojs_throttle::run::{Env, LogLevel, Running, Stop, open_store};
 use ojs_throttle::store::Clock;
 use ojs_throttle::store::memory::MemoryStore;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
@@ -53,6 +55,16 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 const WRONG_ARGUMENTS: u8 = 2;
 /// A config that cannot be used (`EX_CONFIG`).
 const BAD_CONFIG: u8 = 78;
+
+/// The lines of the log, once it runs: what is said last is written before the process ends.
+static LINES: OnceLock<Lines> = OnceLock::new();
+/// For so long whoever reads the log may keep the end of the process, and a thread that panics.
+const LAST_LINES: Duration = Duration::from_secs(1);
+const PANIC_LINES: Duration = Duration::from_millis(100);
+
+/// How long a thread for what blocks stays, and how often the clock is looked at.
+const A_YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+const CLOCK_LOOK: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -71,7 +83,7 @@ fn main() -> ExitCode {
             };
         }
     };
-    match act(cli.command) {
+    let code = match act(cli.command) {
         Ok(code) => code,
         Err(error) => {
             // A log that runs has the last word too, in its own form.
@@ -81,6 +93,15 @@ fn main() -> ExitCode {
             }
             ExitCode::FAILURE
         }
+    };
+    flush(LAST_LINES);
+    code
+}
+
+/// Waits until the log is written, no longer than that.
+fn flush(within: Duration) {
+    if let Some(lines) = LINES.get() {
+        lines.flush(within);
     }
 }
 
@@ -112,7 +133,7 @@ fn run(args: &Run) -> anyhow::Result<ExitCode> {
         Ok(settings) => settings,
         Err(status) => return Ok(status),
     };
-    let level = start_log(&settings.server);
+    let level = start_log(&settings.server)?;
     warn(&settings);
     let file = file(args.config.as_deref(), args.overrides());
     let runtime = runtime()?;
@@ -153,7 +174,7 @@ fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
         Ok(settings) => settings,
         Err(status) => return Ok(status),
     };
-    let level = start_log(&settings.server);
+    let level = start_log(&settings.server)?;
     warn(&settings);
     let file = file(args.config.as_deref(), overrides);
     let served = runtime.block_on(async {
@@ -263,6 +284,9 @@ async fn serve(
         tenants,
     } = settings.entries();
     let seed = seed();
+    if matches!(settings.store.url, StoreUrl::Memory | StoreUrl::Sqlite(_)) {
+        tokio::spawn(watch_clock());
+    }
     let store = tokio::select! {
         store = open_store(&settings.store, seed, unix_micros()) => store?,
         () = stop.heard() => {
@@ -349,15 +373,54 @@ fn watch_signals(stop: Stop, is_followed: bool) -> anyhow::Result<Arc<Notify>> {
     Ok(ask)
 }
 
-fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread()
+/// A runtime with one thread for what blocks (names, files), which is there from the start and stays: where there
+/// can be no other, work waits for it. Without one tokio would panic.
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build()
+        .thread_keep_alive(A_YEAR)
+        .build()?;
+    let possible = std::thread::Builder::new().spawn(|| ());
+    let possible = possible.context("there can be no thread (a limit of processes?)")?;
+    drop(possible.join());
+    drop(runtime.spawn_blocking(|| ()));
+    Ok(runtime)
+}
+
+/// Says when this host's clock is not where it was: a store of this host goes by it as it was at the start.
+async fn watch_clock() {
+    let (begun, since) = (unix_micros(), Instant::now());
+    let mut said = 0;
+    loop {
+        tokio::time::sleep(CLOCK_LOOK).await;
+        let ours = u128::from(begun) + since.elapsed().as_micros();
+        let moved = i128::from(unix_micros()) - ours.cast_signed();
+        if moved.abs_diff(said) > 1_000_000 {
+            said = moved;
+            let seconds = moved / 1_000_000;
+            tracing::warn!(
+                seconds,
+                "this host's clock was set since the start: calendar windows, window_resets_at and expires_at go by \
+                 the clock as it was, until a restart"
+            );
+        }
+    }
 }
 
 /// Begins to log, and says how to change the level.
-fn start_log(settings: &config::Server) -> LogLevel {
-    let (log, level) = log(settings);
+///
+/// # Errors
+/// There can be no thread to write it.
+fn start_log(settings: &config::Server) -> anyhow::Result<LogLevel> {
+    let lost = |lines| {
+        tracing::warn!(
+            lines,
+            "lines of the log were lost: whoever reads it was too slow"
+        )
+    };
+    let lines = Lines::start(std::io::stderr(), lost);
+    let lines = lines.context("there can be no thread to write the log (a limit of processes?)")?;
+    let (log, level) = log(settings, LINES.get_or_init(|| lines).clone());
     log.init();
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
@@ -368,15 +431,19 @@ fn start_log(settings: &config::Server) -> LogLevel {
             }
             _ => tracing::error!(thread = thread.name(), "{panic}"),
         }
+        flush(PANIC_LINES);
     }));
-    level
+    Ok(level)
 }
 
 /// The log, which costs what is below its level no more than a look at one number, and the means to change that.
-fn log(settings: &config::Server) -> (impl Subscriber + Send + Sync + use<>, LogLevel) {
+fn log(
+    settings: &config::Server,
+    lines: Lines,
+) -> (impl Subscriber + Send + Sync + use<>, LogLevel) {
     let (filter, level) = reload::Layer::new(LevelFilter::from_level(settings.log_level));
     let lines = fmt::layer()
-        .with_writer(std::io::stderr)
+        .with_writer(lines)
         // There is nowhere to say that the log cannot be written; to try would be a panic.
         .log_internal_errors(false);
     let lines = match settings.log {
@@ -427,7 +494,8 @@ mod tests {
                 log: form,
                 ..config::Server::default()
             };
-            let (log, level) = log(&settings);
+            let lines = Lines::start(std::io::sink(), drop).unwrap();
+            let (log, level) = log(&settings, lines);
             assert_eq!(log.max_level_hint(), Some(LevelFilter::INFO));
             for next in [LevelFilter::DEBUG, LevelFilter::ERROR] {
                 level.reload(next).unwrap();

@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 mod dial;
+mod names;
 pub mod sim;
 
 /// Where connections come from and go to.
@@ -64,8 +65,8 @@ impl Net {
     pub async fn connect(&self, host: &str, port: u16) -> io::Result<Stream> {
         match self {
             Net::Tcp => {
-                let addresses = tokio::net::lookup_host((host, port)).await?;
-                dial::open(addresses).await.map(Stream::Tcp)
+                let found = names::addresses(host, port).await?;
+                dial::open(found.into_iter()).await.map(Stream::Tcp)
             }
             Net::Sim(network) => network.connect(port).await.map(Stream::Sim),
         }

@@ -30,6 +30,8 @@ mod redis_servers;
 mod rig;
 #[path = "stores/sequences.rs"]
 mod sequences;
+#[path = "stores/set_back.rs"]
+mod set_back;
 #[path = "stores/sqlite.rs"]
 mod sqlite;
 #[path = "stores/sqlite_faults.rs"]

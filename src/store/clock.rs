@@ -62,6 +62,8 @@ pub(super) struct ServerClock {
     ahead: AtomicI64,
     /// How sure that is: the round trip of the answer it is from, and when that was.
     sure: Mutex<Option<(Duration, Instant)>>,
+    /// Microseconds from the clock of the server's host to the server's time; below zero: it has not said.
+    set_back: AtomicI64,
 }
 
 impl ServerClock {
@@ -72,13 +74,11 @@ impl ServerClock {
             own,
             ahead: AtomicI64::new(0),
             sure: Mutex::default(),
+            set_back: AtomicI64::new(-1),
         }
     }
 
     pub(super) fn at(&self, moment: Instant) -> Timestamp {
-        if let Some(given) = &self.given {
-            return given.at(moment);
-        }
         let own = self.own.at(moment).0;
         Timestamp(own.saturating_add_signed(self.ahead.load(Ordering::Relaxed)))
     }
@@ -97,6 +97,12 @@ impl ServerClock {
     /// The server said `now` in an answer to something sent at `sent`: in between, as far as we know in
     /// the middle. The quickest of the last answers says it best.
     pub(super) fn told(&self, now: Timestamp, sent: Instant) {
+        if let Some(given) = &self.given {
+            // It can only have been set back; what we have moved it by since is nothing new.
+            let ahead = now.since(given.now());
+            self.ahead.store(ahead.cast_signed(), Ordering::Relaxed);
+            return;
+        }
         let trip = sent.elapsed();
         let mut sure = self.sure.lock().unwrap_or_else(PoisonError::into_inner);
         let there = now.0.cast_signed() + i64::try_from(trip.as_micros() / 2).unwrap_or(0);
@@ -110,6 +116,24 @@ impl ServerClock {
         if !stands {
             *sure = Some((trip, Instant::now()));
             self.ahead.store(ahead, Ordering::Relaxed);
+        }
+    }
+
+    /// The server said by how much, in microseconds, its time is ahead of its host's clock, which was set back.
+    pub(super) fn is_ahead(&self, micros: u64) {
+        let known = self.set_back.swap(micros.cast_signed(), Ordering::Relaxed);
+        let seconds = |micros: u64| Duration::from_micros(micros).as_secs_f64();
+        let ahead = seconds(micros);
+        match u64::try_from(known) {
+            Ok(known) if micros > known => tracing::warn!(
+                "the clock of the store's server was set back by {:.1} s: limits go on from where their time was, \
+                 which is {ahead:.1} s ahead of that clock from now on",
+                seconds(micros - known)
+            ),
+            Err(_) if micros > 0 => tracing::warn!(
+                "the clock of the store's server was set back earlier: the time of limits is {ahead:.1} s ahead of it"
+            ),
+            _ => {}
         }
     }
 }

@@ -119,6 +119,8 @@ struct State {
     newest: Option<Gen>,
     /// Failures since the last success, each begun after the one before.
     failures: u32,
+    /// The same of `take` alone: on a full disk reading goes on and hides that nothing can start.
+    takes_failed: u32,
     /// All that were ever counted.
     failed: u64,
     /// The store may have forgotten something: our rows are put back before anything starts.
@@ -190,7 +192,7 @@ impl Guard {
             state.failed += 1;
         }
         state.suspect = true;
-        if state.lost.is_none() && state.failures >= FAILURES {
+        if state.lost.is_none() && state.failures.max(state.takes_failed) >= FAILURES {
             let (mode, declared) = match state.known {
                 true => (self.mode, Some(Arc::clone(&self.declared))),
                 // What others do is not known.
@@ -279,9 +281,11 @@ impl Guard {
         let newest = asks.iter().map(|ask| ask.generation).max();
         self.state().told_of(newest);
         let there = async {
+            let failed = self.state().failed;
             let answer = self.take_there(asks, want).await;
+            let mut state = self.state();
+            state.took_there(&answer, failed);
             if answer.is_err() && answer != Err(StoreError::Settling) && !is_unfit(&answer) {
-                let mut state = self.state();
                 for ask in asks {
                     state.doubt.insert(ask.job.clone(), ask.generation);
                 }
@@ -320,6 +324,17 @@ impl State {
 
     fn told_of(&mut self, claim: Option<Gen>) {
         self.newest = self.newest.max(claim);
+    }
+
+    /// How a take ended, before which so many calls had `failed`.
+    fn took_there<T>(&mut self, answer: &Result<T, StoreError>, failed: u64) {
+        match answer {
+            Ok(_) | Err(StoreError::Settling) => self.takes_failed = 0,
+            // As where all calls are counted.
+            Err(StoreError::Wiped | StoreError::Unfit(_)) => {}
+            Err(_) if self.failed != failed => {}
+            Err(_) => self.takes_failed += 1,
+        }
     }
 
     /// What our row of an asked job is now.

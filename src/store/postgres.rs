@@ -8,6 +8,7 @@
 //! Two connections work and one listens. A connection that fails is dropped, and the next operation makes
 //! another.
 
+mod clock;
 mod columns;
 mod inspect;
 mod link;

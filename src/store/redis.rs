@@ -391,11 +391,12 @@ impl RedisStore {
                 to.arg(max.min(10_000));
             })
             .await?;
-        let numbers: Option<Vec<i64>> = told.iter().take(5).map(wire::int).collect();
-        let Some([now, live, others, first, edition]) = numbers.as_deref() else {
+        let numbers: Option<Vec<i64>> = told.iter().take(6).map(wire::int).collect();
+        let Some([now, live, others, first, edition, ahead]) = numbers.as_deref() else {
             return Err(self.strange(&told));
         };
         let now = wire::read_time(*now);
+        self.clock.is_ahead(wire::read_time(*ahead).0);
         self.siblings
             .store(usize::try_from(*live).unwrap_or(0), Ordering::Relaxed);
         self.alone.found(asked, *others == 0);
@@ -406,7 +407,7 @@ impl RedisStore {
             let epoch = self.epoch().clone().unwrap_or_default();
             self.reload(&epoch).await?;
         }
-        let lanes = told.get(5).and_then(wire::list).unwrap_or_default();
+        let lanes = told.get(6).and_then(wire::list).unwrap_or_default();
         for lane in lanes {
             let text = format!("\noffered\n{}", wire::text(lane).unwrap_or_default());
             let data = vec![Value::Nil, Value::BulkString(text.into_bytes())];
@@ -414,7 +415,7 @@ impl RedisStore {
             // The receiver is in this very store.
             let _received = self.told.send(PushInfo { kind, data });
         }
-        self.rows(told.get(6..).unwrap_or_default())
+        self.rows(told.get(7..).unwrap_or_default())
     }
 
     /// When the row is due that a change leaves.

@@ -126,6 +126,8 @@ pub(super) enum Reply {
         alone: bool,
         /// Whether many more keys may have to be forgotten.
         more: bool,
+        /// Microseconds that the time is ahead of the clock of the database's host.
+        ahead: u64,
     },
     Count(usize),
     Overrides(i64, Vec<record::Kept>),
@@ -215,6 +217,7 @@ impl Op {
                     first: found.first,
                     edition: page.edition,
                     more: are_many(&found.idle),
+                    ahead: page.ahead,
                 }
             }
             Op::Forget { found } => {

@@ -1,5 +1,8 @@
 //! What is logged, and what never is.
 
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+
 use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 
@@ -326,4 +329,31 @@ fn warnings_and_the_last_error_are_objects_too() {
     let lines: Vec<String> = done.err.lines().map(str::to_owned).collect();
     let said = objects(&lines);
     assert_eq!(said.last().unwrap()["level"], "ERROR", "{}", done.err);
+}
+
+/// As a log driver that hangs, or a parent that has lost interest.
+#[test]
+fn a_reader_of_the_log_that_stops_stops_nothing() {
+    let backend = Backend::start(Lax::spec());
+    let (dir, path) = file(config(backend.addr, "log_level = \"debug\"", ONE));
+    let mut command = program();
+    command.arg("run").arg("--config").arg(path);
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let ready = lines.find_map(|line| {
+        let line = line.unwrap();
+        let (_, rest) = line.split_once("point SDKs at http://")?;
+        rest.split(' ').next()?.parse().ok()
+    });
+    let mut conn = Conn::open(ready.unwrap());
+    // More than a pipe takes: each is a line of a hundred bytes.
+    for _ in 0..2_000 {
+        assert_eq!(conn.ask("GET", "/ojs/v1/rate-limits/none", "").status, 404);
+    }
+    let kill = format!("kill -s TERM {}", child.id());
+    let sent = Command::new("sh").args(["-c", &kill]).status();
+    assert!(sent.unwrap().success());
+    let ended = until("the end", || child.try_wait().unwrap());
+    assert!(ended.success(), "{ended}");
+    drop((lines, dir));
 }

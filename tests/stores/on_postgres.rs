@@ -67,5 +67,10 @@ impl Rig for Postgres {
     }
 }
 
+crate::stamp!(
+    set_back,
+    async { Postgres::new() },
+    [limits_go_on, a_jump_that_is_taken_back_freezes_nothing]
+);
 crate::stamp_contract!(async { Postgres::new() });
 crate::stamp_fleet!(async { Postgres::new() });

@@ -50,5 +50,10 @@ impl Rig for Redis {
     }
 }
 
+crate::stamp!(
+    set_back,
+    async { Redis::new() },
+    [limits_go_on, a_jump_that_is_taken_back_freezes_nothing]
+);
 crate::stamp_contract!(async { Redis::new() });
 crate::stamp_fleet!(async { Redis::new() });

@@ -94,6 +94,7 @@ impl Guard {
         state.ended.retain(|one| !told.ended.contains(one));
         (state.suspect, state.failures, state.known) = (at_last, 0, true);
         if let Some(lost) = state.lost.take() {
+            state.takes_failed = 0;
             let unheard = lost.take_ended().into_iter();
             state
                 .ended

@@ -52,6 +52,27 @@ async fn lose(rig: &Rig) {
     assert!(rig.guard.is_lost());
 }
 
+/// As on a full disk.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_answers_and_lets_nothing_start_is_lost() {
+    let rig = rig(OnStoreError::Share);
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    rig.faulty.standing(Some(Fault::gone()));
+    assert!(starts(&rig.guard, "b").await.is_err());
+    rig.faulty.standing(None);
+    assert!(rig.guard.count(Place::Out).await.is_ok());
+    assert!(rig.guard.due(9).await.is_ok());
+    assert!(!rig.guard.is_lost());
+    rig.faulty.standing(Some(Fault::gone()));
+    assert!(!starts(&rig.guard, "b").await.unwrap(), "one slot was ours");
+    assert!(rig.guard.is_lost());
+    rig.faulty.standing(None);
+    assert!(rig.guard.due(9).await.is_ok());
+    rig.faulty.standing(Some(Fault::gone()));
+    assert!(starts(&rig.guard, "c").await.is_err());
+    assert!(!rig.guard.is_lost(), "it was back, and is asked anew");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_share_is_the_slots_that_were_ours() {
     let rig = rig(OnStoreError::Share);

@@ -7,7 +7,7 @@ use super::super::sql::{Inspection, SILENCE};
 use super::super::{Clock, StoreError};
 use super::link::Link;
 use super::table::{Failed, usable};
-use super::{Config, schema};
+use super::{Config, clock as kept, schema};
 
 /// Microseconds since 1970 there.
 const NOW: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
@@ -70,7 +70,8 @@ async fn look(client: &Client, namespace: &str) -> Result<(String, Option<usize>
             ))),
         };
     }
-    let live = format!("SELECT count(*) FROM live WHERE seen > ({NOW}) - {SILENCE}");
+    let ahead = kept::ahead();
+    let live = format!("SELECT count(*) FROM live WHERE seen > ({NOW}) + {ahead} - {SILENCE}");
     let live: i64 = client.query_one(&live, &[]).await?.try_get(0)?;
     Ok((version, Some(usize::try_from(live).unwrap_or(0))))
 }

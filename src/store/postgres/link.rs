@@ -41,6 +41,12 @@ impl Target {
     /// # Errors
     /// What is wrong with it, without repeating it.
     pub fn parse(url: &str, roots: Option<Vec<u8>>) -> Result<Target, BadUrl> {
+        let after_scheme = url.split_once("://").map_or("", |(_, rest)| rest);
+        if after_scheme.matches('@').count() > 1 {
+            // Whatever of a password stands behind the first would be taken for the host.
+            let why = "it has more than one `@`: percent-encode what is in user and password (`@` is %40)";
+            return Err(BadUrl(why.to_owned()));
+        }
         let given = url.contains("sslmode=");
         // What other clients call so is what this one always does.
         let url = url
@@ -258,9 +264,20 @@ mod tests {
             "postgres://u:secret@a:port/",
             "postgres://u:secret@a/?x=secret",
             "postgres:///db",
+            "postgres://u:geh@secret@a/l",
+            "postgres://u:geh@secret:1@a/l",
+            "postgres://u:geh@b/secret@a/l",
+            "postgres://u:geh@b?secret=1@a/l",
         ] {
             let error = Target::parse(url, None).unwrap_err().to_string();
             assert!(!error.contains("secret"), "{url}: {error}");
+            assert_eq!(
+                error.contains("percent-encode"),
+                url.contains("geh"),
+                "{error}"
+            );
         }
+        let target = Target::parse("postgres://u:geh%40eim@a/l", None).unwrap();
+        assert_eq!(target.config.get_password(), Some(&b"geh@eim"[..]));
     }
 }

@@ -11,6 +11,7 @@ use super::super::sql::{
     Due, Flat, Head, IDLE, KEPT, LATE, LONG_OVER, Need, PATIENCE, Page, SILENCE, number, unsigned,
 };
 use super::super::{Clock, Number};
+use super::clock;
 use super::columns::{Columns, Numbers};
 use super::schema::{self, LOCKS, VERSION};
 use crate::limit::{KeyState, Timestamp};
@@ -21,8 +22,6 @@ const OLDEST: i32 = 120_000;
 const DAY: u64 = 24 * 3600 * 1_000_000;
 /// More than this a notification cannot carry.
 const LONGEST_NEWS: usize = 7_900;
-
-const NOW: &str = "coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)";
 
 /// Rows of others that are overdue at `t.now`: the owner lives and is late, or is gone.
 fn others(which: &str) -> String {
@@ -44,6 +43,7 @@ fn offered() -> String {
 
 /// What to look after.
 fn due() -> String {
+    let now = clock::now();
     let mine = |which: &str, order: &str| {
         format!(
             "array(SELECT job FROM rows WHERE owner = $2 AND {which} AND until <= t.now
@@ -58,7 +58,7 @@ fn due() -> String {
          AND greatest(until, touched, live.seen) < t.now - lasts - {LONG_OVER} LIMIT 64"
     );
     format!(
-        "WITH t AS (SELECT {NOW} AS now) SELECT {out} || {held},
+        "WITH t AS (SELECT {now} AS now) SELECT {out} || {held},
          (SELECT min(until) FROM rows WHERE owner = $2 AND (is_out OR until > 0)),
          array(SELECT job {others_out} ORDER BY until, job LIMIT $3),
          array(SELECT DISTINCT lane {lanes}), array({over}),
@@ -159,29 +159,31 @@ struct Statements {
     walk: Statement,
     offered: Statement,
     held: Statement,
+    keep_time: Statement,
 }
 
 impl Statements {
     async fn new(client: &Client) -> Result<Statements, Error> {
+        let (now, ahead, behind) = (clock::now(), clock::ahead(), clock::behind());
         let head = format!(
-            "SELECT {NOW}, epoch, opens, edition, array(SELECT owner FROM live ORDER BY owner),
-             array(SELECT seen FROM live ORDER BY owner)
+            "SELECT {now}, epoch, opens, edition, array(SELECT owner FROM live ORDER BY owner),
+             array(SELECT seen FROM live ORDER BY owner), {ahead}, {behind}
              FROM (SELECT 1) AS one LEFT JOIN meta ON id = 1"
         );
         let offered = others(&format!("{} AND lane = $3", offered()));
         let offered = format!(
-            "WITH t AS (SELECT {NOW} AS now) SELECT each.job FROM t, LATERAL (
+            "WITH t AS (SELECT {now} AS now) SELECT each.job FROM t, LATERAL (
                  SELECT job {offered} ORDER BY until, job LIMIT $4) AS each"
         );
         // As the index has it.
         let held = format!(
             "SELECT count(*) FROM rows LEFT JOIN live ON live.owner = rows.owner,
-             (SELECT {NOW} AS now) AS t
+             (SELECT {now} AS now) AS t
              WHERE substr(lane, strpos(lane, ':') + 1) = $3 AND NOT is_out AND rows.owner <> $2
              AND greatest(until, touched, live.seen) > t.now - lasts"
         );
         let walk =
-            format!("SELECT name, state, {NOW} FROM keys WHERE name > $2 ORDER BY name LIMIT $3");
+            format!("SELECT name, state, {now} FROM keys WHERE name > $2 ORDER BY name LIMIT $3");
         Ok(Statements {
             head: client.prepare(&head).await?,
             lock: client.prepare(LOCK).await?,
@@ -199,6 +201,7 @@ impl Statements {
             walk: client.prepare(&walk).await?,
             offered: client.prepare(&offered).await?,
             held: client.prepare(&held).await?,
+            keep_time: client.prepare(&clock::keep()).await?,
         })
     }
 }
@@ -265,10 +268,12 @@ impl Session {
 
     pub(super) async fn head(&self) -> Result<Head, Failed> {
         let given = self.given();
-        let row = self
-            .client
-            .query_one(&self.statements.head, &[&given])
-            .await?;
+        let (head, with): (_, [&(dyn ToSql + Sync); 1]) = (&self.statements.head, [&given]);
+        let mut row = self.client.query_one(head, &with).await?;
+        if row.try_get::<_, i64>(7)? > clock::SMALL_STEP {
+            self.keep_time(true).await?;
+            row = self.client.query_one(head, &with).await?;
+        }
         let now: i64 = row.try_get(0)?;
         let epoch: Option<String> = row.try_get(1)?;
         let (owners, seen): (Vec<String>, Vec<i64>) = (row.try_get(4)?, row.try_get(5)?);
@@ -280,7 +285,17 @@ impl Session {
             opens: Timestamp(unsigned(row.try_get::<_, Option<i64>>(2)?.unwrap_or(0))),
             edition: row.try_get::<_, Option<i64>>(3)?.unwrap_or(0),
             live: owners.into_iter().zip(seen).collect(),
+            ahead: unsigned(row.try_get(6)?),
         })
+    }
+
+    /// Writes down what time it is. Who did it has that row until the end of the transaction: after the locks on
+    /// what it is about, and before the row of who lives.
+    async fn keep_time(&self, wanted: bool) -> Result<(), Error> {
+        let keep = &self.statements.keep_time;
+        let given = self.given();
+        let with: [&(dyn ToSql + Sync); 1] = [&given];
+        self.ask(wanted, keep, &with).await.map(drop)
     }
 
     /// Rows of a statement, unless there is nothing to ask for.
@@ -364,7 +379,7 @@ impl Session {
         let numbers = Numbers::of(page);
         let news: Vec<String> = page.news().iter().map(|text| news(me, text)).collect();
         let these = &self.statements;
-        let (put_rows, dropped, put_keys, forgotten, put_numbers, said, beat, ended) = tokio::join! {
+        let (put_rows, dropped, put_keys, forgotten, put_numbers, said, kept, beat, ended) = tokio::join! {
             biased;
             async { self.ask(!rows.job.is_empty(), &these.put_rows, &rows.with()).await },
             async { self.ask(!gone.is_empty(), &these.drop_rows, &[&gone]).await },
@@ -372,6 +387,7 @@ impl Session {
             async { self.ask(!idle.is_empty(), &these.drop_keys, &[&idle]).await },
             async { self.ask(!numbers.names.is_empty(), &these.put_numbers, &numbers.with()).await },
             async { self.ask(!news.is_empty(), &these.say, &[&self.namespace, &news]).await },
+            self.keep_time(page.beats()),
             self.beat(page.beats(), me, now),
             self.client.batch_execute("COMMIT"),
         };
@@ -379,6 +395,7 @@ impl Session {
         for done in [put_rows, dropped, put_keys, forgotten, put_numbers, said] {
             done?;
         }
+        kept?;
         beat?;
         ended?;
         self.begun = false;
@@ -474,9 +491,10 @@ impl Session {
 
     pub(super) async fn of_others(&self, me: &str, max: usize) -> Result<Vec<String>, Failed> {
         // As in `others`.
+        let now = clock::now();
         let text = format!(
             "SELECT job FROM rows LEFT JOIN live ON live.owner = rows.owner,
-             (SELECT {NOW} AS now) AS t
+             (SELECT {now} AS now) AS t
              WHERE rows.owner <> $2
              AND (is_out OR greatest(until, touched, live.seen) > t.now - lasts) LIMIT $3"
         );
@@ -574,6 +592,7 @@ impl Session {
     /// Is counted among the living, and says which data these are.
     pub(super) async fn join(&self, me: &str, knew: Option<&str>) -> Result<String, Failed> {
         let now = self.head().await?.now;
+        self.keep_time(true).await?;
         let settled = number(now.plus(SETTLING).0);
         let fresh = format!("{:016x}", rand::random::<u64>());
         let begin = "INSERT INTO meta VALUES (1, $1, $2, $3, 0, 0) ON CONFLICT DO NOTHING";

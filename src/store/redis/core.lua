@@ -30,8 +30,22 @@ local now = clock()
 local owner = arg()
 -- What the caller knows of these data; it has to announce itself when they are others.
 local epoch = arg()
-local meta = redis.call('HMGET', P .. 'meta', 'epoch', 'opens')
+local meta = redis.call('HMGET', P .. 'meta', 'epoch', 'opens', 'seen', 'ahead')
 if epoch ~= '' and meta[1] ~= epoch then return redis.error_reply('WIPED these are other data') end
+
+-- Time does not go back: where the server's clock was set back, ours goes on from where it was, and is ahead of
+-- the server's by so much from then on. Servers that take over from each other may be some ms apart.
+local SMALL_STEP = 100000
+local seen, ahead = tonumber(meta[3] or '0'), tonumber(meta[4] or '0')
+now = now + ahead
+local new_time = now > seen + SMALL_STEP
+if now + SMALL_STEP < seen then
+  ahead = ahead + seen - now
+  new_time = true
+end
+now = max(now, seen)
+-- Ten times a second is enough. Where nothing can be written, what only reads or frees goes on.
+if new_time and epoch ~= '' then redis.pcall('HSET', P .. 'meta', 'seen', now, 'ahead', ahead) end
 
 -- Who asked goes by its not being done, and may have asked for something else since.
 local function late()

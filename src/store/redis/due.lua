@@ -88,7 +88,7 @@ for i = 1, #known, 2 do
 end
 
 local others = redis.call('ZCARD', P .. 'live') - 1
-local told = { now, live, others, first, tonumber(redis.call('HGET', P .. 'meta', 'over') or '0'), {} }
-for lane in pairs(lanes) do table.insert(told[6], lane) end
-for i, r in ipairs(rows) do told[6 + i] = r.told or tell(r) end
+local told = { now, live, others, first, tonumber(redis.call('HGET', P .. 'meta', 'over') or '0'), ahead, {} }
+for lane in pairs(lanes) do table.insert(told[7], lane) end
+for i, r in ipairs(rows) do told[7 + i] = r.told or tell(r) end
 return told

@@ -98,7 +98,7 @@ impl RedisStore {
     async fn kept(&self, ahead: i64) -> Result<Kept, StoreError> {
         let meta = format!("{}meta", self.prefix);
         let mut fields = cmd("HMGET");
-        fields.arg(&meta).arg("format").arg("epoch");
+        fields.arg(&meta).arg("format").arg("epoch").arg("ahead");
         let told = self.ask(&fields).await?;
         let fields = wire::list(&told).unwrap_or_default();
         let field = |nth: usize| fields.get(nth).and_then(wire::text);
@@ -119,7 +119,11 @@ impl RedisStore {
             (None, Some(_)) => return Err(foreign("has no format")),
         }
         let since = self.clock.own.now().0.saturating_add_signed(ahead);
-        let since = since.saturating_sub(5_000_000);
+        // Where that clock was set back, ours is ahead of it.
+        let set_back = field(2).and_then(|ahead| ahead.parse::<u64>().ok());
+        let since = since
+            .saturating_add(set_back.unwrap_or(0))
+            .saturating_sub(5_000_000);
         let key = format!("{}live", self.prefix);
         let live = self
             .ask(cmd("ZCOUNT").arg(key).arg(since).arg("+inf"))

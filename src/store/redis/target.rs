@@ -58,6 +58,10 @@ impl Target {
             .map_or((String::new(), rest), |(login, hosts)| {
                 (format!("{login}@"), hosts)
             });
+        if login.contains(['/', '?', '#']) {
+            let why = "before its `@` is a `/`, a `?` or a `#`: percent-encode what is in user and password";
+            return Err(BadUrl(format!("{why} (%2F, %3F, %23)")));
+        }
         let (hosts, path) = hosts.split_once('/').unwrap_or((hosts, ""));
         let (path, query) = match mode {
             "sentinel" => path.split_once('?').unwrap_or((path, "")),
@@ -226,9 +230,18 @@ mod tests {
             "redis+sentinel://a/m?sentinel=u:secret@b/c",
             "redis://u:secret@host/db",
             "redis://u:secret@host:port",
+            "redis://u:geh/secret@host",
+            "redis://u:1/secret@host",
+            "redis://u:geh?secret@host",
+            "redis+cluster://:geh#secret@host",
         ] {
             let error = Target::parse(url, None).unwrap_err().to_string();
             assert!(!error.contains("secret"), "{url}: {error}");
+            let says = error.contains("percent-encode");
+            assert!(
+                says || !(url.contains("geh") || url.contains(":1/")),
+                "{error}"
+            );
         }
     }
 }

@@ -270,10 +270,12 @@ impl SqlStore {
             edition,
             alone,
             more,
+            ahead,
         } = told.reply
         else {
             return Err(strange());
         };
+        self.clock.is_ahead(ahead);
         self.siblings.store(siblings, Ordering::Relaxed);
         self.alone.found(asked, alone);
         let beat_at = match self.forget(more).await {

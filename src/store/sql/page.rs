@@ -33,6 +33,8 @@ pub(in crate::store) struct Page {
     pub(super) edition: i64,
     /// The sidecars that live or have lived, and when each was last heard of.
     pub(super) live: Vec<(String, Timestamp)>,
+    /// Microseconds that the time is ahead of the clock of the database's host.
+    pub(super) ahead: u64,
     pub(super) rows: BTreeMap<String, Entry<Option<Kept>>>,
     pub(super) keys: BTreeMap<String, Entry<KeyState>>,
     pub(super) numbers: BTreeMap<String, Entry<Number>>,
@@ -57,6 +59,8 @@ pub(in crate::store) struct Head {
     pub(in crate::store) opens: Timestamp,
     pub(in crate::store) edition: i64,
     pub(in crate::store) live: Vec<(String, Timestamp)>,
+    /// Microseconds that the time is ahead of the clock of the database's host, which was set back.
+    pub(in crate::store) ahead: u64,
 }
 
 impl Head {
@@ -74,6 +78,7 @@ impl Page {
             opens: head.opens,
             edition: head.edition,
             live: head.live,
+            ahead: head.ahead,
             ..Page::default()
         }
     }

@@ -78,6 +78,7 @@ pub(super) fn head(connection: &Connection, now: Timestamp) -> Result<Head, Erro
         opens,
         edition,
         live: live.collect::<Result<_, _>>()?,
+        ahead: 0,
     })
 }
 

@@ -1,0 +1,173 @@
+//! The lines of the log, written by a thread of their own: whoever reads them, and stops, stops nothing else.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tracing_subscriber::fmt::MakeWriter;
+
+/// So many bytes may wait to be written; lines that come beyond are lost, and counted.
+const MOST: usize = 1 << 20;
+
+/// Where lines go.
+#[derive(Clone, Debug, Default)]
+pub struct Lines(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    /// There is something to write, or all is written.
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    lines: VecDeque<Vec<u8>>,
+    /// Of all lines.
+    bytes: usize,
+    lost: u64,
+    /// Whether a line is on its way.
+    writing: bool,
+}
+
+impl Lines {
+    /// Lines that go to `to`. When those that wait are written, `say` is told how many were lost; it may say so
+    /// in a line.
+    ///
+    /// # Errors
+    /// There can be no thread.
+    pub fn start(
+        to: impl Write + Send + 'static,
+        say: impl Fn(u64) + Send + 'static,
+    ) -> io::Result<Lines> {
+        let lines = Lines::default();
+        let thread = std::thread::Builder::new().name("log".to_owned());
+        let queue = lines.clone();
+        thread.spawn(move || queue.work(to, say))?;
+        Ok(lines)
+    }
+
+    /// Waits until all is written, but no longer than that; says whether it is.
+    pub fn flush(&self, within: Duration) -> bool {
+        let waits = |queue: &mut Queue| queue.writing || queue.lost > 0 || !queue.lines.is_empty();
+        let waited = self
+            .0
+            .changed
+            .wait_timeout_while(self.queue(), within, waits);
+        let (_queue, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        !waited.timed_out()
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, line: &[u8]) {
+        let mut queue = self.queue();
+        if queue.bytes + line.len() > MOST {
+            queue.lost += 1;
+            return;
+        }
+        queue.bytes += line.len();
+        queue.lines.push_back(line.to_vec());
+        drop(queue);
+        self.0.changed.notify_all();
+    }
+
+    fn work(&self, mut to: impl Write, say: impl Fn(u64)) {
+        loop {
+            match self.next() {
+                // There is nowhere to say that it cannot be written.
+                Ok(line) => drop(to.write_all(&line)),
+                Err(lost) => say(lost),
+            }
+        }
+    }
+
+    /// The next line, or how many were lost once all others are written. Waits for it.
+    fn next(&self) -> Result<Vec<u8>, u64> {
+        let mut queue = self.queue();
+        queue.writing = false;
+        self.0.changed.notify_all();
+        let idle = |queue: &mut Queue| queue.lines.is_empty() && queue.lost == 0;
+        let waited = self.0.changed.wait_while(queue, idle);
+        let mut queue = waited.unwrap_or_else(PoisonError::into_inner);
+        queue.writing = true;
+        match queue.lines.pop_front() {
+            Some(line) => {
+                queue.bytes -= line.len();
+                Ok(line)
+            }
+            None => Err(std::mem::take(&mut queue.lost)),
+        }
+    }
+}
+
+impl Write for &Lines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.push(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = &'a Lines;
+
+    fn make_writer(&'a self) -> &'a Lines {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::*;
+
+    /// Takes a line when it may.
+    struct Slow {
+        may: Receiver<()>,
+        seen: Sender<Vec<u8>>,
+    }
+
+    impl Write for Slow {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            let _over = self.may.recv();
+            self.seen.send(line.to_vec()).unwrap();
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_reader_that_stops_stops_nothing_and_hears_what_it_missed() {
+        let (let_go, may) = channel();
+        let (seen, lines) = channel();
+        let (tell, told) = channel();
+        let say = move |lost| tell.send(lost).unwrap();
+        let log = Lines::start(Slow { may, seen }, say).unwrap();
+        let line = vec![b'x'; 1000];
+        let all = 2 * MOST / line.len();
+        for _ in 0..all {
+            (&log).write_all(&line).unwrap();
+        }
+        assert!(!log.flush(Duration::ZERO), "it is not written");
+        drop(let_go);
+        assert!(log.flush(Duration::from_secs(60)));
+        let lost = usize::try_from(told.try_recv().unwrap()).unwrap();
+        assert!(lost > all / 3, "{lost}");
+        assert_eq!(lines.try_iter().count(), all - lost);
+        (&log).write_all(b"last").unwrap();
+        assert!(log.flush(Duration::from_secs(60)));
+        assert_eq!(lines.try_recv().unwrap(), b"last");
+        assert!(told.try_recv().is_err(), "it is said once");
+    }
+}
