@@ -20,10 +20,11 @@ mod state;
 mod tests;
 mod wire;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
@@ -129,6 +130,6 @@ impl Backend {
     }
 
     fn state(&self) -> MutexGuard<'_, state::State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }

@@ -9,11 +9,12 @@
 //! cancel finds it. It ends up started, put back, or forgotten. One lock, held for arithmetic only.
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use crate::limit::{Key, Limited, Space, Strategy, Timestamp};
@@ -230,7 +231,7 @@ impl Default for Hold {
 
 impl Hold {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Whether the hold is empty, of jobs in hand too.

@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tracing_subscriber::fmt::MakeWriter;
 
 /// So many bytes may wait to be written; lines that come beyond are lost, and counted.
@@ -51,16 +52,13 @@ impl Lines {
     /// Waits until all is written, but no longer than that; says whether it is.
     pub fn flush(&self, within: Duration) -> bool {
         let waits = |queue: &mut Queue| queue.writing || queue.lost > 0 || !queue.lines.is_empty();
-        let waited = self
-            .0
-            .changed
-            .wait_timeout_while(self.queue(), within, waits);
-        let (_queue, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut queue = self.queue();
+        let waited = (self.0.changed).wait_while_for(&mut queue, waits, within);
         !waited.timed_out()
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.queue.lock()
     }
 
     fn push(&self, line: &[u8]) {
@@ -91,8 +89,7 @@ impl Lines {
         queue.writing = false;
         self.0.changed.notify_all();
         let idle = |queue: &mut Queue| queue.lines.is_empty() && queue.lost == 0;
-        let waited = self.0.changed.wait_while(queue, idle);
-        let mut queue = waited.unwrap_or_else(PoisonError::into_inner);
+        self.0.changed.wait_while(&mut queue, idle);
         queue.writing = true;
         match queue.lines.pop_front() {
             Some(line) => {

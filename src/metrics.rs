@@ -7,7 +7,7 @@
 mod names;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::{HashMap, HashSet};
@@ -15,6 +15,7 @@ use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, 
 use metrics_exporter_prometheus::{
     Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
 };
+use parking_lot::{Mutex, MutexGuard};
 
 pub use names::Counted;
 
@@ -308,7 +309,7 @@ impl Metrics {
     }
 
     fn keys(&self) -> MutexGuard<'_, Keys> {
-        self.0.keys.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.keys.lock()
     }
 
     /// How many limited jobs are out.
@@ -344,8 +345,7 @@ impl Metrics {
     /// The part of the nearest bound that is used, of each queue of which something is known. Queues that share a
     /// series show the largest, and one of which nothing is known any more shows 0.
     pub fn pressure(&self, queues: &[(Arc<str>, f64)]) {
-        let measured = self.0.pressure.lock();
-        let mut measured = measured.unwrap_or_else(PoisonError::into_inner);
+        let mut measured = self.0.pressure.lock();
         measured.values_mut().for_each(|part| *part = 0.0);
         for (queue, part) in queues {
             let most = measured.entry(self.queue_label(queue)).or_default();
@@ -370,7 +370,7 @@ impl Metrics {
 
     /// The label of a queue: names come from requests, so only so many have series of their own.
     fn queue_label(&self, queue: &str) -> String {
-        let mut queues = self.0.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = self.0.queues.lock();
         if queues.contains(queue) {
             return queue.to_owned();
         }
@@ -410,7 +410,7 @@ impl Metrics {
 
     /// A call of the sidecar's own to the backend ended; `code` is its status, or 0 for none.
     pub fn called(&self, op: &'static str, code: u16, time: Duration) {
-        let mut calls = self.0.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut calls = self.0.calls.lock();
         let series = calls.entry((op, code)).or_insert_with(|| {
             let labels = vec![Label::new("op", op), Label::new("code", code.to_string())];
             histogram(
@@ -520,11 +520,7 @@ impl Metrics {
     }
 
     fn policy(&self, name: &Arc<str>) -> Arc<PolicySeries> {
-        let mut policies = self
-            .0
-            .policies
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut policies = self.0.policies.lock();
         if let Some(series) = policies.get(name) {
             return Arc::clone(series);
         }

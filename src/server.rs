@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -182,7 +183,7 @@ async fn connection<S: Service>(stream: Stream, shared: Arc<Shared<S>>, flags: A
             let mut reply = shared.answer(head, body).await;
             shared.service.leaving(&mut reply, plain_json);
             if let Some(begun) = reply.body_mut().take_tunnel() {
-                *tunnel.lock().unwrap_or_else(PoisonError::into_inner) = Some(begun);
+                *tunnel.lock() = Some(begun);
             }
             Ok::<_, Infallible>(reply.map(|body| Tracked { body, _busy: busy }))
         }
@@ -223,7 +224,7 @@ async fn connection<S: Service>(stream: Stream, shared: Arc<Shared<S>>, flags: A
         })
         .await;
     }
-    let tunnel = tunnel.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let tunnel = tunnel.lock().take();
     if let Some(tunnel) = tunnel {
         // Here, so that it counts among the connections, and ends when they do.
         carry(tunnel, &flags).await;

@@ -10,7 +10,7 @@ mod outage;
 mod target;
 
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::response::Parts;
 use http::{Method, Request, Response, StatusCode, Version};
+use parking_lot::{Mutex, MutexGuard};
 use rustls::CertificateError;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -145,7 +146,7 @@ struct Shared {
 
 impl Shared {
     fn idle(&self) -> MutexGuard<'_, Idle> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.idle.lock()
     }
 }
 

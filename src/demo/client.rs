@@ -1,7 +1,6 @@
 //! A small HTTP client, as an SDK has one: kept connections, JSON out, JSON in.
 
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context;
 use bytes::Bytes;
@@ -9,6 +8,7 @@ use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 
 use crate::net::Net;
@@ -112,6 +112,6 @@ impl Client {
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<SendRequest<Full<Bytes>>>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.idle.lock()
     }
 }

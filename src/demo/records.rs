@@ -2,9 +2,10 @@
 //! the start of the demo.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::streams::STREAMS;
@@ -71,7 +72,7 @@ impl Records {
 
     /// To read or write. Never kept over an await.
     pub fn pages(&self) -> MutexGuard<'_, Pages> {
-        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pages.lock()
     }
 
     /// Notes a failed call.

@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
@@ -56,7 +57,7 @@ impl Network {
 
     /// Takes `addr`'s port; 0 takes the first free one from 40000.
     pub fn bind(&self, mut addr: SocketAddr) -> io::Result<Port> {
-        let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ports = self.ports.lock();
         if addr.port() == 0 {
             let free = (40000..u16::MAX)
                 .find(|p| !ports.contains_key(p))
@@ -84,7 +85,7 @@ impl Network {
             return Err(refused());
         }
         let sender = {
-            let ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
+            let ports = self.ports.lock();
             ports.get(&port).cloned().ok_or_else(refused)?
         };
         let (ours, theirs) = tokio::io::duplex(PIPE);

@@ -2,7 +2,9 @@
 //! an enqueue asks for few of many tenants, and there may be thousands of queues.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// The sums of what all [`super::keys::Keys`] of tenants know. Only asked and changed under the lock of the queues.
 #[derive(Default, Debug)]
@@ -18,7 +20,7 @@ struct Sum {
 
 impl Sums {
     fn all(&self) -> MutexGuard<'_, HashMap<Arc<str>, Sum>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// How many jobs of the tenant wait or are on their way.

@@ -6,11 +6,12 @@ pub(super) mod told;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use http::StatusCode;
 use memchr::memmem::Finder;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::{Instant, timeout};
 
 use super::load::Seldom;
@@ -374,7 +375,7 @@ impl Unbounded {
 
     /// Whether a queue is seen for the first time.
     fn is_new(&self, queue: &str) -> bool {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         !known.contains(queue) && known.len() < MOST_WARNED && known.insert(queue.into())
     }
 
@@ -387,7 +388,7 @@ impl Unbounded {
     }
 
     fn met(&self) -> MutexGuard<'_, Vec<String>> {
-        self.met.lock().unwrap_or_else(PoisonError::into_inner)
+        self.met.lock()
     }
 }
 

@@ -3,9 +3,10 @@
 //! failed.
 
 use std::collections::HashMap;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::MutexGuard;
 use tokio::time::Instant;
 
 use super::Sidecar;
@@ -92,7 +93,7 @@ impl Drop for Hiding {
 impl Sidecar {
     /// Locked before the hold, never after.
     fn hidden(&self) -> MutexGuard<'_, Hidden> {
-        self.hidden.lock().unwrap_or_else(PoisonError::into_inner)
+        self.hidden.lock()
     }
 
     fn show_unless(&self, hidden: &Hidden, job: &str) {

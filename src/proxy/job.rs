@@ -1,11 +1,12 @@
 //! A job as the backend handed it out, read just far enough to limit it.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::MutexGuard;
 use tokio::time::Instant;
 
 use super::live::Live;

@@ -1,9 +1,10 @@
 //! What the config says now. Settings and policies are swapped as one, so that no request sees a part
 //! of one file and a part of another.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use arc_swap::Guard;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{Settings, Sidecar};
 use crate::hold::{Held, Relimited};
@@ -31,7 +32,7 @@ impl Live {
 
     /// The limits of jobs like which one was seen under these policies.
     pub(super) fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 
     /// Forgets them: those that are still seen are found again with the next job.

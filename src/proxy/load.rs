@@ -2,9 +2,10 @@
 //! answers.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::Sidecar;
@@ -31,7 +32,7 @@ pub struct Seldom(Mutex<Option<Instant>>);
 impl Seldom {
     /// Whether it is to be said now.
     pub fn now(&self) -> bool {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.0.lock();
         let due = last.is_none_or(|last| last.elapsed() >= SILENCE);
         if due {
             *last = Some(Instant::now());
@@ -52,14 +53,14 @@ impl Threads {
     /// One more thread, with its way to the backend: where it counts what it has in hand.
     pub(super) fn add(&self, upstream: &Upstream) -> Arc<Load> {
         let load = Arc::<Load>::default();
-        let mut loads = self.loads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loads = self.loads.lock();
         loads.push(Arc::clone(&load));
         self.upstream.get_or_init(|| upstream.clone());
         load
     }
 
     fn sum(&self, of: impl Fn(&Load) -> &AtomicUsize) -> usize {
-        let loads = self.loads.lock().unwrap_or_else(PoisonError::into_inner);
+        let loads = self.loads.lock();
         let each = loads.iter().map(|load| of(load).load(Ordering::Relaxed));
         each.sum()
     }

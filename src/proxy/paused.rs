@@ -1,9 +1,10 @@
 //! The queues that were paused through us, or through a sibling.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashMap;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::RwLock;
 use tokio::time::Instant;
 
@@ -34,7 +35,7 @@ struct Pause {
 
 impl Paused {
     fn queues(&self) -> MutexGuard<'_, HashMap<Arc<str>, Pause>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queues.lock()
     }
 
     /// The queues, unless there is none.

@@ -3,10 +3,11 @@
 //! a sidecar whose worker asks for jobs of its lane takes it over.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -36,7 +37,7 @@ pub(super) struct Offered {
 
 impl Offered {
     fn put(&self, lane: Lane) {
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lanes = self.lanes.lock();
         lanes.insert(lane, Instant::now());
         self.any.store(true, Ordering::Release);
     }
@@ -44,7 +45,7 @@ impl Offered {
     /// Forgets what was named long ago and has found nobody who wants it.
     pub(super) fn tidy(&self) {
         if self.any() {
-            let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut lanes = self.lanes.lock();
             lanes.retain(|_, heard| heard.elapsed() < STANDS);
             self.any.store(!lanes.is_empty(), Ordering::Release);
         }
@@ -56,7 +57,7 @@ impl Offered {
     }
 
     fn take(&self, lane: &Lane) -> bool {
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lanes = self.lanes.lock();
         let found = lanes.remove(lane).is_some();
         self.any.store(!lanes.is_empty(), Ordering::Release);
         found

@@ -1,9 +1,10 @@
 //! Other settings for a running sidecar: from a file that is followed, all of them or none.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -117,8 +118,7 @@ impl Reload {
     }
 
     fn running(&self) -> MutexGuard<'_, InForce> {
-        let running = self.0.running.lock();
-        running.unwrap_or_else(PoisonError::into_inner)
+        self.0.running.lock()
     }
 
     /// The settings in force.

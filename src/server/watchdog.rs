@@ -3,10 +3,10 @@
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep};
 
 use super::Limits;
@@ -61,11 +61,7 @@ impl Flags {
     /// Asks the connection to end after the request in progress.
     pub(super) fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
-        let task = self
-            .task
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let task = self.task.lock().take();
         if let Some(task) = task {
             task.wake();
         }
@@ -86,7 +82,7 @@ impl Flags {
 
     /// Remembers whom to wake; a connection stays in one task, so once is enough.
     pub(super) fn register(&self, task: &Waker) {
-        *self.task.lock().unwrap_or_else(PoisonError::into_inner) = Some(task.clone());
+        *self.task.lock() = Some(task.clone());
     }
 
     /// Whether nothing is in progress.

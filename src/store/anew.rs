@@ -6,7 +6,8 @@
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::record::Written;
 use super::{Change, Overrides};
@@ -104,6 +105,6 @@ impl Anew {
 
     // Nothing in here panics between two steps that belong together.
     fn shut(&self) -> MutexGuard<'_, HashMap<Key, Shut>> {
-        self.shut.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shut.lock()
     }
 }

@@ -1,9 +1,10 @@
 //! The clock of a store that has none of its own, and what is known of the one of a server.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::limit::Timestamp;
@@ -89,7 +90,7 @@ impl ServerClock {
         if self.given.is_some() {
             return 0;
         }
-        let sure = self.sure.lock().unwrap_or_else(PoisonError::into_inner);
+        let sure = self.sure.lock();
         let trip = sure.map(|(trip, _)| u64::try_from(trip.as_micros()).unwrap_or(u64::MAX));
         trip.map_or(u64::MAX, |trip| trip.div_ceil(2))
     }
@@ -104,7 +105,7 @@ impl ServerClock {
             return;
         }
         let trip = sent.elapsed();
-        let mut sure = self.sure.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sure = self.sure.lock();
         let there = now.0.cast_signed() + i64::try_from(trip.as_micros() / 2).unwrap_or(0);
         let ahead = there - self.own.now().0.cast_signed();
         let off = ahead.abs_diff(self.ahead.load(Ordering::Relaxed));

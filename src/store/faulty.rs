@@ -1,10 +1,11 @@
 //! A store that fails on purpose, for tests: any other store with delays and errors put in.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use rand::rngs::SmallRng;
@@ -140,7 +141,7 @@ impl Faulty {
     }
 
     fn plan(&self) -> MutexGuard<'_, Plan> {
-        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+        self.plan.lock()
     }
 
     fn next(&self) -> Fault {

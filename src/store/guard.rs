@@ -29,8 +29,9 @@ mod recover;
 
 use std::collections::HashMap;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -156,7 +157,7 @@ impl Guard {
 
     // Nothing in here panics between two steps that belong together.
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn lost(&self) -> Option<Arc<Lost>> {
@@ -634,7 +635,7 @@ impl Store for Guard {
     }
 
     fn declare(&self, by_policy: Declared) {
-        let mut declared = self.declared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut declared = self.declared.lock();
         *declared = by_policy;
     }
 

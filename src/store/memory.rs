@@ -9,8 +9,7 @@ mod slab;
 
 pub(super) use self::books::Books;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::clock::Clock;
@@ -61,11 +60,11 @@ impl MemoryStore {
     /// The books. A panic elsewhere while they were open has left them between two whole steps at
     /// worst, so they are used on.
     fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+        self.books.lock()
     }
 
     fn numbers(&self) -> MutexGuard<'_, Numbers> {
-        self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.numbers.lock()
     }
 
     /// The books and the time. The clock is read under the lock, so that times are in the order of

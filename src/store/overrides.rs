@@ -7,8 +7,10 @@
 //! does not touch them.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::record::{self, Kept, Written};
 use crate::limit::{Key, Limits, Space, Timestamp};
@@ -285,11 +287,11 @@ impl Overrides {
 
     // Nothing in here panics between two steps that belong together.
     fn read(&self) -> RwLockReadGuard<'_, All> {
-        self.all.read().unwrap_or_else(PoisonError::into_inner)
+        self.all.read()
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, All> {
-        self.all.write().unwrap_or_else(PoisonError::into_inner)
+        self.all.write()
     }
 }
 

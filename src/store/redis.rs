@@ -11,10 +11,11 @@ mod script;
 mod target;
 mod wire;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use redis::{Cmd, PushInfo, PushKind, Value};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
@@ -134,7 +135,7 @@ impl RedisStore {
     }
 
     fn epoch(&self) -> MutexGuard<'_, Option<String>> {
-        self.epoch.lock().unwrap_or_else(PoisonError::into_inner)
+        self.epoch.lock()
     }
 
     fn command(&self, script: &Script, epoch: &str) -> Cmd {

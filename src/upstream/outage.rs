@@ -1,10 +1,11 @@
 //! Whether the backend answers, and what the log says of that: a line for each request would hide everything
 //! else just when it is needed, also where only some of the requests get no answer.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::{Instant, sleep_until};
 
 use super::UpstreamError;
@@ -102,7 +103,7 @@ impl Outage {
     }
 
     fn last(&self) -> MutexGuard<'_, Last> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+        self.last.lock()
     }
 }
 
@@ -117,7 +118,7 @@ mod tests {
 
     impl std::io::Write for Lines {
         fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(text);
+            self.0.lock().extend_from_slice(text);
             Ok(text.len())
         }
 
@@ -129,7 +130,7 @@ mod tests {
     impl Lines {
         /// Those since the last look: how many failures each tells of, and whether it tells of the end.
         fn told(&self) -> Vec<(u64, bool)> {
-            let text = std::mem::take(&mut *self.0.lock().unwrap());
+            let text = std::mem::take(&mut *self.0.lock());
             let text = String::from_utf8(text).unwrap();
             let line = |line: &str| {
                 let (_, failures) = line.split_once("failures=").unwrap();

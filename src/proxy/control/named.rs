@@ -2,9 +2,10 @@
 //! wait for them in the backend.
 
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use hashbrown::HashMap;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::json::Json;
 use crate::limit::{Key, Limited, Limits, Space};
@@ -227,7 +228,7 @@ impl Named {
 
     // Nothing in here panics between two steps that belong together.
     fn open(&self) -> MutexGuard<'_, Book> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -2,7 +2,7 @@
 //! does, and hold at every sidecar that shares it: the bounds of queues and of tenants.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use http::StatusCode;
 
@@ -24,7 +24,7 @@ impl Sidecar {
     pub(in crate::proxy) fn follow_settings(&self) {
         let all = self.store.overrides();
         // Held to the end, so that nobody who read before puts older ones in the place of these.
-        let mut followed = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut followed = self.settings.lock();
         let edition = all.settings_edition();
         if std::mem::replace(&mut *followed, edition) == edition {
             return;

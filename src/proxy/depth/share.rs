@@ -4,10 +4,11 @@
 //! one: so what a sidecar that died had open is forgotten.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -39,12 +40,12 @@ pub(in crate::proxy) struct Shares {
 
 impl Shares {
     fn knows(&self, queue: &str, period: u64) -> bool {
-        let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        let begun = self.begun.lock();
         begun.get(queue) == Some(&period)
     }
 
     fn note(&self, queue: &str, period: Option<u64>) {
-        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut begun = self.begun.lock();
         if begun.len() >= MOST {
             begun.clear();
         }

@@ -1,11 +1,12 @@
 //! What a backend tells of a queue's depth, in whatever form it does, and what of it is believed.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::json::{Json, Kind, Splice, quote};
@@ -49,7 +50,7 @@ impl Failing {
     /// What came of a question about a bounded queue: a line at once when it fails, and once a minute while that
     /// goes on, and one when it is over.
     pub(super) fn note(&self, queue: &str, told: &Told) {
-        let mut failing = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failing = self.queue.lock();
         match told {
             Told::Away(Away::Failing(status)) if self.told.now() => {
                 *failing = Some(Arc::from(queue));
@@ -75,13 +76,13 @@ impl Stats {
     pub(in crate::proxy) fn keep(&self, queue: &Arc<str>, reply: &Reply) {
         if !self.count.load(Ordering::Relaxed) {
             let kept = (Arc::clone(queue), reply.body.clone());
-            *self.stored.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
+            *self.stored.lock() = Some(kept);
         }
     }
 
     /// The reply to the last enqueue, if it was into this queue.
     fn kept(&self, queue: &str) -> Option<Bytes> {
-        let stored = self.stored.lock().unwrap_or_else(PoisonError::into_inner);
+        let stored = self.stored.lock();
         let kept = stored.as_ref().filter(|(name, _)| **name == *queue);
         kept.map(|(_, body)| body.clone())
     }
@@ -94,7 +95,7 @@ impl Stats {
     fn counts(&self) {
         if !self.count.swap(true, Ordering::Relaxed) {
             self.lie.store(false, Ordering::Relaxed);
-            *self.stored.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            *self.stored.lock() = None;
         }
     }
 }

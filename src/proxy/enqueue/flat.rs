@@ -2,7 +2,8 @@
 //! file them by `options.queue`, and show the other name ever after.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::admit::LONGEST_NAME;
 use crate::json::Json;
@@ -19,7 +20,7 @@ pub(in crate::proxy) struct Warned(Mutex<HashSet<Box<str>>>);
 impl Warned {
     /// Whether a line is due about this queue.
     fn first(&self, queue: &str) -> bool {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         !known.contains(queue) && known.len() < MOST_WARNED && known.insert(queue.into())
     }
 }

@@ -7,10 +7,11 @@
 //! once, and the next job that is claimed from the queue brings the end of it.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::claim::Section;
@@ -71,7 +72,7 @@ pub(in crate::proxy) struct Met {
 
 impl Gated {
     fn queues(&self) -> MutexGuard<'_, Queues> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queues.lock()
     }
 
     /// Whether the backend is to be asked about the queue: nothing of it is known to wait, and that was

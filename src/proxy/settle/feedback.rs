@@ -3,8 +3,10 @@
 //! that succeeds ends that, and opens a key that it was let through to probe.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::json::Json;
 use crate::limit::{Key, Limited, Limits, Space, Timestamp};
@@ -88,7 +90,7 @@ impl Refusals {
 
     // Nothing in here panics between two steps that belong together.
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Refused>> {
-        self.by_key.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_key.lock()
     }
 }
 

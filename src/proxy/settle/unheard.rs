@@ -3,11 +3,12 @@
 
 use std::collections::HashSet;
 use std::hash::BuildHasher;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hashbrown::DefaultHashBuilder;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::Verb;
@@ -83,7 +84,7 @@ impl Default for Unheard {
 
 impl Unheard {
     fn requests(&self) -> MutexGuard<'_, Requests> {
-        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut requests = self.requests.lock();
         requests.turn();
         requests
     }
@@ -110,7 +111,7 @@ impl Unheard {
         if !self.young.load(Ordering::Relaxed) {
             return false;
         }
-        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut jobs = self.jobs.lock();
         if tick::now().saturating_duration_since(self.born) >= KEEP {
             *jobs = HashSet::new();
             self.young.store(false, Ordering::Relaxed);

@@ -3,7 +3,7 @@
 //! do not.
 
 use std::collections::HashSet;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 impl Sidecar {
     /// Whether heartbeats may still name jobs that ran before this sidecar started.
     pub(in crate::proxy) fn adopts_from_heartbeats(&self) -> bool {
-        let adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
+        let adopting = self.adopting.lock();
         Instant::now() < adopting.until
             && !self.never_limits()
             && !(adopting.listed && self.live().policies.is_empty())
@@ -50,7 +50,7 @@ impl Sidecar {
 
     /// The backend answers: from now on workers can tell what they run.
     fn adopt_from_now(&self, listed: bool) {
-        let mut adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut adopting = self.adopting.lock();
         adopting.listed = listed;
         adopting.until = Instant::now() + 2 * DEFAULT_VISIBILITY;
         adopting.seen.clear();
@@ -58,7 +58,7 @@ impl Sidecar {
 
     /// Notes that a job is over, if a list of running jobs is on its way.
     pub(in crate::proxy) fn note_end(&self, job: &str) {
-        let mut adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut adopting = self.adopting.lock();
         if adopting.lists > 0 {
             adopting.ended.insert(job.into());
         }
@@ -66,19 +66,19 @@ impl Sidecar {
 
     /// Whether the job ended since the list was asked for.
     fn ended_meanwhile(&self, job: &str) -> bool {
-        let adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
+        let adopting = self.adopting.lock();
         adopting.ended.contains(job)
     }
 
     /// Whether the job was not looked up yet.
     fn first_seen(&self, job: &str) -> bool {
-        let mut adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut adopting = self.adopting.lock();
         adopting.seen.len() < MAX_SEEN && adopting.seen.insert(job.into())
     }
 
     /// The job could not be looked up.
     fn unsee(&self, job: &str) {
-        let mut adopting = self.adopting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut adopting = self.adopting.lock();
         adopting.seen.remove(job);
     }
 }
@@ -106,16 +106,14 @@ struct Listing<'a>(&'a Sidecar);
 
 impl<'a> Listing<'a> {
     fn begin(sidecar: &'a Sidecar) -> Listing<'a> {
-        let adopting = sidecar.adopting.lock();
-        adopting.unwrap_or_else(PoisonError::into_inner).lists += 1;
+        sidecar.adopting.lock().lists += 1;
         Listing(sidecar)
     }
 }
 
 impl Drop for Listing<'_> {
     fn drop(&mut self) {
-        let adopting = self.0.adopting.lock();
-        let mut adopting = adopting.unwrap_or_else(PoisonError::into_inner);
+        let mut adopting = self.0.adopting.lock();
         adopting.lists = adopting.lists.saturating_sub(1);
         if adopting.lists == 0 {
             adopting.ended = HashSet::new();
@@ -134,12 +132,7 @@ impl Proxy {
         if sidecar.learnt.initialized() {
             return Ok(());
         }
-        let failures = || {
-            sidecar
-                .unlearnt
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-        };
+        let failures = || sidecar.unlearnt.lock();
         let before = failures().count;
         let learning = sidecar.learnt.get_or_try_init(|| async {
             // Who waited while another failed shares the failure: if each tried in turn, the last of them

@@ -2,7 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::num::{NonZeroU32, NonZeroU64};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::{Declared, MOST_ENDED, OnStoreError, State};
 use crate::limit::{
@@ -71,25 +73,25 @@ impl Lost {
 
     /// What ended since and is not heard of in the store.
     pub(super) fn ended(&self) -> Vec<(Arc<str>, Gen)> {
-        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended = self.ended.lock();
         ended.clone()
     }
 
     /// The store has heard of these.
     pub(super) fn forget_ended(&self, heard: &HashSet<&(Arc<str>, Gen)>) {
-        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ended = self.ended.lock();
         ended.retain(|one| !heard.contains(one));
     }
 
     /// The same, which is for somebody else to tell from here on.
     pub(super) fn take_ended(&self) -> Vec<(Arc<str>, Gen)> {
-        std::mem::take(&mut self.ended.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.ended.lock())
     }
 
     /// Says that the store is lost, and what that means here.
     pub(super) fn tell(&self, error: &StoreError) {
         let declared = self.declared.as_ref().map(|declared| {
-            let declared = declared.lock().unwrap_or_else(PoisonError::into_inner);
+            let declared = declared.lock();
             let others = declared.values().filter(|mode| **mode != self.mode);
             others.count()
         });
@@ -129,7 +131,7 @@ impl Lost {
         let Some(declared) = &self.declared else {
             return self.mode;
         };
-        let declared = declared.lock().unwrap_or_else(PoisonError::into_inner);
+        let declared = declared.lock();
         declared.get(&limited.policy).copied().unwrap_or(self.mode)
     }
 
@@ -182,7 +184,7 @@ impl Lost {
         generation: Option<Gen>,
     ) -> Result<Option<Row>, StoreError> {
         let ended = self.local.end(job, generation).await?;
-        let mut all = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.ended.lock();
         if let Some(ended) = &ended
             && all.len() < MOST_ENDED
         {

@@ -1,11 +1,12 @@
 //! The store as the sidecar sees it: questions go to whoever has the database, answers are waited for no
 //! longer than the timeout.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -114,7 +115,7 @@ impl SqlStore {
     }
 
     fn epoch(&self) -> MutexGuard<'_, Option<Arc<str>>> {
-        self.epoch.lock().unwrap_or_else(PoisonError::into_inner)
+        self.epoch.lock()
     }
 
     /// An operation and its answer. The first one joins.
