@@ -196,7 +196,7 @@ fn bad_then_good() {
     let f = Following::start();
     f.replace(f.text("[[policy]]\nname = \"k\"\nconcurency = 9\n"));
     let log = f.refused("invalid");
-    assert!(log.contains("throttle.toml:7"), "the line: {log}");
+    assert!(log.contains("throttle.toml:8"), "the line: {log}");
     assert!(log.contains("concurrency"), "the suggestion: {log}");
     f.replace("[server\n");
     until("the next", || (f.results("invalid") == 2.0).then_some(()));
