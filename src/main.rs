@@ -307,9 +307,15 @@ async fn serve(
     let (data, admin): (SocketAddr, SocketAddr) = (running.addr()?, running.admin_addr()?);
     let mut threads = Vec::new();
     for (nth, thread) in running.threads()?.into_iter().enumerate() {
-        let runtime = runtime()?;
         let name = format!("data-{}", nth + 2);
         let run = move || {
+            let runtime = match runtime() {
+                Ok(runtime) => runtime,
+                Err(error) => {
+                    tracing::error!(error = %format!("{error:#}"), "a thread cannot serve; the others go on");
+                    return;
+                }
+            };
             if let Err(error) = runtime.block_on(thread.serve()) {
                 tracing::error!(%error, "a thread cannot listen; the others go on");
             }
@@ -376,13 +382,13 @@ fn watch_signals(stop: Stop, is_followed: bool) -> anyhow::Result<Arc<Notify>> {
 /// A runtime with one thread for what blocks (names, files), which is there from the start and stays: where there
 /// can be no other, work waits for it. Without one tokio would panic.
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    let possible = std::thread::Builder::new().spawn(|| ());
+    let possible = possible.context("there can be no thread (a limit of processes?)")?;
+    drop(possible.join());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .thread_keep_alive(A_YEAR)
         .build()?;
-    let possible = std::thread::Builder::new().spawn(|| ());
-    let possible = possible.context("there can be no thread (a limit of processes?)")?;
-    drop(possible.join());
     drop(runtime.spawn_blocking(|| ()));
     Ok(runtime)
 }

@@ -39,8 +39,8 @@ struct Beat {
     crooked: bool,
 }
 
-/// The claim id of jobs, and the visibility to ask for them; `None`: what the backend gives by itself.
-type ClaimedFor = (Arc<str>, Option<Duration>);
+/// The claim id of jobs, and the visibility to ask for them.
+type ClaimedFor = (Arc<str>, Duration);
 
 /// Whose the jobs of a heartbeat are.
 #[derive(Default)]
@@ -117,7 +117,7 @@ impl Proxy {
             // A call that failed says nothing of the job, and under the worker's own id its claim is not extended.
             match self.sidecar.row_by(job, deadline, Result::is_err).await {
                 Ok(Some(row)) if row.place == Place::Out => {
-                    let claim = (row.claimed.claim_id.clone(), self.asks(beat, &row));
+                    let claim = (row.claimed.claim_id.clone(), Self::asks(beat, &row));
                     let group = split.ours.entry(claim).or_default();
                     group.ids.push(job.clone());
                     group.rows.push(row);
@@ -132,14 +132,12 @@ impl Proxy {
         split
     }
 
-    /// The visibility to ask for a job that the sidecar claimed: what the worker says. Where it says none, the backend
-    /// gives what it would give without us: a job may have less of its own than lies between two heartbeats.
-    fn asks(&self, beat: &Beat, row: &Row) -> Option<Duration> {
-        // Where claims last from their start the time in the hold is added, so there must be a value, and it must
-        // not be less.
-        let stated = || Duration::from_micros(row.claimed.visibility).max(DEFAULT_VISIBILITY);
-        let from_start = self.sidecar.backend.from_start();
-        beat.visibility.or_else(|| from_start.then(stated))
+    /// The visibility to ask for a job that the sidecar claimed: what the worker says. Where it says none, it is the
+    /// job's own, but not less than backends give by themselves: less may be the job's than lies between two
+    /// heartbeats.
+    fn asks(beat: &Beat, row: &Row) -> Duration {
+        let its_own = Duration::from_micros(row.claimed.visibility);
+        beat.visibility.unwrap_or(its_own.max(DEFAULT_VISIBILITY))
     }
 
     /// One heartbeat for jobs that the sidecar claimed; the backend's answer, if it is one.
@@ -147,7 +145,7 @@ impl Proxy {
         &self,
         scope: u64,
         claim_id: &str,
-        asks: Option<Duration>,
+        asks: Duration,
         group: &Group,
     ) -> Option<Bytes> {
         let sidecar = &self.sidecar;
@@ -158,8 +156,8 @@ impl Proxy {
             .map(|row| now.since(row.claimed.claimed_at));
         let oldest = Duration::from_micros(ages.max().unwrap_or(0));
         // Time in the hold was none of the worker's, and counts where claims last from their start.
-        let value = |asks| sidecar.backend.heartbeat_value(asks, oldest).as_millis();
-        let body = said::heartbeat(claim_id, group.ids.iter().map(|id| &**id), asks.map(value));
+        let ms = sidecar.backend.heartbeat_value(asks, oldest).as_millis();
+        let body = said::heartbeat(claim_id, group.ids.iter().map(|id| &**id), ms);
         let call = super::post(self, scope, "/ojs/v1/workers/heartbeat", body);
         let reply = match super::call(self, "heartbeat", call).await {
             Ok(reply) if reply.status.is_success() => reply.body,
@@ -169,14 +167,14 @@ impl Proxy {
         // A list that is only an echo proves nothing: those slots wait until the backend is asked.
         if !sidecar.backend.worker_liveness() {
             let now = sidecar.store.now();
-            let lasts = |row: &Row| asks.map_or(row.claimed.visibility, super::job::micros);
+            let lasts = super::job::micros(asks);
             let is_extended = |row: &&Row| extended.iter().any(|id| **id == *row.claimed.job);
             let renewals = group.rows.iter().filter(is_extended);
             let renewals = renewals.map(|row| Change::Until {
                 job: row.claimed.job.clone(),
                 generation: row.claimed.generation,
-                until: heard(row, now.plus(lasts(row))),
-                visibility: lasts(row),
+                until: heard(row, now.plus(lasts)),
+                visibility: lasts,
             });
             sidecar.renew_rows(renewals.collect()).await;
         }
@@ -248,6 +246,7 @@ fn read(body: &[u8]) -> Option<Beat> {
     ]);
     let is_list = |list: &Json<'_>| list.kind() == Kind::Array;
     let list = active.filter(is_list).or(ids.filter(is_list));
+    let one = one.filter(|id| id.kind() == Kind::String);
     let items = list.into_iter().flat_map(|list| list.items());
     let jobs: Option<Vec<Arc<str>>> = items
         .chain(one)

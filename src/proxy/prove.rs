@@ -47,7 +47,7 @@ impl Proxy {
         let sidecar = &self.sidecar;
         let sent = Instant::now();
         let ms = sidecar.backend.heartbeat_value(visibility, age).as_millis();
-        let body = said::heartbeat(claim_id, jobs.iter().map(|(job, _)| &**job), Some(ms));
+        let body = said::heartbeat(claim_id, jobs.iter().map(|(job, _)| &**job), ms);
         let target = "/ojs/v1/workers/heartbeat";
         let patience = (visibility / 3).max(LEAST);
         let mut heartbeat = super::post(self, scope, target, body);

@@ -2,20 +2,17 @@
 
 use crate::json::quote;
 
-/// A heartbeat for jobs of a claim, which shall last so many milliseconds more; `None`: as long as the backend gives
-/// by itself.
+/// A heartbeat for jobs of a claim, which shall last so many milliseconds more.
 pub(super) fn heartbeat<'a>(
     claim_id: &str,
     jobs: impl Iterator<Item = &'a str>,
-    ms: Option<u128>,
+    ms: u128,
 ) -> String {
     let ids: Vec<String> = jobs.map(quote).collect();
-    let visibility = ms.map(|ms| format!(r#","visibility_timeout_ms":{ms}"#));
     format!(
-        r#"{{"worker_id":{},"active_jobs":[{}]{}}}"#,
+        r#"{{"worker_id":{},"active_jobs":[{}],"visibility_timeout_ms":{ms}}}"#,
         quote(claim_id),
-        ids.join(","),
-        visibility.unwrap_or_default()
+        ids.join(",")
     )
 }
 

@@ -507,9 +507,11 @@ impl Store for Guard {
                 }
                 self.note(&back, failed);
             }
+            let due = self
+                .ask(self.inner.due(max), async |lost| lost.local.due(max).await)
+                .await;
             self.tell_again().await;
-            self.ask(self.inner.due(max), async |lost| lost.local.due(max).await)
-                .await
+            due
         })
     }
 

@@ -392,25 +392,29 @@ async fn one_heartbeat_keeps_jobs_of_two_claims_alive() {
     pair.stop().await;
 }
 
-/// A heartbeat that says no visibility is worth what the backend gives (30 s), for a job that the sidecar claimed too,
-/// however little the job has of its own. It may name the job alone.
+/// A heartbeat that says no visibility is worth what the backend gives (30 s) for a job that the sidecar claimed too,
+/// however little the job has of its own, and no less than the job's own. It may name the job alone.
 #[tokio::test(start_paused = true)]
 async fn a_heartbeat_without_a_visibility_is_worth_what_the_backend_gives() {
     let config = "[[queue]]\nname = \"limited\"\nconcurrency = 1\n";
     for lax in [Lax::spec(), Lax::redis()] {
         let (pair, client) = simulated(lax, config).await;
-        for queue in ["free", "limited"] {
-            let brief = json!({"type": "t", "args": [], "options": {"queue": queue, "visibility_timeout_ms": 3000}});
-            let job = client.enqueue(brief).await;
+        for (queue, own, pause) in [("free", 3, 15), ("limited", 3, 15), ("limited", 600, 500)] {
+            let job = json!({"type": "t", "args": [], "options": {"queue": queue, "visibility_timeout_ms": own * 1000}});
+            let job = client.enqueue(job).await;
             assert_eq!(ids(&client.fetch(queue, 1).await), [&job]);
-            for named in [json!({"active_jobs": [job]}), json!({"job_id": job})] {
+            for named in [
+                json!({"active_jobs": [job], "job_id": null}),
+                json!({"job_id": job}),
+            ] {
                 sleep(Duration::from_secs(2)).await;
                 let mut beat = named;
                 beat["worker_id"] = json!("w");
                 let beat = client.post("/ojs/v1/workers/heartbeat", beat.to_string());
                 let reply = beat.await;
                 assert_eq!(reply.status, 200, "{queue}: {}", reply.text());
-                sleep(Duration::from_secs(15)).await;
+                assert_eq!(reply.json()["jobs_extended"], json!([job]));
+                sleep(Duration::from_secs(pause)).await;
             }
             client.ack(&job).await;
         }

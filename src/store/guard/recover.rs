@@ -7,6 +7,8 @@ use super::{Clock, Gen, Guard, Place, Row, State, StoreError};
 
 /// So many times it is told what happened meanwhile before it decides all the same.
 const ROUNDS: u32 = 3;
+/// So many ends are told again at each look: the look is also the word that this sidecar lives.
+const ECHOED_AT_ONCE: usize = 50;
 
 impl Guard {
     /// Puts our rows back and ends what has ended, until the store knows all that happened meanwhile too: from
@@ -54,22 +56,31 @@ impl Guard {
         told
     }
 
-    /// Tells of siblings' rows that ended without the store, as long as siblings may come back and put them back.
+    /// Tells of siblings' rows that ended without the store, some at a time, as long as siblings may come back and put
+    /// them back.
     pub(super) async fn tell_again(&self) {
-        let (echoed, at_last) = {
-            let state = self.state();
+        let (some, at_last) = {
+            let mut state = self.state();
             if state.suspect || state.lost.is_some() {
                 return;
             }
-            (state.echoed.clone(), !self.is_filling(&state))
+            let count = state.echoed.len().min(ECHOED_AT_ONCE);
+            let some: Vec<_> = state.echoed.drain(..count).collect();
+            (some, !self.is_filling(&state))
         };
-        for (job, claim) in &echoed {
-            if self.inner.end(job, Some(*claim)).await.is_err() {
-                return;
+        let mut is_freed = false;
+        for (job, claim) in &some {
+            match self.inner.end(job, Some(*claim)).await {
+                Ok(row) => is_freed |= row.is_some(),
+                Err(_) => break,
             }
         }
-        if at_last {
-            self.state().echoed.retain(|one| !echoed.contains(one));
+        if !at_last {
+            self.state().echoed.extend(some);
+        }
+        if is_freed {
+            // Who waits for its slot here hears of it from nobody else.
+            self.turned.notify_one();
         }
     }
 

@@ -169,6 +169,8 @@ async fn an_end_of_a_siblings_job_outlives_the_siblings_return() {
     rig.faulty.standing(None);
     rig.guard.due(9).await.unwrap();
     assert!(rig.faulty.row("a").await.unwrap().is_none());
+    // That it was lost, and that it is back.
+    assert_eq!(rig.guard.wake().await, Wake::All);
     for _ in 0..2 {
         rig.faulty
             .announce(std::slice::from_ref(&siblings))
@@ -177,6 +179,8 @@ async fn an_end_of_a_siblings_job_outlives_the_siblings_return() {
         assert!(rig.faulty.row("a").await.unwrap().is_some());
         rig.guard.due(9).await.unwrap();
         assert!(rig.faulty.row("a").await.unwrap().is_none());
+        let woken = tokio::time::timeout(Duration::from_secs(1), rig.guard.wake());
+        assert_eq!(woken.await, Ok(Wake::All), "its slot is free");
     }
     // Who comes later than others may puts back what is so.
     tokio::time::advance(Duration::from_secs(6)).await;
