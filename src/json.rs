@@ -210,7 +210,7 @@ impl<'a> Json<'a> {
             return None;
         }
         let (text, inside) = (self.text, self.start + 1);
-        let end = scan::short(text, inside).unwrap_or_else(|| scan::stop(text, inside) + 1);
+        let end = scan::short(text, inside).unwrap_or_else(|rest| scan::stop(text, rest) + 1);
         string::text(self.inside(), end == self.end)
     }
 
@@ -222,6 +222,9 @@ impl<'a> Json<'a> {
         }
         // Nearly all have a digit or a few.
         let raw = self.raw();
+        if let [digit @ b'0'..=b'9'] = raw {
+            return Some(i64::from(digit - b'0'));
+        }
         if raw.len() < 10 && raw.iter().all(u8::is_ascii_digit) {
             let digits = raw.iter().map(|digit| i64::from(digit - b'0'));
             return Some(digits.fold(0, |number, digit| number * 10 + digit));

@@ -10,6 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hashbrown::hash_map::EntryRef;
 use hashbrown::{HashMap, HashSet};
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, Unit};
 use metrics_exporter_prometheus::{
@@ -548,22 +549,29 @@ impl Metrics {
         &self,
         keys: &'a mut Keys,
         space: Space,
-        key: &limit::Key,
+        key: &'a limit::Key,
     ) -> (&'a KeySeries, bool) {
         let full = keys.len() >= self.0.top_keys;
+        let Keys {
+            job,
+            queue,
+            other,
+            other_queues,
+        } = keys;
         let own = match space {
-            Space::Job => &mut keys.job,
-            Space::Queue => &mut keys.queue,
+            Space::Job => job,
+            Space::Queue => queue,
         };
-        if full && !own.contains_key(key) {
-            keys.other_queues |= space == Space::Queue;
-            let other = keys.other.get_or_insert_with(|| self.key_series(OTHER));
-            return (other, false);
+        match own.entry_ref(key) {
+            EntryRef::Occupied(known) => (known.into_mut(), true),
+            EntryRef::Vacant(place) if !full => {
+                (place.insert(self.key_series(&space.name_of(key))), true)
+            }
+            EntryRef::Vacant(_) => {
+                *other_queues |= space == Space::Queue;
+                (other.get_or_insert_with(|| self.key_series(OTHER)), false)
+            }
         }
-        let series = own
-            .entry_ref(key)
-            .or_insert_with(|| self.key_series(&space.name_of(key)));
-        (series, true)
     }
 
     fn key_series(&self, name: &str) -> KeySeries {

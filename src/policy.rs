@@ -35,7 +35,7 @@ use gate::Gates;
 pub struct JobView<'a> {
     /// Its queue.
     pub queue: &'a str,
-    /// Its type.
+    /// Its type; nobody looks at it unless [`PolicySet::sees_types`].
     pub kind: &'a str,
     /// The job's `meta` object, if it has one.
     pub meta: Option<Json<'a>>,
@@ -151,14 +151,19 @@ pub struct PolicySet {
     accept: Accept,
     /// Whether any policy has `feedback.probe`.
     probing: bool,
+    /// Whether any policy looks at types.
+    types: bool,
     gates: Gates,
 }
 
 impl PolicySet {
     /// Compiles entries, in the order of the file.
     pub fn new(policies: Vec<Policy>, queues: Vec<QueueLimits>, accept: Accept) -> PolicySet {
+        let sees_types =
+            |policy: &Policy| !policy.matching.kind.is_empty() || policy.key.sees_types();
         let mut set = PolicySet {
             probing: policies.iter().any(|policy| policy.feedback.probe),
+            types: policies.iter().any(sees_types),
             policies,
             queues,
             accept,
@@ -285,6 +290,11 @@ impl PolicySet {
                 Some((feedback.pause(error, now, job, times)?, policy))
             })
             .max_by_key(|(pause, _)| pause.until)
+    }
+
+    /// Whether the type of a job decides anything.
+    pub fn sees_types(&self) -> bool {
+        self.types
     }
 
     /// Whether any key may be probed while it is shut.
@@ -620,6 +630,17 @@ mod tests {
         };
         assert_eq!(set(KeyMissing::Reject).missing_key(&acme), None);
         assert_eq!(limits(&set(KeyMissing::Skip), &acme, &[]), ["t/t:acme/5"]);
+    }
+
+    #[test]
+    fn types_are_looked_at_where_a_match_or_a_key_has_them() {
+        let sees = |matching: Match, key: &str| {
+            let policies = vec![policy("a", matching, key, 1)];
+            PolicySet::new(policies, vec![queue("q", 1)], Accept::Tighten).sees_types()
+        };
+        assert!(!sees(queues(&["q"]), "a:{queue}:{meta.type}:{tenant}"));
+        assert!(sees(queues(&["q"]), "a:{queue}:{type}"));
+        assert!(sees(types(&["*"]), "a"));
     }
 
     #[test]

@@ -19,9 +19,20 @@ impl Lane {
     /// [`LANE`]: nowhere.
     #[inline]
     pub(super) fn stop(self) -> usize {
+        first(self.stops().to_bitmask())
+    }
+
+    /// Whether any has such a place.
+    #[inline]
+    pub(super) fn any_stops(lanes: &[[u8; LANE]]) -> bool {
+        let stops = lanes.iter().map(|lane| Lane::of(lane).stops());
+        stops.fold(u8x16::ZERO, |all, one| all | one).to_bitmask() != 0
+    }
+
+    #[inline]
+    fn stops(self) -> u8x16 {
         let controls = self.0.simd_eq(self.0.min(u8x16::splat(b' ' - 1)));
-        let stops = self.same(b'"') | self.same(b'\\') | controls;
-        first(stops.to_bitmask())
+        self.same(b'"') | self.same(b'\\') | controls
     }
 
     /// Where something beyond ASCII begins.

@@ -32,7 +32,9 @@ impl<'a> Name<'a> {
         if self.disguised {
             return self.unfolds_to(name);
         }
-        self.inside.len() == name.len() && self.inside.eq_ignore_ascii_case(name.as_bytes())
+        let (written, name) = (self.inside, name.as_bytes());
+        // Nearly all that are it are written like it, and the others differ from the first letter on.
+        written.len() == name.len() && (written == name || in_other_case(written, name))
     }
 
     /// The rare case, kept out of the loops over names.
@@ -82,6 +84,14 @@ impl Lengths {
     fn bit(length: usize) -> u64 {
         1 << length.min(63)
     }
+}
+
+/// Whether both are the same but for case.
+#[inline]
+fn in_other_case(written: &[u8], name: &[u8]) -> bool {
+    let firsts = written.first().zip(name.first());
+    firsts.is_none_or(|(first, of_name)| first.eq_ignore_ascii_case(of_name))
+        && written.eq_ignore_ascii_case(name)
 }
 
 fn fold(character: char) -> char {

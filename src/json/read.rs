@@ -96,8 +96,7 @@ impl<'a> Reader<'a> {
             let text = reader.text;
             let name = scan::name(text, reader.pos)?;
             reader.pos = name.value;
-            let inside = text.get(name.inside).unwrap_or_default();
-            member(MemberName(Name::known(inside, name.disguised)), reader)
+            member(MemberName(Name::known(name.inside, name.disguised)), reader)
         })
     }
 

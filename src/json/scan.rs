@@ -33,6 +33,7 @@ pub(super) fn value(text: &[u8], pos: usize, depth: usize) -> Result<usize, Json
 }
 
 /// Checks a number, `true`, `false` or `null`; returns its end.
+#[inline(never)]
 fn word(text: &[u8], pos: usize) -> Result<usize, JsonError> {
     match text.get(pos) {
         Some(b't') => literal(text, pos, b"true"),
@@ -43,6 +44,7 @@ fn word(text: &[u8], pos: usize) -> Result<usize, JsonError> {
 }
 
 /// Checks the array or object that begins at `pos`; returns its end.
+#[inline(never)]
 fn nest(text: &[u8], mut pos: usize, depth: usize) -> Result<usize, JsonError> {
     let mut open = Open::default();
     loop {
@@ -133,9 +135,9 @@ impl Open {
 }
 
 /// A member's name, checked.
-pub(super) struct Named {
+pub(super) struct Named<'a> {
     /// The name without its quotes.
-    pub(super) inside: Range<usize>,
+    pub(super) inside: &'a [u8],
     /// Whether it has escapes or characters beyond ASCII.
     pub(super) disguised: bool,
     /// Where the member's value begins.
@@ -147,38 +149,36 @@ const NEAR: usize = 1 + LANE + 3;
 
 /// Checks a member's name and colon.
 #[inline(always)]
-pub(super) fn name(text: &[u8], pos: usize) -> Result<Named, JsonError> {
+pub(super) fn name(text: &[u8], pos: usize) -> Result<Named<'_>, JsonError> {
     // Nearly all are short, and stand close to their values.
     if let Some([b'"', near @ ..]) = text.get(pos..).and_then(<[u8]>::first_chunk::<NEAR>)
         && let Some(lane) = near.first_chunk().map(Lane::of)
         && let length = lane.stop()
-        && let Some([b'"', b':', value]) = near.get(length..length + 3)
+        && let Some((inside, [b'"', b':', value, ..])) = near.split_at_checked(length)
         && *value > b' '
     {
-        let end = pos + 1 + length;
         return Ok(Named {
-            inside: pos + 1..end,
+            inside,
             disguised: lane.beyond() < length,
-            value: end + 2,
+            value: pos + 1 + length + 2,
         });
     }
     any_name(text, pos)
 }
 
 #[inline(never)]
-fn any_name(text: &[u8], pos: usize) -> Result<Named, JsonError> {
+fn any_name(text: &[u8], pos: usize) -> Result<Named<'_>, JsonError> {
     if text.get(pos) != Some(&b'"') {
         return Err(JsonError::Malformed(pos));
     }
     let end = string(text, pos)?;
-    let range = pos + 1..end - 1;
-    let inside = text.get(range.clone()).unwrap_or_default();
+    let inside = text.get(pos + 1..end - 1).unwrap_or_default();
     let colon = blank(text, end);
     if text.get(colon) != Some(&b':') {
         return Err(JsonError::Malformed(colon));
     }
     Ok(Named {
-        inside: range,
+        inside,
         disguised: !inside.is_ascii() || inside.contains(&b'\\'),
         value: blank(text, colon + 1),
     })
@@ -187,24 +187,25 @@ fn any_name(text: &[u8], pos: usize) -> Result<Named, JsonError> {
 /// Checks the string whose quote is at `pos`; returns its end.
 #[inline(always)]
 fn string(text: &[u8], pos: usize) -> Result<usize, JsonError> {
-    match short(text, pos + 1) {
-        Some(end) => Ok(end),
-        None => long_string(text, pos + 1),
-    }
+    short(text, pos + 1).or_else(|rest| long_string(text, rest))
 }
 
 /// The end of a string of which `pos` is the inside, if that is near and nothing special comes before it:
 /// ids, times and most names are that short.
+///
+/// # Errors
+/// How far it looked and found nothing special.
 #[inline(always)]
-pub(super) fn short(text: &[u8], mut pos: usize) -> Option<usize> {
+pub(super) fn short(text: &[u8], mut pos: usize) -> Result<usize, usize> {
     for _ in 0..3 {
-        let at = lane_at(text, pos)?.stop();
+        let at = lane_at(text, pos).ok_or(pos)?.stop();
         pos += at;
         if at < LANE {
-            return (text.get(pos) == Some(&b'"')).then_some(pos + 1);
+            let closed = text.get(pos) == Some(&b'"');
+            return closed.then_some(pos + 1).ok_or(pos);
         }
     }
-    None
+    Err(pos)
 }
 
 /// Checks the string of which `pos` is the inside; returns its end.
@@ -322,7 +323,7 @@ pub(super) fn members(text: &[u8], start: usize) -> impl Iterator<Item = Entry> 
         let value = named.value..skip(text, named.value);
         place = Some(value.end);
         Some(Entry {
-            name: start..named.inside.end + 1,
+            name: start..start + named.inside.len() + 2,
             disguised: named.disguised,
             value,
         })
@@ -354,7 +355,7 @@ fn next(text: &[u8], pos: usize) -> Option<usize> {
 #[inline]
 fn skip(text: &[u8], mut pos: usize) -> usize {
     match text.get(pos) {
-        Some(b'"') => short(text, pos + 1).unwrap_or_else(|| closing_quote(text, pos + 1)),
+        Some(b'"') => short(text, pos + 1).unwrap_or_else(|rest| closing_quote(text, rest)),
         Some(b'{' | b'[') => closing_bracket(text, pos + 1),
         _ => {
             while !matches!(
@@ -468,6 +469,7 @@ fn closing_quote(text: &[u8], mut pos: usize) -> usize {
 /// The first byte at or after `pos` at which a string ends or must not go on, or the text's length.
 #[inline]
 pub(super) fn stop(text: &[u8], pos: usize) -> usize {
+    let pos = pos + quiet(text.get(pos..).unwrap_or_default());
     let rest = text.get(pos..).unwrap_or_default();
     let (lanes, end) = rest.as_chunks();
     for (nth, lane) in lanes.iter().enumerate() {
@@ -482,6 +484,17 @@ pub(super) fn stop(text: &[u8], pos: usize) -> usize {
         .zip(end)
         .for_each(|(to, from)| *to = *from);
     pos + lanes.len() * LANE + Lane::of(&padded).stop().min(end.len())
+}
+
+/// How many bytes at the beginning are whole blocks without a place at which a string ends or must not go on.
+#[inline]
+fn quiet(rest: &[u8]) -> usize {
+    let (blocks, _) = rest.as_chunks::<BLOCK>();
+    let stops = |block: &&[u8; BLOCK]| {
+        let (lanes, _) = block.as_chunks();
+        Lane::any_stops(lanes)
+    };
+    BLOCK * blocks.iter().take_while(|block| !stops(block)).count()
 }
 
 #[inline]

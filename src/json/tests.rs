@@ -573,6 +573,23 @@ fn ends_are_found_wherever_escapes_and_quotes_fall_in_a_block() {
 }
 
 #[test]
+fn a_string_ends_or_breaks_at_the_first_byte_that_does_it() {
+    for length in 0..200 {
+        let fill = "x".repeat(length);
+        for rest in ["", "y", "y\", \"zzzzzzzzzzzzzzzz\""] {
+            let closed = format!("\"{fill}\"{rest}").into_bytes();
+            let end = Reader::new(&closed, 0).value().unwrap().range().end;
+            assert_eq!(end, length + 2, "{rest:?}");
+            for control in [0, b'\n', 0x1f] {
+                let text = [b"\"", fill.as_bytes(), &[control], rest.as_bytes()].concat();
+                let fault = Reader::new(&text, 0).value().unwrap_err();
+                assert_eq!(fault, JsonError::Malformed(length + 1), "{rest:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn faults_are_placed() {
     let fault = |text: &[u8]| match Json::parse(text, DEPTH).unwrap_err() {
         JsonError::Malformed(at) => at,

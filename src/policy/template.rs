@@ -115,6 +115,11 @@ impl Template {
         self.constant.as_ref()
     }
 
+    /// Whether a job's type is part of its key.
+    pub fn sees_types(&self) -> bool {
+        self.parts.contains(&Part::Place(Attribute::Type))
+    }
+
     /// Whether some job may have this key. `false` is certain.
     pub fn may_give(&self, key: &Key) -> bool {
         let text = key.as_str();

@@ -152,7 +152,7 @@ impl Sidecar {
         let id = id?.text()?;
         let filed = || brings.then(|| mirror::filed(job)).flatten();
         let queue = origin.queue_of(|| filed().or_else(|| queue?.text()));
-        let kind = kind.and_then(|kind| kind.text()).unwrap_or_default();
+        let kind = kind_of(kind, live);
         let attempt = attempt
             .and_then(|a| a.int())
             .and_then(|a| u32::try_from(a).ok());
@@ -213,7 +213,7 @@ impl Sidecar {
     pub(super) fn limits_again(&self, held: &Held, live: &Live) -> Arc<[Limited]> {
         let job = Json::parse(&held.body, REPLY_DEPTH).ok();
         let [kind, meta] = job.map_or([None; 2], |job| job.pick(["type", "meta"]));
-        let kind = kind.and_then(|kind| kind.text()).unwrap_or_default();
+        let kind = kind_of(kind, live);
         let seen = Seen {
             queue: &held.claimed.queue,
             kind: &kind,
@@ -242,6 +242,12 @@ pub(super) fn limits_of(
         own => live.policies.limits(&view, own),
     };
     limits.unwrap_or_default()
+}
+
+/// A job's type, where it decides anything.
+fn kind_of<'a>(kind: Option<Json<'a>>, live: &Live) -> Cow<'a, str> {
+    let seen = kind.filter(|_| live.policies.sees_types());
+    seen.and_then(|kind| kind.text()).unwrap_or_default()
 }
 
 /// What policies may look at in a job.

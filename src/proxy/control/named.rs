@@ -5,6 +5,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
+use hashbrown::hash_map::EntryRef;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::json::Json;
@@ -60,20 +61,27 @@ impl<K: Clone + Eq + Hash, V> Ages<K, V> {
     }
 
     fn put(&mut self, key: K, value: V) {
-        if self.young.len() >= self.most {
-            self.old = std::mem::take(&mut self.young);
-        }
+        self.age();
         self.old.remove(&key);
         self.young.insert(key, value);
     }
 
     /// The value of a key that is named now, if it is known.
-    fn named(&mut self, key: &K) -> Option<&mut V> {
-        if !self.young.contains_key(key) {
-            let value = self.old.remove(key)?;
-            self.put(key.clone(), value);
+    fn named<'a>(&'a mut self, key: &'a K) -> Option<&'a mut V>
+    where
+        K: From<&'a K>,
+    {
+        self.age();
+        match self.young.entry_ref(key) {
+            EntryRef::Occupied(known) => Some(known.into_mut()),
+            EntryRef::Vacant(place) => Some(place.insert(self.old.remove(key)?)),
         }
-        self.young.get_mut(key)
+    }
+
+    fn age(&mut self) {
+        if self.young.len() >= self.most {
+            self.old = std::mem::take(&mut self.young);
+        }
     }
 
     fn get(&self, key: &K) -> Option<&V> {
@@ -121,11 +129,22 @@ pub(super) struct Numbers {
     pub(super) file: Limits,
     /// Those that a job brought.
     pub(super) brought: Limits,
+    /// All that limited that job.
+    all: Arc<[Limited]>,
 }
 
 impl Numbers {
-    /// Takes over what limits one job under a key.
-    fn follow<'a>(&mut self, of_key: impl Iterator<Item = &'a Limited> + Clone) {
+    /// Takes over what limits one job under a key; `all` is everything that limits it.
+    fn follow<'a>(
+        &mut self,
+        all: &'a Arc<[Limited]>,
+        of_key: impl Iterator<Item = &'a Limited> + Clone,
+    ) {
+        // Jobs of a kind share their limits.
+        if Arc::ptr_eq(&self.all, all) {
+            return;
+        }
+        self.all = Arc::clone(all);
         let is_brought = |one: &&Limited| *one.policy == *BROUGHT;
         let numbers = |one: &'a Limited| &one.limits;
         keep(
@@ -152,7 +171,7 @@ fn keep<'a>(kept: &mut Limits, all: impl Iterator<Item = &'a Limits>) {
 
 impl Book {
     /// A job is limited by these.
-    fn name(&mut self, limited: &[Limited]) {
+    fn name(&mut self, limited: &Arc<[Limited]>) {
         for (nth, one) in limited.iter().enumerate() {
             let same = |other: &&Limited| other.space == Space::Job && other.key == one.key;
             if !same(&one) || limited.iter().take(nth).any(|other| same(&other)) {
@@ -160,13 +179,13 @@ impl Book {
             }
             let of_key = limited.iter().skip(nth).filter(same);
             match self.keys.named(&one.key) {
-                Some(numbers) => numbers.follow(of_key),
+                Some(numbers) => numbers.follow(limited, of_key),
                 None => {
                     let mut numbers = Numbers {
                         policy: one.policy.clone(),
                         ..Numbers::default()
                     };
-                    numbers.follow(of_key);
+                    numbers.follow(limited, of_key);
                     self.keys.put(one.key.clone(), numbers);
                 }
             }
@@ -251,7 +270,7 @@ impl Sidecar {
     }
 
     /// A job is limited by these from now on.
-    pub(in crate::proxy) fn renamed(&self, limited: &[Limited]) {
+    pub(in crate::proxy) fn renamed(&self, limited: &Arc<[Limited]>) {
         self.named.open().name(limited);
     }
 
@@ -309,7 +328,7 @@ mod tests {
     #[test]
     fn keys_that_were_not_named_for_longest_make_place() {
         let named = Named::default();
-        let note = |n: usize| named.open().name(&[limited(n)]);
+        let note = |n: usize| named.open().name(&Arc::from([limited(n)]));
         let knows = |n: usize| named.get(&limited(n).key).is_some();
         for n in 0..=LISTED {
             note(n);
