@@ -38,7 +38,9 @@ pub enum BadDuration {
     #[error("is a number without a unit; write \"{0}s\" or \"{0}ms\"")]
     Unit(String),
     /// Years and months have no fixed length.
-    #[error("has years or months, whose length differs; write it in weeks, days or hours")]
+    #[error(
+        "has years or months, whose length differs; write it in weeks, days or hours (only a rate with window = \"calendar\" may have them)"
+    )]
     Calendar,
     /// Below zero.
     #[error("is negative; a duration is zero or more")]

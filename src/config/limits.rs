@@ -9,6 +9,9 @@ use super::values::Text;
 use crate::limit::{Limits, Measure, Rate, Throttle};
 use crate::policy::numbers::{self, Window, Wrong};
 
+/// A period that any limit may have, in microseconds.
+const MINUTE: u64 = 60_000_000;
+
 /// `concurrency`, `rate` and `throttle` of a policy or queue.
 pub(super) fn limits(table: &mut Table<'_>) -> Option<Limits> {
     let bounded = table.get("concurrency").is_some();
@@ -60,16 +63,18 @@ fn rate(mut table: Table<'_>) -> Option<Rate> {
     let tz = table.text("tz");
     let unread = unread && tz.is_none();
     let zone = tz.as_ref().map(|tz| tz.text.as_str());
+    // With a period that is wrong the rest is looked at all the same, under one that would do.
+    let mut whole = !unread;
     let read = match window {
         Window::Calendar => {
             let period = period_text(&mut table);
-            limit
-                .as_ref()
-                .zip(period)
-                .map(|((limit, at), Text { text, span })| {
-                    let rate = numbers::calendar(*limit, &text, zone);
-                    rate.map_err(|wrong| (wrong, at.clone(), span))
-                })
+            whole &= period.is_some();
+            limit.as_ref().map(|(limit, at)| {
+                let day = || (String::from("P1D"), at.clone());
+                let (text, span) = period.map_or_else(day, |Text { text, span }| (text, span));
+                let rate = numbers::calendar(*limit, &text, zone);
+                rate.map_err(|wrong| (wrong, at.clone(), span))
+            })
         }
         Window::Sliding | Window::Fixed => {
             let period = period(&mut table);
@@ -78,17 +83,16 @@ fn rate(mut table: Table<'_>) -> Option<Rate> {
             } else {
                 numbers::rate
             };
-            limit
-                .as_ref()
-                .zip(period)
-                .map(|((limit, at), (period, span))| {
-                    let rate = numbers::no_zone(zone).and_then(|()| read(*limit, period));
-                    rate.map_err(|wrong| (wrong, at.clone(), span))
-                })
+            whole &= period.is_some();
+            limit.as_ref().map(|(limit, at)| {
+                let (period, span) = period.unwrap_or_else(|| (MINUTE, at.clone()));
+                let rate = numbers::no_zone(zone).and_then(|()| read(*limit, period));
+                rate.map_err(|wrong| (wrong, at.clone(), span))
+            })
         }
     };
     let rate = match read {
-        Some(Ok(rate)) => Some(rate).filter(|_| !unread),
+        Some(Ok(rate)) => Some(rate).filter(|_| whole),
         Some(Err((wrong, at, period))) => {
             let zone = tz.map_or_else(|| at.clone(), |tz| tz.span);
             out_of_range(&table, wrong, [&at, &period, &zone]);
@@ -131,13 +135,14 @@ fn throttle(mut table: Table<'_>) -> Option<Throttle> {
         }
         None => {
             let (limit, period) = (limit(&mut table), period(&mut table));
-            match (&limit, &period) {
-                (Some((limit, at)), Some((period, until))) => {
-                    numbers::throttle(*limit, *period, burst)
-                        .map_err(|wrong| out_of_range(&table, wrong, [at, until, &burst_span]))
-                }
-                _ => Err(()),
-            }
+            let whole = period.is_some();
+            let read = limit.map(|(limit, at)| {
+                let (period, until) = period.unwrap_or_else(|| (MINUTE, at.clone()));
+                numbers::throttle(limit, period, burst)
+                    .map_err(|wrong| out_of_range(&table, wrong, [&at, &until, &burst_span]))
+            });
+            read.unwrap_or(Err(()))
+                .and_then(|read| whole.then_some(read).ok_or(()))
         }
     };
     table.finish();

@@ -56,12 +56,12 @@ pub(super) fn queues(
         let (Some((Some(names), found)), Some(limits)) = (name, limits) else {
             continue;
         };
-        if limits == Limits::default() && bounds.is_silent() {
-            let title = "this queue entry has no limit and no bound";
+        // One that was named and is wrong was reported as that.
+        if limits == Limits::default() && bounds.is_silent() && !names_one {
             reading.missing(
                 found.span.clone(),
-                title,
-                "add concurrency, rate, throttle, max_depth or max_size, or remove the entry",
+                "this queue entry has no limit and no bound",
+                "add a limit, such as concurrency = 5, or a bound, such as max_depth = 1000, or remove the entry",
             );
         }
         warn_of_no_bound(reading, &found.span, &bounds, names_one);
