@@ -37,6 +37,7 @@ mod overrides;
 pub mod postgres;
 mod record;
 pub mod redis;
+mod remote;
 pub mod reserved;
 mod sql;
 pub mod sqlite;

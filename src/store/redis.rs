@@ -23,6 +23,7 @@ use tokio::time::Instant;
 use super::anew::Anew;
 use super::clock::ServerClock;
 use super::fleet::{Alone, BEAT, SETTLING};
+use super::remote::{News, heard, to_put_back};
 use super::step::look_again;
 use super::{
     Answer, Change, Claimed, Clock, Gen, Number, Overrides, Place, Room, Row, Step, Store,
@@ -481,36 +482,23 @@ impl RedisStore {
             }
             _ => return None,
         }
-        let mut lines = wire::text(info.data.get(1)?)?.split('\n');
-        if lines.next()? == &*self.owner {
+        let (owner, message) = wire::text(info.data.get(1)?)?.split_once('\n')?;
+        if owner == &*self.owner {
             return None;
         }
-        match lines.next()? {
-            "freed" => Some(Wake::Freed(lines.filter_map(record::of_name).collect())),
-            "row" => Some(Wake::Row {
-                job: lines.collect::<Vec<_>>().join("\n").into(),
-            }),
-            "offered" => {
-                let lane = lines.collect::<Vec<_>>().join("\n");
-                let (scope, queue) = wire::read_lane(&lane)?;
-                Some(Wake::Offered { scope, queue })
-            }
-            "joined" => {
+        match heard(message)? {
+            News::Wake(wake) => Some(wake),
+            News::Joined => {
                 self.look_around();
                 None
             }
-            "paused" => {
-                let paused = lines.next()? == "1";
-                let queue = lines.collect::<Vec<_>>().join("\n").into();
-                Some(Wake::Paused { queue, paused })
-            }
-            "over" => {
+            News::Over => {
                 let epoch = self.epoch().clone()?;
                 // If this fails, the next beat tells that ours are old.
                 let _read = self.reload(&epoch).await;
                 Some(Wake::All)
             }
-            _ => None,
+            News::Other => None,
         }
     }
 }
@@ -723,7 +711,7 @@ impl Store for RedisStore {
     fn offered<'a>(&'a self, scope: u64, queue: &'a str, max: usize) -> Answer<'a, Vec<Row>> {
         Answer::later(async move {
             let write = |to: &mut Cmd| {
-                to.arg("offered").arg(wire::lane(scope, queue)).arg(max);
+                to.arg("offered").arg(record::lane(scope, queue)).arg(max);
             };
             let told = self.run(&self.scripts.look, write).await?;
             self.rows(told.get(1..).unwrap_or_default())
@@ -757,14 +745,8 @@ impl Store for RedisStore {
             let knew = self.epoch().clone();
             self.join(knew).await?;
             self.due_from.store(0, Ordering::Release);
-            let (held, out): (Vec<_>, Vec<_>) =
-                rows.iter().partition(|row| row.place == Place::Held);
-            let out = out.into_iter().map(|row| Change::Adopt {
-                claimed: row.claimed.clone(),
-                until: row.until,
-            });
-            self.change_all(out.collect()).await?;
-            let held: Vec<&Claimed> = held.into_iter().map(|row| &row.claimed).collect();
+            let (out, held) = to_put_back(rows);
+            self.change_all(out).await?;
             for some in held.chunks(AT_ONCE) {
                 self.take_all(some, 0).await?;
             }

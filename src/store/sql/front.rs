@@ -14,12 +14,12 @@ use tokio::time::Instant;
 use super::super::anew::Anew;
 use super::super::clock::ServerClock;
 use super::super::fleet::{Alone, BEAT, kept_name};
+use super::super::remote::{News, heard, to_put_back};
 use super::super::step::look_again;
 use super::super::{
     Answer, Change, Claimed, Clock, Gen, Number, Overrides, Place, Room, Row, Step, Store,
     StoreError, Usage, Verdict, Wake, Wish, record,
 };
-use super::flat::read_lane;
 use super::{Job, Op, Reply, Told};
 use crate::limit::{Key, KeyState, Limited, Limits, Reserved, Space, Timestamp, lead_of};
 
@@ -349,20 +349,6 @@ impl SqlStore {
         Ok(())
     }
 
-    async fn put_back(&self, rows: &[Row]) -> Result<(), StoreError> {
-        let (held, out): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.place == Place::Held);
-        let out = out.into_iter().map(|row| Change::Adopt {
-            claimed: row.claimed.clone(),
-            until: row.until,
-        });
-        self.change_all(out.collect()).await?;
-        let held: Vec<&Claimed> = held.into_iter().map(|row| &row.claimed).collect();
-        for some in held.chunks(AT_ONCE) {
-            self.take_all(some, 0).await?;
-        }
-        Ok(())
-    }
-
     async fn change(&self, change: Change) -> Result<bool, StoreError> {
         let now = self.now();
         self.leaves(&change);
@@ -385,34 +371,20 @@ impl SqlStore {
 
     /// What news say; `None`: nothing for the caller.
     async fn heard(&self, text: &str) -> Option<Wake> {
-        let (what, rest) = text.split_once('\n').unwrap_or((text, ""));
-        match what {
-            "freed" => Some(Wake::Freed(
-                rest.split('\n').filter_map(record::of_name).collect(),
-            )),
-            "row" => Some(Wake::Row { job: rest.into() }),
-            "offered" => {
-                let (scope, queue) = read_lane(rest)?;
-                Some(Wake::Offered { scope, queue })
-            }
-            "paused" => {
-                let (paused, queue) = rest.split_once('\n')?;
-                Some(Wake::Paused {
-                    queue: queue.into(),
-                    paused: paused == "1",
-                })
-            }
-            "joined" => {
+        match heard(text)? {
+            News::Wake(wake) => Some(wake),
+            News::Joined => {
                 self.look_around();
                 None
             }
-            "over" => {
+            News::Over => {
                 let epoch = self.epoch().clone()?;
                 // If this fails, the next beat tells that ours are old.
                 let _read = self.reload(epoch).await;
                 Some(Wake::All)
             }
-            _ => {
+            // As `all`: some may have been missed.
+            News::Other => {
                 self.look_around();
                 Some(Wake::All)
             }
@@ -660,7 +632,12 @@ impl Store for SqlStore {
             let knew = self.epoch().clone();
             self.join(knew).await?;
             self.due_from.store(0, Ordering::Release);
-            self.put_back(rows).await
+            let (out, held) = to_put_back(rows);
+            self.change_all(out).await?;
+            for some in held.chunks(AT_ONCE) {
+                self.take_all(some, 0).await?;
+            }
+            Ok(())
         })
     }
 
