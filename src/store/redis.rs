@@ -12,7 +12,7 @@ mod target;
 mod wire;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -20,16 +20,14 @@ use redis::{Cmd, PushInfo, PushKind, Value};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
-use super::anew::Anew;
-use super::clock::ServerClock;
-use super::fleet::{Alone, BEAT, SETTLING};
-use super::remote::{News, heard, to_put_back};
+use super::fleet::{BEAT, SETTLING};
+use super::remote::{News, Remote, heard, to_put_back};
 use super::step::look_again;
 use super::{
     Answer, Change, Claimed, Clock, Gen, Number, Overrides, Place, Room, Row, Step, Store,
     StoreError, Usage, Verdict, Wake, Wish, record,
 };
-use crate::limit::{Key, KeyState, Limited, Limits, Reserved, Space, Timestamp, lead_of};
+use crate::limit::{Key, KeyState, Limited, Limits, Reserved, Space, Timestamp};
 use link::{Failed, Link};
 use script::{Script, Scripts, with_text};
 
@@ -59,19 +57,8 @@ pub struct RedisStore {
     scripts: Scripts,
     prefix: String,
     owner: Arc<str>,
-    clock: ServerClock,
     epoch: Mutex<Option<String>>,
-    overrides: Overrides,
-    /// Which edition of the overrides that is; below zero: none was read yet.
-    edition: AtomicI64,
-    anew: Anew,
-    siblings: AtomicUsize,
-    /// How long a hand-out takes, in microseconds.
-    lead: AtomicU64,
-    alone: Alone,
-    /// When the next beat is due, and before which time no row of ours is, by the store's clock.
-    beat_at: AtomicU64,
-    due_from: AtomicU64,
+    remote: Remote,
     news: tokio::sync::Mutex<UnboundedReceiver<PushInfo>>,
     told: UnboundedSender<PushInfo>,
 }
@@ -96,16 +83,8 @@ impl RedisStore {
             scripts: Scripts::new(),
             prefix,
             owner: config.owner.into(),
-            clock: ServerClock::new(own, given),
             epoch: Mutex::default(),
-            overrides: Overrides::default(),
-            edition: AtomicI64::new(-1),
-            anew: Anew::default(),
-            siblings: AtomicUsize::new(0),
-            lead: AtomicU64::new(0),
-            alone: Alone::default(),
-            beat_at: AtomicU64::new(0),
-            due_from: AtomicU64::new(0),
+            remote: Remote::new(own, given),
             news: tokio::sync::Mutex::new(news),
             told,
         }
@@ -142,7 +121,7 @@ impl RedisStore {
     fn command(&self, script: &Script, epoch: &str) -> Cmd {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&script.hash).arg(1).arg(&self.prefix);
-        match &self.clock.given {
+        match &self.remote.clock.given {
             Some(given) => command.arg(given.now().0),
             None => command.arg(""),
         };
@@ -176,7 +155,7 @@ impl RedisStore {
         match answer {
             Ok(Value::Array(told)) => {
                 if let Some(now) = told.first().and_then(wire::int) {
-                    self.clock.told(wire::read_time(now), sent);
+                    self.remote.clock.told(wire::read_time(now), sent);
                 }
                 Ok(told)
             }
@@ -225,7 +204,7 @@ impl RedisStore {
         if knew.is_some_and(|knew| knew != epoch) {
             // Until this is done we go by the data that are gone, so that it is begun again if it fails.
             self.begin_anew(&epoch).await?;
-        } else if self.edition.load(Ordering::Relaxed) < 0 {
+        } else if self.remote.edition().is_none() {
             self.reload(&epoch).await?;
         }
         *self.epoch() = Some(epoch.clone());
@@ -235,8 +214,8 @@ impl RedisStore {
     /// Puts back what we know beside our rows of data that are gone, and reads what is there now.
     async fn begin_anew(&self, epoch: &str) -> Result<(), StoreError> {
         let now = self.now();
-        let known = self.overrides.standing(now);
-        let (mut put_back, mut shut) = (0, self.anew.shut_again(now));
+        let known = self.remote.overrides.standing(now);
+        let (mut put_back, mut shut) = (0, self.remote.anew.shut_again(now));
         // Asked with none too: whether it is too late concerns the shut keys as well.
         let none = known.is_empty().then_some(&known[..]);
         for some in known.chunks(AT_ONCE).chain(none) {
@@ -258,8 +237,9 @@ impl RedisStore {
             self.send(&self.scripts.set, &command).await?;
         }
         self.reload(epoch).await?;
-        self.anew
-            .tell(&known, put_back, &self.overrides, self.now());
+        self.remote
+            .anew
+            .tell(&known, put_back, &self.remote.overrides, self.now());
         Ok(())
     }
 
@@ -274,8 +254,7 @@ impl RedisStore {
             let [name, text] = pair else { return None };
             record::kept(wire::text(name)?, wire::text(text)?)
         });
-        self.overrides.replace(pairs, self.now());
-        self.edition.store(edition.unwrap_or(0), Ordering::Relaxed);
+        self.remote.replace(edition.unwrap_or(0), pairs, self.now());
         Ok(())
     }
 
@@ -294,17 +273,6 @@ impl RedisStore {
             Some(done) => Ok(done == 1),
             None => Err(self.strange(told)),
         }
-    }
-
-    /// A row of ours is due then.
-    fn due_at(&self, at: Timestamp) {
-        self.due_from.fetch_min(at.0, Ordering::AcqRel);
-    }
-
-    /// There may be others; the next beat tells.
-    fn look_around(&self) {
-        self.alone.doubt();
-        self.beat_at.store(0, Ordering::Relaxed);
     }
 
     /// The states of keys, and the time at which they were read.
@@ -355,7 +323,7 @@ impl RedisStore {
         let write = |to: &mut Cmd| {
             to.arg(wire::time(self.not_after(now).0))
                 .arg(want.min(1 << 30))
-                .arg(wire::time(self.lead.load(Ordering::Relaxed)))
+                .arg(wire::time(self.remote.lead.load(Ordering::Relaxed)))
                 .arg(asks.len());
             for ask in asks {
                 to.arg(&*ask.job).arg(wire::time(ask.generation.0));
@@ -368,7 +336,7 @@ impl RedisStore {
         let verdicts: Option<Vec<Verdict>> = verdicts.collect();
         let verdicts = verdicts.filter(|verdicts| verdicts.len() == asks.len());
         for ask in asks {
-            self.due_at(look_again(ask, now));
+            self.remote.due_at(look_again(ask, now));
         }
         verdicts.ok_or_else(|| self.strange(&told))
     }
@@ -387,7 +355,7 @@ impl RedisStore {
     }
 
     async fn overdue(&self, max: usize) -> Result<Vec<Row>, StoreError> {
-        let asked = self.alone.ask();
+        let asked = self.remote.alone.ask();
         let told = self
             .run(&self.scripts.due, |to| {
                 to.arg(max.min(10_000));
@@ -398,14 +366,12 @@ impl RedisStore {
             return Err(self.strange(&told));
         };
         let now = wire::read_time(*now);
-        self.clock.is_ahead(wire::read_time(*ahead).0);
-        self.siblings
-            .store(usize::try_from(*live).unwrap_or(0), Ordering::Relaxed);
-        self.alone.found(asked, *others == 0);
-        self.beat_at.store(now.plus(BEAT).0, Ordering::Relaxed);
-        self.due_from
-            .store(wire::read_time(*first).0, Ordering::Release);
-        if *edition != self.edition.load(Ordering::Relaxed) {
+        self.remote.clock.is_ahead(wire::read_time(*ahead).0);
+        let siblings = usize::try_from(*live).unwrap_or(0);
+        self.remote.met(asked, siblings, *others == 0);
+        self.remote
+            .quiet_until(now.plus(BEAT), wire::read_time(*first));
+        if self.remote.edition() != Some(*edition) {
             let epoch = self.epoch().clone().unwrap_or_default();
             self.reload(&epoch).await?;
         }
@@ -420,36 +386,16 @@ impl RedisStore {
         self.rows(told.get(7..).unwrap_or_default())
     }
 
-    /// When the row is due that a change leaves.
-    fn leaves(&self, change: &Change) {
-        if let Change::Until { until, .. }
-        | Change::Adopt { until, .. }
-        | Change::Own { until, .. } = change
-        {
-            self.due_at(*until);
-        }
-    }
-
     async fn change(&self, change: Change) -> Result<bool, StoreError> {
         let now = self.now();
-        self.leaves(&change);
+        self.remote.leaves(&change);
         let write = |to: &mut Cmd| {
             self.write_deadline(to);
             wire::write_change(to, &change, now);
         };
         let told = self.run(&self.scripts.set, write).await?;
         let done = self.done(&told)?;
-        self.anew.noted(&change, done, now);
-        match change {
-            Change::Override { space, key, set } => {
-                self.overrides.put(space, key, set);
-            }
-            Change::Setting { name, text } => {
-                self.overrides.put_setting(name, text);
-            }
-            Change::Clear => self.overrides.clear(),
-            _ => {}
-        }
+        self.remote.changed(change, done, now);
         Ok(done)
     }
 
@@ -461,7 +407,7 @@ impl RedisStore {
         }
         for some in changes.chunks(AT_ONCE) {
             let now = self.now();
-            some.iter().for_each(|change| self.leaves(change));
+            some.iter().for_each(|change| self.remote.leaves(change));
             let write = |to: &mut Cmd| {
                 self.write_deadline(to);
                 wire::write_changes(to, some, now);
@@ -477,7 +423,7 @@ impl RedisStore {
             PushKind::Message => {}
             // What was said in between was not heard.
             PushKind::Disconnection | PushKind::Subscribe => {
-                self.look_around();
+                self.remote.look_around();
                 return Some(Wake::All);
             }
             _ => return None,
@@ -489,7 +435,7 @@ impl RedisStore {
         match heard(message)? {
             News::Wake(wake) => Some(wake),
             News::Joined => {
-                self.look_around();
+                self.remote.look_around();
                 None
             }
             News::Over => {
@@ -505,7 +451,7 @@ impl RedisStore {
 
 impl Store for RedisStore {
     fn at(&self, moment: Instant) -> Timestamp {
-        self.clock.at(moment)
+        self.remote.clock.at(moment)
     }
 
     fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
@@ -539,7 +485,7 @@ impl Store for RedisStore {
                 to.arg(wire::time(generation.0));
             };
             let told = self.run(&self.scripts.back, write).await?;
-            self.due_at(self.now());
+            self.remote.due_at(self.now());
             self.done(&told)
         })
     }
@@ -560,10 +506,7 @@ impl Store for RedisStore {
     }
 
     fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
-        let now = self.now().0;
-        let quiet = now < self.due_from.load(Ordering::Acquire)
-            && now < self.beat_at.load(Ordering::Relaxed);
-        if quiet {
+        if self.remote.is_quiet(self.now()) {
             return Answer::now(Vec::new());
         }
         Answer::later(self.overdue(max))
@@ -578,11 +521,11 @@ impl Store for RedisStore {
     }
 
     fn overrides(&self) -> &Overrides {
-        &self.overrides
+        &self.remote.overrides
     }
 
     fn times_wiped(&self) -> u64 {
-        self.anew.times()
+        self.remote.anew.times()
     }
 
     fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved> {
@@ -590,7 +533,7 @@ impl Store for RedisStore {
     }
 
     fn doubt(&self) -> u64 {
-        self.clock.doubt()
+        self.remote.clock.doubt()
     }
 
     fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>> {
@@ -608,10 +551,7 @@ impl Store for RedisStore {
         Answer::later(async move {
             let names = limited.iter().map(|one| record::name(one.space, &one.key));
             let (states, now) = self.states(names).await?;
-            let each = states.iter().zip(limited);
-            let lead = lead_of(limited, self.lead.load(Ordering::Relaxed));
-            let each = each.map(|(state, one)| state.room_ahead(&one.limits, now, lead));
-            Ok(Room::of_all(each))
+            Ok(self.remote.room(limited, &states, now))
         })
     }
 
@@ -697,15 +637,15 @@ impl Store for RedisStore {
     }
 
     fn lead(&self, micros: u64) {
-        self.lead.store(micros, Ordering::Relaxed);
+        self.remote.lead.store(micros, Ordering::Relaxed);
     }
 
     fn is_alone(&self) -> bool {
-        self.alone.is()
+        self.remote.alone.is()
     }
 
     fn siblings(&self) -> usize {
-        self.siblings.load(Ordering::Relaxed)
+        self.remote.siblings.load(Ordering::Relaxed)
     }
 
     fn offered<'a>(&'a self, scope: u64, queue: &'a str, max: usize) -> Answer<'a, Vec<Row>> {
@@ -744,7 +684,7 @@ impl Store for RedisStore {
         Answer::later(async move {
             let knew = self.epoch().clone();
             self.join(knew).await?;
-            self.due_from.store(0, Ordering::Release);
+            self.remote.due_at(Timestamp(0));
             let (out, held) = to_put_back(rows);
             self.change_all(out).await?;
             for some in held.chunks(AT_ONCE) {

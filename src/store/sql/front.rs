@@ -2,7 +2,7 @@
 //! longer than the timeout.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
@@ -11,17 +11,15 @@ use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_ch
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::super::anew::Anew;
-use super::super::clock::ServerClock;
-use super::super::fleet::{Alone, BEAT, kept_name};
-use super::super::remote::{News, heard, to_put_back};
+use super::super::fleet::{BEAT, kept_name};
+use super::super::remote::{News, Remote, heard, to_put_back};
 use super::super::step::look_again;
 use super::super::{
     Answer, Change, Claimed, Clock, Gen, Number, Overrides, Place, Room, Row, Step, Store,
     StoreError, Usage, Verdict, Wake, Wish, record,
 };
 use super::{Job, Op, Reply, Told};
-use crate::limit::{Key, KeyState, Limited, Limits, Reserved, Space, Timestamp, lead_of};
+use crate::limit::{Key, KeyState, Limited, Limits, Reserved, Space, Timestamp};
 
 /// So many rows are changed in one transaction: each is locked until it is written.
 const AT_ONCE: usize = 256;
@@ -52,21 +50,10 @@ impl Post {
 /// A store on a database: what [`super::super::sqlite::open`] and [`super::super::postgres::open`] give.
 pub struct SqlStore {
     post: Post,
-    clock: ServerClock,
     timeout: Duration,
     epoch: Mutex<Option<Arc<str>>>,
     joining: tokio::sync::Mutex<()>,
-    overrides: Overrides,
-    /// Which edition of the overrides that is; below zero: none was read yet.
-    edition: AtomicI64,
-    anew: Anew,
-    siblings: AtomicUsize,
-    alone: Alone,
-    /// How long a hand-out takes, in microseconds.
-    lead: AtomicU64,
-    /// When the next beat is due, and before which time no row of ours is, by the store's clock.
-    beat_at: AtomicU64,
-    due_from: AtomicU64,
+    remote: Remote,
     news: tokio::sync::Mutex<UnboundedReceiver<String>>,
     told: UnboundedSender<String>,
 }
@@ -83,18 +70,10 @@ impl SqlStore {
         let (told, news) = unbounded_channel();
         SqlStore {
             post: work(told.clone()),
-            clock: ServerClock::new(clock, given),
             timeout,
             epoch: Mutex::default(),
             joining: tokio::sync::Mutex::default(),
-            overrides: Overrides::default(),
-            edition: AtomicI64::new(-1),
-            anew: Anew::default(),
-            siblings: AtomicUsize::new(0),
-            alone: Alone::default(),
-            lead: AtomicU64::new(0),
-            beat_at: AtomicU64::new(0),
-            due_from: AtomicU64::new(0),
+            remote: Remote::new(clock, given),
             news: tokio::sync::Mutex::new(news),
             told,
         }
@@ -137,7 +116,7 @@ impl SqlStore {
             Ok(Err(_)) => return Err(StoreError::Unavailable("it was closed".to_owned())),
             Err(_) => return Err(StoreError::Timeout),
         };
-        self.clock.told(told.now, sent);
+        self.remote.clock.told(told.now, sent);
         Ok(told)
     }
 
@@ -151,7 +130,7 @@ impl SqlStore {
         if knew.is_some_and(|knew| knew != epoch) {
             // Until this is done we go by the data that are gone, so that it is begun again if it fails.
             self.begin_anew(&epoch).await?;
-        } else if self.edition.load(Ordering::Relaxed) < 0 {
+        } else if self.remote.edition().is_none() {
             self.reload(epoch.clone()).await?;
         }
         *self.epoch() = Some(epoch.clone());
@@ -161,8 +140,8 @@ impl SqlStore {
     /// Puts back what we know beside our rows of data that are gone, and reads what is there now.
     async fn begin_anew(&self, epoch: &Arc<str>) -> Result<(), StoreError> {
         let now = self.now();
-        let known = self.overrides.standing(now);
-        let (mut put_back, mut shut) = (0, self.anew.shut_again(now));
+        let known = self.remote.overrides.standing(now);
+        let (mut put_back, mut shut) = (0, self.remote.anew.shut_again(now));
         // Asked with none too: whether it is too late concerns the shut keys as well.
         let none = known.is_empty().then_some(&known[..]);
         for some in known.chunks(AT_ONCE).chain(none) {
@@ -179,8 +158,9 @@ impl SqlStore {
                 .await?;
         }
         self.reload(epoch.clone()).await?;
-        self.anew
-            .tell(&known, put_back, &self.overrides, self.now());
+        self.remote
+            .anew
+            .tell(&known, put_back, &self.remote.overrides, self.now());
         Ok(())
     }
 
@@ -188,29 +168,17 @@ impl SqlStore {
     async fn reload(&self, epoch: Arc<str>) -> Result<(), StoreError> {
         match self.send(Op::Overrides, Some(epoch)).await?.reply {
             Reply::Overrides(edition, all) => {
-                self.overrides.replace(all.into_iter(), self.now());
-                self.edition.store(edition, Ordering::Relaxed);
+                self.remote.replace(edition, all.into_iter(), self.now());
                 Ok(())
             }
             _ => Err(strange()),
         }
     }
 
-    /// A row of ours is due then.
-    fn due_at(&self, at: Timestamp) {
-        self.due_from.fetch_min(at.0, Ordering::AcqRel);
-    }
-
-    /// There may be others; the next beat tells.
-    fn look_around(&self) {
-        self.alone.doubt();
-        self.beat_at.store(0, Ordering::Relaxed);
-    }
-
     async fn take_all(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
         let now = self.now();
         for ask in asks {
-            self.due_at(look_again(ask, now));
+            self.remote.due_at(look_again(ask, now));
         }
         match self.take_at_once(asks, want).await {
             Err(StoreError::Unfit(_)) => Box::pin(self.take_each(asks, want)).await,
@@ -250,7 +218,7 @@ impl SqlStore {
         let op = Op::Take {
             asks: asks.iter().map(|ask| (*ask).clone()).collect(),
             want,
-            lead: self.lead.load(Ordering::Relaxed),
+            lead: self.remote.lead.load(Ordering::Relaxed),
         };
         match self.ask(op).await?.reply {
             Reply::Verdicts(verdicts) => Ok(verdicts),
@@ -261,7 +229,7 @@ impl SqlStore {
     async fn overdue(&self, max: usize) -> Result<Vec<Row>, StoreError> {
         let max = max.min(10_000);
         let found = super::Due::default();
-        let asked = self.alone.ask();
+        let asked = self.remote.alone.ask();
         let told = self.ask(Op::Due { max, found }).await?;
         let Reply::Due {
             rows,
@@ -276,17 +244,15 @@ impl SqlStore {
         else {
             return Err(strange());
         };
-        self.clock.is_ahead(ahead);
-        self.siblings.store(siblings, Ordering::Relaxed);
-        self.alone.found(asked, alone);
+        self.remote.clock.is_ahead(ahead);
+        self.remote.met(asked, siblings, alone);
         let beat_at = match self.forget(more).await {
             true => told.now,
             false => told.now.plus(BEAT),
         };
-        self.beat_at.store(beat_at.0, Ordering::Relaxed);
-        self.due_from.store(first.0, Ordering::Release);
+        self.remote.quiet_until(beat_at, first);
         let epoch = self.epoch().clone();
-        if edition != self.edition.load(Ordering::Relaxed)
+        if self.remote.edition() != Some(edition)
             && let Some(epoch) = epoch
         {
             self.reload(epoch).await?;
@@ -313,23 +279,13 @@ impl SqlStore {
         more
     }
 
-    /// When the row is due that a change leaves.
-    fn leaves(&self, change: &Change) {
-        if let Change::Until { until, .. }
-        | Change::Adopt { until, .. }
-        | Change::Own { until, .. } = change
-        {
-            self.due_at(*until);
-        }
-    }
-
     async fn change_all(&self, changes: Vec<Change>) -> Result<(), StoreError> {
         let (apart, changes): (Vec<_>, Vec<_>) = changes.into_iter().partition(Change::is_apart);
         for change in apart {
             self.change(change).await?;
         }
         for some in changes.chunks(AT_ONCE) {
-            some.iter().for_each(|change| self.leaves(change));
+            some.iter().for_each(|change| self.remote.leaves(change));
             match self.ask(Op::SetAll(some.to_vec())).await {
                 Err(StoreError::Unfit(_)) => self.change_each(some).await?,
                 told => drop(told?),
@@ -351,21 +307,11 @@ impl SqlStore {
 
     async fn change(&self, change: Change) -> Result<bool, StoreError> {
         let now = self.now();
-        self.leaves(&change);
+        self.remote.leaves(&change);
         let Reply::Done(done) = self.ask(Op::Set(change.clone())).await?.reply else {
             return Err(strange());
         };
-        self.anew.noted(&change, done, now);
-        match change {
-            Change::Override { space, key, set } => {
-                self.overrides.put(space, key, set);
-            }
-            Change::Setting { name, text } => {
-                self.overrides.put_setting(name, text);
-            }
-            Change::Clear => self.overrides.clear(),
-            _ => {}
-        }
+        self.remote.changed(change, done, now);
         Ok(done)
     }
 
@@ -374,7 +320,7 @@ impl SqlStore {
         match heard(text)? {
             News::Wake(wake) => Some(wake),
             News::Joined => {
-                self.look_around();
+                self.remote.look_around();
                 None
             }
             News::Over => {
@@ -385,7 +331,7 @@ impl SqlStore {
             }
             // As `all`: some may have been missed.
             News::Other => {
-                self.look_around();
+                self.remote.look_around();
                 Some(Wake::All)
             }
         }
@@ -414,7 +360,7 @@ impl std::fmt::Debug for SqlStore {
 
 impl Store for SqlStore {
     fn at(&self, moment: Instant) -> Timestamp {
-        self.clock.at(moment)
+        self.remote.clock.at(moment)
     }
 
     fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
@@ -440,7 +386,7 @@ impl Store for SqlStore {
     }
 
     fn doubt(&self) -> u64 {
-        self.clock.doubt()
+        self.remote.clock.doubt()
     }
 
     fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>> {
@@ -458,7 +404,7 @@ impl Store for SqlStore {
 
     fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool> {
         Answer::later(async move {
-            self.due_at(self.now());
+            self.remote.due_at(self.now());
             match self.ask(Op::Back(job.into(), generation)).await?.reply {
                 Reply::Done(done) => Ok(done),
                 _ => Err(strange()),
@@ -479,10 +425,7 @@ impl Store for SqlStore {
     }
 
     fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
-        let now = self.now().0;
-        let quiet = now < self.due_from.load(Ordering::Acquire)
-            && now < self.beat_at.load(Ordering::Relaxed);
-        if quiet {
+        if self.remote.is_quiet(self.now()) {
             return Answer::now(Vec::new());
         }
         Answer::later(self.overdue(max))
@@ -500,11 +443,11 @@ impl Store for SqlStore {
     }
 
     fn overrides(&self) -> &Overrides {
-        &self.overrides
+        &self.remote.overrides
     }
 
     fn times_wiped(&self) -> u64 {
-        self.anew.times()
+        self.remote.anew.times()
     }
 
     fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>> {
@@ -523,10 +466,7 @@ impl Store for SqlStore {
         Answer::later(async move {
             let names = limited.iter().map(|one| record::name(one.space, &one.key));
             let (states, now) = self.states(names.collect()).await?;
-            let each = states.iter().zip(limited);
-            let lead = lead_of(limited, self.lead.load(Ordering::Relaxed));
-            let each = each.map(|(state, one)| state.room_ahead(&one.limits, now, lead));
-            Ok(Room::of_all(each))
+            Ok(self.remote.room(limited, &states, now))
         })
     }
 
@@ -578,7 +518,7 @@ impl Store for SqlStore {
     }
 
     fn lead(&self, micros: u64) {
-        self.lead.store(micros, Ordering::Relaxed);
+        self.remote.lead.store(micros, Ordering::Relaxed);
     }
 
     fn is_shared(&self) -> bool {
@@ -586,11 +526,11 @@ impl Store for SqlStore {
     }
 
     fn is_alone(&self) -> bool {
-        self.alone.is()
+        self.remote.alone.is()
     }
 
     fn siblings(&self) -> usize {
-        self.siblings.load(Ordering::Relaxed)
+        self.remote.siblings.load(Ordering::Relaxed)
     }
 
     fn offered<'a>(&'a self, scope: u64, queue: &'a str, max: usize) -> Answer<'a, Vec<Row>> {
@@ -631,7 +571,7 @@ impl Store for SqlStore {
         Answer::later(async move {
             let knew = self.epoch().clone();
             self.join(knew).await?;
-            self.due_from.store(0, Ordering::Release);
+            self.remote.due_at(Timestamp(0));
             let (out, held) = to_put_back(rows);
             self.change_all(out).await?;
             for some in held.chunks(AT_ONCE) {
