@@ -5,6 +5,7 @@
 //! itself. Whatever goes wrong with a call it ends within the timeout, and the next one makes a new
 //! connection if there is none.
 
+mod ask;
 mod inspect;
 mod link;
 mod script;
@@ -15,12 +16,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use redis::{Cmd, PushInfo, PushKind, Value};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
-use super::fleet::{BEAT, SETTLING};
+use super::fleet::BEAT;
 use super::remote::{News, Remote, heard, to_put_back};
 use super::step::look_again;
 use super::{
@@ -28,8 +29,8 @@ use super::{
     StoreError, Usage, Verdict, Wake, Wish, record,
 };
 use crate::limit::{Key, KeyState, Limited, Limits, Reserved, Space, Timestamp};
-use link::{Failed, Link};
-use script::{Script, Scripts, with_text};
+use link::Link;
+use script::Scripts;
 
 pub use inspect::{Inspection, Kept};
 pub use target::{BadUrl, Target};
@@ -110,171 +111,6 @@ impl RedisStore {
         self.announce(&[]).await
     }
 
-    fn failed(&self, why: &str) -> StoreError {
-        StoreError::Unavailable(format!("{}: {why}", self.link.place()))
-    }
-
-    fn epoch(&self) -> MutexGuard<'_, Option<String>> {
-        self.epoch.lock()
-    }
-
-    fn command(&self, script: &Script, epoch: &str) -> Cmd {
-        let mut command = redis::cmd("EVALSHA");
-        command.arg(&script.hash).arg(1).arg(&self.prefix);
-        match &self.remote.clock.given {
-            Some(given) => command.arg(given.now().0),
-            None => command.arg(""),
-        };
-        command.arg(&*self.owner).arg(epoch);
-        command
-    }
-
-    /// Runs a script with what `write` adds to its arguments; the answer begins with the server's time.
-    async fn run(
-        &self,
-        script: &Script,
-        write: impl FnOnce(&mut Cmd),
-    ) -> Result<Vec<Value>, StoreError> {
-        let known = self.epoch().clone();
-        let epoch = match known {
-            Some(epoch) => epoch,
-            None => self.join(None).await?,
-        };
-        let mut command = self.command(script, &epoch);
-        write(&mut command);
-        self.send(script, &command).await
-    }
-
-    async fn send(&self, script: &Script, command: &Cmd) -> Result<Vec<Value>, StoreError> {
-        let mut sent = Instant::now();
-        let mut answer = self.link.send(command).await;
-        if matches!(&answer, Err(Failed::Said(code, _)) if code == "NOSCRIPT") {
-            sent = Instant::now();
-            answer = self.link.send(&with_text(command, script)).await;
-        }
-        match answer {
-            Ok(Value::Array(told)) => {
-                if let Some(now) = told.first().and_then(wire::int) {
-                    self.remote.clock.told(wire::read_time(now), sent);
-                }
-                Ok(told)
-            }
-            Ok(other) => Err(self.failed(&format!("it answers {other:?}"))),
-            Err(failed) => Err(self.refused(failed)),
-        }
-    }
-
-    fn refused(&self, failed: Failed) -> StoreError {
-        let (code, whole) = match failed {
-            Failed::Store(error) => return error,
-            Failed::Said(code, whole) => (code, whole),
-        };
-        match code.as_str() {
-            "WIPED" => StoreError::Wiped,
-            "SETTLING" => StoreError::Settling,
-            "LATE" => StoreError::Timeout,
-            "NOPERM" | "NOAUTH" | "WRONGPASS" => {
-                StoreError::Unusable(format!("{whole}; {}", self.link.needs()))
-            }
-            "FOREIGN" | "WRONGTYPE" => StoreError::Unusable(format!(
-                "{whole}: something else is under {}*; another store.namespace helps",
-                self.prefix
-            )),
-            // What a script may not do has no code of its own: Redis 7.0, and what came after it.
-            _ if whole.contains("executing the script can't")
-                || whole.contains("ACL failure in script") =>
-            {
-                StoreError::Unusable(format!("{whole}; {}", self.link.needs()))
-            }
-            _ => StoreError::Unavailable(whole),
-        }
-    }
-
-    /// Learns the epoch of the store's data, or begins one; `knew` is the one before.
-    async fn join(&self, knew: Option<String>) -> Result<String, StoreError> {
-        let mut command = self.command(&self.scripts.join, "");
-        let fresh = format!("{:016x}", rand::random::<u64>());
-        command
-            .arg(fresh)
-            .arg(knew.as_deref().unwrap_or_default())
-            .arg(SETTLING);
-        let told = self.send(&self.scripts.join, &command).await?;
-        let epoch = told.get(1).and_then(wire::text);
-        let epoch = epoch.ok_or_else(|| self.strange(&told))?.to_owned();
-        if knew.is_some_and(|knew| knew != epoch) {
-            // Until this is done we go by the data that are gone, so that it is begun again if it fails.
-            self.begin_anew(&epoch).await?;
-        } else if self.remote.edition().is_none() {
-            self.reload(&epoch).await?;
-        }
-        *self.epoch() = Some(epoch.clone());
-        Ok(epoch)
-    }
-
-    /// Puts back what we know beside our rows of data that are gone, and reads what is there now.
-    async fn begin_anew(&self, epoch: &str) -> Result<(), StoreError> {
-        let now = self.now();
-        let known = self.remote.overrides.standing(now);
-        let (mut put_back, mut shut) = (0, self.remote.anew.shut_again(now));
-        // Asked with none too: whether it is too late concerns the shut keys as well.
-        let none = known.is_empty().then_some(&known[..]);
-        for some in known.chunks(AT_ONCE).chain(none) {
-            let mut command = self.command(&self.scripts.set, epoch);
-            self.write_deadline(&mut command);
-            wire::write_put_back(&mut command, some);
-            let told = self.send(&self.scripts.set, &command).await?;
-            let count = told.get(1).and_then(wire::int);
-            match u64::try_from(count.ok_or_else(|| self.strange(&told))?) {
-                Ok(count) => put_back += count,
-                // What has been opened or taken away since is not known here.
-                Err(_) => shut.clear(),
-            }
-        }
-        for some in shut.chunks(AT_ONCE) {
-            let mut command = self.command(&self.scripts.set, epoch);
-            self.write_deadline(&mut command);
-            wire::write_changes(&mut command, some, now);
-            self.send(&self.scripts.set, &command).await?;
-        }
-        self.reload(epoch).await?;
-        self.remote
-            .anew
-            .tell(&known, put_back, &self.remote.overrides, self.now());
-        Ok(())
-    }
-
-    /// Reads the overrides.
-    async fn reload(&self, epoch: &str) -> Result<(), StoreError> {
-        let mut command = self.command(&self.scripts.look, epoch);
-        command.arg("over");
-        let told = self.send(&self.scripts.look, &command).await?;
-        let edition = told.get(1).and_then(wire::int);
-        let fields = told.get(2).and_then(wire::list).unwrap_or_default();
-        let pairs = fields.chunks_exact(2).filter_map(|pair| {
-            let [name, text] = pair else { return None };
-            record::kept(wire::text(name)?, wire::text(text)?)
-        });
-        self.remote.replace(edition.unwrap_or(0), pairs, self.now());
-        Ok(())
-    }
-
-    fn strange(&self, told: &[Value]) -> StoreError {
-        self.failed(&format!("its answer is not understood: {told:?}"))
-    }
-
-    fn rows(&self, told: &[Value]) -> Result<Vec<Row>, StoreError> {
-        let rows = told.iter().map(|one| wire::row(one, &self.owner));
-        rows.collect::<Option<_>>()
-            .ok_or_else(|| self.strange(told))
-    }
-
-    fn done(&self, told: &[Value]) -> Result<bool, StoreError> {
-        match told.get(1).and_then(wire::int) {
-            Some(done) => Ok(done == 1),
-            None => Err(self.strange(told)),
-        }
-    }
-
     /// The states of keys, and the time at which they were read.
     async fn states(
         &self,
@@ -306,16 +142,6 @@ impl RedisStore {
             states.push(state);
         }
         Ok((states, now))
-    }
-
-    /// When nobody waits any more for what is asked for now.
-    fn not_after(&self, now: Timestamp) -> Timestamp {
-        now.plus(u64::try_from(self.link.timeout().as_micros()).unwrap_or(u64::MAX))
-    }
-
-    /// What `set` begins with: the time from which on it makes and puts back no limits.
-    fn write_deadline(&self, to: &mut Cmd) {
-        to.arg(wire::time(self.not_after(self.now()).0));
     }
 
     async fn take_all(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
@@ -707,32 +533,5 @@ impl Store for RedisStore {
                 }
             }
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_script_may_not_do_is_a_matter_of_rights_whoever_says_it() {
-        let config = Config {
-            target: Target::parse("redis://nowhere", None).unwrap(),
-            namespace: "limits".to_owned(),
-            owner: "a".to_owned(),
-            timeout: Duration::from_secs(1),
-        };
-        let store = RedisStore::new(config, Clock::new(0));
-        let told = |text: &str| store.refused(Failed::Said("ERR".to_owned(), text.to_owned()));
-        for text in [
-            "ERR The user executing the script can't run this command or subcommand",
-            "ERR ACL failure in script: User a has no permissions to run the 'zadd' command",
-        ] {
-            let StoreError::Unusable(why) = told(text) else {
-                panic!("{text}")
-            };
-            assert!(why.contains("{limits}:*"), "{why}");
-        }
-        assert!(matches!(told("ERR other"), StoreError::Unavailable(_)));
     }
 }
