@@ -28,6 +28,7 @@
 //! ```
 
 mod anew;
+mod answer;
 mod clock;
 pub mod faulty;
 mod fleet;
@@ -37,24 +38,25 @@ mod overrides;
 pub mod postgres;
 mod record;
 pub mod redis;
+mod remote;
 pub mod reserved;
+mod row;
 mod sql;
 pub mod sqlite;
 mod step;
 
 pub use crate::limit::Room;
+pub use answer::Answer;
 pub use clock::Clock;
 pub use fleet::{NUMBER_LASTS, Number, Step, Wake};
 pub use overrides::{MAX as MAX_OVERRIDES, MAX_SETTINGS, Override, Overrides};
+pub use row::{Claim, Claimed, Gen, Known, OFFERED, Place, Row};
 pub use sql::{Inspection, SqlStore};
 
-use std::fmt;
-use std::future::{Future, Ready, ready};
+use std::future::Future;
 use std::num::NonZeroU64;
-use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use tokio::time::Instant;
 
@@ -65,129 +67,6 @@ fn distrusted(why: String) -> String {
     match why.contains("invalid peer certificate") {
         true => format!("{why} (store.ca_file names the certificates that are trusted)"),
         false => why,
-    }
-}
-
-/// The answer of a store operation, some time. A store that knows it at once makes no allocation for it.
-pub struct Answer<'a, T>(When<'a, T>);
-
-enum When<'a, T> {
-    Now(Ready<Result<T, StoreError>>),
-    Later(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>),
-}
-
-impl<'a, T> Answer<'a, T> {
-    /// An answer that is known.
-    pub fn now(value: T) -> Answer<'a, T> {
-        Answer(When::Now(ready(Ok(value))))
-    }
-
-    /// An answer that somebody has to bring.
-    pub fn later(answer: impl Future<Output = Result<T, StoreError>> + Send + 'a) -> Answer<'a, T> {
-        Answer(When::Later(Box::pin(answer)))
-    }
-}
-
-impl<T> Future for Answer<'_, T> {
-    type Output = Result<T, StoreError>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.get_mut().0 {
-            When::Now(answer) => Pin::new(answer).poll(cx),
-            When::Later(answer) => answer.as_mut().poll(cx),
-        }
-    }
-}
-
-impl<T> fmt::Debug for Answer<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
-            When::Now(_) => "Answer, known",
-            When::Later(_) => "Answer, on its way",
-        })
-    }
-}
-
-/// One claim's number: which claim of a job a row speaks of. Higher is newer; an operation that
-/// names an older one does nothing.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Gen(pub u64);
-
-/// A job as the backend gave it to us. Cheap to clone: the hold and the row share one [`Claim`], and a
-/// change to either makes it a copy of its own.
-#[derive(Clone, Debug)]
-pub struct Claimed(Arc<Claim>);
-
-impl Claimed {
-    /// Whether both are one and not only alike.
-    pub(crate) fn is(&self, other: &Claimed) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl From<Claim> for Claimed {
-    fn from(claim: Claim) -> Claimed {
-        Claimed(Arc::new(claim))
-    }
-}
-
-impl Deref for Claimed {
-    type Target = Claim;
-
-    fn deref(&self) -> &Claim {
-        &self.0
-    }
-}
-
-impl DerefMut for Claimed {
-    fn deref_mut(&mut self) -> &mut Claim {
-        Arc::make_mut(&mut self.0)
-    }
-}
-
-/// What is known of a claimed job, and the limits that apply to it now: what a row needs to be adopted by
-/// a sibling. The job's bytes stay with the hold.
-#[derive(Clone, Debug)]
-pub struct Claim {
-    /// The job's id.
-    pub job: Arc<str>,
-    /// Which claim this is.
-    pub generation: Gen,
-    /// The worker id under which it was claimed.
-    pub claim_id: Arc<str>,
-    /// The hash of the credentials it was claimed with.
-    pub scope: u64,
-    /// Its queue.
-    pub queue: Arc<str>,
-    /// Its priority.
-    pub priority: i32,
-    /// Its attempt, as claimed.
-    pub attempt: u32,
-    /// When it was claimed, by the store's clock.
-    pub claimed_at: Timestamp,
-    /// How long the claim lasts from each accepted heartbeat, in microseconds.
-    pub visibility: u64,
-    /// Every key that it must pass, in no order that matters, with the numbers that count now: what is written of
-    /// them, and what was set over HTTP laid over that.
-    pub limited: Arc<[Limited]>,
-}
-
-#[cfg(test)]
-impl Claim {
-    /// The first claim of a job, for 30 s and of a queue `q` of scope 1, that nothing limits.
-    pub(crate) fn of(job: &str) -> Claim {
-        Claim {
-            job: job.into(),
-            generation: Gen(1),
-            claim_id: "sidecar".into(),
-            scope: 1,
-            queue: "q".into(),
-            priority: 0,
-            attempt: 1,
-            claimed_at: Timestamp(1),
-            visibility: 30_000_000,
-            limited: [].into(),
-        }
     }
 }
 
@@ -216,64 +95,6 @@ pub enum Verdict {
     Unasked,
     /// The row is hidden, or belongs to another owner or a newer claim; or the store cannot keep it.
     Lost,
-}
-
-/// Where a limited job is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
-    /// Claimed, waiting in a sidecar; no slot.
-    Held,
-    /// Out with a worker; has its slots.
-    Out,
-}
-
-/// The `until` of a held row that its owner lets go: any sidecar may take it over at once.
-/// The scripts and tables of the stores write it as 0.
-pub const OFFERED: Timestamp = Timestamp(0);
-
-/// One job's row.
-#[derive(Clone, Debug)]
-pub struct Row {
-    /// The job as claimed.
-    pub claimed: Claimed,
-    /// Held or out.
-    pub place: Place,
-    /// When its owner must look again: a heartbeat is due (held; [`OFFERED`]: a sibling may have it), the
-    /// backend must be asked (out). Out, its last three digits, less than a millisecond, count how often the
-    /// worker was heard of.
-    pub until: Timestamp,
-    /// When its start counts; `None` while it is held, and where a job was found out with a worker.
-    pub started: Option<Timestamp>,
-    /// Not to be handed out: a cancel, a delete or a settle that names it is under way.
-    pub hidden: bool,
-    /// Whether it is this sidecar's. Only its owner starts a job, puts it back or hands it out; any
-    /// sidecar may end it or look after it when it is overdue.
-    pub ours: bool,
-}
-
-impl Row {
-    /// A row of this sidecar's, of which no start is known.
-    pub(crate) fn of(claimed: Claimed, place: Place, until: Timestamp) -> Row {
-        Row {
-            claimed,
-            place,
-            until,
-            started: None,
-            hidden: false,
-            ours: true,
-        }
-    }
-}
-
-/// What is known of a job's row without asking a store that is far away.
-#[derive(Clone, Debug)]
-pub enum Known {
-    /// It is out with a worker through us.
-    Out(Box<Row>),
-    /// It has no row: no other sidecar has any, and this is none of ours.
-    No,
-    /// The store must be asked.
-    Unsure,
 }
 
 /// A change to what the store keeps.

@@ -26,6 +26,7 @@
 
 mod lost;
 mod recover;
+mod state;
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -35,14 +36,13 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::memory::MemoryStore;
-use super::step::look_again;
 use super::{
     Answer, Change, Claimed, Clock, Gen, Known, Number, OFFERED, Overrides, Place, Room, Row, Step,
     Store, StoreError, Usage, Verdict, Wake, Wish,
 };
 use crate::limit::{Key, Limited, Limits, Reserved, Space, Timestamp};
 use lost::Lost;
+use state::State;
 
 /// So many failures in a row are a loss.
 const FAILURES: u32 = 2;
@@ -103,36 +103,6 @@ pub struct Guard {
     recovering: tokio::sync::Mutex<()>,
     /// The store is lost, or is sure to know all again: what may start is another question now.
     turned: Notify,
-}
-
-#[derive(Default, Debug)]
-struct State {
-    /// Our rows, as far as this sidecar had to do with them.
-    own: HashMap<Arc<str>, Row>,
-    /// Claims of which a start may stand there that nobody heard of, or that was undone here alone.
-    doubt: HashMap<Arc<str>, Gen>,
-    /// What ended while the store failed, before it was taken for lost: it may not have heard of it.
-    ended: Vec<(Arc<str>, Gen)>,
-    /// Those of them that were not ours. A sibling that lost the store too has not heard of them, and puts their
-    /// rows back when it returns.
-    echoed: Vec<(Arc<str>, Gen)>,
-    /// The newest claim that the store was ever told of, or may have been.
-    newest: Option<Gen>,
-    /// Failures since the last success, each begun after the one before.
-    failures: u32,
-    /// The same of `take` alone: on a full disk reading goes on and hides that nothing can start.
-    takes_failed: u32,
-    /// All that were ever counted.
-    failed: u64,
-    /// The store may have forgotten something: our rows are put back before anything starts.
-    suspect: bool,
-    /// It has answered before.
-    known: bool,
-    lost: Option<Arc<Lost>>,
-    /// What answered when it was lost before: what was used of our part is used.
-    before: Option<MemoryStore>,
-    /// When it was back after it was lost, or was found to have forgotten.
-    returned: Option<Timestamp>,
 }
 
 impl Guard {
@@ -307,86 +277,6 @@ impl Guard {
 /// Whether the store cannot keep what it was told: nothing was done, and nothing will be however often it is told.
 fn is_unfit<T>(answer: &Result<T, StoreError>) -> bool {
     matches!(answer, Err(StoreError::Unfit(_)))
-}
-
-impl State {
-    /// Of a start that may have been done there it is sure that it is undone.
-    fn is_sure(&mut self, job: &str, claim: Gen) {
-        if self.doubt.get(job) == Some(&claim) {
-            self.doubt.remove(job);
-        }
-    }
-
-    /// The store was emptied: it is told of our rows, and others tell it of theirs.
-    fn has_forgotten(&mut self, now: Timestamp) {
-        self.suspect = true;
-        self.returned = Some(now);
-    }
-
-    fn told_of(&mut self, claim: Option<Gen>) {
-        self.newest = self.newest.max(claim);
-    }
-
-    /// How a take ended, before which so many calls had `failed`.
-    fn took_there<T>(&mut self, answer: &Result<T, StoreError>, failed: u64) {
-        match answer {
-            Ok(_) | Err(StoreError::Settling) => self.takes_failed = 0,
-            // As where all calls are counted.
-            Err(StoreError::Wiped | StoreError::Unfit(_)) => {}
-            Err(_) if self.failed != failed => {}
-            Err(_) => self.takes_failed += 1,
-        }
-    }
-
-    /// What our row of an asked job is now.
-    fn took(&mut self, ask: &Claimed, verdict: &Verdict, now: Timestamp) {
-        let row = |place, until| Row::of(ask.clone(), place, until);
-        match verdict {
-            Verdict::Lost => {
-                let same = |row: &mut Row| row.claimed.generation == ask.generation;
-                if self.own.get_mut(&ask.job).is_some_and(same) {
-                    self.own.remove(&ask.job);
-                }
-            }
-            Verdict::Started { at } => {
-                let mut row = row(Place::Out, at.plus(ask.visibility));
-                row.started = Some(*at);
-                self.own.insert(ask.job.clone(), row);
-            }
-            Verdict::Refused { .. } | Verdict::Unasked => {
-                let row = row(Place::Held, look_again(ask, now));
-                self.own.insert(ask.job.clone(), row);
-            }
-        }
-    }
-
-    fn changed(&mut self, change: &Change) {
-        match change {
-            Change::Until {
-                job,
-                generation,
-                until,
-                visibility,
-            } => {
-                if let Some(row) = self.own.get_mut(job)
-                    && row.claimed.generation == *generation
-                {
-                    (row.until, row.claimed.visibility) = (*until, *visibility);
-                }
-            }
-            Change::Adopt { claimed, until } => {
-                let row = Row::of(claimed.clone(), Place::Out, *until);
-                self.own.insert(claimed.job.clone(), row);
-            }
-            Change::Own { job, next, .. } => {
-                if let Some(row) = self.own.get_mut(job) {
-                    row.claimed.generation = *next;
-                }
-            }
-            Change::Clear => self.own.clear(),
-            _ => {}
-        }
-    }
 }
 
 impl Store for Guard {

@@ -13,6 +13,7 @@ mod columns;
 mod inspect;
 mod link;
 mod schema;
+mod statements;
 mod table;
 
 use std::sync::Arc;

@@ -187,6 +187,17 @@ pub(super) fn of_name(name: &str) -> Option<(Space, Key)> {
     Some((space, Key::new(key).ok()?))
 }
 
+/// Where a held job can be handed out.
+pub(super) fn lane(scope: u64, queue: &str) -> String {
+    format!("{scope}:{queue}")
+}
+
+/// Scope and queue of a [`lane`].
+pub(super) fn read_lane(lane: &str) -> Option<(u64, Arc<str>)> {
+    let (scope, queue) = lane.split_once(':')?;
+    Some((scope.parse().ok()?, Arc::from(queue)))
+}
+
 fn limited(one: One) -> Option<Limited> {
     Some(Limited {
         space: if one.queue { Space::Queue } else { Space::Job },

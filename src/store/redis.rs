@@ -5,6 +5,7 @@
 //! itself. Whatever goes wrong with a call it ends within the timeout, and the next one makes a new
 //! connection if there is none.
 
+mod ask;
 mod inspect;
 mod link;
 mod script;
@@ -12,25 +13,24 @@ mod target;
 mod wire;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use redis::{Cmd, PushInfo, PushKind, Value};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
-use super::anew::Anew;
-use super::clock::ServerClock;
-use super::fleet::{Alone, BEAT, SETTLING};
+use super::fleet::BEAT;
+use super::remote::{News, Remote, heard, to_put_back};
 use super::step::look_again;
 use super::{
     Answer, Change, Claimed, Clock, Gen, Number, Overrides, Place, Room, Row, Step, Store,
     StoreError, Usage, Verdict, Wake, Wish, record,
 };
-use crate::limit::{Key, KeyState, Limited, Limits, Reserved, Space, Timestamp, lead_of};
-use link::{Failed, Link};
-use script::{Script, Scripts, with_text};
+use crate::limit::{Key, KeyState, Limited, Limits, Reserved, Space, Timestamp};
+use link::Link;
+use script::Scripts;
 
 pub use inspect::{Inspection, Kept};
 pub use target::{BadUrl, Target};
@@ -58,19 +58,8 @@ pub struct RedisStore {
     scripts: Scripts,
     prefix: String,
     owner: Arc<str>,
-    clock: ServerClock,
     epoch: Mutex<Option<String>>,
-    overrides: Overrides,
-    /// Which edition of the overrides that is; below zero: none was read yet.
-    edition: AtomicI64,
-    anew: Anew,
-    siblings: AtomicUsize,
-    /// How long a hand-out takes, in microseconds.
-    lead: AtomicU64,
-    alone: Alone,
-    /// When the next beat is due, and before which time no row of ours is, by the store's clock.
-    beat_at: AtomicU64,
-    due_from: AtomicU64,
+    remote: Remote,
     news: tokio::sync::Mutex<UnboundedReceiver<PushInfo>>,
     told: UnboundedSender<PushInfo>,
 }
@@ -95,16 +84,8 @@ impl RedisStore {
             scripts: Scripts::new(),
             prefix,
             owner: config.owner.into(),
-            clock: ServerClock::new(own, given),
             epoch: Mutex::default(),
-            overrides: Overrides::default(),
-            edition: AtomicI64::new(-1),
-            anew: Anew::default(),
-            siblings: AtomicUsize::new(0),
-            lead: AtomicU64::new(0),
-            alone: Alone::default(),
-            beat_at: AtomicU64::new(0),
-            due_from: AtomicU64::new(0),
+            remote: Remote::new(own, given),
             news: tokio::sync::Mutex::new(news),
             told,
         }
@@ -128,182 +109,6 @@ impl RedisStore {
             )));
         }
         self.announce(&[]).await
-    }
-
-    fn failed(&self, why: &str) -> StoreError {
-        StoreError::Unavailable(format!("{}: {why}", self.link.place()))
-    }
-
-    fn epoch(&self) -> MutexGuard<'_, Option<String>> {
-        self.epoch.lock()
-    }
-
-    fn command(&self, script: &Script, epoch: &str) -> Cmd {
-        let mut command = redis::cmd("EVALSHA");
-        command.arg(&script.hash).arg(1).arg(&self.prefix);
-        match &self.clock.given {
-            Some(given) => command.arg(given.now().0),
-            None => command.arg(""),
-        };
-        command.arg(&*self.owner).arg(epoch);
-        command
-    }
-
-    /// Runs a script with what `write` adds to its arguments; the answer begins with the server's time.
-    async fn run(
-        &self,
-        script: &Script,
-        write: impl FnOnce(&mut Cmd),
-    ) -> Result<Vec<Value>, StoreError> {
-        let known = self.epoch().clone();
-        let epoch = match known {
-            Some(epoch) => epoch,
-            None => self.join(None).await?,
-        };
-        let mut command = self.command(script, &epoch);
-        write(&mut command);
-        self.send(script, &command).await
-    }
-
-    async fn send(&self, script: &Script, command: &Cmd) -> Result<Vec<Value>, StoreError> {
-        let mut sent = Instant::now();
-        let mut answer = self.link.send(command).await;
-        if matches!(&answer, Err(Failed::Said(code, _)) if code == "NOSCRIPT") {
-            sent = Instant::now();
-            answer = self.link.send(&with_text(command, script)).await;
-        }
-        match answer {
-            Ok(Value::Array(told)) => {
-                if let Some(now) = told.first().and_then(wire::int) {
-                    self.clock.told(wire::read_time(now), sent);
-                }
-                Ok(told)
-            }
-            Ok(other) => Err(self.failed(&format!("it answers {other:?}"))),
-            Err(failed) => Err(self.refused(failed)),
-        }
-    }
-
-    fn refused(&self, failed: Failed) -> StoreError {
-        let (code, whole) = match failed {
-            Failed::Store(error) => return error,
-            Failed::Said(code, whole) => (code, whole),
-        };
-        match code.as_str() {
-            "WIPED" => StoreError::Wiped,
-            "SETTLING" => StoreError::Settling,
-            "LATE" => StoreError::Timeout,
-            "NOPERM" | "NOAUTH" | "WRONGPASS" => {
-                StoreError::Unusable(format!("{whole}; {}", self.link.needs()))
-            }
-            "FOREIGN" | "WRONGTYPE" => StoreError::Unusable(format!(
-                "{whole}: something else is under {}*; another store.namespace helps",
-                self.prefix
-            )),
-            // What a script may not do has no code of its own: Redis 7.0, and what came after it.
-            _ if whole.contains("executing the script can't")
-                || whole.contains("ACL failure in script") =>
-            {
-                StoreError::Unusable(format!("{whole}; {}", self.link.needs()))
-            }
-            _ => StoreError::Unavailable(whole),
-        }
-    }
-
-    /// Learns the epoch of the store's data, or begins one; `knew` is the one before.
-    async fn join(&self, knew: Option<String>) -> Result<String, StoreError> {
-        let mut command = self.command(&self.scripts.join, "");
-        let fresh = format!("{:016x}", rand::random::<u64>());
-        command
-            .arg(fresh)
-            .arg(knew.as_deref().unwrap_or_default())
-            .arg(SETTLING);
-        let told = self.send(&self.scripts.join, &command).await?;
-        let epoch = told.get(1).and_then(wire::text);
-        let epoch = epoch.ok_or_else(|| self.strange(&told))?.to_owned();
-        if knew.is_some_and(|knew| knew != epoch) {
-            // Until this is done we go by the data that are gone, so that it is begun again if it fails.
-            self.begin_anew(&epoch).await?;
-        } else if self.edition.load(Ordering::Relaxed) < 0 {
-            self.reload(&epoch).await?;
-        }
-        *self.epoch() = Some(epoch.clone());
-        Ok(epoch)
-    }
-
-    /// Puts back what we know beside our rows of data that are gone, and reads what is there now.
-    async fn begin_anew(&self, epoch: &str) -> Result<(), StoreError> {
-        let now = self.now();
-        let known = self.overrides.standing(now);
-        let (mut put_back, mut shut) = (0, self.anew.shut_again(now));
-        // Asked with none too: whether it is too late concerns the shut keys as well.
-        let none = known.is_empty().then_some(&known[..]);
-        for some in known.chunks(AT_ONCE).chain(none) {
-            let mut command = self.command(&self.scripts.set, epoch);
-            self.write_deadline(&mut command);
-            wire::write_put_back(&mut command, some);
-            let told = self.send(&self.scripts.set, &command).await?;
-            let count = told.get(1).and_then(wire::int);
-            match u64::try_from(count.ok_or_else(|| self.strange(&told))?) {
-                Ok(count) => put_back += count,
-                // What has been opened or taken away since is not known here.
-                Err(_) => shut.clear(),
-            }
-        }
-        for some in shut.chunks(AT_ONCE) {
-            let mut command = self.command(&self.scripts.set, epoch);
-            self.write_deadline(&mut command);
-            wire::write_changes(&mut command, some, now);
-            self.send(&self.scripts.set, &command).await?;
-        }
-        self.reload(epoch).await?;
-        self.anew
-            .tell(&known, put_back, &self.overrides, self.now());
-        Ok(())
-    }
-
-    /// Reads the overrides.
-    async fn reload(&self, epoch: &str) -> Result<(), StoreError> {
-        let mut command = self.command(&self.scripts.look, epoch);
-        command.arg("over");
-        let told = self.send(&self.scripts.look, &command).await?;
-        let edition = told.get(1).and_then(wire::int);
-        let fields = told.get(2).and_then(wire::list).unwrap_or_default();
-        let pairs = fields.chunks_exact(2).filter_map(|pair| {
-            let [name, text] = pair else { return None };
-            record::kept(wire::text(name)?, wire::text(text)?)
-        });
-        self.overrides.replace(pairs, self.now());
-        self.edition.store(edition.unwrap_or(0), Ordering::Relaxed);
-        Ok(())
-    }
-
-    fn strange(&self, told: &[Value]) -> StoreError {
-        self.failed(&format!("its answer is not understood: {told:?}"))
-    }
-
-    fn rows(&self, told: &[Value]) -> Result<Vec<Row>, StoreError> {
-        let rows = told.iter().map(|one| wire::row(one, &self.owner));
-        rows.collect::<Option<_>>()
-            .ok_or_else(|| self.strange(told))
-    }
-
-    fn done(&self, told: &[Value]) -> Result<bool, StoreError> {
-        match told.get(1).and_then(wire::int) {
-            Some(done) => Ok(done == 1),
-            None => Err(self.strange(told)),
-        }
-    }
-
-    /// A row of ours is due then.
-    fn due_at(&self, at: Timestamp) {
-        self.due_from.fetch_min(at.0, Ordering::AcqRel);
-    }
-
-    /// There may be others; the next beat tells.
-    fn look_around(&self) {
-        self.alone.doubt();
-        self.beat_at.store(0, Ordering::Relaxed);
     }
 
     /// The states of keys, and the time at which they were read.
@@ -339,22 +144,12 @@ impl RedisStore {
         Ok((states, now))
     }
 
-    /// When nobody waits any more for what is asked for now.
-    fn not_after(&self, now: Timestamp) -> Timestamp {
-        now.plus(u64::try_from(self.link.timeout().as_micros()).unwrap_or(u64::MAX))
-    }
-
-    /// What `set` begins with: the time from which on it makes and puts back no limits.
-    fn write_deadline(&self, to: &mut Cmd) {
-        to.arg(wire::time(self.not_after(self.now()).0));
-    }
-
     async fn take_all(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
         let now = self.now();
         let write = |to: &mut Cmd| {
             to.arg(wire::time(self.not_after(now).0))
                 .arg(want.min(1 << 30))
-                .arg(wire::time(self.lead.load(Ordering::Relaxed)))
+                .arg(wire::time(self.remote.lead.load(Ordering::Relaxed)))
                 .arg(asks.len());
             for ask in asks {
                 to.arg(&*ask.job).arg(wire::time(ask.generation.0));
@@ -367,7 +162,7 @@ impl RedisStore {
         let verdicts: Option<Vec<Verdict>> = verdicts.collect();
         let verdicts = verdicts.filter(|verdicts| verdicts.len() == asks.len());
         for ask in asks {
-            self.due_at(look_again(ask, now));
+            self.remote.due_at(look_again(ask, now));
         }
         verdicts.ok_or_else(|| self.strange(&told))
     }
@@ -386,7 +181,7 @@ impl RedisStore {
     }
 
     async fn overdue(&self, max: usize) -> Result<Vec<Row>, StoreError> {
-        let asked = self.alone.ask();
+        let asked = self.remote.alone.ask();
         let told = self
             .run(&self.scripts.due, |to| {
                 to.arg(max.min(10_000));
@@ -397,14 +192,12 @@ impl RedisStore {
             return Err(self.strange(&told));
         };
         let now = wire::read_time(*now);
-        self.clock.is_ahead(wire::read_time(*ahead).0);
-        self.siblings
-            .store(usize::try_from(*live).unwrap_or(0), Ordering::Relaxed);
-        self.alone.found(asked, *others == 0);
-        self.beat_at.store(now.plus(BEAT).0, Ordering::Relaxed);
-        self.due_from
-            .store(wire::read_time(*first).0, Ordering::Release);
-        if *edition != self.edition.load(Ordering::Relaxed) {
+        self.remote.clock.is_ahead(wire::read_time(*ahead).0);
+        let siblings = usize::try_from(*live).unwrap_or(0);
+        self.remote.met(asked, siblings, *others == 0);
+        self.remote
+            .quiet_until(now.plus(BEAT), wire::read_time(*first));
+        if self.remote.edition() != Some(*edition) {
             let epoch = self.epoch().clone().unwrap_or_default();
             self.reload(&epoch).await?;
         }
@@ -419,36 +212,16 @@ impl RedisStore {
         self.rows(told.get(7..).unwrap_or_default())
     }
 
-    /// When the row is due that a change leaves.
-    fn leaves(&self, change: &Change) {
-        if let Change::Until { until, .. }
-        | Change::Adopt { until, .. }
-        | Change::Own { until, .. } = change
-        {
-            self.due_at(*until);
-        }
-    }
-
     async fn change(&self, change: Change) -> Result<bool, StoreError> {
         let now = self.now();
-        self.leaves(&change);
+        self.remote.leaves(&change);
         let write = |to: &mut Cmd| {
             self.write_deadline(to);
             wire::write_change(to, &change, now);
         };
         let told = self.run(&self.scripts.set, write).await?;
         let done = self.done(&told)?;
-        self.anew.noted(&change, done, now);
-        match change {
-            Change::Override { space, key, set } => {
-                self.overrides.put(space, key, set);
-            }
-            Change::Setting { name, text } => {
-                self.overrides.put_setting(name, text);
-            }
-            Change::Clear => self.overrides.clear(),
-            _ => {}
-        }
+        self.remote.changed(change, done, now);
         Ok(done)
     }
 
@@ -460,7 +233,7 @@ impl RedisStore {
         }
         for some in changes.chunks(AT_ONCE) {
             let now = self.now();
-            some.iter().for_each(|change| self.leaves(change));
+            some.iter().for_each(|change| self.remote.leaves(change));
             let write = |to: &mut Cmd| {
                 self.write_deadline(to);
                 wire::write_changes(to, some, now);
@@ -476,48 +249,35 @@ impl RedisStore {
             PushKind::Message => {}
             // What was said in between was not heard.
             PushKind::Disconnection | PushKind::Subscribe => {
-                self.look_around();
+                self.remote.look_around();
                 return Some(Wake::All);
             }
             _ => return None,
         }
-        let mut lines = wire::text(info.data.get(1)?)?.split('\n');
-        if lines.next()? == &*self.owner {
+        let (owner, message) = wire::text(info.data.get(1)?)?.split_once('\n')?;
+        if owner == &*self.owner {
             return None;
         }
-        match lines.next()? {
-            "freed" => Some(Wake::Freed(lines.filter_map(record::of_name).collect())),
-            "row" => Some(Wake::Row {
-                job: lines.collect::<Vec<_>>().join("\n").into(),
-            }),
-            "offered" => {
-                let lane = lines.collect::<Vec<_>>().join("\n");
-                let (scope, queue) = wire::read_lane(&lane)?;
-                Some(Wake::Offered { scope, queue })
-            }
-            "joined" => {
-                self.look_around();
+        match heard(message)? {
+            News::Wake(wake) => Some(wake),
+            News::Joined => {
+                self.remote.look_around();
                 None
             }
-            "paused" => {
-                let paused = lines.next()? == "1";
-                let queue = lines.collect::<Vec<_>>().join("\n").into();
-                Some(Wake::Paused { queue, paused })
-            }
-            "over" => {
+            News::Over => {
                 let epoch = self.epoch().clone()?;
                 // If this fails, the next beat tells that ours are old.
                 let _read = self.reload(&epoch).await;
                 Some(Wake::All)
             }
-            _ => None,
+            News::Other => None,
         }
     }
 }
 
 impl Store for RedisStore {
     fn at(&self, moment: Instant) -> Timestamp {
-        self.clock.at(moment)
+        self.remote.clock.at(moment)
     }
 
     fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
@@ -551,7 +311,7 @@ impl Store for RedisStore {
                 to.arg(wire::time(generation.0));
             };
             let told = self.run(&self.scripts.back, write).await?;
-            self.due_at(self.now());
+            self.remote.due_at(self.now());
             self.done(&told)
         })
     }
@@ -572,10 +332,7 @@ impl Store for RedisStore {
     }
 
     fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
-        let now = self.now().0;
-        let quiet = now < self.due_from.load(Ordering::Acquire)
-            && now < self.beat_at.load(Ordering::Relaxed);
-        if quiet {
+        if self.remote.is_quiet(self.now()) {
             return Answer::now(Vec::new());
         }
         Answer::later(self.overdue(max))
@@ -590,11 +347,11 @@ impl Store for RedisStore {
     }
 
     fn overrides(&self) -> &Overrides {
-        &self.overrides
+        &self.remote.overrides
     }
 
     fn times_wiped(&self) -> u64 {
-        self.anew.times()
+        self.remote.anew.times()
     }
 
     fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved> {
@@ -602,7 +359,7 @@ impl Store for RedisStore {
     }
 
     fn doubt(&self) -> u64 {
-        self.clock.doubt()
+        self.remote.clock.doubt()
     }
 
     fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>> {
@@ -620,10 +377,7 @@ impl Store for RedisStore {
         Answer::later(async move {
             let names = limited.iter().map(|one| record::name(one.space, &one.key));
             let (states, now) = self.states(names).await?;
-            let each = states.iter().zip(limited);
-            let lead = lead_of(limited, self.lead.load(Ordering::Relaxed));
-            let each = each.map(|(state, one)| state.room_ahead(&one.limits, now, lead));
-            Ok(Room::of_all(each))
+            Ok(self.remote.room(limited, &states, now))
         })
     }
 
@@ -709,21 +463,21 @@ impl Store for RedisStore {
     }
 
     fn lead(&self, micros: u64) {
-        self.lead.store(micros, Ordering::Relaxed);
+        self.remote.lead.store(micros, Ordering::Relaxed);
     }
 
     fn is_alone(&self) -> bool {
-        self.alone.is()
+        self.remote.alone.is()
     }
 
     fn siblings(&self) -> usize {
-        self.siblings.load(Ordering::Relaxed)
+        self.remote.siblings.load(Ordering::Relaxed)
     }
 
     fn offered<'a>(&'a self, scope: u64, queue: &'a str, max: usize) -> Answer<'a, Vec<Row>> {
         Answer::later(async move {
             let write = |to: &mut Cmd| {
-                to.arg("offered").arg(wire::lane(scope, queue)).arg(max);
+                to.arg("offered").arg(record::lane(scope, queue)).arg(max);
             };
             let told = self.run(&self.scripts.look, write).await?;
             self.rows(told.get(1..).unwrap_or_default())
@@ -756,15 +510,9 @@ impl Store for RedisStore {
         Answer::later(async move {
             let knew = self.epoch().clone();
             self.join(knew).await?;
-            self.due_from.store(0, Ordering::Release);
-            let (held, out): (Vec<_>, Vec<_>) =
-                rows.iter().partition(|row| row.place == Place::Held);
-            let out = out.into_iter().map(|row| Change::Adopt {
-                claimed: row.claimed.clone(),
-                until: row.until,
-            });
-            self.change_all(out.collect()).await?;
-            let held: Vec<&Claimed> = held.into_iter().map(|row| &row.claimed).collect();
+            self.remote.due_at(Timestamp(0));
+            let (out, held) = to_put_back(rows);
+            self.change_all(out).await?;
             for some in held.chunks(AT_ONCE) {
                 self.take_all(some, 0).await?;
             }
@@ -785,32 +533,5 @@ impl Store for RedisStore {
                 }
             }
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_script_may_not_do_is_a_matter_of_rights_whoever_says_it() {
-        let config = Config {
-            target: Target::parse("redis://nowhere", None).unwrap(),
-            namespace: "limits".to_owned(),
-            owner: "a".to_owned(),
-            timeout: Duration::from_secs(1),
-        };
-        let store = RedisStore::new(config, Clock::new(0));
-        let told = |text: &str| store.refused(Failed::Said("ERR".to_owned(), text.to_owned()));
-        for text in [
-            "ERR The user executing the script can't run this command or subcommand",
-            "ERR ACL failure in script: User a has no permissions to run the 'zadd' command",
-        ] {
-            let StoreError::Unusable(why) = told(text) else {
-                panic!("{text}")
-            };
-            assert!(why.contains("{limits}:*"), "{why}");
-        }
-        assert!(matches!(told("ERR other"), StoreError::Unavailable(_)));
     }
 }

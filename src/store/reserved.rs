@@ -9,9 +9,10 @@
 //! store hears of it only when it is offered to siblings. Of all other jobs, and when no turn can be had,
 //! the store is asked for each start.
 
+mod state;
 mod turns;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,16 +21,16 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::memory::Books;
 use super::{
-    Answer, Change, Claimed, Gen, Known, Number, OFFERED, Overrides, Place, Room, Row, Step, Store,
+    Answer, Change, Claimed, Gen, Known, Number, Overrides, Place, Room, Row, Step, Store,
     StoreError, Usage, Verdict, Wake, Wish, guard,
 };
 use crate::limit::{
     EARLY, Key, Limited, Limits, Measure, OnLimit, Rate, Refusal, Reserved, Space, Strategy,
     Throttle, Timestamp, WindowKind,
 };
-use turns::{AHEAD, Mine, Next, Turns};
+use state::{Changed, State};
+use turns::{AHEAD, Next};
 
 /// The names of policies.
 pub type Policies = HashSet<Arc<str>>;
@@ -79,36 +80,13 @@ pub struct ReservedStore {
     answered: Notify,
 }
 
-#[derive(Debug)]
-struct State {
-    policies: Policies,
-    /// The rows that the store does not have.
-    rows: Books,
-    /// The turns in which jobs of these rows went out.
-    out: HashMap<Arc<str>, (Limited, Mine)>,
-    /// Jobs that could be here, but have their rows in the store.
-    there: HashSet<Arc<str>>,
-    /// By key, and for each of the different limits that jobs bring to it.
-    keys: HashMap<(Key, Limits), Turns>,
-    granted: u64,
-    unused: u64,
-}
-
 impl ReservedStore {
     /// Nothing is reserved before [`Store::reserve_for`].
     pub fn new(inner: Arc<dyn Store>) -> ReservedStore {
         ReservedStore {
             inner,
             used: AtomicBool::new(false),
-            state: Mutex::new(State {
-                policies: HashSet::new(),
-                rows: Books::new(),
-                out: HashMap::new(),
-                there: HashSet::new(),
-                keys: HashMap::new(),
-                granted: 0,
-                unused: 0,
-            }),
+            state: Mutex::new(State::new()),
             answered: Notify::new(),
         }
     }
@@ -293,15 +271,6 @@ impl ReservedStore {
     }
 }
 
-/// Where a change was made, or has to be.
-enum Changed {
-    /// Here; whether there was anything to change.
-    Here(bool),
-    There(Change),
-    /// There, and its row too.
-    Offered(Change, Box<Row>),
-}
-
 /// A question for turns that is on its way.
 struct Asking<'a> {
     store: &'a ReservedStore,
@@ -323,122 +292,6 @@ impl Drop for Asking<'_> {
             .answered(self.reserved.take(), doubt, now);
         drop(state);
         self.store.answered.notify_waiters();
-    }
-}
-
-impl State {
-    /// Whether its limits are reserved ahead.
-    fn is_reserved(&self, limited: &[Limited]) -> bool {
-        let [one] = limited else { return false };
-        one.space == Space::Job
-            && one.on_limit == OnLimit::Wait
-            && self.policies.contains(&one.policy)
-            && is_hot(&one.limits)
-    }
-
-    /// Whether a job is started here now. One that has its row on the other side goes there by that.
-    fn goes_here(&mut self, ask: &Claimed, can: bool) -> bool {
-        let known = self.rows.row(&ask.job).is_some();
-        if self.is_reserved(&ask.limited) && can && (known || !self.there.contains(&ask.job)) {
-            return true;
-        }
-        if known || self.is_reserved(&ask.limited) {
-            self.leave(&ask.job);
-        }
-        false
-    }
-
-    /// The row is here no longer; from now on the store has it.
-    fn leave(&mut self, job: &str) -> Option<Row> {
-        let row = self.rows.end(job, None, Timestamp(0));
-        self.out.remove(job);
-        self.there.insert(Arc::from(job));
-        row
-    }
-
-    /// Whether its row is held here, ready to start; it is made if there is none.
-    fn hold(&mut self, ask: &Claimed, now: Timestamp) -> bool {
-        let told = self.rows.take(&[ask], 0, now);
-        matches!(told.first(), Some(Verdict::Unasked))
-    }
-
-    fn turns(&mut self, limited: &Limited) -> &mut Turns {
-        let of = (limited.key.clone(), limited.limits.clone());
-        self.keys
-            .entry(of)
-            .or_insert_with(|| Turns::new(&limited.limits))
-    }
-
-    fn change(&mut self, change: Change, now: Timestamp) -> Changed {
-        let job = match &change {
-            Change::Until { job, .. } | Change::Hidden { job, .. } => job.clone(),
-            Change::Shut { key, .. } | Change::Unused { key } => {
-                let same = self.keys.iter_mut().filter(|((name, _), _)| name == key);
-                same.for_each(|(_, turns)| turns.forget());
-                return Changed::There(change);
-            }
-            Change::Adopt { claimed, .. } => {
-                self.leave(&claimed.job);
-                return Changed::There(change);
-            }
-            Change::Own { job, .. } => {
-                self.there.insert(job.clone());
-                return Changed::There(change);
-            }
-            Change::Clear => {
-                self.rows.set(Change::Clear, now);
-                self.out.clear();
-                self.there.clear();
-                self.keys.clear();
-                return Changed::There(change);
-            }
-            Change::Open { .. } | Change::Override { .. } | Change::Setting { .. } => {
-                return Changed::There(change);
-            }
-        };
-        let offered = matches!(&change, Change::Until { until: OFFERED, .. });
-        match self.rows.row(&job).map(|row| row.place) {
-            None => Changed::There(change),
-            Some(Place::Held) if offered => match self.leave(&job) {
-                Some(row) => Changed::Offered(change, Box::new(row)),
-                None => Changed::There(change),
-            },
-            Some(_) => Changed::Here(self.rows.set(change, now)),
-        }
-    }
-
-    /// The job goes out in its turn, unless it may not any more: then somebody else has it.
-    fn started(&mut self, ask: &Claimed, limited: &Limited, turn: Mine, now: Timestamp) -> Verdict {
-        // The turn says that it may; the row needs no more than to be out.
-        let mut free = ask.clone();
-        free.limited = Arc::from([Limited {
-            limits: Limits::default(),
-            ..limited.clone()
-        }]);
-        match self.rows.take(&[&free], 1, now).pop() {
-            Some(Verdict::Started { .. }) => {
-                self.out.insert(ask.job.clone(), (limited.clone(), turn));
-                Verdict::Started { at: turn.at }
-            }
-            _ => {
-                self.turns(limited).back(turn);
-                Verdict::Lost
-            }
-        }
-    }
-
-    fn back(&mut self, job: &str, claim: Gen, now: Timestamp) -> bool {
-        let back = self.rows.back(job, claim, now);
-        if back && let Some((limited, turn)) = self.out.remove(job) {
-            self.turns(&limited).back(turn);
-        }
-        back
-    }
-
-    fn end(&mut self, job: &str, claim: Option<Gen>, now: Timestamp) -> Option<Row> {
-        let ended = self.rows.end(job, claim, now)?;
-        self.out.remove(job);
-        Some(ended)
     }
 }
 

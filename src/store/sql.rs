@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use super::{Change, Claimed, Gen, Number, Place, Row, Step, StoreError, Verdict, fleet, record};
 use crate::limit::{KeyState, Limited, Reserved, Timestamp};
 
-pub(super) use flat::{Flat, Kept, lane, number, unsigned};
+pub(super) use flat::{Flat, Kept, number, unsigned};
 pub(super) use front::Post;
 pub use front::SqlStore;
 pub use inspection::Inspection;
@@ -387,7 +387,11 @@ async fn transact<B: Books>(
                 queue,
                 max,
                 found,
-            } => *found = books.find_offered(&lane(*scope, queue), *max).await?,
+            } => {
+                *found = books
+                    .find_offered(&record::lane(*scope, queue), *max)
+                    .await?
+            }
             Op::RowsOfOthers { max, found } => *found = books.find_others(*max).await?,
             _ => {}
         }

@@ -59,7 +59,7 @@ impl RedisStore {
         for _ in 0..calls.max(1) {
             let sent = Instant::now();
             let told = self.ask(&cmd("TIME")).await?;
-            let (trip, own) = (sent.elapsed(), self.clock.own.now().0.cast_signed());
+            let (trip, own) = (sent.elapsed(), self.remote.clock.own.now().0.cast_signed());
             let there = time(&told).ok_or_else(|| self.failed("it does not know the time"))?;
             if trips.iter().all(|known| trip < *known) {
                 ahead = there + i64::try_from(trip.as_micros() / 2).unwrap_or(0) - own;
@@ -118,7 +118,7 @@ impl RedisStore {
             (Some(format), _) => return Err(foreign(&format!("is of format {format}"))),
             (None, Some(_)) => return Err(foreign("has no format")),
         }
-        let since = self.clock.own.now().0.saturating_add_signed(ahead);
+        let since = self.remote.clock.own.now().0.saturating_add_signed(ahead);
         // Where that clock was set back, ours is ahead of it.
         let set_back = field(2).and_then(|ahead| ahead.parse::<u64>().ok());
         let since = since

@@ -1,7 +1,5 @@
 //! What scripts are given and what they answer.
 
-use std::sync::Arc;
-
 use redis::{Cmd, Value};
 
 use super::super::record::{self, Written};
@@ -26,17 +24,6 @@ pub(super) fn read_time(time: i64) -> Timestamp {
         Ok(_) => Timestamp::NEVER,
         Err(_) => Timestamp(0),
     }
-}
-
-/// Where a held job can be handed out.
-pub(super) fn lane(scope: u64, queue: &str) -> String {
-    format!("{scope}:{queue}")
-}
-
-/// Scope and queue of a [`lane`].
-pub(super) fn read_lane(lane: &str) -> Option<(u64, Arc<str>)> {
-    let (scope, queue) = lane.split_once(':')?;
-    Some((scope.parse().ok()?, Arc::from(queue)))
 }
 
 /// The limits of a job. A script cannot reckon with calendars, so the edges of the windows around `now`
@@ -206,7 +193,7 @@ pub(super) fn row(of: &Value, owner: &str) -> Option<Row> {
 /// What comes before a job in `take` and in `set adopt`.
 pub(super) fn write_job(to: &mut Cmd, claimed: &Claimed) {
     to.arg(time(claimed.visibility))
-        .arg(lane(claimed.scope, &claimed.queue))
+        .arg(record::lane(claimed.scope, &claimed.queue))
         .arg(record::claim(claimed))
         .arg(record::limits(&claimed.limited));
 }

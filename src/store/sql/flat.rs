@@ -61,17 +61,6 @@ pub(in crate::store) fn unsigned(value: i64) -> u64 {
     }
 }
 
-/// Where a held job can be handed out.
-pub(in crate::store) fn lane(scope: u64, queue: &str) -> String {
-    format!("{scope}:{queue}")
-}
-
-/// Scope and queue of a [`lane`].
-pub(super) fn read_lane(lane: &str) -> Option<(u64, Arc<str>)> {
-    let (scope, queue) = lane.split_once(':')?;
-    Some((scope.parse().ok()?, Arc::from(queue)))
-}
-
 impl Kept {
     pub(in crate::store) fn flat(&self) -> Flat {
         let claimed = &self.claimed;
@@ -83,7 +72,7 @@ impl Kept {
             owner: self.owner.to_string(),
             hidden: self.hidden,
             lasts: number(claimed.visibility),
-            lane: lane(claimed.scope, &claimed.queue),
+            lane: record::lane(claimed.scope, &claimed.queue),
             claim: record::claim(claimed),
             limits: record::limits(&claimed.limited),
             taken: pack(&self.taken),

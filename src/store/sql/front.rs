@@ -1,27 +1,27 @@
 //! The store as the sidecar sees it: questions go to whoever has the database, answers are waited for no
 //! longer than the timeout.
 
+mod ask;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::super::anew::Anew;
-use super::super::clock::ServerClock;
-use super::super::fleet::{Alone, BEAT, kept_name};
+use super::super::fleet::{BEAT, kept_name};
+use super::super::remote::{News, Remote, heard, to_put_back};
 use super::super::step::look_again;
 use super::super::{
     Answer, Change, Claimed, Clock, Gen, Number, Overrides, Place, Room, Row, Step, Store,
     StoreError, Usage, Verdict, Wake, Wish, record,
 };
-use super::flat::read_lane;
-use super::{Job, Op, Reply, Told};
-use crate::limit::{Key, KeyState, Limited, Limits, Reserved, Space, Timestamp, lead_of};
+use super::{Job, Op, Reply};
+use crate::limit::{Key, KeyState, Limited, Limits, Reserved, Space, Timestamp};
+use ask::strange;
 
 /// So many rows are changed in one transaction: each is locked until it is written.
 const AT_ONCE: usize = 256;
@@ -52,21 +52,10 @@ impl Post {
 /// A store on a database: what [`super::super::sqlite::open`] and [`super::super::postgres::open`] give.
 pub struct SqlStore {
     post: Post,
-    clock: ServerClock,
     timeout: Duration,
     epoch: Mutex<Option<Arc<str>>>,
     joining: tokio::sync::Mutex<()>,
-    overrides: Overrides,
-    /// Which edition of the overrides that is; below zero: none was read yet.
-    edition: AtomicI64,
-    anew: Anew,
-    siblings: AtomicUsize,
-    alone: Alone,
-    /// How long a hand-out takes, in microseconds.
-    lead: AtomicU64,
-    /// When the next beat is due, and before which time no row of ours is, by the store's clock.
-    beat_at: AtomicU64,
-    due_from: AtomicU64,
+    remote: Remote,
     news: tokio::sync::Mutex<UnboundedReceiver<String>>,
     told: UnboundedSender<String>,
 }
@@ -83,18 +72,10 @@ impl SqlStore {
         let (told, news) = unbounded_channel();
         SqlStore {
             post: work(told.clone()),
-            clock: ServerClock::new(clock, given),
             timeout,
             epoch: Mutex::default(),
             joining: tokio::sync::Mutex::default(),
-            overrides: Overrides::default(),
-            edition: AtomicI64::new(-1),
-            anew: Anew::default(),
-            siblings: AtomicUsize::new(0),
-            alone: Alone::default(),
-            lead: AtomicU64::new(0),
-            beat_at: AtomicU64::new(0),
-            due_from: AtomicU64::new(0),
+            remote: Remote::new(clock, given),
             news: tokio::sync::Mutex::new(news),
             told,
         }
@@ -114,103 +95,10 @@ impl SqlStore {
         matches!(self.post, Post::Thread(_)) || !job.contains('\0')
     }
 
-    fn epoch(&self) -> MutexGuard<'_, Option<Arc<str>>> {
-        self.epoch.lock()
-    }
-
-    /// An operation and its answer. The first one joins.
-    async fn ask(&self, op: Op) -> Result<Told, StoreError> {
-        let known = self.epoch().clone();
-        let epoch = match known {
-            Some(epoch) => epoch,
-            None => self.join(None).await?,
-        };
-        self.send(op, Some(epoch)).await
-    }
-
-    async fn send(&self, op: Op, epoch: Option<Arc<str>>) -> Result<Told, StoreError> {
-        let (answer, answered) = oneshot::channel();
-        let sent = Instant::now();
-        self.post.send(Job { op, epoch, answer })?;
-        let told = match tokio::time::timeout(self.timeout, answered).await {
-            Ok(Ok(told)) => told?,
-            Ok(Err(_)) => return Err(StoreError::Unavailable("it was closed".to_owned())),
-            Err(_) => return Err(StoreError::Timeout),
-        };
-        self.clock.told(told.now, sent);
-        Ok(told)
-    }
-
-    /// Learns the epoch of the store's data, or begins one; `knew` is the one before.
-    async fn join(&self, knew: Option<Arc<str>>) -> Result<Arc<str>, StoreError> {
-        let _one_at_a_time = self.joining.lock().await;
-        let join = Op::Join { knew: knew.clone() };
-        let Reply::Joined(epoch) = self.send(join, None).await?.reply else {
-            return Err(strange());
-        };
-        if knew.is_some_and(|knew| knew != epoch) {
-            // Until this is done we go by the data that are gone, so that it is begun again if it fails.
-            self.begin_anew(&epoch).await?;
-        } else if self.edition.load(Ordering::Relaxed) < 0 {
-            self.reload(epoch.clone()).await?;
-        }
-        *self.epoch() = Some(epoch.clone());
-        Ok(epoch)
-    }
-
-    /// Puts back what we know beside our rows of data that are gone, and reads what is there now.
-    async fn begin_anew(&self, epoch: &Arc<str>) -> Result<(), StoreError> {
-        let now = self.now();
-        let known = self.overrides.standing(now);
-        let (mut put_back, mut shut) = (0, self.anew.shut_again(now));
-        // Asked with none too: whether it is too late concerns the shut keys as well.
-        let none = known.is_empty().then_some(&known[..]);
-        for some in known.chunks(AT_ONCE).chain(none) {
-            let op = Op::PutBack(some.to_vec());
-            match self.send(op, Some(epoch.clone())).await?.reply {
-                Reply::PutBack(Some(count)) => put_back += count,
-                // What has been opened or taken away since is not known here.
-                Reply::PutBack(None) => shut.clear(),
-                _ => return Err(strange()),
-            }
-        }
-        for some in shut.chunks(AT_ONCE) {
-            self.send(Op::SetAll(some.to_vec()), Some(epoch.clone()))
-                .await?;
-        }
-        self.reload(epoch.clone()).await?;
-        self.anew
-            .tell(&known, put_back, &self.overrides, self.now());
-        Ok(())
-    }
-
-    /// Reads the overrides.
-    async fn reload(&self, epoch: Arc<str>) -> Result<(), StoreError> {
-        match self.send(Op::Overrides, Some(epoch)).await?.reply {
-            Reply::Overrides(edition, all) => {
-                self.overrides.replace(all.into_iter(), self.now());
-                self.edition.store(edition, Ordering::Relaxed);
-                Ok(())
-            }
-            _ => Err(strange()),
-        }
-    }
-
-    /// A row of ours is due then.
-    fn due_at(&self, at: Timestamp) {
-        self.due_from.fetch_min(at.0, Ordering::AcqRel);
-    }
-
-    /// There may be others; the next beat tells.
-    fn look_around(&self) {
-        self.alone.doubt();
-        self.beat_at.store(0, Ordering::Relaxed);
-    }
-
     async fn take_all(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
         let now = self.now();
         for ask in asks {
-            self.due_at(look_again(ask, now));
+            self.remote.due_at(look_again(ask, now));
         }
         match self.take_at_once(asks, want).await {
             Err(StoreError::Unfit(_)) => Box::pin(self.take_each(asks, want)).await,
@@ -250,7 +138,7 @@ impl SqlStore {
         let op = Op::Take {
             asks: asks.iter().map(|ask| (*ask).clone()).collect(),
             want,
-            lead: self.lead.load(Ordering::Relaxed),
+            lead: self.remote.lead.load(Ordering::Relaxed),
         };
         match self.ask(op).await?.reply {
             Reply::Verdicts(verdicts) => Ok(verdicts),
@@ -261,7 +149,7 @@ impl SqlStore {
     async fn overdue(&self, max: usize) -> Result<Vec<Row>, StoreError> {
         let max = max.min(10_000);
         let found = super::Due::default();
-        let asked = self.alone.ask();
+        let asked = self.remote.alone.ask();
         let told = self.ask(Op::Due { max, found }).await?;
         let Reply::Due {
             rows,
@@ -276,17 +164,15 @@ impl SqlStore {
         else {
             return Err(strange());
         };
-        self.clock.is_ahead(ahead);
-        self.siblings.store(siblings, Ordering::Relaxed);
-        self.alone.found(asked, alone);
+        self.remote.clock.is_ahead(ahead);
+        self.remote.met(asked, siblings, alone);
         let beat_at = match self.forget(more).await {
             true => told.now,
             false => told.now.plus(BEAT),
         };
-        self.beat_at.store(beat_at.0, Ordering::Relaxed);
-        self.due_from.store(first.0, Ordering::Release);
+        self.remote.quiet_until(beat_at, first);
         let epoch = self.epoch().clone();
-        if edition != self.edition.load(Ordering::Relaxed)
+        if self.remote.edition() != Some(edition)
             && let Some(epoch) = epoch
         {
             self.reload(epoch).await?;
@@ -313,23 +199,13 @@ impl SqlStore {
         more
     }
 
-    /// When the row is due that a change leaves.
-    fn leaves(&self, change: &Change) {
-        if let Change::Until { until, .. }
-        | Change::Adopt { until, .. }
-        | Change::Own { until, .. } = change
-        {
-            self.due_at(*until);
-        }
-    }
-
     async fn change_all(&self, changes: Vec<Change>) -> Result<(), StoreError> {
         let (apart, changes): (Vec<_>, Vec<_>) = changes.into_iter().partition(Change::is_apart);
         for change in apart {
             self.change(change).await?;
         }
         for some in changes.chunks(AT_ONCE) {
-            some.iter().for_each(|change| self.leaves(change));
+            some.iter().for_each(|change| self.remote.leaves(change));
             match self.ask(Op::SetAll(some.to_vec())).await {
                 Err(StoreError::Unfit(_)) => self.change_each(some).await?,
                 told => drop(told?),
@@ -349,71 +225,33 @@ impl SqlStore {
         Ok(())
     }
 
-    async fn put_back(&self, rows: &[Row]) -> Result<(), StoreError> {
-        let (held, out): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.place == Place::Held);
-        let out = out.into_iter().map(|row| Change::Adopt {
-            claimed: row.claimed.clone(),
-            until: row.until,
-        });
-        self.change_all(out.collect()).await?;
-        let held: Vec<&Claimed> = held.into_iter().map(|row| &row.claimed).collect();
-        for some in held.chunks(AT_ONCE) {
-            self.take_all(some, 0).await?;
-        }
-        Ok(())
-    }
-
     async fn change(&self, change: Change) -> Result<bool, StoreError> {
         let now = self.now();
-        self.leaves(&change);
+        self.remote.leaves(&change);
         let Reply::Done(done) = self.ask(Op::Set(change.clone())).await?.reply else {
             return Err(strange());
         };
-        self.anew.noted(&change, done, now);
-        match change {
-            Change::Override { space, key, set } => {
-                self.overrides.put(space, key, set);
-            }
-            Change::Setting { name, text } => {
-                self.overrides.put_setting(name, text);
-            }
-            Change::Clear => self.overrides.clear(),
-            _ => {}
-        }
+        self.remote.changed(change, done, now);
         Ok(done)
     }
 
     /// What news say; `None`: nothing for the caller.
     async fn heard(&self, text: &str) -> Option<Wake> {
-        let (what, rest) = text.split_once('\n').unwrap_or((text, ""));
-        match what {
-            "freed" => Some(Wake::Freed(
-                rest.split('\n').filter_map(record::of_name).collect(),
-            )),
-            "row" => Some(Wake::Row { job: rest.into() }),
-            "offered" => {
-                let (scope, queue) = read_lane(rest)?;
-                Some(Wake::Offered { scope, queue })
-            }
-            "paused" => {
-                let (paused, queue) = rest.split_once('\n')?;
-                Some(Wake::Paused {
-                    queue: queue.into(),
-                    paused: paused == "1",
-                })
-            }
-            "joined" => {
-                self.look_around();
+        match heard(text)? {
+            News::Wake(wake) => Some(wake),
+            News::Joined => {
+                self.remote.look_around();
                 None
             }
-            "over" => {
+            News::Over => {
                 let epoch = self.epoch().clone()?;
                 // If this fails, the next beat tells that ours are old.
                 let _read = self.reload(epoch).await;
                 Some(Wake::All)
             }
-            _ => {
-                self.look_around();
+            // As `all`: some may have been missed.
+            News::Other => {
+                self.remote.look_around();
                 Some(Wake::All)
             }
         }
@@ -429,11 +267,6 @@ impl SqlStore {
     }
 }
 
-/// No answer but its own belongs to an operation.
-fn strange() -> StoreError {
-    StoreError::Unavailable("it answers something else".to_owned())
-}
-
 impl std::fmt::Debug for SqlStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("a store on a database")
@@ -442,7 +275,7 @@ impl std::fmt::Debug for SqlStore {
 
 impl Store for SqlStore {
     fn at(&self, moment: Instant) -> Timestamp {
-        self.clock.at(moment)
+        self.remote.clock.at(moment)
     }
 
     fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
@@ -468,7 +301,7 @@ impl Store for SqlStore {
     }
 
     fn doubt(&self) -> u64 {
-        self.clock.doubt()
+        self.remote.clock.doubt()
     }
 
     fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>> {
@@ -486,7 +319,7 @@ impl Store for SqlStore {
 
     fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool> {
         Answer::later(async move {
-            self.due_at(self.now());
+            self.remote.due_at(self.now());
             match self.ask(Op::Back(job.into(), generation)).await?.reply {
                 Reply::Done(done) => Ok(done),
                 _ => Err(strange()),
@@ -507,10 +340,7 @@ impl Store for SqlStore {
     }
 
     fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
-        let now = self.now().0;
-        let quiet = now < self.due_from.load(Ordering::Acquire)
-            && now < self.beat_at.load(Ordering::Relaxed);
-        if quiet {
+        if self.remote.is_quiet(self.now()) {
             return Answer::now(Vec::new());
         }
         Answer::later(self.overdue(max))
@@ -528,11 +358,11 @@ impl Store for SqlStore {
     }
 
     fn overrides(&self) -> &Overrides {
-        &self.overrides
+        &self.remote.overrides
     }
 
     fn times_wiped(&self) -> u64 {
-        self.anew.times()
+        self.remote.anew.times()
     }
 
     fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>> {
@@ -551,10 +381,7 @@ impl Store for SqlStore {
         Answer::later(async move {
             let names = limited.iter().map(|one| record::name(one.space, &one.key));
             let (states, now) = self.states(names.collect()).await?;
-            let each = states.iter().zip(limited);
-            let lead = lead_of(limited, self.lead.load(Ordering::Relaxed));
-            let each = each.map(|(state, one)| state.room_ahead(&one.limits, now, lead));
-            Ok(Room::of_all(each))
+            Ok(self.remote.room(limited, &states, now))
         })
     }
 
@@ -606,7 +433,7 @@ impl Store for SqlStore {
     }
 
     fn lead(&self, micros: u64) {
-        self.lead.store(micros, Ordering::Relaxed);
+        self.remote.lead.store(micros, Ordering::Relaxed);
     }
 
     fn is_shared(&self) -> bool {
@@ -614,11 +441,11 @@ impl Store for SqlStore {
     }
 
     fn is_alone(&self) -> bool {
-        self.alone.is()
+        self.remote.alone.is()
     }
 
     fn siblings(&self) -> usize {
-        self.siblings.load(Ordering::Relaxed)
+        self.remote.siblings.load(Ordering::Relaxed)
     }
 
     fn offered<'a>(&'a self, scope: u64, queue: &'a str, max: usize) -> Answer<'a, Vec<Row>> {
@@ -659,8 +486,13 @@ impl Store for SqlStore {
         Answer::later(async move {
             let knew = self.epoch().clone();
             self.join(knew).await?;
-            self.due_from.store(0, Ordering::Release);
-            self.put_back(rows).await
+            self.remote.due_at(Timestamp(0));
+            let (out, held) = to_put_back(rows);
+            self.change_all(out).await?;
+            for some in held.chunks(AT_ONCE) {
+                self.take_all(some, 0).await?;
+            }
+            Ok(())
         })
     }
 

@@ -7,7 +7,7 @@ use super::super::step::{ask_all, look_again};
 use super::super::{
     Change, Claimed, Gen, Number, OFFERED, Place, Row, Step, StoreError, Verdict, fleet, record,
 };
-use super::flat::{Kept, lane};
+use super::flat::Kept;
 use super::page::{LONG_OVER, Page};
 use super::search::Due;
 use crate::limit::{Key, KeyState, Limited, Reserved, Shut, Space, Timestamp, lead_of};
@@ -312,7 +312,7 @@ impl Page {
         row.until = until;
         row.claimed.visibility = lasts;
         if until == OFFERED && row.place == Place::Held {
-            let lane = lane(row.claimed.scope, &row.claimed.queue);
+            let lane = record::lane(row.claimed.scope, &row.claimed.queue);
             self.say(me, format!("offered\n{lane}"));
         }
         true

@@ -1,0 +1,163 @@
+//! The statements that are made ready once for each connection.
+
+use tokio_postgres::{Client, Error, Statement};
+
+use super::super::sql::{KEPT, LATE, LONG_OVER, PATIENCE, SILENCE};
+use super::clock;
+
+/// Rows of others that are overdue at `t.now`: the owner lives and is late, or is gone.
+fn others(which: &str) -> String {
+    format!(
+        "FROM rows LEFT JOIN live ON live.owner = rows.owner
+         WHERE rows.owner <> $2 AND {which} AND until <=
+             CASE WHEN live.seen + {SILENCE} > t.now THEN t.now - {PATIENCE} ELSE t.now END"
+    )
+}
+
+/// Held rows that may be taken over: the claim is sure to be the owner's still, which lives, or was alive so
+/// lately.
+fn offered() -> String {
+    format!(
+        "NOT is_out AND NOT hidden
+         AND live.seen + greatest({SILENCE}, least(lasts, {KEPT}) * 2 / 3 - {LATE}) > t.now"
+    )
+}
+
+/// What to look after.
+fn due() -> String {
+    let now = clock::now();
+    let mine = |which: &str, order: &str| {
+        format!(
+            "array(SELECT job FROM rows WHERE owner = $2 AND {which} AND until <= t.now
+             ORDER BY {order} until, job LIMIT $3)"
+        )
+    };
+    let (out, held) = (mine("is_out", ""), mine("NOT is_out", "until = 0,"));
+    let (others_out, lanes) = (others("is_out"), others(&offered()));
+    let over = format!(
+        "SELECT job FROM rows LEFT JOIN live ON live.owner = rows.owner
+         WHERE rows.owner <> $2 AND NOT is_out
+         AND greatest(until, touched, live.seen) < t.now - lasts - {LONG_OVER} LIMIT 64"
+    );
+    format!(
+        "WITH t AS (SELECT {now} AS now) SELECT {out} || {held},
+         (SELECT min(until) FROM rows WHERE owner = $2 AND (is_out OR until > 0)),
+         array(SELECT job {others_out} ORDER BY until, job LIMIT $3),
+         array(SELECT DISTINCT lane {lanes}), array({over}),
+         EXISTS (SELECT 1 FROM rows WHERE owner <> $2) FROM t"
+    )
+}
+
+const LOCK: &str = "SELECT pg_advisory_xact_lock(class, hash) FROM (
+         SELECT DISTINCT class, hashtext($2 || name) AS hash FROM (
+             SELECT $1::int AS class, unnest($3::text[]) AS name
+             UNION ALL SELECT $1 + 1, unnest($4::text[])) AS each
+         ORDER BY 1, 2) AS all_of_them";
+
+const ROWS: &str =
+    "SELECT job, claim_number, is_out, until, owner, hidden, lasts, lane, claim, limits, taken,
+     started, touched FROM rows WHERE job = ANY($1::text[])";
+
+const LOCK_KEYS: &str = "SELECT pg_advisory_xact_lock($1::int + 2, hash) FROM (
+         SELECT DISTINCT hashtext($2 || name) AS hash FROM (
+             SELECT unnest($3::text[]) AS name UNION ALL
+             SELECT unnest(string_to_array(names, E'\\n')) FROM rows WHERE job = ANY($4::text[])
+         ) AS each ORDER BY 1) AS all_of_them";
+
+const KEYS: &str = "SELECT name, state FROM keys WHERE name = ANY(array(
+         SELECT unnest($1::text[]) UNION
+         SELECT unnest(string_to_array(names, E'\\n')) FROM rows WHERE job = ANY($2::text[])))";
+
+const NUMBERS: &str =
+    "SELECT name, value, version, put_at, ends FROM numbers WHERE name = ANY($1::text[])";
+
+const PUT_ROWS: &str =
+    "INSERT INTO rows (job, claim_number, is_out, until, owner, hidden, lasts, lane, claim,
+         limits, taken, names, started, touched)
+     SELECT * FROM unnest($1::text[], $2::bigint[], $3::boolean[], $4::bigint[], $5::text[],
+         $6::boolean[], $7::bigint[], $8::text[], $9::text[], $10::text[], $11::bytea[],
+         $12::text[], $13::bigint[], $14::bigint[])
+     ON CONFLICT (job) DO UPDATE SET claim_number = excluded.claim_number,
+         is_out = excluded.is_out, until = excluded.until, owner = excluded.owner,
+         hidden = excluded.hidden, lasts = excluded.lasts, lane = excluded.lane,
+         claim = excluded.claim, limits = excluded.limits, taken = excluded.taken,
+         names = excluded.names, started = excluded.started, touched = excluded.touched";
+
+const DROP_ROWS: &str = "DELETE FROM rows WHERE job = ANY($1::text[])";
+
+const PUT_KEYS: &str = "INSERT INTO keys SELECT * FROM unnest($1::text[], $2::bytea[])
+     ON CONFLICT (name) DO UPDATE SET state = excluded.state";
+
+const DROP_KEYS: &str = "DELETE FROM keys WHERE name = ANY($1::text[])";
+
+const PUT_NUMBERS: &str = "INSERT INTO numbers
+     SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
+     ON CONFLICT (name) DO UPDATE SET value = excluded.value, version = excluded.version,
+         put_at = excluded.put_at, ends = excluded.ends";
+
+const SAY: &str = "SELECT pg_notify($1, text) FROM unnest($2::text[]) AS text";
+
+/// Each prepared on a connection.
+pub(super) struct Statements {
+    pub(super) head: Statement,
+    pub(super) lock: Statement,
+    pub(super) rows: Statement,
+    pub(super) lock_keys: Statement,
+    pub(super) keys: Statement,
+    pub(super) numbers: Statement,
+    pub(super) put_rows: Statement,
+    pub(super) drop_rows: Statement,
+    pub(super) put_keys: Statement,
+    pub(super) drop_keys: Statement,
+    pub(super) put_numbers: Statement,
+    pub(super) say: Statement,
+    pub(super) due: Statement,
+    pub(super) walk: Statement,
+    pub(super) offered: Statement,
+    pub(super) held: Statement,
+    pub(super) keep_time: Statement,
+}
+
+impl Statements {
+    pub(super) async fn new(client: &Client) -> Result<Statements, Error> {
+        let (now, ahead, behind) = (clock::now(), clock::ahead(), clock::behind());
+        let head = format!(
+            "SELECT {now}, epoch, opens, edition, array(SELECT owner FROM live ORDER BY owner),
+             array(SELECT seen FROM live ORDER BY owner), {ahead}, {behind}
+             FROM (SELECT 1) AS one LEFT JOIN meta ON id = 1"
+        );
+        let offered = others(&format!("{} AND lane = $3", offered()));
+        let offered = format!(
+            "WITH t AS (SELECT {now} AS now) SELECT each.job FROM t, LATERAL (
+                 SELECT job {offered} ORDER BY until, job LIMIT $4) AS each"
+        );
+        // As the index has it.
+        let held = format!(
+            "SELECT count(*) FROM rows LEFT JOIN live ON live.owner = rows.owner,
+             (SELECT {now} AS now) AS t
+             WHERE substr(lane, strpos(lane, ':') + 1) = $3 AND NOT is_out AND rows.owner <> $2
+             AND greatest(until, touched, live.seen) > t.now - lasts"
+        );
+        let walk =
+            format!("SELECT name, state, {now} FROM keys WHERE name > $2 ORDER BY name LIMIT $3");
+        Ok(Statements {
+            head: client.prepare(&head).await?,
+            lock: client.prepare(LOCK).await?,
+            rows: client.prepare(ROWS).await?,
+            lock_keys: client.prepare(LOCK_KEYS).await?,
+            keys: client.prepare(KEYS).await?,
+            numbers: client.prepare(NUMBERS).await?,
+            put_rows: client.prepare(PUT_ROWS).await?,
+            drop_rows: client.prepare(DROP_ROWS).await?,
+            put_keys: client.prepare(PUT_KEYS).await?,
+            drop_keys: client.prepare(DROP_KEYS).await?,
+            put_numbers: client.prepare(PUT_NUMBERS).await?,
+            say: client.prepare(SAY).await?,
+            due: client.prepare(&due()).await?,
+            walk: client.prepare(&walk).await?,
+            offered: client.prepare(&offered).await?,
+            held: client.prepare(&held).await?,
+            keep_time: client.prepare(&clock::keep()).await?,
+        })
+    }
+}

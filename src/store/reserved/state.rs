@@ -1,0 +1,169 @@
+//! What is kept here instead of in the store: rows, and the turns in which their jobs go out.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::turns::{Mine, Turns};
+use super::{Policies, is_hot};
+use crate::limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};
+use crate::store::memory::Books;
+use crate::store::{Change, Claimed, Gen, OFFERED, Place, Row, Verdict};
+
+/// The rows that are kept here, and the turns of each key.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) policies: Policies,
+    /// The rows that the store does not have.
+    pub(super) rows: Books,
+    /// The turns in which jobs of these rows went out.
+    pub(super) out: HashMap<Arc<str>, (Limited, Mine)>,
+    /// Jobs that could be here, but have their rows in the store.
+    pub(super) there: HashSet<Arc<str>>,
+    /// By key, and for each of the different limits that jobs bring to it.
+    pub(super) keys: HashMap<(Key, Limits), Turns>,
+    pub(super) granted: u64,
+    pub(super) unused: u64,
+}
+
+impl State {
+    pub(super) fn new() -> State {
+        State {
+            policies: HashSet::new(),
+            rows: Books::new(),
+            out: HashMap::new(),
+            there: HashSet::new(),
+            keys: HashMap::new(),
+            granted: 0,
+            unused: 0,
+        }
+    }
+
+    /// Whether its limits are reserved ahead.
+    pub(super) fn is_reserved(&self, limited: &[Limited]) -> bool {
+        let [one] = limited else { return false };
+        one.space == Space::Job
+            && one.on_limit == OnLimit::Wait
+            && self.policies.contains(&one.policy)
+            && is_hot(&one.limits)
+    }
+
+    /// Whether a job is started here now. One that has its row on the other side goes there by that.
+    pub(super) fn goes_here(&mut self, ask: &Claimed, can: bool) -> bool {
+        let known = self.rows.row(&ask.job).is_some();
+        if self.is_reserved(&ask.limited) && can && (known || !self.there.contains(&ask.job)) {
+            return true;
+        }
+        if known || self.is_reserved(&ask.limited) {
+            self.leave(&ask.job);
+        }
+        false
+    }
+
+    /// The row is here no longer; from now on the store has it.
+    pub(super) fn leave(&mut self, job: &str) -> Option<Row> {
+        let row = self.rows.end(job, None, Timestamp(0));
+        self.out.remove(job);
+        self.there.insert(Arc::from(job));
+        row
+    }
+
+    /// Whether its row is held here, ready to start; it is made if there is none.
+    pub(super) fn hold(&mut self, ask: &Claimed, now: Timestamp) -> bool {
+        let told = self.rows.take(&[ask], 0, now);
+        matches!(told.first(), Some(Verdict::Unasked))
+    }
+
+    pub(super) fn turns(&mut self, limited: &Limited) -> &mut Turns {
+        let of = (limited.key.clone(), limited.limits.clone());
+        self.keys
+            .entry(of)
+            .or_insert_with(|| Turns::new(&limited.limits))
+    }
+
+    pub(super) fn change(&mut self, change: Change, now: Timestamp) -> Changed {
+        let job = match &change {
+            Change::Until { job, .. } | Change::Hidden { job, .. } => job.clone(),
+            Change::Shut { key, .. } | Change::Unused { key } => {
+                let same = self.keys.iter_mut().filter(|((name, _), _)| name == key);
+                same.for_each(|(_, turns)| turns.forget());
+                return Changed::There(change);
+            }
+            Change::Adopt { claimed, .. } => {
+                self.leave(&claimed.job);
+                return Changed::There(change);
+            }
+            Change::Own { job, .. } => {
+                self.there.insert(job.clone());
+                return Changed::There(change);
+            }
+            Change::Clear => {
+                self.rows.set(Change::Clear, now);
+                self.out.clear();
+                self.there.clear();
+                self.keys.clear();
+                return Changed::There(change);
+            }
+            Change::Open { .. } | Change::Override { .. } | Change::Setting { .. } => {
+                return Changed::There(change);
+            }
+        };
+        let offered = matches!(&change, Change::Until { until: OFFERED, .. });
+        match self.rows.row(&job).map(|row| row.place) {
+            None => Changed::There(change),
+            Some(Place::Held) if offered => match self.leave(&job) {
+                Some(row) => Changed::Offered(change, Box::new(row)),
+                None => Changed::There(change),
+            },
+            Some(_) => Changed::Here(self.rows.set(change, now)),
+        }
+    }
+
+    /// The job goes out in its turn, unless it may not any more: then somebody else has it.
+    pub(super) fn started(
+        &mut self,
+        ask: &Claimed,
+        limited: &Limited,
+        turn: Mine,
+        now: Timestamp,
+    ) -> Verdict {
+        // The turn says that it may; the row needs no more than to be out.
+        let mut free = ask.clone();
+        free.limited = Arc::from([Limited {
+            limits: Limits::default(),
+            ..limited.clone()
+        }]);
+        match self.rows.take(&[&free], 1, now).pop() {
+            Some(Verdict::Started { .. }) => {
+                self.out.insert(ask.job.clone(), (limited.clone(), turn));
+                Verdict::Started { at: turn.at }
+            }
+            _ => {
+                self.turns(limited).back(turn);
+                Verdict::Lost
+            }
+        }
+    }
+
+    pub(super) fn back(&mut self, job: &str, claim: Gen, now: Timestamp) -> bool {
+        let back = self.rows.back(job, claim, now);
+        if back && let Some((limited, turn)) = self.out.remove(job) {
+            self.turns(&limited).back(turn);
+        }
+        back
+    }
+
+    pub(super) fn end(&mut self, job: &str, claim: Option<Gen>, now: Timestamp) -> Option<Row> {
+        let ended = self.rows.end(job, claim, now)?;
+        self.out.remove(job);
+        Some(ended)
+    }
+}
+
+/// Where a change was made, or has to be.
+pub(super) enum Changed {
+    /// Here; whether there was anything to change.
+    Here(bool),
+    There(Change),
+    /// There, and its row too.
+    Offered(Change, Box<Row>),
+}
