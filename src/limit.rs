@@ -302,6 +302,23 @@ pub struct Limited {
     pub policy: Arc<str>,
 }
 
+impl Limited {
+    /// Whether both are of one key.
+    pub fn shares_key(&self, other: &Limited) -> bool {
+        self.space == other.space && self.key == other.key
+    }
+}
+
+/// The first limit of each different key, with its place: however many policies name a key, a job takes one
+/// slot of it.
+pub fn each_key(limited: &[Limited]) -> impl Iterator<Item = (usize, &Limited)> {
+    let is_first = |(nth, one): &(usize, &Limited)| {
+        let mut earlier = limited.iter().take(*nth);
+        !earlier.any(|earlier| earlier.shares_key(one))
+    };
+    limited.iter().enumerate().filter(is_first)
+}
+
 /// By how much a start under these limits counts later where its hand-out takes `lead` microseconds. In
 /// which of two fixed windows it counts is decided when it is granted, so there it counts at once.
 pub fn lead_of(limited: &[Limited], lead: u64) -> u64 {

@@ -20,7 +20,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 pub use names::Counted;
 
-use crate::limit::{self, Limited, OnLimit, Space, Strategy};
+use crate::limit::{self, Limited, OnLimit, Space, Strategy, each_key};
 use names::DESCRIPTIONS;
 
 /// Seconds: from a waiting worker's 5 ms to a job that waits all day.
@@ -226,7 +226,7 @@ impl Metrics {
                     }
                 };
             }
-            for limited in each_key(limited) {
+            for (_, limited) in each_key(limited) {
                 let (series, own) = self.series(&mut keys, limited.space, &limited.key);
                 if !own {
                     series.active.increment(1.0);
@@ -242,7 +242,7 @@ impl Metrics {
     /// A job that started before this process did, or before it was limited, has its slots now.
     pub fn adopted(&self, limited: &[Limited]) {
         let mut keys = self.keys();
-        for limited in each_key(limited) {
+        for (_, limited) in each_key(limited) {
             let (series, own) = self.series(&mut keys, limited.space, &limited.key);
             if !own {
                 series.active.increment(1.0);
@@ -262,7 +262,7 @@ impl Metrics {
     /// A started job ended.
     pub fn ended(&self, limited: &[Limited]) {
         let keys = self.keys();
-        for limited in each_key(limited) {
+        for (_, limited) in each_key(limited) {
             let own = keys.of(limited.space).contains_key(&limited.key);
             if let Some(other) = keys.other.as_ref().filter(|_| !own) {
                 other.active.decrement(1.0);
@@ -584,15 +584,6 @@ impl Metrics {
             wait: histogram(recorder, "ojs_rate_limit_wait_duration_seconds", label()),
         }
     }
-}
-
-/// Each key of a job once, however many policies name it: it takes one slot of it.
-fn each_key(limited: &[Limited]) -> impl Iterator<Item = &Limited> {
-    limited.iter().enumerate().filter_map(|(nth, one)| {
-        let mut before = limited.iter().take(nth);
-        let known = before.any(|other| other.space == one.space && other.key == one.key);
-        (!known).then_some(one)
-    })
 }
 
 const METADATA: Metadata<'static> = Metadata::new("ojs_throttle", Level::INFO, None);

@@ -56,15 +56,6 @@ fn worse(
     }
 }
 
-/// The first limit of each different key, with its place.
-pub(super) fn each_key(limited: &[Limited]) -> impl Iterator<Item = (usize, &Limited)> {
-    let is_first = |(nth, one): &(usize, &Limited)| {
-        let mut earlier = limited.iter().take(*nth);
-        !earlier.any(|earlier| is_same(earlier, one))
-    };
-    limited.iter().enumerate().filter(is_first)
-}
-
 /// All limits that a job brings to the key of this one.
 pub(super) fn same<'a>(limited: &'a [Limited], one: &'a Limited) -> SameKey<'a> {
     SameKey {
@@ -86,12 +77,7 @@ impl<'a> Iterator for SameKey<'a> {
     fn next(&mut self) -> Option<&'a Limits> {
         let one = self.one;
         self.rest
-            .find(|other| is_same(other, one))
+            .find(|other| other.shares_key(one))
             .map(|other| &other.limits)
     }
-}
-
-/// Whether both are of one key.
-fn is_same(one: &Limited, other: &Limited) -> bool {
-    one.space == other.space && one.key == other.key
 }

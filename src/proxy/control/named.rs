@@ -9,7 +9,7 @@ use hashbrown::hash_map::EntryRef;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::json::Json;
-use crate::limit::{Key, Limited, Limits, Space};
+use crate::limit::{Key, Limited, Limits, Space, each_key};
 use crate::policy::{BROUGHT, strictest};
 use crate::proxy::{REPLY_DEPTH, Sidecar};
 use crate::store::Claimed;
@@ -169,15 +169,17 @@ fn keep<'a>(kept: &mut Limits, all: impl Iterator<Item = &'a Limits>) {
     }
 }
 
+/// The first limit of each job key, with its place.
+fn job_keys(limited: &[Limited]) -> impl Iterator<Item = (usize, &Limited)> {
+    each_key(limited).filter(|(_, one)| one.space == Space::Job)
+}
+
 impl Book {
     /// A job is limited by these.
     fn name(&mut self, limited: &Arc<[Limited]>) {
-        for (nth, one) in limited.iter().enumerate() {
-            let same = |other: &&Limited| other.space == Space::Job && other.key == one.key;
-            if !same(&one) || limited.iter().take(nth).any(|other| same(&other)) {
-                continue;
-            }
-            let of_key = limited.iter().skip(nth).filter(same);
+        for (nth, one) in job_keys(limited) {
+            let of_key = limited.iter().skip(nth);
+            let of_key = of_key.filter(|other| other.shares_key(one));
             match self.keys.named(&one.key) {
                 Some(numbers) => numbers.follow(limited, of_key),
                 None => {
@@ -222,12 +224,7 @@ impl Named {
     pub(super) fn pending(&self) -> Waiting {
         let mut counts = Waiting::new();
         for (_, job) in self.open().pending.iter() {
-            for (nth, one) in job.limited.iter().enumerate() {
-                let same = |other: &Limited| other.space == one.space && other.key == one.key;
-                let before = job.limited.iter().take(nth);
-                if one.space != Space::Job || before.into_iter().any(same) {
-                    continue;
-                }
+            for (_, one) in job_keys(&job.limited) {
                 let queues = counts.entry_ref(&one.key).or_default();
                 *queues.entry(Arc::clone(&job.queue)).or_default() += 1;
             }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::json::Json;
-use crate::limit::{Key, Limited, Limits, Space, Timestamp};
+use crate::limit::{Key, Limited, Limits, Space, Timestamp, each_key};
 use crate::policy::Pause;
 use crate::proxy::{DEPTH, Proxy};
 use crate::store::{Change, Claimed, Row};
@@ -178,11 +178,8 @@ impl Proxy {
 
 /// The job keys among a job's limits, each once.
 fn job_keys(limited: &[Limited]) -> impl Iterator<Item = &Key> {
-    let of = |one: &Limited, key: &Key| one.space == Space::Job && one.key == *key;
-    let first = move |n: usize, key: &Key| !limited.iter().take(n).any(|one| of(one, key));
-    let keys = limited.iter().enumerate();
-    keys.filter(move |(n, one)| one.space == Space::Job && first(*n, &one.key))
-        .map(|(_, one)| &one.key)
+    let of_jobs = each_key(limited).filter(|(_, one)| one.space == Space::Job);
+    of_jobs.map(|(_, one)| &one.key)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use super::{Declared, MOST_ENDED, OnStoreError, State};
 use crate::limit::{
     Key, Limited, Limits, OnLimit, Rate, Refusal, Space, Strategy, Throttle, Timestamp, WindowKind,
+    each_key,
 };
 use crate::store::memory::MemoryStore;
 use crate::store::{Change, Claimed, Clock, Gen, Place, Room, Row, Store, StoreError, Verdict};
@@ -50,7 +51,7 @@ impl Lost {
         };
         let own = state.own.values();
         for row in own.filter(|row| row.place == Place::Out) {
-            for limited in row.claimed.limited.iter() {
+            for (_, limited) in each_key(&row.claimed.limited) {
                 *slots
                     .entry((limited.space, limited.key.clone()))
                     .or_default() += 1;

@@ -98,6 +98,32 @@ async fn a_share_is_the_slots_that_were_ours() {
     assert!(!starts(&rig.guard, "e").await.unwrap());
 }
 
+/// A job that brings the key of a policy takes one slot of it.
+#[tokio::test(start_paused = true)]
+async fn a_key_that_a_job_meets_twice_is_one_slot_of_the_share() {
+    let rig = rig(OnStoreError::Share);
+    let twice = |job: &str| {
+        let once = claimed(job, 4);
+        let brought = Limited {
+            policy: Arc::from("job"),
+            ..once.limited[0].clone()
+        };
+        Claimed::from(Claim {
+            limited: Arc::from([once.limited[0].clone(), brought]),
+            ..Claim::of(job)
+        })
+    };
+    let starts = async |job: &str| {
+        let verdicts = rig.guard.take(&[&twice(job)], 1).await.unwrap();
+        matches!(verdicts[0], Verdict::Started { .. })
+    };
+    assert!(starts("a").await && starts("b").await);
+    lose(&rig).await;
+    assert!(!starts("c").await, "two of four were ours");
+    assert!(rig.guard.end("a", None).await.unwrap().is_some());
+    assert!(starts("c").await && !starts("d").await);
+}
+
 /// Who had no slots at the loss has none to hear of when the store is back.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_is_back_wakes_all() {

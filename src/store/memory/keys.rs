@@ -2,10 +2,10 @@
 
 use smallvec::SmallVec;
 
-use crate::limit::{Key, KeyState, Limited, Refusal, Shut, Space, Timestamp, Undo};
+use crate::limit::{Key, KeyState, Limited, Refusal, Shut, Space, Timestamp, Undo, each_key};
 
 use super::slab::{Id, Slab};
-use crate::store::step::{SameKey, each_key, same};
+use crate::store::step::{SameKey, same};
 
 /// State by key. A key that is not here is one with nothing used; a key whose usage is all gone is
 /// forgotten by and by.

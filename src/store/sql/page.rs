@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::super::step::{SameKey, each_key, look_again, same};
+use super::super::step::{SameKey, look_again, same};
 use super::super::{Claimed, Number, Place, record};
 use super::flat::{Kept, Taken};
-use crate::limit::{KeyState, Limited, Timestamp};
+use crate::limit::{KeyState, Limited, Timestamp, each_key};
 
 /// How long a sidecar may say nothing before it counts as gone, in microseconds.
 pub(in crate::store) const SILENCE: u64 = 5_000_000;
