@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::harness::worker::Hands;
 use crate::harness::world::Setup;
-use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker, World};
+use crate::harness::{Ctx, Fault, Job, Judge, Op, Way, Worker, World};
 
 /// Of each a worker takes a job, leaves another in the hold, and never comes again.
 const FORSAKEN: [&str; 18] = [
@@ -63,6 +63,31 @@ pub async fn crowding_is_offered(ctx: Ctx) -> Judge {
     w.enqueue(job("slots")).await;
     w.worker(Worker::js(1).queues(&["slots"]).runs(50..100));
     w.pass(1_000 + ctx.seed * 300).await;
+    w.worker_of(&other, Worker::js(4).queues(&FORSAKEN).runs(50..100));
+    for job in &out {
+        one.ack(job).await;
+    }
+    let done = w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.that(out.len() == 18, format!("{} were out", out.len()));
+    judge.that(done, "not all were done");
+    judged(judge)
+}
+
+/// The store misses the first offer.
+pub async fn crowding_is_offered_again(ctx: Ctx) -> Judge {
+    let setup = ctx.world().lax(Lax::spec()).shared(OnStoreError::Share);
+    let w = few(setup).start().await;
+    let other = w.sibling().await;
+    w.pass(3_000).await;
+    let one = w.hands("one");
+    let out = forsaken(&w, &one).await;
+    w.enqueue(job("slots")).await;
+    w.worker(Worker::js(1).queues(&["slots"]).runs(50..100));
+    // One look, and what comes with it.
+    w.first_way(|way| way.cut(0));
+    w.pass(ctx.seed * 100).await;
+    w.first_way(Way::mend);
     w.worker_of(&other, Worker::js(4).queues(&FORSAKEN).runs(50..100));
     for job in &out {
         one.ack(job).await;

@@ -41,10 +41,12 @@ impl Proxy {
         }
         let mut offered = Duration::ZERO;
         if sidecar.store.siblings() > 0 {
+            // Nobody hears of an offer then, nor do we of what somebody has taken.
+            if sidecar.store.is_lost() {
+                return;
+            }
             offered = OFFER;
-            let offers = sidecar.hold.offer_crowding(max, bytes);
-            let offers = offers.iter().map(Sidecar::offer).collect();
-            sidecar.renew_rows(offers).await;
+            sidecar.offer_crowding(max, bytes).await;
         }
         let crowding = sidecar.hold.take_crowding(max, bytes, offered);
         if !crowding.is_empty() {
@@ -85,5 +87,22 @@ impl Proxy {
         }
         // From the front, so that they keep their order.
         crowding.rev().for_each(|held| sidecar.hold.wait_on(held));
+    }
+}
+
+impl Sidecar {
+    /// Offers to siblings what may have to go. What the store does not hear of is offered again at the next look.
+    async fn offer_crowding(&self, max: usize, max_bytes: usize) {
+        let offers = self.hold.crowding(max, max_bytes);
+        if offers.is_empty() {
+            return;
+        }
+        let told = self
+            .store
+            .set_all(offers.iter().map(Sidecar::offer).collect());
+        // Where it is lost, an answer is not the store's.
+        if told.await.is_ok() && !self.store.is_lost() {
+            self.hold.offered(&offers);
+        }
     }
 }
