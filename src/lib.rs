@@ -61,7 +61,7 @@
 //!
 //! # Unasked
 //!
-//! What no request asks for is done by six loops, none of which waits for another: `attend` in
+//! What no request asks for is done by seven loops, none of which waits for another: `attend` in
 //! `proxy/sweep.rs` names and starts them.
 //!
 //! # Words

@@ -181,9 +181,15 @@ impl Upstream {
     }
 
     /// Whether requests, of any thread, got no answer, and none was answered since then or others got none
-    /// within the last 5 s.
+    /// within the last 5 s, as of the last look ([`Upstream::look`]).
     pub fn is_away(&self) -> bool {
         self.0.outage.is_on()
+    }
+
+    /// Looks whether an outage is over, and ends it then, with a line in the log: nothing else does. `true`: it goes
+    /// on, and nobody has asked within the last 5 s.
+    pub fn look(&self) -> bool {
+        self.0.outage.look()
     }
 
     /// Where it leads.

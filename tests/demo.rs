@@ -1,7 +1,7 @@
 //! `ojs-throttle demo` as people run it: the built program, its words, its exit status.
 
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::{ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
@@ -89,13 +89,18 @@ async fn without_limits_the_breach_is_seen() {
     well_formed(&file, "BREACH");
 }
 
-#[tokio::test]
-async fn an_interrupt_ends_it_with_a_table() {
-    let mut child = demo(&["--seconds", "300"]).spawn().unwrap();
+/// How a demo that would go on for minutes ends at a signal that comes after a line which `begins` it, and what it
+/// said from there on.
+async fn ended_by(
+    signal: &str,
+    arguments: &[&str],
+    begins: impl Fn(&str) -> bool,
+) -> (ExitStatus, String) {
+    let mut child = demo(arguments).args(["--seconds", "300"]).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let ended = timeout(PATIENCE, async {
         let mut line = String::new();
-        while !line.starts_with("   1 s") {
+        while !begins(&line) {
             line.clear();
             assert!(
                 out.read_line(&mut line).await.unwrap() > 0,
@@ -103,15 +108,34 @@ async fn an_interrupt_ends_it_with_a_table() {
             );
         }
         let id = child.id().unwrap().to_string();
-        let sent = Command::new("kill").args(["-INT", &id]).status().await;
+        let sent = Command::new("kill")
+            .args(["-s", signal, &id])
+            .status()
+            .await;
         assert!(sent.unwrap().success());
         let mut rest = String::new();
         out.read_to_string(&mut rest).await.unwrap();
         (child.wait().await.unwrap(), rest)
     });
-    let (status, rest) = ended.await.expect("it ends");
+    ended.await.expect("it ends")
+}
+
+#[tokio::test]
+async fn it_ends_with_a_table_at_an_interrupt_and_at_what_ends_a_container() {
+    for signal in ["INT", "TERM"] {
+        let (status, rest) = ended_by(signal, &[], |line| line.starts_with("   1 s")).await;
+        assert_eq!(status.code(), Some(0), "{signal}: {rest}");
+        assert!(rest.contains("lost 0, doubled 0"), "{signal}: {rest}");
+    }
+}
+
+#[tokio::test]
+async fn the_scene_of_backpressure_ends_with_a_verdict_at_what_ends_a_container() {
+    // The bound is reached.
+    let refused = |line: &str| refused_in(line).is_some_and(|refused| refused > 0);
+    let (status, rest) = ended_by("TERM", &["backpressure"], refused).await;
     assert_eq!(status.code(), Some(0), "{rest}");
-    assert!(rest.contains("lost 0, doubled 0"), "{rest}");
+    assert!(rest.contains("accepted is stored        yes"), "{rest}");
 }
 
 /// Every element of the file is closed in order, and its text has `word`.
@@ -134,6 +158,12 @@ fn well_formed(file: &Path, word: &str) {
     assert!(!svg.contains("NaN"));
 }
 
+/// How many enqueues were refused, as a line of the scene of backpressure tells.
+fn refused_in(line: &str) -> Option<u64> {
+    let (_, counts) = line.rsplit_once('|')?;
+    counts.split_whitespace().last()?.parse().ok()
+}
+
 /// The scene of backpressure: the queue stays within its bound, and without one it does not.
 #[tokio::test]
 async fn the_bounded_queue_stays_within_its_bound() {
@@ -141,10 +171,7 @@ async fn the_bounded_queue_stays_within_its_bound() {
     assert!(bounded.status.success(), "{text}");
     assert!(text.contains("never more than 60 waiting   yes"), "{text}");
     assert!(text.contains("accepted is stored        yes"), "{text}");
-    let refused = text.lines().filter_map(|line| {
-        let (_, counts) = line.rsplit_once('|')?;
-        counts.split_whitespace().last()?.parse::<u64>().ok()
-    });
+    let refused = text.lines().filter_map(refused_in);
     assert!(refused.max().unwrap() > 10, "{text}");
     let (broken, text) = output(&["backpressure", "--seconds", "4", "--break"]).await;
     assert_eq!(broken.status.code(), Some(1), "{text}");

@@ -123,6 +123,8 @@ scenarios! {
     given_back::in_vain: 4;
     given_back::in_doubt: 4;
     crowded::crowding_is_offered: 6;
+    crowded::crowding_is_offered_again: 6;
+    crowded::crowding_is_taken_unheard: 4;
     crowded::crowding_goes_back: 6;
     held::never_given_back_where_it_burns: 6;
     held::kept_by_a_slow_backend: 4;

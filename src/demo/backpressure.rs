@@ -158,6 +158,8 @@ async fn watch(
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let until = Instant::now() + time;
+    let told_to_end = super::told_to_end();
+    tokio::pin!(told_to_end);
     let mut ticks = interval(LINE);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     writeln!(
@@ -167,7 +169,7 @@ async fn watch(
     while Instant::now() < until {
         tokio::select! {
             _ = ticks.tick() => {}
-            () = super::told_to_end() => break,
+            () = &mut told_to_end => break,
         }
         let (depth, ..) = depths(backend);
         let part = usize::try_from(depth.max(0)).unwrap_or(0) * WIDTH

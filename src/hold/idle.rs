@@ -81,21 +81,30 @@ impl Hold {
     }
 
     /// Where idle lanes hold more than `max` jobs or `max_bytes` and a FETCH found no place for that: their waiting
-    /// jobs, to be offered to siblings, of each lane once until it is asked for again.
-    pub fn offer_crowding(&self, max: usize, max_bytes: usize) -> Vec<Claimed> {
-        let (mut state, now) = (self.state(), Instant::now());
-        let mut offers = Vec::new();
+    /// jobs, to be offered to siblings, but for those of lanes that are [`Hold::offered`].
+    pub fn crowding(&self, max: usize, max_bytes: usize) -> Vec<Claimed> {
+        let state = self.state();
         if !state.crowded || !state.idle.is_over(max, max_bytes) {
-            return offers;
+            return Vec::new();
         }
-        let queues = state.queues.values_mut();
-        for queue in queues.filter(|queue| queue.idle && queue.offered.is_none()) {
-            queue.offered = Some(now);
-            let groups = queue.groups.values().flatten();
-            let waiting = groups.flat_map(|group| &group.jobs);
-            offers.extend(waiting.map(|held| held.claimed.clone()));
+        let queues = state.queues.values();
+        let queues = queues.filter(|queue| queue.idle && queue.offered.is_none());
+        let waiting = queues.flat_map(Queue::jobs);
+        waiting.map(|held| held.claimed.clone()).collect()
+    }
+
+    /// Siblings may have these jobs from now on: their lanes count as offered until they are asked for again.
+    pub fn offered(&self, jobs: &[Claimed]) {
+        let (mut state, now) = (self.state(), Instant::now());
+        for claimed in jobs {
+            let lane = Lane {
+                scope: claimed.scope,
+                queue: claimed.queue.clone(),
+            };
+            if let Some(queue) = state.queues.get_mut(&lane).filter(|queue| queue.idle) {
+                queue.offered = Some(now);
+            }
         }
-        offers
     }
 
     /// Takes waiting jobs of idle lanes into hand, to be let go, where those hold more than `max` jobs or
@@ -245,25 +254,32 @@ mod tests {
             held(&hold, scope, 6);
         }
         pass(&hold, IDLE).await;
-        assert!(hold.offer_crowding(8, MANY).is_empty(), "nobody needs them");
+        assert!(hold.crowding(8, MANY).is_empty(), "nobody needs them");
         let needs = || assert_eq!(hold.lookahead(&lane(4), 8, MANY), Lookahead::Soon);
-        let mut took = Vec::new();
-        for offers in [18, 0] {
-            needs();
-            assert_eq!(hold.offer_crowding(8, MANY).len(), offers);
-            took.extend(hold.take_crowding(8, MANY, OFFERED));
-            assert!(took.is_empty(), "{offers}");
-        }
+        let stays = || assert!(hold.take_crowding(8, MANY, OFFERED).is_empty());
+        // Nobody was told: they wait for that, however long.
+        needs();
+        assert_eq!(hold.crowding(8, MANY).len(), 18);
+        pass(&hold, 2 * OFFERED).await;
+        stays();
+        needs();
+        let offers = hold.crowding(8, MANY);
+        assert_eq!(offers.len(), 18);
+        hold.offered(&offers);
+        assert!(hold.crowding(8, MANY).is_empty());
+        stays();
         pass(&hold, OFFERED).await;
         // One of them is asked for again.
         hold.fetched(&lane(1), &Gate::default(), Instant::now());
         pass(&hold, Duration::ZERO).await;
         assert_eq!(hold.lookahead(&lane(4), 8, MANY), Lookahead::Soon);
-        assert!(hold.offer_crowding(8, MANY).is_empty());
+        assert!(hold.crowding(8, MANY).is_empty());
         assert_eq!(hold.take_crowding(8, MANY, OFFERED).len(), 2);
+        // Told too late.
+        hold.offered(&offers);
         pass(&hold, IDLE).await;
         needs();
-        assert_eq!(hold.offer_crowding(8, MANY).len(), 6, "anew");
+        assert_eq!(hold.crowding(8, MANY).len(), 6, "anew");
     }
 
     #[tokio::test(start_paused = true)]

@@ -349,6 +349,17 @@ impl Sidecar {
         }
     }
 
+    /// Whether a sibling has taken over a job in hand whose row was not ours to end: it is forgotten then.
+    pub(super) async fn went_elsewhere(&self, job: &str) -> bool {
+        match self.store.row(job).await {
+            Ok(Some(row)) if !row.ours => {
+                self.forget_for(job, Some(row));
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// A held job is not ours any more: this is its row.
     fn forget_for(&self, job: &str, row: Option<Row>) {
         let taken = row.filter(|row| !row.ours && row.place == Place::Held);

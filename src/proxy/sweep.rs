@@ -1,12 +1,13 @@
 //! The sweep: what must be done although nobody asks. What is due is looked after, and what is empty is forgotten.
 //! Beside it held jobs get heartbeats (`keep`) or go back to the backend (`give_back`), jobs that run already get
-//! their slots (`adopt`), and it is asked about slots whose deadline has passed (`overdue`) and about paused queues
-//! (`pauses`): none of them waits for another, and the sweep, by which siblings see that we live, for none of them.
+//! their slots (`adopt`), and it is asked about slots whose deadline has passed (`overdue`), about paused queues
+//! (`pauses`), and whether it is there again (`outage`): none of them waits for another, and the sweep, by which siblings see that we live, for none of them.
 
 mod adopt;
 mod crowded;
 mod give_back;
 mod keep;
+mod outage;
 mod overdue;
 mod pauses;
 
@@ -44,6 +45,8 @@ impl Proxy {
             self.return_idle(stop.clone()),
             // Which queues the backend has paused.
             self.ask_about_paused(stop.clone()),
+            // Whether a backend that was away is back.
+            self.watch_backend(stop.clone()),
             // Places in bounded queues, which the fleet shares.
             self.share_depths(stop.clone()),
             // What siblings tell.

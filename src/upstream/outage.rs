@@ -1,12 +1,11 @@
 //! Whether the backend answers, and what the log says of that: a line for each request would hide everything
 //! else just when it is needed, also where only some of the requests get no answer.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use super::UpstreamError;
 
@@ -33,8 +32,6 @@ struct Last {
     /// Whether another got an answer since then.
     answered: bool,
     told: Option<Instant>,
-    /// Somebody waits for its end.
-    watched: bool,
 }
 
 impl Outage {
@@ -67,39 +64,29 @@ impl Outage {
     }
 
     /// A request got an answer.
-    pub(super) fn answered(self: &Arc<Self>) {
+    pub(super) fn answered(&self) {
+        if self.is_on() {
+            self.last().answered = true;
+        }
+    }
+
+    /// Ends an outage that is over. `true`: it goes on, and for a while nobody has asked.
+    pub(super) fn look(&self) -> bool {
         if !self.is_on() {
-            return;
+            return false;
         }
-        let mut last = self.last();
-        last.answered = true;
-        if !std::mem::replace(&mut last.watched, true) {
-            tokio::spawn(Arc::clone(self).watch());
+        let last = self.last();
+        if last.failed.is_some_and(|failed| failed.elapsed() < STEADY) {
+            return false;
         }
-    }
-
-    /// Says when it is over, whether or not anybody asks by then.
-    async fn watch(self: Arc<Self>) {
-        while let Some(until) = self.steady_at() {
-            sleep_until(until).await;
-        }
-    }
-
-    /// When it may be over; `None`: it is, or waits for another answer.
-    fn steady_at(&self) -> Option<Instant> {
-        let mut last = self.last();
-        let until = last.failed.map(|failed| failed + STEADY);
-        if until.is_some_and(|until| Instant::now() < until) {
-            return until;
-        }
-        last.watched = false;
         if last.answered {
             self.on.store(false, Ordering::Relaxed);
             let failures = last.failures;
             drop(last);
             tracing::info!(failures, "the backend answers again");
+            return false;
         }
-        None
+        true
     }
 
     fn last(&self) -> MutexGuard<'_, Last> {
@@ -109,6 +96,8 @@ impl Outage {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use tokio::time::sleep;
 
     use super::*;
@@ -148,7 +137,7 @@ mod tests {
         let log = tracing_subscriber::fmt().with_ansi(false);
         let log = log.with_writer(move || to.clone()).finish();
         let _logged = tracing::subscriber::set_default(log);
-        let outage = Arc::new(Outage::default());
+        let outage = Outage::default();
         let error = UpstreamError::Lost("reset".into());
         let second = Duration::from_secs(1);
 
@@ -158,21 +147,24 @@ mod tests {
             outage.failed(&error);
             outage.answered();
             sleep(second).await;
+            assert!(!outage.look());
             assert!(outage.is_on());
         }
         assert_eq!(lines.told(), [(1, false), (61, false), (121, false)]);
-        // It is over by itself.
-        sleep(STEADY).await;
+        // It is over without another answer.
+        sleep(STEADY - second).await;
+        assert!(!outage.look());
         assert!(!outage.is_on());
         assert_eq!(lines.told(), [(130, true)]);
 
         // The next one is told at once, and is not over while nothing is answered.
         outage.failed(&error);
         assert_eq!(lines.told(), [(1, false)]);
+        assert!(!outage.look(), "somebody asked just now");
         sleep(2 * STEADY).await;
-        assert!(outage.is_on());
+        assert!(outage.look());
         outage.answered();
-        sleep(second).await;
+        assert!(!outage.look());
         assert!(!outage.is_on());
         assert_eq!(lines.told(), [(1, true)]);
 
@@ -182,10 +174,10 @@ mod tests {
         sleep(second).await;
         outage.failed(&error);
         sleep(2 * STEADY).await;
-        assert!(outage.is_on());
+        assert!(outage.look());
         assert_eq!(lines.told(), [(1, false)]);
         outage.answered();
-        sleep(second).await;
+        assert!(!outage.look());
         assert_eq!(lines.told(), [(2, true)]);
     }
 }

@@ -8,7 +8,7 @@ use ojs_throttle::backend::Lax;
 
 use crate::postgres_server::{PostgresServer, UNSYNCED};
 use crate::redis_server::RedisServer;
-use crate::rig::{Backend, Sidecar, file, program};
+use crate::rig::{Backend, Sidecar, config, file, program, until};
 use crate::trace::{Plan, enough, trace};
 
 /// The library that gives a program another clock.
@@ -30,6 +30,43 @@ fn sidecar(config: &str, ahead: i64) -> Sidecar {
     // What is monotonic stays so.
     command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
     Sidecar::spawn(command, dir)
+}
+
+/// A store of this host goes on by the clock as it was, and the log says so.
+#[test]
+fn who_goes_by_a_clock_that_is_set_says_so() {
+    let backend = Backend::start(Lax::redis());
+    let folder = tempfile::tempdir().unwrap();
+    let clock = folder.path().join("clock");
+    let set = |ahead: &str| {
+        let next = folder.path().join("next");
+        std::fs::write(&next, ahead).unwrap();
+        // At once, for it may be read meanwhile.
+        std::fs::rename(next, &clock).unwrap();
+    };
+    set("+0");
+    let sqlite = format!("sqlite:{}", folder.path().join("store").display());
+    let sidecars = ["memory:", &sqlite].map(|url| {
+        let store = format!("[store]\nurl = \"{url}\"\n");
+        let (dir, path) = file(config(backend.addr, "", &store));
+        let mut command = program();
+        command.arg("run").arg("--config").arg(path);
+        command.env("LD_PRELOAD", library());
+        command.env("FAKETIME_TIMESTAMP_FILE", &clock);
+        command.env("FAKETIME_NO_CACHE", "1");
+        command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+        Sidecar::spawn(command, dir)
+    });
+    set("+300");
+    for sidecar in &sidecars {
+        let said = until("the log says so", || {
+            let mut lines = sidecar.lines().into_iter();
+            lines.find(|line| line.contains("this host's clock was set"))
+        });
+        // Whole seconds of what is a little more or less.
+        let seconds = ["seconds=300", "seconds=299"];
+        assert!(seconds.iter().any(|word| said.contains(word)), "{said}");
+    }
 }
 
 /// What its clock says of its own start, in seconds.

@@ -78,13 +78,13 @@ fn an_outage_is_two_lines_however_many_ask() {
     let refused = "ojs_throttle_responses_total{status=\"502\",code=\"backend_unreachable\"}";
     assert_eq!(sidecar.metric(refused), 10.0);
     backend.come();
+    until("it is noticed though nobody asks", || {
+        (sidecar.metric("ojs_throttle_backend_up") > 0.0).then_some(())
+    });
     for _ in 0..5 {
         assert_eq!(get(sidecar.data, "/ojs/v1/health").status, 200);
         assert_eq!(fetch(sidecar.data, "q", 1, "w").status, 200);
     }
-    until("it lasts", || {
-        (sidecar.metric("ojs_throttle_backend_up") > 0.0).then_some(())
-    });
     let lines = sidecar.lines();
     let with = |word: &str| lines.iter().filter(|line| line.contains(word)).count();
     assert_eq!(with("no answer from the backend"), 1, "{lines:#?}");

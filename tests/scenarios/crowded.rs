@@ -1,19 +1,36 @@
 //! Held jobs that nobody asks for, more than there is room for, and others that need their places.
 
+use std::io::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ojs_throttle::backend::{EventKind, Lax};
 use ojs_throttle::store::guard::OnStoreError;
+use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::harness::worker::Hands;
 use crate::harness::world::Setup;
-use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker, World};
+use crate::harness::{Ctx, Fault, Job, Judge, Op, Way, Worker, World};
 
 /// Of each a worker takes a job, leaves another in the hold, and never comes again.
 const FORSAKEN: [&str; 18] = [
     "a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q", "r",
 ];
+
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Lines {
+    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
 
 fn few(setup: Setup) -> Setup {
     setup
@@ -71,6 +88,61 @@ pub async fn crowding_is_offered(ctx: Ctx) -> Judge {
     let mut judge = w.judge().await;
     judge.that(out.len() == 18, format!("{} were out", out.len()));
     judge.that(done, "not all were done");
+    judged(judge)
+}
+
+/// The store misses the first offer.
+pub async fn crowding_is_offered_again(ctx: Ctx) -> Judge {
+    let setup = ctx.world().lax(Lax::spec()).shared(OnStoreError::Share);
+    let w = few(setup).start().await;
+    let other = w.sibling().await;
+    w.pass(3_000).await;
+    let one = w.hands("one");
+    let out = forsaken(&w, &one).await;
+    w.enqueue(job("slots")).await;
+    w.worker(Worker::js(1).queues(&["slots"]).runs(50..100));
+    // One look, and what comes with it.
+    w.first_way(|way| way.cut(0));
+    w.pass(ctx.seed * 100).await;
+    w.first_way(Way::mend);
+    w.worker_of(&other, Worker::js(4).queues(&FORSAKEN).runs(50..100));
+    for job in &out {
+        one.ack(job).await;
+    }
+    let done = w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.that(out.len() == 18, format!("{} were out", out.len()));
+    judge.that(done, "not all were done");
+    judged(judge)
+}
+
+/// A sibling takes them over, and the first sidecar does not hear of it: it warns of no claims that lapse, where none
+/// do.
+pub async fn crowding_is_taken_unheard(ctx: Ctx) -> Judge {
+    let lax = [Lax::spec(), Lax::redis()][(ctx.seed % 2) as usize].clone();
+    let setup = ctx.world().lax(lax).shared(OnStoreError::Share);
+    let w = few(setup).start().await;
+    let other = w.sibling().await;
+    w.pass(3_000).await;
+    let one = w.hands("one");
+    let out = forsaken(&w, &one).await;
+    w.first_way(Way::deafen);
+    let lines = Lines::default();
+    let to = lines.clone();
+    let log = tracing_subscriber::fmt().with_writer(move || to.clone());
+    let _logged = tracing::subscriber::set_default(log.finish());
+    w.enqueue(job("slots")).await;
+    w.worker(Worker::js(1).queues(&["slots"]).runs(50..100));
+    w.worker_of(&other, Worker::js(4).queues(&FORSAKEN).runs(9_000..9_500));
+    w.pass(8_000).await;
+    for job in &out {
+        one.ack(job).await;
+    }
+    let done = w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.that(done, "not all were done");
+    let text = String::from_utf8_lossy(&lines.0.lock()).into_owned();
+    judge.that(!text.contains("lapse"), text);
     judged(judge)
 }
 

@@ -12,6 +12,7 @@ use crate::hold::Held;
 use crate::proxy::load::Seldom;
 use crate::proxy::siblings::OFFER;
 use crate::proxy::{Proxy, Sidecar};
+use crate::store::Claimed;
 
 /// How long jobs in hand are given back in one go: nothing keeps their claims meanwhile.
 const ROUND: Duration = Duration::from_secs(1);
@@ -41,10 +42,12 @@ impl Proxy {
         }
         let mut offered = Duration::ZERO;
         if sidecar.store.siblings() > 0 {
+            // Nobody hears of an offer then, nor do we of what somebody has taken.
+            if sidecar.store.is_lost() {
+                return;
+            }
             offered = OFFER;
-            let offers = sidecar.hold.offer_crowding(max, bytes);
-            let offers = offers.iter().map(Sidecar::offer).collect();
-            sidecar.renew_rows(offers).await;
+            sidecar.offer_crowding(max, bytes).await;
         }
         let crowding = sidecar.hold.take_crowding(max, bytes, offered);
         if !crowding.is_empty() {
@@ -63,7 +66,7 @@ impl Proxy {
             let claimed = held.claimed.clone();
             let back = match sidecar.backend.requeue_harmless() {
                 true => self.give_back(held).await,
-                false => Back::Stays,
+                false => sidecar.withdraw(&claimed).await,
             };
             if back == Back::Stays {
                 if warned.now() {
@@ -85,5 +88,31 @@ impl Proxy {
         }
         // From the front, so that they keep their order.
         crowding.rev().for_each(|held| sidecar.hold.wait_on(held));
+    }
+}
+
+impl Sidecar {
+    /// Ends the row of a job that is let go, so that no sibling takes it over from here on, if none has.
+    async fn withdraw(&self, claimed: &Claimed) -> Back {
+        let ended = self.end(&claimed.job, Some(claimed.generation)).await;
+        match ended.is_none() && self.went_elsewhere(&claimed.job).await {
+            true => Back::Elsewhere,
+            false => Back::Stays,
+        }
+    }
+
+    /// Offers to siblings what may have to go. What the store does not hear of is offered again at the next look.
+    async fn offer_crowding(&self, max: usize, max_bytes: usize) {
+        let offers = self.hold.crowding(max, max_bytes);
+        if offers.is_empty() {
+            return;
+        }
+        let told = self
+            .store
+            .set_all(offers.iter().map(Sidecar::offer).collect());
+        // Where it is lost, an answer is not the store's.
+        if told.await.is_ok() && !self.store.is_lost() {
+            self.hold.offered(&offers);
+        }
     }
 }

@@ -23,6 +23,8 @@ pub(super) enum Back {
     Stays,
     /// It may be back or not, and is ours no more.
     InDoubt,
+    /// A sibling has taken it over.
+    Elsewhere,
 }
 
 /// How long the backend may take to take a job back, and how long the others wait after one that it may have
@@ -78,7 +80,7 @@ impl Proxy {
             {
                 let job = held.claimed.job.clone();
                 match self.give_back(held).await {
-                    Back::Given => {}
+                    Back::Given | Back::Elsewhere => {}
                     Back::Stays => drop(stay.insert(job)),
                     // Each would be let go like this one.
                     Back::InDoubt => next = Instant::now() + PATIENCE,
@@ -150,6 +152,9 @@ impl Proxy {
         // First, so that no sibling takes it over meanwhile; if one has, the row is not ours to end.
         let ended = sidecar.end(&job, Some(generation)).await;
         if ended.is_none() && sidecar.store.siblings() > 0 {
+            if sidecar.went_elsewhere(&job).await {
+                return Back::Elsewhere;
+            }
             self.keep(held).await;
             return Back::Stays;
         }
