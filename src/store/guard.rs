@@ -24,6 +24,7 @@
 //! ever on its way to the store is known. Where a limit is closed nothing goes out in any case, and claims are
 //! kept alive.
 
+mod ask;
 mod lost;
 mod recover;
 mod state;
@@ -44,8 +45,6 @@ use crate::limit::{Key, Limited, Limits, Reserved, Space, Timestamp};
 use lost::Lost;
 use state::State;
 
-/// So many failures in a row are a loss.
-const FAILURES: u32 = 2;
 /// After the store was back others have this long to come back too, in microseconds: until then who has
 /// said nothing is not dead, and may be handing out what it holds.
 const OTHERS_RETURN: u64 = 5_000_000;
@@ -134,143 +133,10 @@ impl Guard {
         self.state().lost.clone()
     }
 
-    /// Notes how a call to the store ended, before which so many had `failed`, and says what answers from now on
-    /// if it is lost.
-    fn note<T>(&self, answer: &Result<T, StoreError>, failed: u64) -> Option<Arc<Lost>> {
-        let mut state = self.state();
-        let error = match answer {
-            Ok(_) | Err(StoreError::Settling) => {
-                state.failures = 0;
-                state.known = true;
-                return None;
-            }
-            // It answers: it is told of our rows, and nothing starts before.
-            Err(StoreError::Wiped) => {
-                state.failures = 0;
-                state.has_forgotten(self.inner.now());
-                return None;
-            }
-            // It answers, and nothing was done.
-            Err(StoreError::Unfit(_)) => {
-                state.failures = 0;
-                return None;
-            }
-            Err(error) => error,
-        };
-        // Calls that were under way together have failed together, as when a connection is cut.
-        if state.failed == failed {
-            state.failures += 1;
-            state.failed += 1;
-        }
-        state.suspect = true;
-        if state.lost.is_none() && state.failures.max(state.takes_failed) >= FAILURES {
-            let (mode, declared) = match state.known {
-                true => (self.mode, Some(Arc::clone(&self.declared))),
-                // What others do is not known.
-                false => (OnStoreError::Closed, None),
-            };
-            let lost = Lost::new(&*self.inner, &state, mode, declared);
-            match state.known {
-                true => lost.tell(error),
-                false => tracing::error!(
-                    %error,
-                    "the store has not answered since the start: nothing that is limited starts before it does, \
-                     whatever on_store_error says"
-                ),
-            }
-            state.lost = Some(Arc::new(lost));
-            self.turned.notify_one();
-        }
-        state.lost.clone()
-    }
-
     /// Whether others may not have put back yet what the store must know of them.
     fn is_filling(&self, state: &State) -> bool {
         let since = |at: Timestamp| self.inner.now().since(at);
         state.returned.is_some_and(|at| since(at) < OTHERS_RETURN)
-    }
-
-    /// Asks the store, or what answers for it.
-    async fn ask<T>(
-        &self,
-        there: impl Future<Output = Result<T, StoreError>>,
-        here: impl AsyncFnOnce(&Lost) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
-        let (lost, failed) = {
-            let state = self.state();
-            (state.lost.clone(), state.failed)
-        };
-        let lost = match lost {
-            Some(lost) => lost,
-            None => {
-                let answer = there.await;
-                let Some(lost) = self.note(&answer, failed) else {
-                    return answer;
-                };
-                lost
-            }
-        };
-        let answer = here(&lost).await;
-        let mut state = self.state();
-        if state.lost.is_none() {
-            // It is back since, and was not told of this.
-            state.suspect = true;
-            state.ended.extend(lost.take_ended());
-        }
-        answer
-    }
-
-    async fn take_there(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
-        self.make_sure().await?;
-        let doubtful: Vec<(Arc<str>, Gen)> = {
-            let state = self.state();
-            let known = asks
-                .iter()
-                .filter_map(|ask| state.doubt.get_key_value(&ask.job));
-            known.map(|(job, claim)| (job.clone(), *claim)).collect()
-        };
-        for (job, generation) in doubtful {
-            self.inner.back(&job, generation).await?;
-            self.state().is_sure(&job, generation);
-        }
-        match self.inner.take(asks, want).await {
-            Err(StoreError::Wiped) => {
-                self.state().has_forgotten(self.inner.now());
-                self.make_sure().await?;
-                self.inner.take(asks, want).await
-            }
-            answer => answer,
-        }
-    }
-
-    async fn take_guarded(
-        &self,
-        asks: &[&Claimed],
-        want: usize,
-    ) -> Result<Vec<Verdict>, StoreError> {
-        // Before it is known whether the store is lost: what is sent must never be newer than this.
-        let newest = asks.iter().map(|ask| ask.generation).max();
-        self.state().told_of(newest);
-        let there = async {
-            let failed = self.state().failed;
-            let answer = self.take_there(asks, want).await;
-            let mut state = self.state();
-            state.took_there(&answer, failed);
-            if answer.is_err() && answer != Err(StoreError::Settling) && !is_unfit(&answer) {
-                for ask in asks {
-                    state.doubt.insert(ask.job.clone(), ask.generation);
-                }
-            }
-            answer
-        };
-        let verdicts = self
-            .ask(there, async |lost| lost.take(asks, want).await)
-            .await?;
-        let mut state = self.state();
-        for (ask, verdict) in asks.iter().zip(&verdicts) {
-            state.took(ask, verdict, self.inner.now());
-        }
-        Ok(verdicts)
     }
 }
 

@@ -8,7 +8,7 @@ use rand::{Rng as _, SeedableRng};
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::limit::{Rate, Throttle};
+use crate::limit::{EARLY, Rate, Strategy, Throttle};
 use crate::store::faulty::{Fault, Faulty};
 use crate::store::memory::MemoryStore;
 use crate::store::{Claim, Clock};

@@ -1,0 +1,178 @@
+//! Jobs start in the turns of their keys, and turns are asked for ahead.
+
+use super::ReservedStore;
+use super::turns::{AHEAD, Next};
+use crate::limit::{EARLY, Limited, Refusal, Reserved, Strategy, Timestamp};
+use crate::store::{Claimed, Store, StoreError, Verdict, Wish};
+
+impl ReservedStore {
+    /// Asks for jobs in their order; those that follow each other and go the same way go together. If the
+    /// store fails after some have started, the others are not asked.
+    pub(super) async fn take_each(
+        &self,
+        asks: &[&Claimed],
+        want: usize,
+    ) -> Result<Vec<Verdict>, StoreError> {
+        let can = self.can_reserve();
+        let ways: Vec<bool> = {
+            let mut state = self.state();
+            asks.iter().map(|ask| state.goes_here(ask, can)).collect()
+        };
+        let mut verdicts = Vec::with_capacity(asks.len());
+        let mut left = want;
+        let mut first = 0;
+        while let Some(here) = ways.get(first) {
+            let same = ways.iter().skip(first).take_while(|way| *way == here);
+            let run = asks.get(first..first + same.count()).unwrap_or_default();
+            first += run.len();
+            let told = match here {
+                true => self.take_here(run, left).await,
+                false => self.inner.take(run, left).await,
+            };
+            let told = match told {
+                Ok(told) => told,
+                Err(_) if left < want => break,
+                Err(error) => return Err(error),
+            };
+            let started = told
+                .iter()
+                .filter(|one| matches!(one, Verdict::Started { .. }));
+            left = left.saturating_sub(started.count());
+            verdicts.extend(told);
+        }
+        verdicts.resize(asks.len(), Verdict::Unasked);
+        Ok(verdicts)
+    }
+
+    async fn take_here(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
+        let mut verdicts = Vec::with_capacity(asks.len());
+        let mut left = want;
+        for (nth, ask) in asks.iter().enumerate() {
+            let held = self.state().hold(ask, self.now());
+            let verdict = if !held {
+                Verdict::Lost
+            } else if left == 0 {
+                Verdict::Unasked
+            } else {
+                let same = asks.iter().skip(nth).filter(|other| same_key(ask, other));
+                match self.start(ask, same.count().min(left)).await {
+                    Ok(verdict) => verdict,
+                    Err(_) if left < want => break,
+                    Err(error) => return Err(error),
+                }
+            };
+            left -= usize::from(matches!(verdict, Verdict::Started { .. }));
+            verdicts.push(verdict);
+        }
+        verdicts.resize(asks.len(), Verdict::Unasked);
+        Ok(verdicts)
+    }
+
+    /// Starts a job whose row is held here, in the next turn of its key.
+    async fn start(&self, ask: &Claimed, wanted: usize) -> Result<Verdict, StoreError> {
+        let Some(limited) = ask.limited.first() else {
+            return Ok(Verdict::Lost);
+        };
+        loop {
+            let answered = self.answered.notified();
+            let mut answered = std::pin::pin!(answered);
+            answered.as_mut().enable();
+            let now = self.now();
+            let next = self.state().turns(limited).next(wanted, now);
+            match next {
+                Next::Go(turn) => return Ok(self.state().started(ask, limited, turn, now)),
+                Next::Wait(from) => return Ok(wait(limited, from)),
+                Next::Refused(why, until) => return Ok(refused(limited, why, until)),
+                Next::Asked => answered.await,
+                Next::Ask(want) => {
+                    if !self.ask(limited, want).await {
+                        self.state().leave(&ask.job);
+                        let told = self.inner.take(&[ask], 1).await?;
+                        return Ok(told.into_iter().next().unwrap_or(Verdict::Lost));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks the store for turns; `false`: it gave no answer.
+    async fn ask(&self, limited: &Limited, want: usize) -> bool {
+        let unused = {
+            let now = self.now();
+            let mut state = self.state();
+            let (count, unused) = state.turns(limited).take_unused(now);
+            state.unused += count as u64;
+            unused
+        };
+        // If nobody waits for the answer any more, others do.
+        let mut asking = Asking {
+            store: self,
+            limited,
+            reserved: None,
+        };
+        let wish = Wish {
+            limited,
+            want,
+            ahead: AHEAD,
+            unused: &unused,
+        };
+        asking.reserved = self.inner.reserve(wish).await.ok();
+        asking.reserved.is_some()
+    }
+}
+
+/// A question for turns that is on its way.
+struct Asking<'a> {
+    store: &'a ReservedStore,
+    limited: &'a Limited,
+    reserved: Option<Reserved>,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        let (now, doubt) = (self.store.now(), self.store.inner.doubt());
+        let mut state = self.store.state();
+        let granted = self
+            .reserved
+            .as_ref()
+            .map_or(0, |reserved| reserved.turns.len());
+        state.granted += granted as u64;
+        state
+            .turns(self.limited)
+            .answered(self.reserved.take(), doubt, now);
+        drop(state);
+        self.store.answered.notify_waiters();
+    }
+}
+
+fn same_key(one: &Claimed, other: &Claimed) -> bool {
+    let key = |claimed: &Claimed| claimed.limited.first().map(|limited| limited.key.clone());
+    key(one) == key(other)
+}
+
+/// A turn of ours comes then.
+fn wait(limited: &Limited, from: Timestamp) -> Verdict {
+    let limits = &limited.limits;
+    let (strategy, limit) = match (limits.throttle, limits.rates.first()) {
+        (Some(throttle), _) => (Strategy::Throttle, throttle.limit.get()),
+        (None, rate) => (Strategy::Rate, rate.map_or(0, |rate| rate.limit.get())),
+    };
+    let why = Refusal {
+        strategy,
+        limit,
+        current: limit,
+        at: Some(from.plus(EARLY)),
+        slot: false,
+    };
+    refused(limited, why, from)
+}
+
+/// It is asked again from `until` on.
+fn refused(limited: &Limited, why: Refusal, until: Timestamp) -> Verdict {
+    Verdict::Refused {
+        which: 0,
+        at: Some(until.plus(EARLY)),
+        why,
+        action: limited.on_limit,
+    }
+}
