@@ -2,6 +2,8 @@
 
 use std::io::Read;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -12,7 +14,7 @@ use rand::{Rng, RngCore, SeedableRng};
 use serde_json::json;
 
 use crate::http::{Conn, ack, enqueue, fetch, get};
-use crate::rig::{Backend, Sidecar, config, file, program, until};
+use crate::rig::{Backend, Ran, Sidecar, config, file, program, ran, until};
 
 const ONE: &str = "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
 
@@ -242,6 +244,37 @@ fn without_descriptors_it_waits_and_recovers() {
         .filter(|line| line.contains("cannot accept"))
         .count();
     assert!(said <= 2, "{}", sidecar.log());
+}
+
+/// The program, where its user may have so many threads in all. Root is under no such limit: it runs as another user.
+fn with_threads(most: usize) -> Command {
+    let is_root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
+    // Nobody else has a process under this one.
+    let user = 20_000 + std::process::id() % 40_000;
+    let other = match is_root {
+        true => format!("setpriv --reuid {user} --regid {user} --clear-groups"),
+        false => String::new(),
+    };
+    // By a descriptor, for its folder may be shut to that user.
+    let script =
+        format!("exec 3<\"$0\"; exec {other} prlimit --nproc={most}:{most} /proc/self/fd/3 \"$@\"");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script]).arg(program().get_program());
+    shell.env_remove("OJS_THROTTLE_CONFIG");
+    shell
+}
+
+#[test]
+fn without_threads_it_does_not_start_instead_of_breaking_at_a_request() {
+    for most in [1, 2] {
+        let mut command = with_threads(most);
+        command.args(["run", "--upstream", "http://localhost:1"]);
+        command.args(["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]);
+        let Ran { status, err, .. } = ran(command);
+        assert_eq!(status, Some(1), "{most}: {err}");
+        assert!(err.contains("a limit of processes?"), "{most}: {err}");
+        assert!(!err.contains("panicked"), "{most}: {err}");
+    }
 }
 
 #[test]
