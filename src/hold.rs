@@ -35,7 +35,7 @@ mod view;
 pub use line::{Rank, Waiter};
 pub use lookahead::Lookahead;
 pub use relimit::Relimited;
-pub use view::View;
+pub use view::{Tally, View};
 
 use queue::Group;
 use state::{End, Glance, State, Whereabouts};

@@ -73,7 +73,8 @@ fn distrusted(why: String) -> String {
 /// What became of one asked job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// It started: its slots are taken and its start is counted at `at` (up to 5 ms from now).
+    /// It started: its slots are taken and its start is counted at `at` (at most the [`Store::lead`] and 5 ms
+    /// from now).
     Started {
         /// The time at which the start counts.
         at: Timestamp,
@@ -294,8 +295,8 @@ pub trait Store: std::fmt::Debug + Send + Sync {
     }
 
     /// Asks for the jobs in order until `want` have started: all limits of a job, or none. A job
-    /// without a row gets one (held, due at `until`); a row of an older claim of the same job is
-    /// replaced and its slots end. Verdicts are in the order of `asks`.
+    /// without a row gets one (held, due after a third of its visibility); a row of an older claim of the
+    /// same job is replaced and its slots end. Verdicts are in the order of `asks`.
     fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>>;
 
     /// The backend handed these jobs out just now, so earlier claims of them are over, whether their time

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use ojs_throttle::limit::{EARLY, Limited, Space, Timestamp};
 use ojs_throttle::store::memory::MemoryStore;
-use ojs_throttle::store::{Change, Claimed, Gen, Place, Store, Verdict};
+use ojs_throttle::store::{Change, Claimed, Gen, Place, Store, Usage, Verdict};
 use proptest::prelude::*;
 
 use oracle::Oracle;
@@ -214,9 +214,15 @@ impl Both {
                 .usage(limited.space, &limited.key, &limited.limits)
                 .await
                 .unwrap();
-            let usage = usage.unwrap_or_default();
+            let rates = &limited.limits.rates;
+            // Of what is unused each window is empty.
+            let usage = usage.unwrap_or_else(|| Usage {
+                windows: vec![(0, None); rates.len()],
+                ..Usage::default()
+            });
             assert_eq!(usage.active, self.model.active(limited.space, &limited.key));
-            for ((count, leaves), rate) in usage.windows.iter().zip(&limited.limits.rates) {
+            assert_eq!(usage.windows.len(), rates.len());
+            for ((count, leaves), rate) in usage.windows.iter().zip(rates) {
                 let window = self.model.window(limited.space, &limited.key, rate, now);
                 assert_eq!(*count as usize, window.len());
                 let expected = self.model.leaves(limited.space, &limited.key, rate, now);

@@ -112,6 +112,7 @@ scenarios! {
     crossings::pause_given_up: 4;
     crossings::pause_without_an_answer: 4;
     crossings::pause_read_while_it_ends: 4;
+    crossings::pauses_while_cut_off: 2;
     held::seen_as_available: 10 real;
     held::cancelled_while_held: 18;
     held::paused_and_resumed: 10 limit;

@@ -565,8 +565,9 @@ async fn a_rescheduled_job_is_scheduled_until_it_may_start() {
         let each = ["a", "b"].map(|job| hold.seen(job, now).unwrap().1);
         assert_eq!(each[0], each[1], "the refusal is the group's");
         let scheduled = usize::from(each[0].is_some()) * 2;
-        let counted = hold.rescheduled(now);
-        assert_eq!(counted.get("q").copied().unwrap_or(0), scheduled);
+        let tallies = hold.tallies(now, |_| true);
+        assert_eq!(tallies["q"], Tally { held: 2, scheduled });
+        assert!(hold.tallies(now, |_| false).is_empty());
         each[0]
     };
     let timed = refuse(Refused::Until(second(7)), Some(NOW));

@@ -22,6 +22,15 @@ pub struct View {
     pub scheduled_at: Option<Timestamp>,
 }
 
+/// How many jobs of a queue are held.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Tally {
+    /// All of them, in hand included.
+    pub held: usize,
+    /// Those of them that are seen as scheduled.
+    pub scheduled: usize,
+}
+
 impl Hold {
     /// Jobs in the hold, in hand included.
     pub fn len(&self) -> usize {
@@ -74,13 +83,27 @@ impl Hold {
         known.is_some_and(|known| known.generation == generation)
     }
 
-    /// The waiting jobs of a queue, over all scopes; of all queues without a name.
-    pub fn views(&self, name: Option<&str>, now: Timestamp) -> Vec<View> {
+    /// Under which scope a job is held, in hand included.
+    pub fn scope_of(&self, job: &str) -> Option<u64> {
+        if self.is_empty() {
+            return None;
+        }
+        let state = self.state();
+        Some(state.jobs.get(job)?.lane.scope)
+    }
+
+    /// The waiting jobs of a queue, or of all queues without a name, under the scopes of which `sees` says so.
+    pub fn views(
+        &self,
+        name: Option<&str>,
+        now: Timestamp,
+        sees: impl Fn(u64) -> bool,
+    ) -> Vec<View> {
         let state = self.state();
         let lanes = state
             .queues
             .iter()
-            .filter(|(lane, _)| name.is_none_or(|name| name == &*lane.queue));
+            .filter(|(lane, _)| name.is_none_or(|name| name == &*lane.queue) && sees(lane.scope));
         let groups = lanes.flat_map(|(_, queue)| queue.all_groups());
         let views = groups.flat_map(|group| {
             group.jobs.iter().map(move |held| View {
@@ -92,21 +115,21 @@ impl Hold {
         views.collect()
     }
 
-    /// How many held jobs of each queue are seen as scheduled.
-    pub fn rescheduled(&self, now: Timestamp) -> HashMap<Arc<str>, usize> {
+    /// How many held jobs each queue has under the scopes of which `sees` says so.
+    pub fn tallies(&self, now: Timestamp, sees: impl Fn(u64) -> bool) -> HashMap<Arc<str>, Tally> {
         let state = self.state();
-        let mut counts: HashMap<Arc<str>, usize> = HashMap::new();
-        for (lane, queue) in state.queues.iter() {
+        let mut tallies: HashMap<Arc<str>, Tally> = HashMap::new();
+        let lanes = state.queues.iter();
+        for (lane, queue) in lanes.filter(|(lane, of)| of.known > 0 && sees(lane.scope)) {
+            let tally = tallies.entry(lane.queue.clone()).or_default();
+            tally.held += queue.known;
             for group in queue.all_groups() {
                 let later =
                     |held: &&Held| group.scheduled_at(held.claimed.visibility, now).is_some();
-                let many = group.jobs.iter().filter(later).count();
-                if many > 0 {
-                    *counts.entry(lane.queue.clone()).or_default() += many;
-                }
+                tally.scheduled += group.jobs.iter().filter(later).count();
             }
         }
-        counts
+        tallies
     }
 
     /// How many held jobs each queue has.

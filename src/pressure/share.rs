@@ -1,5 +1,5 @@
-//! One sidecar's part in the depth of a queue that a fleet fills (DESIGN: an admitted enqueue is over no
-//! bound, however many sidecars admit).
+//! One sidecar's part in the depth of a queue that a fleet fills: an admitted enqueue is over no bound, however
+//! many sidecars admit.
 //!
 //! Two numbers in the store make that so, for each queue with a `max_depth`:
 //!

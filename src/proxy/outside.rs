@@ -5,6 +5,7 @@
 mod elsewhere;
 mod list;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -17,6 +18,7 @@ use super::outlive::{Client, to_the_end};
 use super::refuse;
 use super::respond::{self, Fault};
 use super::{Proxy, REPLY_DEPTH, mirror, paused};
+use crate::hold::Tally;
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Timestamp;
 use crate::upstream::{Call, Reply, UpstreamError};
@@ -61,28 +63,22 @@ impl Proxy {
     ) -> Result<Reply, UpstreamError> {
         let call = self.plain_call(parts, Bytes::new());
         let mut reply = self.upstream.call(call).await?;
-        let mut counts = self.sidecar.hold.counts();
+        let sight = self.sidecar.scopes.sight(&parts.headers);
+        let mut tallies = self.sidecar.tallies(&sight);
         if let Some(queue) = queue
             && reply.status == StatusCode::OK
+            && sight.is_whole()
         {
             let elsewhere = self.sidecar.held_by_siblings(queue).await;
             if elsewhere > 0 {
-                *counts.entry(Arc::from(queue)).or_default() += elsewhere;
+                tallies.entry(Arc::from(queue)).or_default().held += elsewhere;
             }
         }
-        if !counts.is_empty() && reply.status == StatusCode::OK {
-            let later = self.sidecar.hold.rescheduled(self.sidecar.store.now());
-            let of = |name: &str| Moved {
-                held: counts.get(name).copied().unwrap_or(0),
-                scheduled: later.get(name).copied().unwrap_or(0),
-            };
-            let all = Moved {
-                held: counts.values().sum(),
-                scheduled: later.values().sum(),
-            };
-            if let Some(body) = recounted(&reply.body, queue, &of, all) {
-                reply.body = body.into();
-            }
+        if !tallies.is_empty()
+            && reply.status == StatusCode::OK
+            && let Some(body) = recounted(&reply.body, queue, &tallies)
+        {
+            reply.body = body.into();
         }
         if let Some(queue) = queue
             && reply.status == StatusCode::OK
@@ -249,9 +245,13 @@ impl Proxy {
             return mirror::hide_all(&reply.body);
         }
         let asked = Query::of(parts.uri.query().unwrap_or_default());
+        let sight = || self.sidecar.scopes.sight(&parts.headers);
         match asked.state.as_deref() {
-            Some("active") => Box::pin(self.without_held(parts, &reply.body, &asked)).await,
-            Some("available" | "scheduled") => self.with_held(&reply.body, &asked),
+            Some("active") => {
+                let sight = sight();
+                Box::pin(self.without_held(parts, &reply.body, &asked, &sight)).await
+            }
+            Some("available" | "scheduled") => self.with_held(&reply.body, &asked, &sight()),
             _ => self.relabelled(&reply.body),
         }
     }
@@ -314,23 +314,14 @@ impl Proxy {
     }
 }
 
-/// Jobs that are not active to those who look.
-#[derive(Clone, Copy)]
-struct Moved {
-    /// All that are held.
-    held: usize,
-    /// Those of them that are scheduled.
-    scheduled: usize,
-}
-
 /// Queue numbers with held jobs as available or scheduled instead of active: of one queue, of a list
 /// (`items`, `queues`), or totals. `None`: no numbers were found.
 fn recounted(
     text: &[u8],
     queue: Option<&str>,
-    of: &dyn Fn(&str) -> Moved,
-    all: Moved,
+    tallies: &HashMap<Arc<str>, Tally>,
 ) -> Option<Vec<u8>> {
+    let of = |name: &str| tallies.get(name).copied().unwrap_or_default();
     let whole = Json::parse(text, REPLY_DEPTH).ok()?;
     let mut splice = Splice::new();
     if let Some(queue) = queue {
@@ -347,6 +338,10 @@ fn recounted(
             }
         }
         if !found {
+            let all = Tally {
+                held: tallies.values().map(|tally| tally.held).sum(),
+                scheduled: tallies.values().map(|tally| tally.scheduled).sum(),
+            };
             shift(whole, all, &mut splice);
         }
     }
@@ -354,7 +349,7 @@ fn recounted(
 }
 
 /// Moves jobs from `active` to `available` and `scheduled`, in the object or one level into it.
-fn shift(object: Json<'_>, moved: Moved, splice: &mut Splice) {
+fn shift(object: Json<'_>, moved: Tally, splice: &mut Splice) {
     if moved.held == 0 {
         return;
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, RandomState};
 use std::sync::Arc;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -38,6 +38,22 @@ struct Known {
     uses: u64,
     /// How many there were when unused ones were last forgotten.
     uses_before: u64,
+}
+
+/// Of whose held jobs a caller is told: who names a tenant, of those that were claimed with that header; who names
+/// none, of all.
+pub(super) struct Sight(Option<HashSet<u64>>);
+
+impl Sight {
+    /// Whether of those that were claimed under this scope.
+    pub(super) fn sees(&self, scope: u64) -> bool {
+        self.0.as_ref().is_none_or(|scopes| scopes.contains(&scope))
+    }
+
+    /// Whether of all.
+    pub(super) fn is_whole(&self) -> bool {
+        self.0.is_none()
+    }
 }
 
 /// A request whose credentials are lent to questions about its queues.
@@ -90,6 +106,17 @@ impl Scopes {
         };
         let mut known = self.known();
         (scope, known.of(scope, headers, &self.hold).accepted)
+    }
+
+    /// What a request of these headers may be told of.
+    pub(super) fn sight(&self, headers: &HeaderMap) -> Sight {
+        let scopes_of = |tenant: &HeaderValue| {
+            let known = self.known();
+            let all = known.credentials.iter();
+            let theirs = all.filter(|(_, of)| of.tenant.as_ref() == Some(tenant));
+            theirs.map(|(scope, _)| *scope).collect()
+        };
+        Sight(headers.get(&TENANT).map(scopes_of))
     }
 
     /// A request whose credentials are needed until the backend has answered it, and longer if it is accepted.
@@ -264,6 +291,23 @@ mod tests {
         let lent = scopes.credentials(a).authorization.unwrap();
         assert!(lent == "Bearer a" && lent.is_sensitive());
         assert!(!format!("{scopes:?}").contains("Bearer"));
+    }
+
+    #[test]
+    fn who_names_a_tenant_sees_what_was_claimed_for_it() {
+        let scopes = Scopes::default();
+        let [first, second] =
+            ["Bearer a", "Bearer b"].map(|token| scopes.of(&headers(token, Some("t"))));
+        let other = scopes.of(&headers("Bearer a", Some("u")));
+        let nobodys = scopes.of(&headers("Bearer a", None));
+        let sees = |by: &HeaderMap| {
+            let sight = scopes.sight(by);
+            [first, second, other, nobodys, 7].map(|scope| sight.sees(scope))
+        };
+        let of_t = [true, true, false, false, false];
+        assert_eq!(sees(&headers("Bearer x", Some("t"))), of_t);
+        assert_eq!(sees(&headers("Bearer a", Some("v"))), [false; 5]);
+        assert_eq!(sees(&headers("Bearer x", None)), [true; 5]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -21,6 +22,8 @@ use crate::store::{Change, Claimed, Gen, Known, OFFERED, Place, Row, StoreError,
 
 /// The most held jobs that are taken over for one FETCH.
 const AT_ONCE: usize = 16;
+/// So many questions for a pause are on their way to the store at once.
+const QUESTIONS: usize = 16;
 /// How long siblings have to take what is offered, in a drain and before some of it is let go.
 pub(super) const OFFER: Duration = Duration::from_secs(5);
 
@@ -87,9 +90,29 @@ impl Proxy {
                 Wake::All => {
                     sidecar.follow_loss();
                     sidecar.follow_settings();
-                    sidecar.read_pauses().await;
+                    self.read_pauses().await;
                     sidecar.hold.ask_all();
                 }
+            }
+        }
+    }
+
+    /// Learns which queues of held jobs are paused.
+    async fn read_pauses(&self) {
+        if self.sidecar.store.siblings() == 0 {
+            return;
+        }
+        let mut queues = self.sidecar.hold.counts().into_keys();
+        let mut questions = JoinSet::new();
+        loop {
+            while questions.len() < QUESTIONS
+                && let Some(queue) = queues.next()
+            {
+                let sidecar = Arc::clone(&self.sidecar);
+                questions.spawn(async move { sidecar.read_pause(&queue).await });
+            }
+            if questions.join_next().await.is_none() {
+                return;
             }
         }
     }
@@ -392,16 +415,6 @@ impl Sidecar {
         let _reading = self.paused.reading.read().await;
         if let Ok(true) = self.store.is_paused(queue).await {
             self.paused.set(queue, true);
-        }
-    }
-
-    /// Learns which queues of held jobs are paused.
-    async fn read_pauses(&self) {
-        if self.store.siblings() == 0 {
-            return;
-        }
-        for queue in self.hold.counts().keys().take(AT_ONCE) {
-            self.read_pause(queue).await;
         }
     }
 

@@ -284,7 +284,8 @@ impl Following {
             Err(why) => Outcome::Unreadable(why.clone()),
         };
         let first = self.last.replace(found).is_none();
-        self.tell(&outcome, begun.elapsed(), first);
+        let reminder = same && why != Why::Asked;
+        self.tell(&outcome, begun.elapsed(), first, reminder);
         if why == Why::Asked && !was_bad && matches!(outcome, Outcome::Unchanged) {
             let file = self.file.path.display();
             tracing::info!(%file, "the config file was looked at as asked: it is what runs");
@@ -343,8 +344,9 @@ impl Following {
     }
 
     /// Says in the log and in metrics what happened. `first`: the look at the start, which is no reload
-    /// unless there is something to say.
-    fn tell(&mut self, outcome: &Outcome, took: Duration, first: bool) {
+    /// unless there is something to say. `reminder`: nobody changed the file nor asked, which is none either
+    /// unless the file is good now.
+    fn tell(&mut self, outcome: &Outcome, took: Duration, first: bool, reminder: bool) {
         let file = self.file.path.display();
         let was_bad = self.bad.is_some();
         match outcome {
@@ -359,7 +361,11 @@ impl Following {
             bad => tracing::error!(%file, "config not reloaded, the last good one runs on\n{bad}"),
         }
         self.bad = (!outcome.is_good()).then(Instant::now);
-        let counts = !(first && matches!(outcome, Outcome::Unchanged));
+        let counts = match outcome {
+            Outcome::Unchanged => !first,
+            Outcome::Applied(_) => true,
+            _ => !reminder,
+        };
         self.metrics
             .config(outcome.is_good(), counts.then(|| outcome.word()));
         if first || was_bad || matches!(outcome, Outcome::Applied(_)) {

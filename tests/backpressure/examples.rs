@@ -131,19 +131,19 @@ const ALL: [Example; 8] = [
     NOTIFICATIONS,
 ];
 
-/// The text, where it is, has no example that is not in here, and has each as it is in here; and each of these
+/// The text has no example that is not in here, and has each as it is in here; and each of these
 /// is named by a test below.
 #[test]
 fn none_is_missing() {
-    let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/spec/ojs-backpressure.md");
-    if let Ok(text) = std::fs::read_to_string(text) {
-        let fenced = text.split("```").skip(1).step_by(2);
-        // The word behind a fence is its language.
-        let blocks: Vec<&str> = fenced
-            .map(|block| block.split_once('\n').unwrap().1.trim_end())
-            .collect();
-        assert_eq!(blocks, ALL.map(|(_, text)| text));
-    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/spec/ojs-backpressure.md");
+    let text = std::fs::read_to_string(&path)
+        .unwrap_or_else(|e| panic!("the text at {}: {e}", path.display()));
+    let fenced = text.split("```").skip(1).step_by(2);
+    // The word behind a fence is its language.
+    let blocks: Vec<&str> = fenced
+        .map(|block| block.split_once('\n').unwrap().1.trim_end())
+        .collect();
+    assert_eq!(blocks, ALL.map(|(_, text)| text));
     let source = include_str!("examples.rs");
     let names = source.lines().filter_map(|line| {
         let (name, _) = line.strip_prefix("const ")?.split_once(": Example")?;

@@ -543,6 +543,57 @@ async fn pages_of_lists_are_whole_while_jobs_are_held() {
     }
 }
 
+/// Whoever names a tenant is told of no other's held jobs, in lists, totals and numbers of queues; of those the
+/// backend's word stands. Who names none sees all.
+#[tokio::test(start_paused = true)]
+async fn a_tenant_sees_no_held_jobs_of_another() {
+    let policy = "[[policy]]\nname = \"p\"\nkey = \"k:{meta.t}\"\nconcurrency = 1\n";
+    let (_pair, client) = simulated(Lax::spec(), policy).await;
+    for _ in 0..2 {
+        let job = json!({"type": "test.a", "args": ["B's"], "options": {"queue": "q"}});
+        client.enqueue(job).await;
+    }
+    let body = json!({"queues": ["q"], "count": 2, "worker_id": "w"}).to_string();
+    let headers = |tenant| {
+        [
+            ("content-type", "application/json"),
+            ("x-ojs-tenant", tenant),
+        ]
+    };
+    let path = "/ojs/v1/workers/fetch";
+    let fetched = client.send(Method::POST, path, &headers("B"), body).await;
+    let out = fetched.json()["jobs"].as_array().unwrap().len();
+    assert_eq!(out, 1, "the other is held");
+    let get = async |tenant: &str, path: &str| {
+        let headers = [("x-ojs-tenant", tenant)];
+        let named = if tenant.is_empty() { &[][..] } else { &headers };
+        client.send(Method::GET, path, named, "").await.json()
+    };
+    for (tenant, available, active) in [("A", 0, 2), ("B", 1, 1), ("", 1, 1)] {
+        for (state, jobs) in [("available", available), ("active", active)] {
+            for more in ["", "&queue=q", "&type=test.a", "&queue=q&type=test.a"] {
+                let query = format!("state={state}{more}");
+                let list = get(tenant, &format!("/ojs/v1/admin/jobs?{query}")).await;
+                let shown = list["items"].as_array().unwrap();
+                let said = &list["pagination"]["total"];
+                assert_eq!(
+                    (shown.len(), said),
+                    (jobs, &json!(jobs)),
+                    "{tenant} {query}"
+                );
+                assert!(shown.iter().all(|job| job["state"] == state), "{list}");
+            }
+        }
+        let stats = get(tenant, "/ojs/v1/queues/q/stats").await;
+        let (waits, runs) = (&stats["queue"]["available"], &stats["queue"]["active"]);
+        assert_eq!(
+            (waits, runs),
+            (&json!(available), &json!(active)),
+            "{tenant}"
+        );
+    }
+}
+
 /// What a list is asked for may be percent-encoded.
 #[tokio::test(start_paused = true)]
 async fn lists_of_held_jobs_are_asked_for_in_any_spelling() {

@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use crate::harness::worker::Hands;
-use crate::harness::{Ctx, Fault, Judge, Op, Way, Worker, World};
+use crate::harness::{Ctx, Fault, Job, Judge, Op, Way, Worker, World};
 use crate::job;
 
 const ONE: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 1";
@@ -352,6 +352,70 @@ pub async fn pause_read_while_it_ends(ctx: Ctx) -> Judge {
     judge.that(
         waited < Duration::from_millis(500),
         format!("{} came {waited:?} after the resume", got.len()),
+    );
+    judge.settled();
+    judge
+}
+
+/// Many queues are paused through one sidecar while another, which holds a job of each, is cut off from the store:
+/// it learns of all of them once it is back.
+pub async fn pauses_while_cut_off(ctx: Ctx) -> Judge {
+    const OF_EACH: &str =
+        "[[policy]]\nname = 'p'\nkey = 'k:{queue}:{meta.tenant}'\nconcurrency = 1";
+    let world = ctx.world().shared(OnStoreError::Share);
+    let w = world.limits(OF_EACH).start().await;
+    let other = w.sibling().await;
+    let (mine, theirs) = (w.hands("mine"), w.hands_of("theirs", &other));
+    w.pass(3_000).await;
+    let queues: Vec<String> = (0..40).map(|nth| format!("mail-{nth}")).collect();
+    let mut out = Vec::new();
+    for queue in &queues {
+        let label = format!("k:{queue}:a");
+        let of_queue = |_| {
+            let job = Job::new("email.send").queue(queue);
+            job.meta("tenant", json!("a")).label(&label)
+        };
+        w.enqueue_all(2, of_queue).await;
+        out.extend(mine.fetch(&[queue], 2).await.unwrap_or_default());
+    }
+    let each = async |verb: &str| {
+        for queue in &queues {
+            let path = format!("/ojs/v1/queues/{queue}/{verb}");
+            let reply = theirs.client.post(&path, &json!({})).await;
+            assert_eq!(reply.map_or(0, |reply| reply.status), 200, "{path}");
+        }
+    };
+    let started = async || {
+        let mut started = Vec::new();
+        for queue in &queues {
+            started.extend(mine.fetch(&[queue], 2).await.unwrap_or_default());
+        }
+        started
+    };
+    w.first_way(|way| way.cut(0));
+    each("pause").await;
+    w.pass(2_000).await;
+    w.first_way(Way::mend);
+    w.pass(2_000).await;
+    for delivery in &out {
+        mine.ack(&delivery.job).await;
+    }
+    let early = started().await;
+    each("resume").await;
+    w.pass(1_000).await;
+    let after = started().await;
+    for delivery in early.iter().chain(&after) {
+        mine.ack(&delivery.job).await;
+    }
+    let mut judge = w.judge().await;
+    judge.that(out.len() == 40, format!("{} were out at first", out.len()));
+    judge.that(
+        early.is_empty(),
+        format!("{} came of queues that were paused", early.len()),
+    );
+    judge.that(
+        after.len() == 40,
+        format!("{} came when the queues ran again", after.len()),
     );
     judge.settled();
     judge

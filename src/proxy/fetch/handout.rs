@@ -27,7 +27,7 @@ pub(super) struct Hint {
     pub(super) policy: Option<Arc<str>>,
     /// Whether limits keep jobs of the asked queues back, if any wait there.
     pub(super) limited: bool,
-    /// When the next of them could start.
+    /// In how long the next of them could start.
     pub(super) next: Option<Duration>,
 }
 

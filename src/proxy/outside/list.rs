@@ -1,16 +1,20 @@
 //! Lists of jobs by state. To the backend every held job is active; here it stands among those that wait,
-//! behind the backend's own, and pages and totals are those of the list that is shown.
+//! behind the backend's own, and pages and totals are those of the list that is shown. Of held jobs that the caller
+//! is not told of the backend's word stands.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::StatusCode;
 use http::request::Parts;
 
-use crate::hold::View;
+use crate::hold::{Tally, View};
 use crate::json::{Json, Splice};
 use crate::ojs;
-use crate::proxy::{Proxy, REPLY_DEPTH, mirror};
+use crate::proxy::scope::Sight;
+use crate::proxy::{Proxy, REPLY_DEPTH, Sidecar, mirror};
 use crate::upstream::Path;
 
 /// Jobs on a page where the backend does not say.
@@ -103,18 +107,19 @@ impl Proxy {
         parts: &Parts,
         text: &[u8],
         asked: &Query<'_>,
+        sight: &Sight,
     ) -> Option<Vec<u8>> {
-        let held = self.held_of(asked);
+        let held = self.held_of(asked, sight);
         let page = asked.page_of(Json::parse(text, REPLY_DEPTH).ok()?);
         let moved = match page.total {
             Some(total) if held > 0 && total > page.most => {
-                self.moved_up(parts, asked, &page, total).await
+                self.moved_up(parts, asked, sight, &page, total).await
             }
             _ => None,
         };
         let whole = Json::parse(text, REPLY_DEPTH).ok()?;
         let items = whole.get_exact("items")?;
-        let kept = moved.unwrap_or_else(|| self.not_held(items).collect());
+        let kept = moved.unwrap_or_else(|| self.not_held(items, sight).collect());
         let mut splice = Splice::new();
         splice.replace(items.range(), list(&kept));
         let held = i64::try_from(held).unwrap_or(i64::MAX);
@@ -128,6 +133,7 @@ impl Proxy {
         &self,
         parts: &Parts,
         asked: &Query<'_>,
+        sight: &Sight,
         page: &Page,
         total: usize,
     ) -> Option<Vec<Bytes>> {
@@ -149,7 +155,7 @@ impl Proxy {
             let here = items.items().count();
             // Some have ended since they were counted.
             seen = if here == 0 { total } else { seen + here };
-            kept.extend(self.not_held(items));
+            kept.extend(self.not_held(items, sight));
         }
         let is_whole = seen >= total || kept.len() >= end;
         let on_page = kept.into_iter().skip(page.before).take(page.most);
@@ -157,37 +163,42 @@ impl Proxy {
     }
 
     /// Jobs of a list that are not held, mirrors hidden.
-    fn not_held<'a>(&self, items: Json<'a>) -> impl Iterator<Item = Bytes> {
+    fn not_held<'a>(&self, items: Json<'a>, sight: &Sight) -> impl Iterator<Item = Bytes> {
         let is_held = |job: &Json<'a>| {
             let id = job.text_of("id");
-            id.is_some_and(|id| self.sidecar.hold.has(&id))
+            let scope = id.and_then(|id| self.sidecar.hold.scope_of(&id));
+            scope.is_some_and(|scope| sight.sees(scope))
         };
         let others = items.items().filter(move |job| !is_held(job));
         others.map(mirror::shown)
     }
 
     /// How many held jobs would be in a list.
-    fn held_of(&self, asked: &Query<'_>) -> usize {
-        let hold = &self.sidecar.hold;
-        match (&asked.kind, &asked.queue) {
-            (None, None) => hold.len(),
-            (None, Some(queue)) => hold.of_queue(queue).0,
-            (Some(_), queue) => {
-                let views = hold.views(queue.as_deref(), self.sidecar.store.now());
-                views.iter().filter(|view| asked.is_of_kind(view)).count()
-            }
+    fn held_of(&self, asked: &Query<'_>, sight: &Sight) -> usize {
+        if asked.kind.is_some() {
+            let views = self.sidecar.views(asked.queue.as_deref(), sight);
+            return views.iter().filter(|view| asked.is_of_kind(view)).count();
+        }
+        let tallies = self.sidecar.tallies(sight);
+        match &asked.queue {
+            Some(queue) => tallies.get(&**queue).map_or(0, |tally| tally.held),
+            None => tallies.values().map(|tally| tally.held).sum(),
         }
     }
 
     /// A list of available or scheduled jobs with those that are held, behind the last of the backend's.
-    pub(super) fn with_held(&self, text: &[u8], asked: &Query<'_>) -> Option<Vec<u8>> {
+    pub(super) fn with_held(
+        &self,
+        text: &[u8],
+        asked: &Query<'_>,
+        sight: &Sight,
+    ) -> Option<Vec<u8>> {
         let whole = Json::parse(text, REPLY_DEPTH).ok()?;
         let items = whole.get_exact("items")?;
         let page = asked.page_of(whole);
         let mut shown: Vec<Bytes> = items.items().map(mirror::shown).collect();
-        let now = self.sidecar.store.now();
         let later = asked.state.as_deref() == Some("scheduled");
-        let mut held = self.sidecar.hold.views(asked.queue.as_deref(), now);
+        let mut held = self.sidecar.views(asked.queue.as_deref(), sight);
         held.retain(|view| view.scheduled_at.is_some() == later && asked.is_of_kind(view));
         let room = page.most.saturating_sub(shown.len());
         let earlier = page.before.saturating_sub(page.total.unwrap_or(0));
@@ -204,6 +215,20 @@ impl Proxy {
         let added = i64::try_from(held.len()).unwrap_or(i64::MAX);
         add_to_total(whole, added, &mut splice);
         Some(splice.apply(text))
+    }
+}
+
+impl Sidecar {
+    /// How many held jobs of each queue a caller is told of.
+    pub(super) fn tallies(&self, sight: &Sight) -> HashMap<Arc<str>, Tally> {
+        let sees = |scope| sight.sees(scope);
+        self.hold.tallies(self.store.now(), sees)
+    }
+
+    /// The held jobs of a queue, or of all, that a caller is told of.
+    fn views(&self, queue: Option<&str>, sight: &Sight) -> Vec<View> {
+        let sees = |scope| sight.sees(scope);
+        self.hold.views(queue, self.store.now(), sees)
     }
 }
 

@@ -70,9 +70,13 @@ async fn a_bad_file_is_named_each_minute_until_it_is_mended() {
         file.look(Why::Time);
     }
     assert_eq!(file.counted("invalid"), 1);
+    let said = file.bad;
     tokio::time::advance(EVERY).await;
     file.look(Why::Time);
-    assert_eq!(file.counted("invalid"), 2, "a minute is over");
+    assert_ne!(file.bad, said, "a minute is over");
+    assert_eq!(file.counted("invalid"), 1, "nobody saved it again");
+    file.look(Why::Asked);
+    assert_eq!(file.counted("invalid"), 2);
     assert!(file.shows("ojs_throttle_config_file_matches 0"));
     assert!(file.shows("ojs_throttle_config_last_reload_successful 0"));
     std::fs::write(&path, slots(2)).unwrap();

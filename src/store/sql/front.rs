@@ -62,7 +62,7 @@ pub struct SqlStore {
 
 impl SqlStore {
     /// `given`: the database goes by the clock too, in tests. `news` makes who works from where the news of
-    /// others go: lines as `freed`, `row`, `offered`, `joined`, `over` and `all`.
+    /// others go: lines as `freed`, `row`, `offered`, `paused`, `joined`, `over` and `all`.
     pub(in crate::store) fn new(
         clock: Clock,
         given: bool,
