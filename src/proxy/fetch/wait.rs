@@ -73,7 +73,7 @@ impl<'a> Standing<'a> {
             };
             let has_room = match shut {
                 Some(shut) => shut.get(nth).is_none_or(|shut| !*shut),
-                None => self.proxy.may_claim(lane, section, 1).await > 0,
+                None => self.proxy.has_room(lane, section).await,
             };
             if has_room {
                 at = at.min(hold.asked_at(lane).map_or(now, |asked| asked + ASK_AGAIN));
