@@ -32,7 +32,7 @@ mod relimit;
 mod state;
 mod view;
 
-pub use line::{Rank, Waiter};
+pub use line::Waiter;
 pub use lookahead::Lookahead;
 pub use relimit::Relimited;
 pub use view::View;
@@ -195,11 +195,6 @@ impl Prospect {
     /// Whether waiting until `end` may help.
     pub fn is_by(self, end: Timestamp) -> bool {
         self.at.into_iter().chain(self.slot).any(|at| at <= end)
-    }
-
-    /// Whether there is nothing to wait for.
-    pub fn is_none(self) -> bool {
-        self == Prospect::default()
     }
 
     /// What both bring.
@@ -636,7 +631,7 @@ impl Hold {
             queue.known > 0
                 || queue.fetched_at >= before
                 || queue.in_flight > 0
-                || queue.line.wanted() > 0
+                || !queue.line.is_empty()
         });
     }
 

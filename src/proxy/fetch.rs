@@ -348,7 +348,7 @@ impl Proxy {
                 return Some(Outcome::Ours(out, hint));
             }
             let stood = line.is_some().then_some(&*shut);
-            let standing = line.get_or_insert_with(|| Standing::new(self, sections, wanted.count));
+            let standing = line.get_or_insert_with(|| Standing::new(self, sections));
             let until = standing.wake_at(prospect, stood).await.min(deadline);
             tokio::select! {
                 () = standing.waiter.woken() => {}
