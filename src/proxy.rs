@@ -71,7 +71,7 @@ mod stream;
 mod sweep;
 mod tell;
 
-pub use backend::Backend;
+pub use backend::{Backend, Said};
 pub use live::Live;
 pub use service::Proxy;
 
