@@ -250,13 +250,12 @@ impl Proxy {
                 .get("type")
                 .and_then(|kind| kind.text())
                 .unwrap_or_default();
-            let tenant = super::job::tenant(&parts.headers)
-                .filter(|_| self.sidecar.live().settings.trust_tenant_header);
+            let tenant = super::job::tenant(&parts.headers);
             let view = JobView {
                 queue,
                 kind: &kind,
                 meta,
-                tenant,
+                tenant: self.sidecar.live().trusted(tenant),
             };
             policies.missing_key(&view).map_or(Ok(()), Err)?;
         }

@@ -199,7 +199,7 @@ impl Sidecar {
         job: Option<&SentJob<'_>>,
     ) -> Result<Vec<Want>, Fault> {
         let tenant = crate::proxy::job::tenant(&parts.headers);
-        let tenant = tenant.filter(|_| self.live().settings.trust_tenant_header);
+        let tenant = self.live().trusted(tenant);
         if let Some(job) = job {
             let queue = filed(job.queue);
             check_name(queue.as_deref(), || "options.queue".to_owned())?;

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::json::Json;
 use crate::metrics::Counted;
-use crate::policy::Accept;
+use crate::policy::{Accept, JobView};
 use crate::proxy::lookup::{Lookup, job_in};
 use crate::proxy::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, Sidecar, job, mirror};
 use crate::store::{Change, Claim, Claimed, Gen};
@@ -359,14 +359,14 @@ impl Sidecar {
         let kind = text(kind).unwrap_or_default();
         let limits = {
             let own = job::own(job, &queue);
-            let seen = job::Seen {
+            let view = JobView {
                 queue: &queue,
                 kind: &kind,
                 meta: job.get("meta"),
                 tenant: None,
             };
             let live = self.live();
-            job::limits_of(&seen, &own, &live, &mut live.known())
+            job::limits_of(&view, &own, &live, &mut live.known())
         };
         let limited = self.limits_now(&queue, &limits).into_owned();
         if limited.is_empty() || self.hold.has(&id) {
