@@ -237,7 +237,6 @@ impl Proxy {
     ) -> Result<Option<Brought>, FieldError> {
         let options = job.get("options");
         let queue = filed(options.and_then(|options| options.get("queue")));
-        let queue = queue.as_deref().unwrap_or("default");
         let sent = if policies.accept() != Accept::Ignore {
             unforward(options, splice);
             policy::sent_policies(job)?
@@ -252,7 +251,7 @@ impl Proxy {
                 .unwrap_or_default();
             let tenant = super::job::tenant(&parts.headers);
             let view = JobView {
-                queue,
+                queue: &queue,
                 kind: &kind,
                 meta,
                 tenant: self.sidecar.live().trusted(tenant),
@@ -262,14 +261,14 @@ impl Proxy {
         let visibility = options
             .and_then(|options| options.get(VISIBILITY))
             // What no limit touches is not touched.
-            .filter(|_| !sent.is_empty() || self.sidecar.limits_queue(queue, policies))
+            .filter(|_| !sent.is_empty() || self.sidecar.limits_queue(&queue, policies))
             .and_then(|ms| ms.int());
         let is_flat = sends != Sends::Templates && sent::is_flat(job);
-        let watched = is_flat && self.sidecar.watches_flat(job, queue, policies);
+        let watched = is_flat && self.sidecar.watches_flat(job, &queue, policies);
         let forgotten = Forgotten {
             policy: forgotten(&sent),
             visibility_ms: visibility.filter(|ms| *ms > 0),
-            queue: (watched || (is_flat && !sent.is_empty())).then_some(queue),
+            queue: (watched || (is_flat && !sent.is_empty())).then_some(&*queue),
         };
         write(job, meta, forgotten, splice);
         let brought = (!sent.is_empty()).then(|| Brought {
