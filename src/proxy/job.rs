@@ -153,9 +153,7 @@ impl Sidecar {
         let filed = || brings.then(|| mirror::filed(job)).flatten();
         let queue = origin.queue_of(|| filed().or_else(|| queue?.text()));
         let kind = kind_of(kind, live);
-        let attempt = attempt
-            .and_then(|a| a.int())
-            .and_then(|a| u32::try_from(a).ok());
+        let attempt = attempt.and_then(|a| a.u32());
         self.backend.saw_attempt(attempt);
         let own = match brings {
             true => own(job, &queue),
