@@ -367,21 +367,19 @@ fn write(job: Json<'_>, meta: Option<Json<'_>>, forgotten: Forgotten<'_>, splice
     if forgotten.is_empty() {
         return;
     }
+    let whole = || {
+        let value = forgotten.value(true);
+        [b"{\"", mirror::MIRROR.as_bytes(), b"\":", &value, b"}"].concat()
+    };
     match meta {
         Some(meta) if meta.kind() == Kind::Object => {
             splice.add_member(meta, mirror::MIRROR, &forgotten.value(false));
         }
         None if job.kind() == Kind::Object => {
-            let value = forgotten.value(true);
-            let meta = [b"{\"", mirror::MIRROR.as_bytes(), b"\":", &value, b"}"].concat();
-            splice.add_member(job, "meta", &meta);
+            splice.add_member(job, "meta", &whole());
         }
         Some(meta) if meta.is_null() => {
-            let value = forgotten.value(true);
-            splice.replace(
-                meta.range(),
-                [b"{\"", mirror::MIRROR.as_bytes(), b"\":", &value, b"}"].concat(),
-            );
+            splice.replace(meta.range(), whole());
         }
         // A `meta` of another kind is the backend's to refuse.
         _ => {}
