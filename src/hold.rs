@@ -49,6 +49,16 @@ pub struct Lane {
     pub queue: Arc<str>,
 }
 
+impl Lane {
+    /// The lane in which a claimed job waits.
+    pub fn of(claimed: &Claimed) -> Lane {
+        Lane {
+            scope: claimed.scope,
+            queue: claimed.queue.clone(),
+        }
+    }
+}
+
 impl From<&Lane> for Lane {
     fn from(lane: &Lane) -> Lane {
         lane.clone()
@@ -148,10 +158,7 @@ impl Held {
 
     /// The lane it waits in.
     pub fn lane(&self) -> Lane {
-        Lane {
-            scope: self.claimed.scope,
-            queue: self.claimed.queue.clone(),
-        }
+        Lane::of(&self.claimed)
     }
 }
 
@@ -334,7 +341,7 @@ impl Hold {
     pub fn asking(&self, lane: &Lane, n: usize, now: Instant) {
         let mut state = self.state();
         state.in_flight += n;
-        let queue = state.queue(lane, now);
+        let queue = state.queues.open(lane, now);
         queue.in_flight += n;
         queue.asked_at = Some(now);
     }
@@ -343,14 +350,14 @@ impl Hold {
     pub fn taking_over(&self, lane: &Lane, now: Instant) {
         let mut state = self.state();
         state.in_flight += 1;
-        state.queue(lane, now).in_flight += 1;
+        state.queues.open(lane, now).in_flight += 1;
     }
 
     /// The end of [`Hold::taking_over`], whether the job came or not.
     pub fn taken_over(&self, lane: &Lane, now: Instant) {
         let mut state = self.state();
         state.in_flight = state.in_flight.saturating_sub(1);
-        let queue = state.queue(lane, now);
+        let queue = state.queues.open(lane, now);
         queue.in_flight = queue.in_flight.saturating_sub(1);
         state.feed();
     }
@@ -359,7 +366,7 @@ impl Hold {
     pub fn asked(&self, lane: &Lane, n: usize, more: bool, now: Instant) {
         let mut state = self.state();
         state.in_flight = state.in_flight.saturating_sub(n);
-        let queue = state.queue(lane, now);
+        let queue = state.queues.open(lane, now);
         queue.in_flight = queue.in_flight.saturating_sub(n);
         queue.more = more;
         state.feed();

@@ -142,7 +142,7 @@ impl Hold {
         state.waiters += 1;
         let waiter = Waiter::new(state.waiters);
         for lane in lanes {
-            state.queue(lane, now).line.join(&waiter);
+            state.queues.open(lane, now).line.join(&waiter);
         }
         waiter
     }

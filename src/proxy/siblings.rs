@@ -178,10 +178,7 @@ impl Proxy {
         let Some(job) = job_in(&reply) else {
             return Again::Unclear;
         };
-        let lane = Lane {
-            scope: claimed.scope,
-            queue: claimed.queue.clone(),
-        };
+        let lane = Lane::of(claimed);
         let origin = Origin {
             asked: 1,
             scope: claimed.scope,
@@ -399,10 +396,7 @@ impl Sidecar {
         if self.store.siblings() == 0 {
             return false;
         }
-        let lane = Lane {
-            scope: claimed.scope,
-            queue: claimed.queue.clone(),
-        };
+        let lane = Lane::of(claimed);
         let idle = self.live().settings.hold_idle;
         self.draining.is_cancelled() || self.hold.is_idle(&lane, idle, Instant::now())
     }
