@@ -172,6 +172,13 @@ pub struct Claim {
     pub limited: Arc<[Limited]>,
 }
 
+impl Claim {
+    /// When the owner of its held row must have sent a heartbeat: early enough that two may be lost.
+    pub fn look_again(&self, now: Timestamp) -> Timestamp {
+        now.plus(self.visibility / 3)
+    }
+}
+
 #[cfg(test)]
 impl Claim {
     /// The first claim of a job, for 30 s and of a queue `q` of scope 1, that nothing limits.
@@ -363,6 +370,17 @@ pub enum Change {
 }
 
 impl Change {
+    /// The row of a claimed job is looked at again then. [`OFFERED`]: its owner offers it to siblings, and keeps it
+    /// until one takes it.
+    pub fn until(claimed: &Claimed, until: Timestamp) -> Change {
+        Change::Until {
+            job: claimed.job.clone(),
+            generation: claimed.generation,
+            until,
+            visibility: claimed.visibility,
+        }
+    }
+
     /// Whether a key is shut or opened by hand, or what it used forgotten: it counts whatever was before.
     fn is_by_hand(&self) -> bool {
         matches!(

@@ -36,7 +36,6 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::memory::MemoryStore;
-use super::step::look_again;
 use super::{
     Answer, Change, Claimed, Clock, Gen, Known, Number, OFFERED, Overrides, Place, Room, Row, Step,
     Store, StoreError, Usage, Verdict, Wake, Wish,
@@ -354,7 +353,7 @@ impl State {
                 self.own.insert(ask.job.clone(), row);
             }
             Verdict::Refused { .. } | Verdict::Unasked => {
-                let row = row(Place::Held, look_again(ask, now));
+                let row = row(Place::Held, ask.look_again(now));
                 self.own.insert(ask.job.clone(), row);
             }
         }

@@ -11,7 +11,8 @@ use super::give_back::Back;
 use crate::hold::Held;
 use crate::proxy::load::Seldom;
 use crate::proxy::siblings::OFFER;
-use crate::proxy::{Proxy, Sidecar};
+use crate::proxy::Proxy;
+use crate::store::{Change, OFFERED};
 
 /// How long jobs in hand are given back in one go: nothing keeps their claims meanwhile.
 const ROUND: Duration = Duration::from_secs(1);
@@ -43,8 +44,8 @@ impl Proxy {
         if sidecar.store.siblings() > 0 {
             offered = OFFER;
             let offers = sidecar.hold.offer_crowding(max, bytes);
-            let offers = offers.iter().map(Sidecar::offer).collect();
-            sidecar.renew_rows(offers).await;
+            let offers = offers.iter().map(|claimed| Change::until(claimed, OFFERED));
+            sidecar.renew_rows(offers.collect()).await;
         }
         let crowding = sidecar.hold.take_crowding(max, bytes, offered);
         if !crowding.is_empty() {

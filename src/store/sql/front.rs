@@ -14,7 +14,6 @@ use tokio::time::Instant;
 use super::super::anew::Anew;
 use super::super::clock::ServerClock;
 use super::super::fleet::{Alone, BEAT, kept_name};
-use super::super::step::look_again;
 use super::super::{
     Answer, Change, Claimed, Clock, Gen, Number, Overrides, Place, Room, Row, Step, Store,
     StoreError, Usage, Verdict, Wake, Wish, record,
@@ -210,7 +209,7 @@ impl SqlStore {
     async fn take_all(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
         let now = self.now();
         for ask in asks {
-            self.due_at(look_again(ask, now));
+            self.due_at(ask.look_again(now));
         }
         match self.take_at_once(asks, want).await {
             Err(StoreError::Unfit(_)) => Box::pin(self.take_each(asks, want)).await,
