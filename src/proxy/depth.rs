@@ -133,17 +133,6 @@ impl Sidecar {
         self.events.tell(self.store.now(), &event);
     }
 
-    /// Sets the gauges; called at each scrape.
-    pub(super) fn measure_pressure(&self) {
-        let names = self.pressure.names().into_iter();
-        let parts = names.filter_map(|queue| {
-            let level = self.tell_level(&queue)?;
-            Some((queue, level.pressure()))
-        });
-        self.metrics.pressure(&parts.collect::<Vec<_>>());
-        self.metrics.blocked(self.pressure.blocked());
-    }
-
     /// A held job has gone to a worker, or has ended: there may be room.
     pub(super) fn made_room(&self) {
         if self.pressure.blocked() > 0 {

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Proxy, Sidecar};
 use crate::store::{Change, Claimed, OFFERED, Place, Row};
 
-pub(super) use adopt::{LOOK_UPS, Unlearnt};
+pub(super) use adopt::Adoption;
 use crowded::Crowd;
 use overdue::Slots;
 pub(super) use overdue::heard;

@@ -9,9 +9,9 @@ use tokio::time::Instant;
 
 use super::give_back::Back;
 use crate::hold::Held;
+use crate::proxy::Proxy;
 use crate::proxy::load::Seldom;
 use crate::proxy::siblings::OFFER;
-use crate::proxy::Proxy;
 use crate::store::{Change, OFFERED};
 
 /// How long jobs in hand are given back in one go: nothing keeps their claims meanwhile.
