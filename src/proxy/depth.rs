@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use memchr::memmem::Finder;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::load::Seldom;
@@ -358,7 +358,7 @@ impl Unbounded {
     /// A queue is used.
     pub(super) fn note(&self, queue: &str) {
         if self.is_new(queue) {
-            self.met().push(queue.to_owned());
+            self.met.lock().push(queue.to_owned());
         }
     }
 
@@ -370,14 +370,10 @@ impl Unbounded {
 
     /// Warns of those that were met: in one line, once a minute at most.
     fn tell(&self) {
-        let mut met = self.met();
+        let mut met = self.met.lock();
         if !met.is_empty() && self.told.now() {
             warn_of(&std::mem::take(&mut *met));
         }
-    }
-
-    fn met(&self) -> MutexGuard<'_, Vec<String>> {
-        self.met.lock()
     }
 }
 

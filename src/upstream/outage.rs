@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
 use super::UpstreamError;
@@ -46,7 +46,7 @@ impl Outage {
     /// A request got no answer. Says so once for each outage, and once a minute while it goes on.
     pub(super) fn failed(&self, error: &UpstreamError) {
         let now = Instant::now();
-        let mut last = self.last();
+        let mut last = self.last.lock();
         let begins = !self.on.swap(true, Ordering::Relaxed);
         if begins {
             last.failures = 0;
@@ -71,7 +71,7 @@ impl Outage {
         if !self.is_on() {
             return;
         }
-        let mut last = self.last();
+        let mut last = self.last.lock();
         last.answered = true;
         if !std::mem::replace(&mut last.watched, true) {
             tokio::spawn(Arc::clone(self).watch());
@@ -87,7 +87,7 @@ impl Outage {
 
     /// When it may be over; `None`: it is, or waits for another answer.
     fn steady_at(&self) -> Option<Instant> {
-        let mut last = self.last();
+        let mut last = self.last.lock();
         let until = last.failed.map(|failed| failed + STEADY);
         if until.is_some_and(|until| Instant::now() < until) {
             return until;
@@ -100,10 +100,6 @@ impl Outage {
             tracing::info!(failures, "the backend answers again");
         }
         None
-    }
-
-    fn last(&self) -> MutexGuard<'_, Last> {
-        self.last.lock()
     }
 }
 
