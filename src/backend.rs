@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
@@ -116,20 +116,16 @@ impl Backend {
     /// Answers one request whose body was read whole. An event stream gets its first lines only;
     /// [`Backend::serve`] serves the whole of them.
     pub async fn handle(&self, request: http::Request<Bytes>) -> http::Response<Bytes> {
-        api::answer(&mut self.state(), &request, Instant::now())
+        api::answer(&mut self.state.lock(), &request, Instant::now())
     }
 
     /// What happened so far, in order: the latest million events.
     pub fn ledger(&self) -> Vec<Event> {
-        self.state().ledger.iter().cloned().collect()
+        self.state.lock().ledger.iter().cloned().collect()
     }
 
     /// Forgets all jobs, queues, and the ledger.
     pub fn clear(&self) {
-        self.state().clear();
-    }
-
-    fn state(&self) -> MutexGuard<'_, state::State> {
-        self.state.lock()
+        self.state.lock().clear();
     }
 }

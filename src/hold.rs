@@ -32,7 +32,7 @@ mod relimit;
 mod state;
 mod view;
 
-pub use line::{Rank, Waiter};
+pub use line::Waiter;
 pub use lookahead::Lookahead;
 pub use relimit::Relimited;
 pub use view::{Tally, View};
@@ -47,6 +47,16 @@ pub struct Lane {
     pub scope: u64,
     /// The queue.
     pub queue: Arc<str>,
+}
+
+impl Lane {
+    /// The lane in which a claimed job waits.
+    pub fn of(claimed: &Claimed) -> Lane {
+        Lane {
+            scope: claimed.scope,
+            queue: claimed.queue.clone(),
+        }
+    }
 }
 
 impl From<&Lane> for Lane {
@@ -148,10 +158,7 @@ impl Held {
 
     /// The lane it waits in.
     pub fn lane(&self) -> Lane {
-        Lane {
-            scope: self.claimed.scope,
-            queue: self.claimed.queue.clone(),
-        }
+        Lane::of(&self.claimed)
     }
 }
 
@@ -195,11 +202,6 @@ impl Prospect {
     /// Whether waiting until `end` may help.
     pub fn is_by(self, end: Timestamp) -> bool {
         self.at.into_iter().chain(self.slot).any(|at| at <= end)
-    }
-
-    /// Whether there is nothing to wait for.
-    pub fn is_none(self) -> bool {
-        self == Prospect::default()
     }
 
     /// What both bring.
@@ -339,7 +341,7 @@ impl Hold {
     pub fn asking(&self, lane: &Lane, n: usize, now: Instant) {
         let mut state = self.state();
         state.in_flight += n;
-        let queue = state.queue(lane, now);
+        let queue = state.queues.open(lane, now);
         queue.in_flight += n;
         queue.asked_at = Some(now);
     }
@@ -348,14 +350,14 @@ impl Hold {
     pub fn taking_over(&self, lane: &Lane, now: Instant) {
         let mut state = self.state();
         state.in_flight += 1;
-        state.queue(lane, now).in_flight += 1;
+        state.queues.open(lane, now).in_flight += 1;
     }
 
     /// The end of [`Hold::taking_over`], whether the job came or not.
     pub fn taken_over(&self, lane: &Lane, now: Instant) {
         let mut state = self.state();
         state.in_flight = state.in_flight.saturating_sub(1);
-        let queue = state.queue(lane, now);
+        let queue = state.queues.open(lane, now);
         queue.in_flight = queue.in_flight.saturating_sub(1);
         state.feed();
     }
@@ -364,7 +366,7 @@ impl Hold {
     pub fn asked(&self, lane: &Lane, n: usize, more: bool, now: Instant) {
         let mut state = self.state();
         state.in_flight = state.in_flight.saturating_sub(n);
-        let queue = state.queue(lane, now);
+        let queue = state.queues.open(lane, now);
         queue.in_flight = queue.in_flight.saturating_sub(n);
         queue.more = more;
         state.feed();
@@ -636,7 +638,7 @@ impl Hold {
             queue.known > 0
                 || queue.fetched_at >= before
                 || queue.in_flight > 0
-                || queue.line.wanted() > 0
+                || !queue.line.is_empty()
         });
     }
 

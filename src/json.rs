@@ -232,6 +232,11 @@ impl<'a> Json<'a> {
         whole(std::str::from_utf8(raw).ok()?)
     }
 
+    /// The same, where it is not negative and fits.
+    pub fn u32(&self) -> Option<u32> {
+        u32::try_from(self.int()?).ok()
+    }
+
     /// Whether this is `null`.
     pub fn is_null(&self) -> bool {
         self.kind() == Kind::Null

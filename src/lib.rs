@@ -127,6 +127,9 @@
 //! Time: [`limit`] and [`policy`] get it passed in; everything above is on tokio's clock, so that
 //! whole scenarios run paused. `main` reads the wall clock once, and limits never see it again (request and
 //! event ids and the log do); the embedded [`backend`] has one of its own, to print times.
+//!
+//! Locks: a panic elsewhere does not shut them, so nothing that holds one panics between two steps that belong
+//! together.
 #![warn(
     clippy::disallowed_methods,
     clippy::exit,

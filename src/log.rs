@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use tracing_subscriber::fmt::MakeWriter;
 
 /// So many bytes may wait to be written; lines that come beyond are lost, and counted.
@@ -52,17 +52,13 @@ impl Lines {
     /// Waits until all is written, but no longer than that; says whether it is.
     pub fn flush(&self, within: Duration) -> bool {
         let waits = |queue: &mut Queue| queue.writing || queue.lost > 0 || !queue.lines.is_empty();
-        let mut queue = self.queue();
+        let mut queue = self.0.queue.lock();
         let waited = (self.0.changed).wait_while_for(&mut queue, waits, within);
         !waited.timed_out()
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.0.queue.lock()
-    }
-
     fn push(&self, line: &[u8]) {
-        let mut queue = self.queue();
+        let mut queue = self.0.queue.lock();
         if queue.bytes + line.len() > MOST {
             queue.lost += 1;
             return;
@@ -85,7 +81,7 @@ impl Lines {
 
     /// The next line, or how many were lost once all others are written. Waits for it.
     fn next(&self) -> Result<Vec<u8>, u64> {
-        let mut queue = self.queue();
+        let mut queue = self.0.queue.lock();
         queue.writing = false;
         self.0.changed.notify_all();
         let idle = |queue: &mut Queue| queue.lines.is_empty() && queue.lost == 0;

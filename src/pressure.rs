@@ -37,7 +37,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
@@ -176,20 +176,16 @@ impl Pressure {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
     /// Does something with a queue, if anything is kept of it.
     fn with<T>(&self, name: &str, what: impl FnOnce(&mut Queue) -> T) -> Option<T> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let queue = state.queues.get_mut(name)?;
         Some(what(queue))
     }
 
     /// The same where it may make room: whoever stands in line may have its turn then.
     fn make_room(self: &Arc<Self>, name: &str, now: Now, what: impl FnOnce(&mut Queue)) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(queue) = state.queues.get_mut(name) {
             what(queue);
             self.serve(&mut state, now);
@@ -229,7 +225,7 @@ impl Pressure {
     /// The bounds of another file. Says where the queues stand now that were near their bounds.
     #[must_use]
     pub fn publish(self: &Arc<Self>, file: Arc<FileBounds>, now: Now) -> Vec<(Arc<str>, Level)> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let table = self.table.load().with_file(file);
         let levels = self.bound_again(&mut state, table, now.at);
         self.serve(&mut state, now);
@@ -245,7 +241,7 @@ impl Pressure {
         tenants: HashMap<Arc<str>, u64>,
         now: Now,
     ) -> Vec<(Arc<str>, Level)> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let table = self.table.load().with_set(queues, tenants);
         let levels = self.bound_again(&mut state, table, now.at);
         self.serve(&mut state, now);
@@ -284,7 +280,7 @@ impl Pressure {
     /// Asks for places in all the queues of an enqueue, in the order of their names. What is wanted is
     /// taken when it fits.
     pub fn ask(self: &Arc<Self>, wants: &mut Vec<Want>, now: Now) -> Answer {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.forget_idle(now.at);
         let ahead = state.line.ahead();
         self.ask_in(&mut state, wants, now, (&ahead, false))
@@ -404,7 +400,7 @@ impl Pressure {
 
     /// Stands in line until the places are free. `None`: too many stand there.
     pub fn stand(self: &Arc<Self>, wants: Vec<Want>, most: usize) -> Option<Turn> {
-        self.state().line.stand(Arc::clone(self), wants, most)
+        self.state.lock().line.stand(Arc::clone(self), wants, most)
     }
 
     /// Asks once more for one who stood in line in vain and has left it; what did not fit then is `full`, which is
@@ -415,7 +411,7 @@ impl Pressure {
         full: Full,
         now: Now,
     ) -> Result<Places, Full> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let ahead = state.line.ahead();
         // What bounds it may have changed since it came.
         wants.retain_mut(|want| match self.bounds(&want.queue) {
@@ -503,13 +499,13 @@ impl Pressure {
 
     /// Who stands in line may have its turn now.
     pub fn wake(self: &Arc<Self>, now: Now) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         self.serve(&mut state, now);
     }
 
     /// How many stand in line.
     pub fn blocked(&self) -> usize {
-        self.state().line.len()
+        self.state.lock().line.len()
     }
 
     /// Jobs of a queue were given to us in answer to a FETCH that was sent at `sent`. `out`: to a
@@ -586,7 +582,7 @@ impl Pressure {
 
     /// The job of a queue to drop, once, but none of `stay`; `None`: what the backend would give next.
     pub fn oldest(&self, name: &str, stay: &HashSet<Box<str>>) -> Option<Box<str>> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let ages = &mut state.queues.get_mut(name)?.ages;
         let id = ages.oldest(stay)?;
         ages.left(&id);
@@ -626,7 +622,7 @@ impl Pressure {
     /// The queues at their warning threshold or beyond that were not looked at for a second (up to a minute where
     /// nobody uses them), and whose credentials were used last.
     pub fn pressed(&self, now: Instant) -> Vec<(Arc<str>, u64)> {
-        let state = self.state();
+        let state = self.state.lock();
         let due = state.queues.iter();
         let due = due.filter(|(_, queue)| queue.is_pressed(now));
         due.map(|(name, queue)| (Arc::clone(name), queue.scope))
@@ -635,7 +631,7 @@ impl Pressure {
 
     /// How many queues are at their warning threshold or beyond.
     pub fn near_bound(&self) -> usize {
-        let state = self.state();
+        let state = self.state.lock();
         state
             .queues
             .values()
@@ -651,14 +647,14 @@ impl Pressure {
 
     /// The queues of which something is known.
     pub fn names(&self) -> Vec<Arc<str>> {
-        let state = self.state();
+        let state = self.state.lock();
         let known = state.queues.iter().filter(|(_, q)| q.estimate.is_known());
         known.map(|(name, _)| Arc::clone(name)).collect()
     }
 
     /// Forgets all that is known of queues (`dev`'s reset); bounds stay.
     pub fn clear(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         for queue in state.queues.values() {
             queue.done.notify_waiters();
         }

@@ -11,12 +11,11 @@
 //! | `settle`, `heartbeat` | ends jobs and keeps them alive, and never fails on the sidecar's account |
 //! | `enqueue`, `depth` | checks and mirrors what jobs bring; admits them to bounded queues, whose depth is found out |
 //! | `control` | what people set and read over HTTP |
-//! | `outside`, `about`, `stream`, `tell` | what readers are shown: jobs and queues, manifest and health, events |
+//! | `outside`, `about`, `stream`, `tell`, `measure` | what readers are shown: jobs and queues, manifest and health, events, gauges |
 //! | `sweep`, `siblings`, `prove`, `drop` | what must be done unasked: claims kept, proven, adopted, ended |
 //! | `hiding`, `paused` | what keeps held jobs from going out, beside their limits |
 //! | `job`, `mirror`, `scope`, `body`, `respond`, … | what the others share |
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -25,14 +24,14 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use parking_lot::Mutex;
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::events::Events;
 use crate::hold::Hold;
-use crate::limit::{Key, Limited, Space, Timestamp};
+use crate::limit::{Limited, Space, Timestamp};
 use crate::metrics::{Counted, Metrics};
 use crate::ojs;
 use crate::policy::PolicySet;
@@ -55,6 +54,7 @@ mod job;
 mod live;
 pub mod load;
 mod lookup;
+mod measure;
 mod mirror;
 mod outlive;
 mod outside;
@@ -71,7 +71,7 @@ mod stream;
 mod sweep;
 mod tell;
 
-pub use backend::Backend;
+pub use backend::{Backend, Said};
 pub use live::Live;
 pub use service::Proxy;
 
@@ -89,12 +89,6 @@ pub(crate) const DEFAULT_VISIBILITY: Duration = Duration::from_secs(30);
 
 /// How long the backend's word that a held job is ours is taken before it is asked for again.
 pub(crate) const PROOF: Duration = Duration::from_secs(1);
-
-/// Keys without series of their own that are asked about at each scrape.
-const MAX_ASKED: usize = 1_000;
-
-/// How long a scrape waits for what only the store knows.
-const ASKING: Duration = Duration::from_secs(2);
 
 /// What the proxy is told by the config.
 #[derive(Clone, Debug)]
@@ -155,8 +149,6 @@ pub struct Sidecar {
     stats: depth::told::Stats,
     /// Looks at queues that may be on their way.
     looks: Semaphore,
-    /// Look-ups of jobs that heartbeats name that may be on their way.
-    look_ups: Semaphore,
     refusals: AtomicU64,
     /// Held jobs that the backend took back.
     given_back: AtomicU64,
@@ -178,11 +170,7 @@ pub struct Sidecar {
     /// What goes on although its client hung up: ACKs and nacks, and the rest.
     settling: TaskTracker,
     left: TaskTracker,
-    /// Done when the backend has told what it is and which limited jobs are running.
-    learnt: OnceCell<()>,
-    unlearnt: Mutex<sweep::Unlearnt>,
-    /// Until when heartbeats of unknown jobs are looked up: jobs that ran before this sidecar started.
-    adopting: Mutex<Adopting>,
+    adoption: sweep::Adoption,
     /// Where siblings have held jobs for workers of ours.
     offered: siblings::Offered,
     /// Held jobs that go out nowhere for a while.
@@ -198,19 +186,6 @@ pub struct Sidecar {
     brought: AtomicBool,
     /// That FETCH replies cannot be read.
     unreadable: load::Seldom,
-}
-
-/// Which unknown jobs of heartbeats were looked up already.
-#[derive(Debug)]
-struct Adopting {
-    until: Instant,
-    /// The backend had a list of them: only what policies of ours cover may be missing in it.
-    listed: bool,
-    seen: HashSet<Box<str>>,
-    /// How many such lists are on their way, and which jobs ended meanwhile: what they say of those is
-    /// over.
-    lists: usize,
-    ended: HashSet<Box<str>>,
 }
 
 impl Sidecar {
@@ -241,7 +216,6 @@ impl Sidecar {
             pressure,
             stats: depth::told::Stats::default(),
             looks: Semaphore::new(depth::AT_ONCE),
-            look_ups: Semaphore::new(sweep::LOOK_UPS),
             refusals: AtomicU64::new(0),
             given_back: AtomicU64::new(0),
             events: Events::new(name, metrics.clone()),
@@ -259,15 +233,7 @@ impl Sidecar {
             tasks: TaskTracker::new(),
             settling: TaskTracker::new(),
             left: TaskTracker::new(),
-            learnt: OnceCell::new(),
-            unlearnt: Mutex::default(),
-            adopting: Mutex::new(Adopting {
-                until: Instant::now() + 2 * DEFAULT_VISIBILITY,
-                listed: false,
-                seen: HashSet::new(),
-                lists: 0,
-                ended: HashSet::new(),
-            }),
+            adoption: sweep::Adoption::new(Instant::now()),
             offered: siblings::Offered::default(),
             hidden: Mutex::default(),
             settings: Mutex::default(),
@@ -308,69 +274,6 @@ impl Sidecar {
             true => self.settling.len(),
             false => self.left.len(),
         }
-    }
-
-    /// Sets the gauges that are read rather than counted; called at each scrape. While the store is slow to
-    /// answer, what only it knows stays as it was.
-    pub async fn measure(&self) {
-        self.measure_here();
-        let _late = tokio::time::timeout(ASKING, self.measure_out()).await;
-    }
-
-    /// How many jobs are out is read too: a claim that lapsed and was made again ends its slots inside the
-    /// store, where nothing counts it.
-    async fn measure_out(&self) {
-        if let Ok(out) = self.store.count(crate::store::Place::Out).await {
-            self.metrics.slots(out);
-        }
-        let (own, shared) = self.metrics.named();
-        if !own.is_empty()
-            && let Ok(active) = self.store.active(&own).await
-        {
-            for ((space, key), active) in own.iter().zip(active) {
-                self.metrics.active(*space, key, active);
-            }
-        }
-        if !shared {
-            return;
-        }
-        let own: HashSet<(Space, Key)> = own.into_iter().collect();
-        let all = self.named.keys().into_iter().map(|key| (Space::Job, key));
-        let others: Vec<_> = all.filter(|key| !own.contains(key)).collect();
-        // More are not asked for at every scrape: then it is as it was counted.
-        if (1..=MAX_ASKED).contains(&others.len())
-            && let Ok(active) = self.store.active(&others).await
-        {
-            self.metrics.others_active(active.iter().sum());
-        }
-    }
-
-    /// The gauges that no store is asked for.
-    fn measure_here(&self) {
-        let (own, shared) = self.metrics.named();
-        if shared {
-            let own: HashSet<(Space, Key)> = own.into_iter().collect();
-            let is_own = |limited: &Limited| own.contains(&(limited.space, limited.key.clone()));
-            self.metrics
-                .others_waiting(self.hold.waiting(|limited| !is_own(limited)));
-        }
-        let waiting = |space, key: &Key| {
-            self.hold
-                .waiting(|limited| limited.space == space && limited.key == *key)
-        };
-        self.metrics.hold(
-            self.hold.len(),
-            self.hold.bytes(),
-            self.hold_max(&self.live().settings),
-            &waiting,
-        );
-        let (siblings, wiped) = (self.store.siblings(), self.store.times_wiped());
-        self.metrics.store(self.store.is_lost(), siblings, wiped);
-        let (granted, unused) = self.store.turns();
-        self.metrics.turns(granted, unused);
-        self.metrics.overrides(self.store.overrides().len());
-        self.measure_pressure();
-        self.measure_load();
     }
 
     /// Whether jobs are held here or offered by siblings, or limits are set over HTTP for a queue: then any

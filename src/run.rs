@@ -486,12 +486,12 @@ fn proxy_settings(settings: &Settings, reset: bool) -> Result<proxy::Settings, &
 
 /// What the settings say of the backend.
 pub(crate) fn backend(settings: &config::Upstream) -> Backend {
-    Backend::new(
-        settings.claims_count,
-        settings.requeue_harmless,
-        settings.worker_liveness,
-        settings.heartbeat_from_start,
-    )
+    Backend::new(proxy::Said {
+        claims_count: settings.claims_count,
+        requeue_harmless: settings.requeue_harmless,
+        worker_liveness: settings.worker_liveness,
+        from_start: settings.heartbeat_from_start,
+    })
 }
 
 #[cfg(test)]

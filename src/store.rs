@@ -185,6 +185,17 @@ pub enum Change {
 }
 
 impl Change {
+    /// The row of a claimed job is looked at again then. [`OFFERED`]: its owner offers it to siblings, and keeps it
+    /// until one takes it.
+    pub fn until(claimed: &Claimed, until: Timestamp) -> Change {
+        Change::Until {
+            job: claimed.job.clone(),
+            generation: claimed.generation,
+            until,
+            visibility: claimed.visibility,
+        }
+    }
+
     /// Whether a key is shut or opened by hand, or what it used forgotten: it counts whatever was before.
     fn is_by_hand(&self) -> bool {
         matches!(

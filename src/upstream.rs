@@ -18,7 +18,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::response::Parts;
 use http::{Method, Request, Response, StatusCode, Version};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rustls::CertificateError;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -142,12 +142,6 @@ struct Shared {
     limits: Limits,
     idle: Mutex<Idle>,
     outage: Arc<Outage>,
-}
-
-impl Shared {
-    fn idle(&self) -> MutexGuard<'_, Idle> {
-        self.idle.lock()
-    }
 }
 
 impl Upstream {
@@ -416,12 +410,12 @@ impl Upstream {
 
     /// A connection that was idle.
     fn pop(&self, now: Instant) -> Option<Box<Link>> {
-        self.0.idle().pop(now, self.0.limits.idle)
+        self.0.idle.lock().pop(now, self.0.limits.idle)
     }
 
     /// Takes a connection back.
     fn put(&self, link: Box<Link>) {
-        if self.0.idle().push(link) {
+        if self.0.idle.lock().push(link) {
             tokio::spawn(sweep(Arc::downgrade(&self.0)));
         }
     }
@@ -520,7 +514,7 @@ async fn sweep(shared: Weak<Shared>) {
         let Some(shared) = shared.upgrade() else {
             return;
         };
-        if !shared.idle().sweep(idle) {
+        if !shared.idle.lock().sweep(idle) {
             return;
         }
     }

@@ -48,7 +48,7 @@ impl Backend {
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
-                _ = reaper.tick() => server.backend.state().tick(Instant::now()),
+                _ = reaper.tick() => server.backend.state.lock().tick(Instant::now()),
                 Some(_) = connections.join_next() => {}
                 accepted = listener.accept() => match accepted {
                     Ok((stream, _)) => {

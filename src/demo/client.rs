@@ -8,7 +8,7 @@ use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::net::Net;
@@ -89,7 +89,7 @@ impl Client {
         let body = body.collect().await?.to_bytes();
         // A connection that is still busy with its end is not kept.
         if connection.ready().await.is_ok() {
-            self.idle().push(connection);
+            self.idle.lock().push(connection);
         }
         Ok((head.status, body))
     }
@@ -106,12 +106,8 @@ impl Client {
     }
 
     fn kept(&self) -> Option<SendRequest<Full<Bytes>>> {
-        let mut idle = self.idle();
+        let mut idle = self.idle.lock();
         idle.retain(|connection| !connection.is_closed());
         idle.pop()
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<SendRequest<Full<Bytes>>>> {
-        self.idle.lock()
     }
 }

@@ -71,7 +71,7 @@ impl Hold {
         let mut all = Amount::default();
         for queue in state.queues.values_mut() {
             let unasked = now.duration_since(queue.fetched_at) >= idle;
-            queue.idle = unasked && queue.in_flight == 0 && queue.line.wanted() == 0;
+            queue.idle = unasked && queue.in_flight == 0 && queue.line.is_empty();
             if queue.idle {
                 all.jobs += queue.known;
                 all.bytes += queue.bytes;
@@ -211,7 +211,7 @@ mod tests {
         asks(1);
         assert_eq!(hold.lookahead(&lane(3), 8, MANY), Lookahead::Free(1));
         // A FETCH that stands in line asks.
-        let _waiter = hold.stand(&[lane(1)], 1, Instant::now());
+        let _waiter = hold.stand(&[lane(1)], Instant::now());
         pass(&hold, 2 * IDLE).await;
         assert_eq!(hold.lookahead(&lane(3), 8, MANY), Lookahead::Free(1));
     }

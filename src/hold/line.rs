@@ -17,17 +17,6 @@ pub struct Waiter {
     notify: Arc<Notify>,
 }
 
-/// Where a waiter stands.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Rank {
-    /// First: it watches the clock and asks the backend.
-    First,
-    /// Behind another.
-    Behind,
-    /// Not in this line.
-    Gone,
-}
-
 impl Waiter {
     pub(super) fn new(id: u64) -> Waiter {
         Waiter {
@@ -44,20 +33,21 @@ impl Waiter {
 
 #[derive(Default, Debug)]
 pub(super) struct Line {
-    waiters: VecDeque<(Waiter, usize)>,
+    waiters: VecDeque<Waiter>,
 }
 
 impl Line {
-    pub(super) fn join(&mut self, waiter: &Waiter, want: usize) {
-        self.waiters.push_back((waiter.clone(), want));
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    pub(super) fn join(&mut self, waiter: &Waiter) {
+        self.waiters.push_back(waiter.clone());
     }
 
     pub(super) fn leave(&mut self, waiter: &Waiter) {
-        let was_first = self
-            .waiters
-            .front()
-            .is_some_and(|(first, _)| first.id == waiter.id);
-        self.waiters.retain(|(other, _)| other.id != waiter.id);
+        let was_first = self.is_first(waiter);
+        self.waiters.retain(|other| other.id != waiter.id);
         if was_first {
             self.wake();
         }
@@ -65,31 +55,20 @@ impl Line {
 
     /// Wakes the first.
     pub(super) fn wake(&self) {
-        if let Some((first, _)) = self.waiters.front() {
+        if let Some(first) = self.waiters.front() {
             first.notify.notify_one();
         }
     }
 
     pub(super) fn wake_all(&self) {
-        for (waiter, _) in &self.waiters {
+        for waiter in &self.waiters {
             waiter.notify.notify_one();
         }
     }
 
-    pub(super) fn standing(&self, waiter: &Waiter) -> Rank {
-        match self
-            .waiters
-            .iter()
-            .position(|(other, _)| other.id == waiter.id)
-        {
-            Some(0) => Rank::First,
-            Some(_) => Rank::Behind,
-            None => Rank::Gone,
-        }
-    }
-
-    pub(super) fn wanted(&self) -> usize {
-        self.waiters.iter().map(|(_, want)| want).sum()
+    fn is_first(&self, waiter: &Waiter) -> bool {
+        let first = self.waiters.front();
+        first.is_some_and(|first| first.id == waiter.id)
     }
 }
 
@@ -158,12 +137,12 @@ impl Hold {
     }
 
     /// Stands in the lines of all the lanes, behind who is there already.
-    pub fn stand(&self, lanes: &[Lane], want: usize, now: Instant) -> Waiter {
+    pub fn stand(&self, lanes: &[Lane], now: Instant) -> Waiter {
         let mut state = self.state();
         state.waiters += 1;
         let waiter = Waiter::new(state.waiters);
         for lane in lanes {
-            state.queue(lane, now).line.join(&waiter, want);
+            state.queues.open(lane, now).line.join(&waiter);
         }
         waiter
     }
@@ -178,19 +157,10 @@ impl Hold {
         }
     }
 
-    /// Where a waiter stands in a lane's line.
-    pub fn standing(&self, lane: &Lane, waiter: &Waiter) -> Rank {
-        self.state()
-            .queues
-            .get(lane)
-            .map_or(Rank::Gone, |queue| queue.line.standing(waiter))
-    }
-
-    /// Jobs wanted by everyone in the lane's line.
-    pub fn wanted(&self, lane: &Lane) -> usize {
-        self.state()
-            .queues
-            .get(lane)
-            .map_or(0, |queue| queue.line.wanted())
+    /// Whether a waiter is the first in a lane's line: it watches the clock and asks the backend.
+    pub fn is_first_in_line(&self, lane: &Lane, waiter: &Waiter) -> bool {
+        let state = self.state();
+        let queue = state.queues.get(lane);
+        queue.is_some_and(|queue| queue.line.is_first(waiter))
     }
 }

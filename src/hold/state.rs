@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use hashbrown::HashMap;
-use tokio::time::Instant;
 
 use super::doom::Doom;
 use super::idle::Amount;
@@ -95,10 +94,6 @@ impl State {
         Wakes(self.glance.wakes.fetch_add(1, Ordering::Release) + 1)
     }
 
-    pub(super) fn queue(&mut self, lane: &Lane, now: Instant) -> &mut Queue {
-        self.queues.open(lane, now)
-    }
-
     /// The lane, if it has jobs that are held or in hand.
     pub(super) fn holding(&self, lane: &Lane) -> Option<&Queue> {
         self.queues.get(lane).filter(|queue| queue.known > 0)
@@ -113,7 +108,7 @@ impl State {
 
     pub(super) fn place(&mut self, held: Held, end: End) {
         let (now, wakes) = (held.since, self.wakes());
-        self.queue(&held.lane(), now).place(held, end, wakes);
+        self.queues.open(&held.lane(), now).place(held, end, wakes);
     }
 
     /// A job becomes known and waits.

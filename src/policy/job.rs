@@ -30,14 +30,16 @@ pub struct Sent<'a> {
     pub policy: Limited,
 }
 
-/// The queue of a job that is enqueued; `None`: the default one.
-pub fn queue_of(job: Json<'_>) -> Option<Cow<'_, str>> {
-    filed(job.get("options")?.get("queue"))
+/// The queue of a job that is enqueued.
+pub fn queue_of(job: Json<'_>) -> Cow<'_, str> {
+    filed(job.get("options").and_then(|options| options.get("queue")))
 }
 
-/// The queue by this `options.queue`, as backends file it; `None`: the default one.
-pub fn filed(queue: Option<Json<'_>>) -> Option<Cow<'_, str>> {
-    queue?.text().filter(|queue| !queue.is_empty())
+/// The queue by this `options.queue`, as backends file it: the default one, where it says none.
+pub fn filed(queue: Option<Json<'_>>) -> Cow<'_, str> {
+    let said = queue.and_then(|queue| queue.text());
+    said.filter(|queue| !queue.is_empty())
+        .unwrap_or(Cow::Borrowed("default"))
 }
 
 /// The `meta` that a job gets that is enqueued with these `options`.
@@ -60,7 +62,6 @@ pub fn sent_policies(job: Json<'_>) -> Result<Vec<Sent<'_>>, FieldError> {
     let options = job.get("options");
     let option = |name: &str| options.and_then(|options| options.get(name));
     let queue = filed(option("queue"));
-    let queue = queue.as_deref().unwrap_or("default");
     let (meta, meta_at) = match metadata(options) {
         Some(metadata) => (Some(metadata), "options.metadata[\"ojs.rate_limit\"]"),
         None => (job.get("meta"), "meta[\"ojs.rate_limit\"]"),
@@ -73,7 +74,7 @@ pub fn sent_policies(job: Json<'_>) -> Result<Vec<Sent<'_>>, FieldError> {
     let mut sent = Vec::new();
     for (at, value) in places {
         let Some(raw) = value else { continue };
-        if let Some(policy) = read(raw, at, queue)? {
+        if let Some(policy) = read(raw, at, &queue)? {
             sent.push(Sent { at, raw, policy });
         }
     }

@@ -108,7 +108,7 @@ pub fn rates(count: usize) -> Result<(), Wrong> {
 pub fn rate(limit: i64, period: u64) -> Result<Rate, Wrong> {
     Ok(Rate {
         limit: count("limit", limit)?,
-        period: checked_period("period", period)?,
+        period: checked_period(period)?,
         window: WindowKind::Sliding,
     })
 }
@@ -231,7 +231,7 @@ pub fn measure(word: Option<&str>) -> Result<Measure, Wrong> {
 pub fn throttle(limit: i64, period: u64, burst: i64) -> Result<Throttle, Wrong> {
     let throttle = Throttle {
         limit: count("limit", limit)?,
-        period: checked_period("period", period)?,
+        period: checked_period(period)?,
         burst: count("burst", burst)?,
         measure: Measure::Start,
     };
@@ -293,11 +293,11 @@ fn count(member: &'static str, number: i64) -> Result<NonZeroU32, Wrong> {
     }
 }
 
-fn checked_period(member: &'static str, period: u64) -> Result<NonZeroU64, Wrong> {
+fn checked_period(period: u64) -> Result<NonZeroU64, Wrong> {
     match NonZeroU64::new(period) {
         Some(micros) if (SHORTEST..=LONGEST).contains(&period) => Ok(micros),
         _ => wrong(
-            member,
+            "period",
             format!(
                 "must be from 1ms to 366 days, found {}",
                 duration::iso(period)

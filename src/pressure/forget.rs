@@ -18,7 +18,7 @@ impl Pressure {
     /// Forgets the queues that nobody used for ten minutes and in which nothing waits, unless they are bounded by
     /// their names or something is to be remembered of them. Call it now and then.
     pub fn forget_unused(&self, now: Now) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let table = self.table.load();
         let State {
             queues, sharing, ..
@@ -171,9 +171,9 @@ mod tests {
             leave(&pressure, &queue, at(0, begun));
         }
         enqueue(&pressure, "last", at(600, begun));
-        assert!(pressure.state().queues.capacity() >= 5_000);
+        assert!(pressure.state.lock().queues.capacity() >= 5_000);
         pressure.forget_unused(at(600, begun));
-        let state = pressure.state();
+        let state = pressure.state.lock();
         assert_eq!(state.queues.len(), 1);
         assert!(state.queues.capacity() < 100);
     }

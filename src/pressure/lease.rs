@@ -37,7 +37,7 @@ impl Pressure {
     /// The queues for which places are wanted, and how many; `others` sidecars live. Each must be answered
     /// by [`Pressure::leased`].
     pub fn take_leases(&self, others: u64) -> Vec<(Arc<str>, Lease)> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let wanted = std::mem::take(&mut state.wanted);
         let mut leases = Vec::with_capacity(wanted.len());
         for name in wanted {
@@ -58,7 +58,7 @@ impl Pressure {
 
     /// The store answered, in this period: who waits may ask again.
     pub fn leased(self: &Arc<Self>, name: &str, leased: Leased, period: u64, now: Now) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let Some(queue) = state.queues.get_mut(name) else {
             return;
         };
@@ -73,14 +73,14 @@ impl Pressure {
 
     /// Whether places of the store are at hand or in use.
     pub fn is_sharing(&self) -> bool {
-        !self.state().sharing.is_empty()
+        !self.state.lock().sharing.is_empty()
     }
 
     /// What the store is to be told in `period`: of each queue how many places are not open any more, with
     /// the periods in which they were given. `idle`: of all queues, those with places that nobody used for
     /// a while among them; else only of those that are near their bound.
     pub fn take_ended(&self, period: u64, idle: bool) -> Vec<(Arc<str>, Ended)> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let names: Vec<Arc<str>> = state.sharing.iter().cloned().collect();
         let mut told = Vec::new();
         for name in names {
@@ -112,7 +112,7 @@ impl Pressure {
 
     /// From now on only what passes here is known.
     pub fn alone(self: &Arc<Self>, now: Now) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.wanted.clear();
         for queue in state.queues.values_mut() {
             queue.estimate.alone();

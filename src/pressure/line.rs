@@ -184,13 +184,13 @@ impl Turn {
     pub fn dropped(&mut self, queue: &str, gone: u64) {
         let (tell, told) = oneshot::channel();
         self.told = told;
-        let mut state = self.pressure.state();
+        let mut state = self.pressure.state.lock();
         state.line.dropped(self.number, queue, gone, tell);
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.pressure.state().line.leave(self.number);
+        self.pressure.state.lock().line.leave(self.number);
     }
 }

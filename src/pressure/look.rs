@@ -48,7 +48,7 @@ impl Pressure {
         let Some(bounds) = self.bounds(queue) else {
             return false;
         };
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let new = !state.queues.contains_key(queue);
         if new {
             let name = Arc::from(queue);
@@ -74,7 +74,7 @@ impl Pressure {
     /// Begins looks at queues in which jobs of a tenant are counted, where the last one is long enough ago: some
     /// may have left unseen. No more than `most` of them, those first that were not looked at for longest.
     pub fn look_for_tenant(&self, tenant: &str, most: usize, now: Instant) -> Vec<Looking> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let counted = self.sums.queues(tenant).into_iter();
         let due = counted.filter_map(|name| {
             let estimate = &state.queues.get(&name)?.estimate;
@@ -90,7 +90,7 @@ impl Pressure {
     /// Begins a look at a queue of which something is known, for somebody who wants to be told its depth, and
     /// says whose credentials were used last: a reader's may tell less.
     pub fn look_for_reader(&self, queue: &str, now: Instant) -> Option<(Looking, u64)> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let (name, queue) = state.queues.get_key_value_mut(queue)?;
         let due = queue.estimate.is_known() && queue.estimate.is_due(now);
         due.then(|| (Looking::beside(queue, name), queue.scope))
@@ -105,13 +105,13 @@ impl Pressure {
 
     /// When the last look is long enough ago; `None`: there was none.
     pub fn look_due(&self, queue: &str) -> Option<Instant> {
-        self.state().queues.get(queue)?.estimate.due()
+        self.state.lock().queues.get(queue)?.estimate.due()
     }
 
     /// What a look that keeps enqueues out should wait for, if anything: that those on their way are
     /// answered, and jobs that go for them gone.
     pub fn in_flight(&self, queue: &str) -> Option<OwnedNotified> {
-        let state = self.state();
+        let state = self.state.lock();
         let queue = state.queues.get(queue)?;
         let wait = queue.estimate.is_closed() && queue.is_moving() && !queue.stuck;
         wait.then(|| Arc::clone(&queue.settled).notified_owned())
@@ -121,7 +121,7 @@ impl Pressure {
     /// `scope`: whose credentials it has. Says whether it follows another look so closely that what left between
     /// them tells what may be on its way to other sidecars.
     pub fn asking(&self, queue: &str, stuck: bool, scope: u64, now: Instant) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let Some(queue) = state.queues.get_mut(queue) else {
             return false;
         };
@@ -151,7 +151,7 @@ impl Pressure {
         (shared, others): (Option<Shared>, Option<Others>),
         now: Now,
     ) -> Option<Untold> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let queue = state.queues.get_mut(name)?;
         let mut untold = None;
         let (scheduled, retryable) = queue.hidden(now);

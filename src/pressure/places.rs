@@ -77,7 +77,7 @@ impl Places {
             by_queue.entry(queue).or_default().push(id);
         }
         let (mark, now) = (self.pressure.mark(), Instant::now());
-        let mut state = self.pressure.state();
+        let mut state = self.pressure.state.lock();
         if outcome == Outcome::Refused {
             state.refused(&wants, self.now.stamp);
             let now = Now {

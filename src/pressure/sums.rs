@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 /// The sums of what all [`super::keys::Keys`] of tenants know. Only asked and changed under the lock of the queues.
 #[derive(Default, Debug)]
@@ -19,25 +19,21 @@ struct Sum {
 }
 
 impl Sums {
-    fn all(&self) -> MutexGuard<'_, HashMap<Arc<str>, Sum>> {
-        self.0.lock()
-    }
-
     /// How many jobs of the tenant wait or are on their way.
     pub(super) fn count(&self, tenant: &str) -> u64 {
-        self.all().get(tenant).map_or(0, |sum| sum.jobs)
+        self.0.lock().get(tenant).map_or(0, |sum| sum.jobs)
     }
 
     /// The queues in which they are.
     pub(super) fn queues(&self, tenant: &str) -> Vec<Arc<str>> {
-        let all = self.all();
+        let all = self.0.lock();
         let queues = all.get(tenant).into_iter().flat_map(|sum| &sum.queues);
         queues.cloned().collect()
     }
 
     /// One more is in this queue.
     pub(super) fn add(&self, tenant: &Arc<str>, queue: &Arc<str>) {
-        let mut all = self.all();
+        let mut all = self.0.lock();
         let sum = match all.get_mut(tenant) {
             Some(sum) => sum,
             None => all.entry(Arc::clone(tenant)).or_default(),
@@ -50,7 +46,7 @@ impl Sums {
 
     /// So many less wait; `left`: a queue in which no more are.
     pub(super) fn take(&self, tenant: &str, jobs: u64, left: Option<&Arc<str>>) {
-        let mut all = self.all();
+        let mut all = self.0.lock();
         let Some(sum) = all.get_mut(tenant) else {
             return;
         };
@@ -65,7 +61,7 @@ impl Sums {
 
     /// Gives back the room of those of which nothing waits any more.
     pub(super) fn shrink(&self) {
-        let mut all = self.all();
+        let mut all = self.0.lock();
         for sum in all.values_mut() {
             let len = sum.queues.len();
             sum.queues.shrink_to(2 * len);
@@ -201,7 +197,7 @@ mod tests {
 
         /// What a walk over all queues finds of a tenant: how many, and where.
         fn walk(&self, tenant: &str) -> (u64, HashSet<Arc<str>>) {
-            let state = self.pressure.state();
+            let state = self.pressure.state.lock();
             let each = state.queues.iter();
             let each = each.map(|(name, queue)| (Arc::clone(name), queue.tenants.count(tenant)));
             let some: Vec<_> = each.filter(|(_, jobs)| *jobs > 0).collect();
@@ -230,7 +226,7 @@ mod tests {
             }
             drop(world.sent);
             world.pressure.clear();
-            prop_assert!(world.pressure.sums.all().is_empty());
+            prop_assert!(world.pressure.sums.0.lock().is_empty());
         }
     }
 }

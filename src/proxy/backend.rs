@@ -21,6 +21,19 @@ pub struct Backend {
     retries_always: Trait,
 }
 
+/// What the config sets of it; `None` is learnt.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Said {
+    /// Whether handing a job out counts an attempt.
+    pub claims_count: Option<bool>,
+    /// Whether giving a claimed job back with `requeue` costs it nothing.
+    pub requeue_harmless: Option<bool>,
+    /// Whether any heartbeat of a worker id keeps all its jobs.
+    pub worker_liveness: Option<bool>,
+    /// Whether a heartbeat's value counts from the job's start instead of from now.
+    pub from_start: Option<bool>,
+}
+
 /// A yes or no that is set, learnt, or not known yet.
 #[derive(Debug, Default)]
 struct Trait(AtomicU8);
@@ -59,18 +72,13 @@ impl Trait {
 }
 
 impl Backend {
-    /// What the config sets; `None` is learnt.
-    pub fn new(
-        claims_count: Option<bool>,
-        requeue_harmless: Option<bool>,
-        worker_liveness: Option<bool>,
-        from_start: Option<bool>,
-    ) -> Backend {
+    /// A backend of which this is known.
+    pub fn new(said: Said) -> Backend {
         Backend {
-            claims_count: Trait::set(claims_count),
-            requeue_harmless: Trait::set(requeue_harmless),
-            worker_liveness: Trait::set(worker_liveness),
-            from_start: Trait::set(from_start),
+            claims_count: Trait::set(said.claims_count),
+            requeue_harmless: Trait::set(said.requeue_harmless),
+            worker_liveness: Trait::set(said.worker_liveness),
+            from_start: Trait::set(said.from_start),
             retries_always: Trait::default(),
         }
     }
@@ -182,7 +190,11 @@ mod tests {
 
     #[test]
     fn what_the_config_sets_is_not_unlearnt() {
-        let backend = Backend::new(Some(true), Some(true), None, None);
+        let backend = Backend::new(Said {
+            claims_count: Some(true),
+            requeue_harmless: Some(true),
+            ..Said::default()
+        });
         backend.saw_attempt(Some(0));
         assert!(backend.claims_count() && backend.requeue_harmless());
         backend.read_manifest(br#"{"implementation":{"name":"ojs-backend-amqp"}}"#);

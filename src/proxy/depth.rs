@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use memchr::memmem::Finder;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::load::Seldom;
@@ -131,17 +131,6 @@ impl Sidecar {
             data,
         };
         self.events.tell(self.store.now(), &event);
-    }
-
-    /// Sets the gauges; called at each scrape.
-    pub(super) fn measure_pressure(&self) {
-        let names = self.pressure.names().into_iter();
-        let parts = names.filter_map(|queue| {
-            let level = self.tell_level(&queue)?;
-            Some((queue, level.pressure()))
-        });
-        self.metrics.pressure(&parts.collect::<Vec<_>>());
-        self.metrics.blocked(self.pressure.blocked());
     }
 
     /// A held job has gone to a worker, or has ended: there may be room.
@@ -369,7 +358,7 @@ impl Unbounded {
     /// A queue is used.
     pub(super) fn note(&self, queue: &str) {
         if self.is_new(queue) {
-            self.met().push(queue.to_owned());
+            self.met.lock().push(queue.to_owned());
         }
     }
 
@@ -381,14 +370,10 @@ impl Unbounded {
 
     /// Warns of those that were met: in one line, once a minute at most.
     fn tell(&self) {
-        let mut met = self.met();
+        let mut met = self.met.lock();
         if !met.is_empty() && self.told.now() {
             warn_of(&std::mem::take(&mut *met));
         }
-    }
-
-    fn met(&self) -> MutexGuard<'_, Vec<String>> {
-        self.met.lock()
     }
 }
 

@@ -237,7 +237,6 @@ impl Proxy {
     ) -> Result<Option<Brought>, FieldError> {
         let options = job.get("options");
         let queue = filed(options.and_then(|options| options.get("queue")));
-        let queue = queue.as_deref().unwrap_or("default");
         let sent = if policies.accept() != Accept::Ignore {
             unforward(options, splice);
             policy::sent_policies(job)?
@@ -250,27 +249,26 @@ impl Proxy {
                 .get("type")
                 .and_then(|kind| kind.text())
                 .unwrap_or_default();
-            let tenant = super::job::tenant(&parts.headers)
-                .filter(|_| self.sidecar.live().settings.trust_tenant_header);
+            let tenant = super::job::tenant(&parts.headers);
             let view = JobView {
-                queue,
+                queue: &queue,
                 kind: &kind,
                 meta,
-                tenant,
+                tenant: self.sidecar.live().trusted(tenant),
             };
             policies.missing_key(&view).map_or(Ok(()), Err)?;
         }
         let visibility = options
             .and_then(|options| options.get(VISIBILITY))
             // What no limit touches is not touched.
-            .filter(|_| !sent.is_empty() || self.sidecar.limits_queue(queue, policies))
+            .filter(|_| !sent.is_empty() || self.sidecar.limits_queue(&queue, policies))
             .and_then(|ms| ms.int());
         let is_flat = sends != Sends::Templates && sent::is_flat(job);
-        let watched = is_flat && self.sidecar.watches_flat(job, queue, policies);
+        let watched = is_flat && self.sidecar.watches_flat(job, &queue, policies);
         let forgotten = Forgotten {
             policy: forgotten(&sent),
             visibility_ms: visibility.filter(|ms| *ms > 0),
-            queue: (watched || (is_flat && !sent.is_empty())).then_some(queue),
+            queue: (watched || (is_flat && !sent.is_empty())).then_some(&*queue),
         };
         write(job, meta, forgotten, splice);
         let brought = (!sent.is_empty()).then(|| Brought {
@@ -369,21 +367,19 @@ fn write(job: Json<'_>, meta: Option<Json<'_>>, forgotten: Forgotten<'_>, splice
     if forgotten.is_empty() {
         return;
     }
+    let whole = || {
+        let value = forgotten.value(true);
+        [b"{\"", mirror::MIRROR.as_bytes(), b"\":", &value, b"}"].concat()
+    };
     match meta {
         Some(meta) if meta.kind() == Kind::Object => {
             splice.add_member(meta, mirror::MIRROR, &forgotten.value(false));
         }
         None if job.kind() == Kind::Object => {
-            let value = forgotten.value(true);
-            let meta = [b"{\"", mirror::MIRROR.as_bytes(), b"\":", &value, b"}"].concat();
-            splice.add_member(job, "meta", &meta);
+            splice.add_member(job, "meta", &whole());
         }
         Some(meta) if meta.is_null() => {
-            let value = forgotten.value(true);
-            splice.replace(
-                meta.range(),
-                [b"{\"", mirror::MIRROR.as_bytes(), b"\":", &value, b"}"].concat(),
-            );
+            splice.replace(meta.range(), whole());
         }
         // A `meta` of another kind is the backend's to refuse.
         _ => {}

@@ -50,8 +50,6 @@ enum Outcome {
     Ours(HandOut, Hint),
     /// The backend did not answer.
     Lost(UpstreamError),
-    /// The policies have changed, and nothing has started yet: it begins anew under those of now.
-    Overtaken,
 }
 
 /// What a FETCH that was passed whole came to.
@@ -153,8 +151,9 @@ impl Proxy {
                 let times = (begun, now);
                 let outcome = self.fill(&wanted, &sections, &live, times, &client).await;
                 let (mut out, hint) = match outcome {
-                    Outcome::Ours(out, hint) => (out, hint),
-                    Outcome::Overtaken => {
+                    Some(Outcome::Ours(out, hint)) => (out, hint),
+                    Some(other) => return other,
+                    None => {
                         live = self.sidecar.live.load_full();
                         let lanes = sections.iter().flat_map(|section| &section.lanes);
                         let queues: Vec<Arc<str>> = lanes.map(|lane| lane.queue.clone()).collect();
@@ -162,7 +161,6 @@ impl Proxy {
                         now = Instant::now();
                         continue;
                     }
-                    other => return other,
                 };
                 if !out.all_late().await {
                     out.keep_paused(begun);
@@ -295,7 +293,8 @@ impl Proxy {
     }
 
     /// Claims and starts, again and again while waiting may help. It may have `begun` before and been late: a
-    /// round has its whole time each time, from `now` on.
+    /// round has its whole time each time, from `now` on. `None`: the policies have changed, and nothing has
+    /// started yet, so it begins anew under those of now.
     async fn fill(
         &self,
         wanted: &Wanted,
@@ -303,37 +302,37 @@ impl Proxy {
         live: &Live,
         (begun, mut now): (Instant, Instant),
         client: &Client,
-    ) -> Outcome {
+    ) -> Option<Outcome> {
         let sidecar = &self.sidecar;
         let deadline = begun + live.settings.max_wait;
         sidecar.note_fetched(sections, now);
         if let Err(error) = self.ensure_learnt().await {
-            return Outcome::Lost(error);
+            return Some(Outcome::Lost(error));
         }
         let mut line: Option<Standing<'_>> = None;
         let mut shut = Vec::new();
         let mut closed: SmallVec<[Option<Allowance>; 1]> = smallvec![None; sections.len()];
         let mut out = HandOut::new(self.clone());
         if client.has_gone() {
-            return Outcome::Ours(out, Hint::default());
+            return Some(Outcome::Ours(out, Hint::default()));
         }
         loop {
             if out.is_empty() && sidecar.live().edition != live.edition {
-                return Outcome::Overtaken;
+                return None;
             }
             let again = line.is_some().then_some(&*shut);
             let until = now + live.settings.claim_budget;
             let ends = (until, client);
             let round = self.round(wanted, sections, &mut out, again, &mut closed, ends);
             match round.await {
-                Err(error) if out.is_empty() => return Outcome::Lost(error),
-                Ok(Some(reply)) if out.is_empty() => return Outcome::Theirs(reply),
+                Err(error) if out.is_empty() => return Some(Outcome::Lost(error)),
+                Ok(Some(reply)) if out.is_empty() => return Some(Outcome::Theirs(reply)),
                 _ => {}
             }
             let full = out.len() >= wanted.count;
             let mut lanes = sections.iter().flat_map(|section| &section.lanes);
             if full && line.is_none() && sidecar.hold.holds_none(&mut lanes) {
-                return Outcome::Ours(out, Hint::default());
+                return Some(Outcome::Ours(out, Hint::default()));
             }
             now = Instant::now();
             let (prospect, hint) =
@@ -346,10 +345,10 @@ impl Proxy {
             let helps = || prospect.is_by(sidecar.store.now().plus(job::micros(left)));
             if ends || now >= deadline || !helps() {
                 sidecar.note_answered(sections, line.map(|line| line.since));
-                return Outcome::Ours(out, hint);
+                return Some(Outcome::Ours(out, hint));
             }
             let stood = line.is_some().then_some(&*shut);
-            let standing = line.get_or_insert_with(|| Standing::new(self, sections, wanted.count));
+            let standing = line.get_or_insert_with(|| Standing::new(self, sections));
             let until = standing.wake_at(prospect, stood).await.min(deadline);
             tokio::select! {
                 () = standing.waiter.woken() => {}
@@ -384,7 +383,7 @@ impl Proxy {
             let was_shut = again.is_none_or(|shut| shut.get(nth).is_some_and(|shut| *shut));
             for lane in section.lanes.iter().filter(may_go) {
                 let first = !ends() && sidecar.hold.outranked(lane);
-                if first && self.may_claim(lane, section, 1).await > 0 {
+                if first && self.has_room(lane, section).await {
                     self.claim(wanted, section, 1, out).await?;
                 }
                 self.start_into(lane, wanted, out).await;
@@ -431,11 +430,12 @@ impl Proxy {
         Ok(None)
     }
 
-    /// How many of `n` jobs may be asked of a section now.
-    async fn may_claim(&self, lane: &Lane, section: &Section, n: usize) -> usize {
-        self.allowed(lane, section, n).await.jobs
+    /// Whether a job may be asked of a section now.
+    async fn has_room(&self, lane: &Lane, section: &Section) -> bool {
+        self.allowed(lane, section, 1).await.jobs > 0
     }
 
+    /// How many of `n` jobs may be asked of a section now.
     async fn allowed(&self, lane: &Lane, section: &Section, n: usize) -> Allowance {
         match &section.gate {
             Some(gate) => self.allowance(lane, gate, n).await,
@@ -504,8 +504,6 @@ impl Proxy {
             Outcome::Theirs(reply) => respond::theirs(reply),
             Outcome::Lost(error) => refuse(parts, Fault::backend(&error, false)),
             Outcome::Ours(out, hint) => out.respond(parts, hint),
-            // Never an outcome in the end: it is begun anew until it is another.
-            Outcome::Overtaken => self.nothing(parts),
         }
     }
 }

@@ -153,24 +153,22 @@ impl Sidecar {
         let filed = || brings.then(|| mirror::filed(job)).flatten();
         let queue = origin.queue_of(|| filed().or_else(|| queue?.text()));
         let kind = kind_of(kind, live);
-        let attempt = attempt
-            .and_then(|a| a.int())
-            .and_then(|a| u32::try_from(a).ok());
+        let attempt = attempt.and_then(|a| a.u32());
         self.backend.saw_attempt(attempt);
         let own = match brings {
             true => own(job, &queue),
             false => Box::default(),
         };
-        let seen = Seen {
+        let view = JobView {
             queue: &queue,
             kind: &kind,
             meta,
-            tenant: origin.tenant,
+            tenant: live.trusted(origin.tenant),
         };
         if !own.is_empty() && live.policies.accept() != Accept::Ignore {
             self.brought.store(true, Ordering::Relaxed);
         }
-        let limits = limits_of(&seen, &own, live, &mut reading.known);
+        let limits = limits_of(&view, &own, live, &mut reading.known);
         let wished = brings.then(|| mirror::visibility(job)).flatten();
         let lasts = wished.map_or(DEFAULT_VISIBILITY, Duration::from_millis);
         let visibility = origin.visibility.unwrap_or(lasts);
@@ -214,32 +212,26 @@ impl Sidecar {
         let job = Json::parse(&held.body, REPLY_DEPTH).ok();
         let [kind, meta] = job.map_or([None; 2], |job| job.pick(["type", "meta"]));
         let kind = kind_of(kind, live);
-        let seen = Seen {
+        let view = JobView {
             queue: &held.claimed.queue,
             kind: &kind,
             meta,
-            tenant: held.tenant.as_deref(),
+            tenant: live.trusted(held.tenant.as_deref()),
         };
-        limits_of(&seen, &held.own, live, &mut live.known())
+        limits_of(&view, &held.own, live, &mut live.known())
     }
 }
 
 /// Everything that limits a job under `live`; `known` is what is known of that.
 pub(super) fn limits_of(
-    job: &Seen<'_>,
+    job: &JobView<'_>,
     own: &[Limited],
     live: &Live,
     known: &mut Known,
 ) -> Arc<[Limited]> {
-    let view = JobView {
-        queue: job.queue,
-        kind: job.kind,
-        meta: job.meta,
-        tenant: job.tenant.filter(|_| live.settings.trust_tenant_header),
-    };
     let limits = match own {
-        [] => known.limits(&live.policies, &view),
-        own => live.policies.limits(&view, own),
+        [] => known.limits(&live.policies, job),
+        own => live.policies.limits(job, own),
     };
     limits.unwrap_or_default()
 }
@@ -248,15 +240,6 @@ pub(super) fn limits_of(
 fn kind_of<'a>(kind: Option<Json<'a>>, live: &Live) -> Cow<'a, str> {
     let seen = kind.filter(|_| live.policies.sees_types());
     seen.and_then(|kind| kind.text()).unwrap_or_default()
-}
-
-/// What policies may look at in a job.
-pub(super) struct Seen<'a> {
-    pub(super) queue: &'a str,
-    pub(super) kind: &'a str,
-    pub(super) meta: Option<Json<'a>>,
-    /// The tenant header of its FETCH, whether it is trusted or not.
-    pub(super) tenant: Option<&'a str>,
 }
 
 /// The limits that a job brings, whether they are accepted or not.

@@ -30,6 +30,11 @@ impl Live {
         }
     }
 
+    /// The tenant header of a request, if it is trusted.
+    pub(super) fn trusted<'a>(&self, tenant: Option<&'a str>) -> Option<&'a str> {
+        tenant.filter(|_| self.settings.trust_tenant_header)
+    }
+
     /// The limits of jobs like which one was seen under these policies.
     pub(super) fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock()

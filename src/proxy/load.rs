@@ -8,7 +8,6 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::Sidecar;
 use crate::upstream::Upstream;
 
 /// How long a thing that goes on is not said again.
@@ -59,24 +58,14 @@ impl Threads {
         load
     }
 
-    fn sum(&self, of: impl Fn(&Load) -> &AtomicUsize) -> usize {
+    pub(super) fn sum(&self, of: impl Fn(&Load) -> &AtomicUsize) -> usize {
         let loads = self.loads.lock();
         let each = loads.iter().map(|load| of(load).load(Ordering::Relaxed));
         each.sum()
     }
-}
 
-impl Sidecar {
-    /// Sets the gauges of the way in and of the way out; called at each scrape.
-    pub(super) fn measure_load(&self) {
-        let threads = &self.threads;
-        self.metrics.load(
-            threads.sum(|load| &load.connections),
-            // Those whose clients hung up keep their places.
-            threads.sum(|load| &load.ordinary) + self.left_behind(false),
-            threads.sum(|load| &load.urgent) + self.left_behind(true),
-        );
-        let away = threads.upstream.get().is_some_and(Upstream::is_away);
-        self.metrics.backend(!away);
+    /// Whether the backend is away, as far as any thread knows.
+    pub(super) fn backend_is_away(&self) -> bool {
+        self.upstream.get().is_some_and(Upstream::is_away)
     }
 }

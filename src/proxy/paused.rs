@@ -34,18 +34,14 @@ struct Pause {
 }
 
 impl Paused {
-    fn queues(&self) -> MutexGuard<'_, HashMap<Arc<str>, Pause>> {
-        self.queues.lock()
-    }
-
     /// The queues, unless there is none.
     fn some(&self) -> Option<MutexGuard<'_, HashMap<Arc<str>, Pause>>> {
-        self.any.load(Ordering::Acquire).then(|| self.queues())
+        self.any.load(Ordering::Acquire).then(|| self.queues.lock())
     }
 
     /// Changes what is known of a queue.
     fn change(&self, queue: &str, change: impl FnOnce(&mut Pause)) {
-        let mut all = self.queues();
+        let mut all = self.queues.lock();
         if all.len() < MAX || all.contains_key(queue) {
             let pause = all.entry_ref(queue).or_default();
             change(pause);
@@ -114,7 +110,7 @@ impl Paused {
 
     /// Forgets everything.
     pub(super) fn clear(&self) {
-        let mut all = self.queues();
+        let mut all = self.queues.lock();
         all.clear();
         self.any.store(false, Ordering::Release);
     }

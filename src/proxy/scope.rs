@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use super::Sidecar;
 use crate::hold::Hold;
@@ -104,14 +104,14 @@ impl Scopes {
             Some(hasher) => hasher.hash_one(credentials),
             None => BuildHasherDefault::<DefaultHasher>::default().hash_one(credentials),
         };
-        let mut known = self.known();
+        let mut known = self.known.lock();
         (scope, known.of(scope, headers, &self.hold).accepted)
     }
 
     /// What a request of these headers may be told of.
     pub(super) fn sight(&self, headers: &HeaderMap) -> Sight {
         let scopes_of = |tenant: &HeaderValue| {
-            let known = self.known();
+            let known = self.known.lock();
             let all = known.credentials.iter();
             let theirs = all.filter(|(_, of)| of.tenant.as_ref() == Some(tenant));
             theirs.map(|(scope, _)| *scope).collect()
@@ -139,7 +139,7 @@ impl Scopes {
 
     /// Forgets what the backend never accepted and nobody used since this was last called.
     pub(super) fn forget_unused(&self) {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let uses = known.uses;
         let before = std::mem::replace(&mut known.uses_before, uses);
         let all = &mut known.credentials;
@@ -151,28 +151,24 @@ impl Scopes {
     /// The backend gave jobs to a request of this scope with these headers, or took some of it, so what is made
     /// up does not push it out.
     pub(super) fn accept(&self, scope: u64, headers: &HeaderMap) {
-        self.known().of(scope, headers, &self.hold).accepted = true;
+        self.known.lock().of(scope, headers, &self.hold).accepted = true;
     }
 
     /// The backend showed a job that runs, or that a sibling held, to this scope, which was seen a moment ago.
     pub(super) fn accept_known(&self, scope: u64) {
-        if let Some(credentials) = self.known().credentials.get_mut(&scope) {
+        if let Some(credentials) = self.known.lock().credentials.get_mut(&scope) {
             credentials.accepted = true;
         }
     }
 
     fn credentials(&self, scope: u64) -> Credentials {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let used = known.next_use();
         let Some(credentials) = known.credentials.get_mut(&scope) else {
             return Credentials::default();
         };
         credentials.used = used;
         credentials.clone()
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock()
     }
 }
 
@@ -318,7 +314,7 @@ mod tests {
             scopes.of(&headers(&format!("Bearer {n}"), None));
             scopes.of(&headers("Bearer used", None));
         }
-        assert_eq!(scopes.known().credentials.len(), MAX);
+        assert_eq!(scopes.known.lock().credentials.len(), MAX);
         assert!(scopes.credentials(used).authorization.is_some());
     }
 
@@ -344,7 +340,7 @@ mod tests {
         flood(1);
         assert_eq!(scopes.credentials(of_second).tenant.unwrap(), "t");
         assert!(scopes.look(&first).1 && scopes.look(&second).1);
-        assert_eq!(scopes.known().credentials.len(), MAX);
+        assert_eq!(scopes.known.lock().credentials.len(), MAX);
     }
 
     #[test]
@@ -359,15 +355,19 @@ mod tests {
         let lender = scopes.lender(&producer);
         scopes.accept_lender(&lender);
         scopes.forget_unused();
-        assert_eq!(scopes.known().credentials.len(), 1_003, "used just now");
+        assert_eq!(
+            scopes.known.lock().credentials.len(),
+            1_003,
+            "used just now"
+        );
         of("Bearer worker");
         scopes.forget_unused();
-        let known = |scope| scopes.known().credentials.contains_key(&scope);
+        let known = |scope| scopes.known.lock().credentials.contains_key(&scope);
         assert!(known(worker) && !known(made_up));
         scopes.forget_unused();
         assert!(!known(worker) && known(lender.scope));
         assert_eq!(scopes.credentials(lender.scope).tenant.unwrap(), "t");
-        assert!(scopes.known().credentials.capacity() < 100);
+        assert!(scopes.known.lock().credentials.capacity() < 100);
     }
 
     /// A held job of a scope.
@@ -396,6 +396,6 @@ mod tests {
         }
         let known = |scope| scopes.credentials(scope).authorization.is_some();
         assert!(known(holds) && known(own_calls) && !known(idle));
-        assert_eq!(scopes.known().credentials.len(), MAX);
+        assert_eq!(scopes.known.lock().credentials.len(), MAX);
     }
 }

@@ -69,7 +69,7 @@ enum Doubt {
 }
 
 /// What is known of a job after a try whose answer was lost.
-enum Seen {
+enum Ended {
     /// It ended as asked: the answer that was lost must have said this. Or it was claimed anew since: what was
     /// asked is of a claim that is over.
     Done(Reply),
@@ -263,7 +263,7 @@ impl Proxy {
                         return Ok(reply);
                     };
                     return Ok(match Box::pin(self.seen(settling, doubt)).await {
-                        Seen::Done(done) => {
+                        Ended::Done(done) => {
                             if doubt == Doubt::Again {
                                 self.sidecar.metrics.count(Counted::SettleReplayed);
                             }
@@ -289,13 +289,13 @@ impl Proxy {
                 }
                 let seen = match looks {
                     true => Box::pin(self.seen(settling, Doubt::Tried)).await,
-                    false => Seen::Open,
+                    false => Ended::Open,
                 };
                 match seen {
-                    Seen::Done(done) => return Ok(done),
+                    Ended::Done(done) => return Ok(done),
                     _ if over => return Err(error),
-                    Seen::Unheard if ends_another => {}
-                    Seen::Open | Seen::Unheard => break,
+                    Ended::Unheard if ends_another => {}
+                    Ended::Open | Ended::Unheard => break,
                 }
             }
             self.sidecar.metrics.count(Counted::SettleRetried);
@@ -303,7 +303,7 @@ impl Proxy {
     }
 
     /// What GET tells, and what is known here.
-    async fn seen(&self, settling: &Settling<'_>, doubt: Doubt) -> Seen {
+    async fn seen(&self, settling: &Settling<'_>, doubt: Doubt) -> Ended {
         let Settling {
             call,
             scope,
@@ -315,7 +315,7 @@ impl Proxy {
         let reply = match self.look_up(scope, job).await {
             Lookup::Found(reply) => Some(reply),
             Lookup::Gone | Lookup::Unknown => None,
-            Lookup::Unanswered => return Seen::Unheard,
+            Lookup::Unanswered => return Ended::Unheard,
         };
         let found = reply.as_deref().and_then(job_in);
         let state = found.and_then(|found| found.get("state")?.text());
@@ -339,11 +339,11 @@ impl Proxy {
         let shows_error = || found.is_some_and(|found| shows_error_of(found, &call.body));
         let its_own = verb == Verb::Ack || doubt != Doubt::Inherited || shows_error();
         if !done || !its_own {
-            return Seen::Open;
+            return Ended::Open;
         }
         let mut headers = HeaderMap::new();
         super::ours(&call.headers, &mut headers);
-        Seen::Done(Reply {
+        Ended::Done(Reply {
             status: StatusCode::OK,
             headers,
             body: told(verb, job, state.as_deref().unwrap_or("active"), found).into(),

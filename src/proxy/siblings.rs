@@ -179,7 +179,7 @@ impl Proxy {
             job: claimed.job.clone(),
             generation: claimed.generation,
             next,
-            until: sidecar.store.now().plus(claimed.visibility / 3),
+            until: claimed.look_again(sidecar.store.now()),
         };
         let owned = matches!(sidecar.store.set(own).await, Ok(true));
         if owned || sidecar.owns(&claimed.job, next).await {
@@ -201,10 +201,7 @@ impl Proxy {
         let Some(job) = job_in(&reply) else {
             return Again::Unclear;
         };
-        let lane = Lane {
-            scope: claimed.scope,
-            queue: claimed.queue.clone(),
-        };
+        let lane = Lane::of(claimed);
         let origin = Origin {
             asked: 1,
             scope: claimed.scope,
@@ -423,22 +420,9 @@ impl Sidecar {
         if self.store.siblings() == 0 {
             return false;
         }
-        let lane = Lane {
-            scope: claimed.scope,
-            queue: claimed.queue.clone(),
-        };
+        let lane = Lane::of(claimed);
         let idle = self.live().settings.hold_idle;
         self.draining.is_cancelled() || self.hold.is_idle(&lane, idle, Instant::now())
-    }
-
-    /// Offers a held job to siblings. It stays ours until one takes it.
-    pub(super) fn offer(claimed: &Claimed) -> Change {
-        Change::Until {
-            job: claimed.job.clone(),
-            generation: claimed.generation,
-            until: OFFERED,
-            visibility: claimed.visibility,
-        }
     }
 
     /// Offers all held jobs, and waits a while for siblings to take them, `most` at the most.
@@ -447,7 +431,9 @@ impl Sidecar {
             return;
         }
         let held = self.hold.proofs();
-        let offers = held.iter().map(|(claimed, _)| Sidecar::offer(claimed));
+        let offers = held
+            .iter()
+            .map(|(claimed, _)| Change::until(claimed, OFFERED));
         self.renew_rows(offers.collect()).await;
         let patience = Instant::now() + OFFER.min(most);
         while !self.hold.proofs().is_empty() && Instant::now() < patience {

@@ -18,10 +18,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Proxy, Sidecar};
-use crate::limit::Timestamp;
 use crate::store::{Change, Claimed, OFFERED, Place, Row};
 
-pub(super) use adopt::{LOOK_UPS, Unlearnt};
+pub(super) use adopt::Adoption;
 use crowded::Crowd;
 use overdue::Slots;
 pub(super) use overdue::heard;
@@ -128,11 +127,11 @@ impl Proxy {
             }
             match self.sidecar.offers(claimed) {
                 true if row.until == OFFERED => {}
-                true => later.push(Sidecar::offer(claimed)),
+                true => later.push(Change::until(claimed, OFFERED)),
                 // Siblings must see that nobody looks after it while the claim lasts.
                 false => {
                     let now = self.sidecar.store.now();
-                    later.push(look_later(row, now.plus(claimed.visibility / 3)));
+                    later.push(Change::until(claimed, claimed.look_again(now)));
                 }
             }
         }
@@ -150,17 +149,6 @@ impl Proxy {
         {
             sidecar.end(job, Some(claim)).await;
         }
-    }
-}
-
-/// The row is looked at again then.
-fn look_later(row: &Row, until: Timestamp) -> Change {
-    let claimed = &row.claimed;
-    Change::Until {
-        job: claimed.job.clone(),
-        generation: claimed.generation,
-        until,
-        visibility: claimed.visibility,
     }
 }
 

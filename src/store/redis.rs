@@ -23,7 +23,6 @@ use tokio::time::Instant;
 
 use super::fleet::BEAT;
 use super::remote::{News, Remote, heard, to_put_back};
-use super::step::look_again;
 use super::{
     Answer, Change, Claimed, Clock, Gen, Number, Overrides, Place, Room, Row, Step, Store,
     StoreError, Usage, Verdict, Wake, Wish, record,
@@ -162,7 +161,7 @@ impl RedisStore {
         let verdicts: Option<Vec<Verdict>> = verdicts.collect();
         let verdicts = verdicts.filter(|verdicts| verdicts.len() == asks.len());
         for ask in asks {
-            self.remote.due_at(look_again(ask, now));
+            self.remote.due_at(ask.look_again(now));
         }
         verdicts.ok_or_else(|| self.strange(&told))
     }

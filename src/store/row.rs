@@ -69,6 +69,13 @@ pub struct Claim {
     pub limited: Arc<[Limited]>,
 }
 
+impl Claim {
+    /// When the owner of its held row must have sent a heartbeat: early enough that two may be lost.
+    pub fn look_again(&self, now: Timestamp) -> Timestamp {
+        now.plus(self.visibility / 3)
+    }
+}
+
 #[cfg(test)]
 impl Claim {
     /// The first claim of a job, for 30 s and of a queue `q` of scope 1, that nothing limits.

@@ -1,12 +1,7 @@
 //! What the steps of a store are made of, whichever store takes them.
 
-use super::{Claimed, Verdict};
+use super::Verdict;
 use crate::limit::{Limited, Limits, OnLimit, Refusal, Timestamp};
-
-/// When the owner of a held row must have sent a heartbeat: early enough that two may be lost.
-pub(super) fn look_again(claimed: &Claimed, now: Timestamp) -> Timestamp {
-    now.plus(claimed.visibility / 3)
-}
 
 /// When a start counts that all limits of a job allow, at `soonest` or later. All are asked also where one
 /// has refused, so that the refusal names the last to let go.

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::UpstreamError;
@@ -43,7 +43,7 @@ impl Outage {
     /// A request got no answer. Says so once for each outage, and once a minute while it goes on.
     pub(super) fn failed(&self, error: &UpstreamError) {
         let now = Instant::now();
-        let mut last = self.last();
+        let mut last = self.last.lock();
         let begins = !self.on.swap(true, Ordering::Relaxed);
         if begins {
             last.failures = 0;
@@ -66,7 +66,7 @@ impl Outage {
     /// A request got an answer.
     pub(super) fn answered(&self) {
         if self.is_on() {
-            self.last().answered = true;
+            self.last.lock().answered = true;
         }
     }
 
@@ -75,7 +75,7 @@ impl Outage {
         if !self.is_on() {
             return false;
         }
-        let last = self.last();
+        let last = self.last.lock();
         if last.failed.is_some_and(|failed| failed.elapsed() < STEADY) {
             return false;
         }
@@ -87,10 +87,6 @@ impl Outage {
             return false;
         }
         true
-    }
-
-    fn last(&self) -> MutexGuard<'_, Last> {
-        self.last.lock()
     }
 }
 

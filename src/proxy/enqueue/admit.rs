@@ -199,11 +199,11 @@ impl Sidecar {
         job: Option<&SentJob<'_>>,
     ) -> Result<Vec<Want>, Fault> {
         let tenant = crate::proxy::job::tenant(&parts.headers);
-        let tenant = tenant.filter(|_| self.live().settings.trust_tenant_header);
+        let tenant = self.live().trusted(tenant);
         if let Some(job) = job {
             let queue = filed(job.queue);
-            check_name(queue.as_deref(), || "options.queue".to_owned())?;
-            let want = self.want(queue.as_deref(), job.whole, tenant);
+            check_name(&queue, || "options.queue".to_owned())?;
+            let want = self.want(&queue, job.whole, tenant);
             return Ok(want.into_iter().collect());
         }
         let whole = match Json::parse(body, DEPTH) {
@@ -221,15 +221,15 @@ impl Sidecar {
                 return Err(ambiguous(&format!("jobs[{nth}].")));
             }
             let queue = queue_of(job);
-            check_name(queue.as_deref(), || format!("jobs[{nth}].options.queue"))?;
-            match wants.get_mut(queue.as_deref().unwrap_or("default")) {
+            check_name(&queue, || format!("jobs[{nth}].options.queue"))?;
+            match wants.get_mut(&*queue) {
                 Some(want) => {
                     want.jobs += 1;
                     want.sizes.push(job.raw().len() as u64);
                     tell_apart(job, want, tenant);
                 }
                 None => {
-                    let Some(want) = self.want(queue.as_deref(), job, tenant) else {
+                    let Some(want) = self.want(&queue, job, tenant) else {
                         continue;
                     };
                     if wants.len() == MOST_QUEUES {
@@ -247,8 +247,7 @@ impl Sidecar {
     }
 
     /// What one job wants.
-    fn want(&self, queue: Option<&str>, job: Json<'_>, tenant: Option<&str>) -> Option<Want> {
-        let queue = queue.unwrap_or("default");
+    fn want(&self, queue: &str, job: Json<'_>, tenant: Option<&str>) -> Option<Want> {
         let bounds = self.pressure.bounds(queue);
         let has_own = bounds.as_ref().is_some_and(|bounds| bounds.has_own());
         if !has_own {
@@ -355,8 +354,8 @@ impl Sidecar {
 }
 
 /// Refuses a name that is too long to be remembered.
-fn check_name(queue: Option<&str>, field: impl FnOnce() -> String) -> Result<(), Fault> {
-    if queue.is_none_or(|queue| queue.len() <= LONGEST_NAME) {
+fn check_name(queue: &str, field: impl FnOnce() -> String) -> Result<(), Fault> {
+    if queue.len() <= LONGEST_NAME {
         return Ok(());
     }
     let most = format!("must be at most {LONGEST_NAME} bytes long");

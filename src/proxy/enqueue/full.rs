@@ -129,7 +129,7 @@ impl Sidecar {
             _ => whole
                 .get("jobs")?
                 .items()
-                .find(|job| queue_of(*job).as_deref().unwrap_or("default") == &*full.queue),
+                .find(|job| queue_of(*job) == *full.queue),
         });
         let kind = job.and_then(|job| job.get("type")?.text());
         let kind = beginning(kind.as_deref().unwrap_or_default());

@@ -207,8 +207,7 @@ impl Proxy {
         let whole = Json::parse(&reply.body, REPLY_DEPTH).ok()?;
         let first = whole.get_exact("jobs").and_then(|jobs| jobs.items().next());
         let job = first.or(whole.get_exact("job"))?;
-        let attempt = job.get_exact("attempt").and_then(|attempt| attempt.int());
-        let attempt = attempt.and_then(|attempt| u32::try_from(attempt).ok());
+        let attempt = job.get_exact("attempt").and_then(|attempt| attempt.u32());
         sidecar.backend.saw_attempt(attempt);
         let oldest = Oldest {
             id: Arc::from(&*job.text_of("id")?),

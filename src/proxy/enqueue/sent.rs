@@ -36,9 +36,8 @@ pub(super) fn is_ambiguous(job: Json<'_>) -> bool {
 /// in Go do not read it, and show it in place of the real one ever after.
 pub(super) fn is_flat(job: Json<'_>) -> bool {
     let filed = queue_of(job);
-    let filed = filed.as_deref().unwrap_or("default");
     let beside = job.members().filter(|member| member.is_named("queue"));
-    let mut others = beside.filter(|member| member.value.text().as_deref() != Some(filed));
+    let mut others = beside.filter(|member| member.value.text().as_deref() != Some(&*filed));
     others.next().is_some()
 }
 
@@ -154,8 +153,8 @@ mod tests {
             assert_eq!(job.flat, is_flat(whole), "{body}");
         }
         assert_eq!(
-            filed(read_job(br#"{"options":{"queue":"q"}}"#).unwrap().queue).as_deref(),
-            Some("q")
+            filed(read_job(br#"{"options":{"queue":"q"}}"#).unwrap().queue),
+            "q"
         );
         assert!(matches!(read_job(b"{} {}"), Err(JsonError::Malformed(3))));
         let deep = format!("{{\"args\":{}{}}}", "[".repeat(DEPTH), "]".repeat(DEPTH));

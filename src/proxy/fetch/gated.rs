@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::claim::Section;
@@ -71,14 +71,10 @@ pub(in crate::proxy) struct Met {
 }
 
 impl Gated {
-    fn queues(&self) -> MutexGuard<'_, Queues> {
-        self.queues.lock()
-    }
-
     /// Whether the backend is to be asked about the queue: nothing of it is known to wait, and that was
     /// not asked just now. Whoever is told so asks.
     fn is_due(&self, queue: &Arc<str>, now: Instant) -> bool {
-        let mut queues = self.queues();
+        let mut queues = self.queues.lock();
         let Queues { all, idle } = &mut *queues;
         if let Some(known) = all.get_mut(queue) {
             let due = known.episode.is_none() && now.duration_since(known.asked) >= EVERY;
@@ -103,7 +99,7 @@ impl Gated {
 
     /// A job of the queue waits. `false`: that is known, or over already.
     fn begin(&self, queue: &Arc<str>, episode: Episode) -> bool {
-        let mut queues = self.queues();
+        let mut queues = self.queues.lock();
         let Queues { all, idle } = &mut *queues;
         let known = all.get_mut(queue);
         let Some(known) = known.filter(|queue| queue.episode.is_none()) else {
@@ -117,7 +113,7 @@ impl Gated {
 
     /// The wait of a queue's job is over.
     fn end(&self, queue: &Arc<str>) -> Option<Episode> {
-        let mut queues = self.queues();
+        let mut queues = self.queues.lock();
         let Queues { all, idle } = &mut *queues;
         let known = all.get_mut(queue)?;
         let episode = known.episode.take()?;
@@ -128,7 +124,7 @@ impl Gated {
 
     /// Forgets what nobody has asked for in a while.
     pub(in crate::proxy) fn forget_unused(&self, now: Instant) {
-        let mut queues = self.queues();
+        let mut queues = self.queues.lock();
         queues.forget(UNUSED, now);
         let len = queues.all.len();
         queues.all.shrink_to(2 * len);
@@ -152,7 +148,7 @@ impl Gated {
 
     /// Forgets everything.
     pub(in crate::proxy) fn clear(&self) {
-        let mut queues = self.queues();
+        let mut queues = self.queues.lock();
         *queues = Queues::default();
         self.open.store(0, Ordering::Relaxed);
     }
@@ -299,7 +295,7 @@ mod tests {
         }
         assert!(!gated.is_due(&Arc::from("more"), now));
         assert!(gated.is_due(&Arc::from("more"), now + EVERY));
-        let queues = gated.queues();
+        let queues = gated.queues.lock();
         assert_eq!((queues.all.len(), queues.idle.len()), (1, 1));
     }
 
@@ -317,7 +313,7 @@ mod tests {
         let later = at(5) + EVERY;
         assert!(gated.is_due(&Arc::from("more"), later), "five have gone");
         let names = |gated: &Gated| {
-            let queues = gated.queues();
+            let queues = gated.queues.lock();
             (queues.all.len(), queues.idle.len())
         };
         assert_eq!(names(&gated), (MOST - 4, MOST - 5));
@@ -325,11 +321,11 @@ mod tests {
         assert!(gated.is_due(&Arc::from("q6"), later + EVERY));
         gated.forget_unused(later + UNUSED);
         assert_eq!(names(&gated), (2, 1));
-        assert!(gated.queues().all.contains_key("q6"));
+        assert!(gated.queues.lock().all.contains_key("q6"));
         gated.claimed(&[lane(&waits)], &mut []);
         gated.forget_unused(later + 2 * UNUSED);
         assert_eq!(names(&gated), (0, 0));
-        assert!(gated.queues().all.capacity() < MOST / 10);
+        assert!(gated.queues.lock().all.capacity() < MOST / 10);
     }
 
     #[test]

@@ -312,7 +312,7 @@ mod tests {
             },
             Arc::new(PolicySet::new(vec![], vec![], Accept::default())),
             Arc::new(MemoryStore::new(1_000_000)),
-            Backend::new(None, None, None, None),
+            Backend::default(),
             Metrics::new(10),
             "sidecar",
         );

@@ -21,7 +21,7 @@ use crate::store::{Claimed, Verdict};
 pub(super) type Claims<'a> = SmallVec<[&'a Claimed; 16]>;
 
 /// What became of jobs that were asked for.
-struct Asked {
+struct Answered {
     /// Those that may go to a worker: their slots are taken.
     started: Vec<Held>,
     /// Some of the others are being dropped: what stands behind them may start.
@@ -66,7 +66,7 @@ impl Proxy {
                 break;
             }
             let ours = self.prove(lane, picked, visibility).await;
-            let Asked { mut started, again } = self.ask(ours, want - out.len(), false).await;
+            let Answered { mut started, again } = self.ask(ours, want - out.len(), false).await;
             self.leave_hold(&mut started).await;
             let go_on = again || !started.is_empty();
             out.append(&mut started);
@@ -85,7 +85,7 @@ impl Proxy {
 
     /// Asks for jobs under the limits of now, whenever they were claimed: jobs in hand, or `fresh` ones,
     /// which the hold does not know yet. What does not start is in the hold after this.
-    async fn ask(&self, mut jobs: Vec<Held>, want: usize, fresh: bool) -> Asked {
+    async fn ask(&self, mut jobs: Vec<Held>, want: usize, fresh: bool) -> Answered {
         let sidecar = &self.sidecar;
         sidecar.renew(&mut jobs);
         sidecar.bring_up_to_date(&mut jobs);
@@ -123,7 +123,7 @@ impl Proxy {
         }
         if !answers {
             self.ask_later(others);
-            return Asked {
+            return Answered {
                 started,
                 again: false,
             };
@@ -135,7 +135,7 @@ impl Proxy {
                 Box::pin(self.put_back(others, wakes)).await
             }
         };
-        Asked { started, again }
+        Answered { started, again }
     }
 
     /// Does with jobs in hand what was said of them when they were `asked` for; says whether some of them are

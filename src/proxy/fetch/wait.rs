@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::claim::Section;
-use crate::hold::{Lane, Prospect, Rank, Waiter};
+use crate::hold::{Lane, Prospect, Waiter};
 use crate::limit::EARLY;
 use crate::proxy::Proxy;
 
@@ -24,13 +24,13 @@ pub(super) struct Standing<'a> {
 }
 
 impl<'a> Standing<'a> {
-    pub(super) fn new(proxy: &'a Proxy, sections: &'a [Section], want: usize) -> Standing<'a> {
+    pub(super) fn new(proxy: &'a Proxy, sections: &'a [Section]) -> Standing<'a> {
         let lanes: Vec<Lane> = sections
             .iter()
             .flat_map(|section| section.lanes.iter().cloned())
             .collect();
         let since = Instant::now();
-        let waiter = proxy.sidecar.hold.stand(&lanes, want, since);
+        let waiter = proxy.sidecar.hold.stand(&lanes, since);
         Standing {
             proxy,
             sections,
@@ -47,7 +47,7 @@ impl<'a> Standing<'a> {
         let hold = &self.proxy.sidecar.hold;
         let now = Instant::now();
         let mut at = now + self.proxy.sidecar.live().settings.max_wait;
-        let first = |lane: &Lane| hold.standing(lane, &self.waiter) == Rank::First;
+        let first = |lane: &Lane| hold.is_first_in_line(lane, &self.waiter);
         if !self.lanes.iter().any(first) {
             return at;
         }
@@ -73,7 +73,7 @@ impl<'a> Standing<'a> {
             };
             let has_room = match shut {
                 Some(shut) => shut.get(nth).is_none_or(|shut| !*shut),
-                None => self.proxy.may_claim(lane, section, 1).await > 0,
+                None => self.proxy.has_room(lane, section).await,
             };
             if has_room {
                 at = at.min(hold.asked_at(lane).map_or(now, |asked| asked + ASK_AGAIN));

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::json::Json;
 use crate::limit::{Key, Limited, Limits, Space, Timestamp, each_key};
@@ -37,7 +37,7 @@ impl Refusals {
     /// The number of the refusal of a job that `started` then. Jobs that were out together when the key
     /// was refused are one refusal.
     fn times(&self, key: &Key, started: Option<Timestamp>, now: Timestamp) -> u32 {
-        let known = self.lock().get(key).copied();
+        let known = self.by_key.lock().get(key).copied();
         match known.filter(|known| known.until > now) {
             None => 1,
             Some(known) if started.is_some_and(|started| started > known.last) => {
@@ -49,7 +49,7 @@ impl Refusals {
 
     /// Counts it.
     fn refused(&self, key: &Key, times: u32, now: Timestamp, until: Timestamp) {
-        let mut keys = self.lock();
+        let mut keys = self.by_key.lock();
         let known = keys
             .get(key)
             .filter(|known| known.times == times && known.until > now);
@@ -70,7 +70,7 @@ impl Refusals {
         if self.is_empty() {
             return;
         }
-        let mut keys = self.lock();
+        let mut keys = self.by_key.lock();
         if keys.get(key).is_some_and(|known| started > known.last) {
             keys.remove(key);
         }
@@ -83,14 +83,9 @@ impl Refusals {
 
     /// Forgets one key.
     pub(in crate::proxy) fn forget(&self, key: &Key) {
-        let mut keys = self.lock();
+        let mut keys = self.by_key.lock();
         keys.remove(key);
         self.keys.store(keys.len(), Ordering::Relaxed);
-    }
-
-    // Nothing in here panics between two steps that belong together.
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Refused>> {
-        self.by_key.lock()
     }
 }
 
@@ -235,10 +230,10 @@ mod tests {
             refusals.refused(&key(n), 1, at(0), at(if n % 2 == 0 { 10 } else { 100 }));
         }
         refusals.refused(&key(COUNTED), 1, at(1), at(100));
-        assert_eq!(refusals.lock().len(), COUNTED, "full");
+        assert_eq!(refusals.by_key.lock().len(), COUNTED, "full");
         refusals.refused(&key(COUNTED), 1, at(11), at(100));
         assert_eq!(
-            refusals.lock().len(),
+            refusals.by_key.lock().len(),
             COUNTED / 2 + 1,
             "what is over makes place"
         );

@@ -7,13 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
+use parking_lot::Mutex;
+use tokio::sync::{OnceCell, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::json::Json;
 use crate::metrics::Counted;
-use crate::policy::Accept;
+use crate::policy::{Accept, JobView};
 use crate::proxy::lookup::{Lookup, job_in};
 use crate::proxy::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, Sidecar, job, mirror};
 use crate::store::{Change, Claim, Claimed, Gen};
@@ -27,16 +29,65 @@ const PAGES: usize = 100;
 /// The pauses before the list is asked for again when it did not come.
 const LIST_AGAIN: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1)];
 /// So many jobs that heartbeats name are looked up at once.
-pub(in crate::proxy) const LOOK_UPS: usize = 16;
+const LOOK_UPS: usize = 16;
 /// How long a look-up waits for its turn. Past that it is for the next heartbeat.
 const TURN: Duration = Duration::from_secs(5);
 /// How long a heartbeat waits for the look-ups of its jobs.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// What is known of jobs that were running before this sidecar started.
+#[derive(Debug)]
+pub(in crate::proxy) struct Adoption {
+    /// Done when the backend has told what it is and which limited jobs are running.
+    learnt: OnceCell<()>,
+    unlearnt: Mutex<Unlearnt>,
+    adopting: Mutex<Adopting>,
+    /// Look-ups of jobs that heartbeats name that may be on their way.
+    look_ups: Semaphore,
+}
+
+/// How often learning has failed, and why last.
+#[derive(Clone, Default, Debug)]
+struct Unlearnt {
+    count: u64,
+    last: Option<UpstreamError>,
+}
+
+/// Which unknown jobs of heartbeats were looked up already.
+#[derive(Debug)]
+struct Adopting {
+    /// Until when they are.
+    until: Instant,
+    /// The backend had a list of them: only what policies of ours cover may be missing in it.
+    listed: bool,
+    seen: HashSet<Box<str>>,
+    /// How many such lists are on their way, and which jobs ended meanwhile: what they say of those is
+    /// over.
+    lists: usize,
+    ended: HashSet<Box<str>>,
+}
+
+impl Adoption {
+    pub(in crate::proxy) fn new(now: Instant) -> Adoption {
+        Adoption {
+            learnt: OnceCell::new(),
+            unlearnt: Mutex::default(),
+            adopting: Mutex::new(Adopting {
+                until: now + 2 * DEFAULT_VISIBILITY,
+                listed: false,
+                seen: HashSet::new(),
+                lists: 0,
+                ended: HashSet::new(),
+            }),
+            look_ups: Semaphore::new(LOOK_UPS),
+        }
+    }
+}
+
 impl Sidecar {
     /// Whether heartbeats may still name jobs that ran before this sidecar started.
     pub(in crate::proxy) fn adopts_from_heartbeats(&self) -> bool {
-        let adopting = self.adopting.lock();
+        let adopting = self.adoption.adopting.lock();
         Instant::now() < adopting.until
             && !self.never_limits()
             && !(adopting.listed && self.live().policies.is_empty())
@@ -50,7 +101,7 @@ impl Sidecar {
 
     /// The backend answers: from now on workers can tell what they run.
     fn adopt_from_now(&self, listed: bool) {
-        let mut adopting = self.adopting.lock();
+        let mut adopting = self.adoption.adopting.lock();
         adopting.listed = listed;
         adopting.until = Instant::now() + 2 * DEFAULT_VISIBILITY;
         adopting.seen.clear();
@@ -58,7 +109,7 @@ impl Sidecar {
 
     /// Notes that a job is over, if a list of running jobs is on its way.
     pub(in crate::proxy) fn note_end(&self, job: &str) {
-        let mut adopting = self.adopting.lock();
+        let mut adopting = self.adoption.adopting.lock();
         if adopting.lists > 0 {
             adopting.ended.insert(job.into());
         }
@@ -66,28 +117,21 @@ impl Sidecar {
 
     /// Whether the job ended since the list was asked for.
     fn ended_meanwhile(&self, job: &str) -> bool {
-        let adopting = self.adopting.lock();
+        let adopting = self.adoption.adopting.lock();
         adopting.ended.contains(job)
     }
 
     /// Whether the job was not looked up yet.
     fn first_seen(&self, job: &str) -> bool {
-        let mut adopting = self.adopting.lock();
+        let mut adopting = self.adoption.adopting.lock();
         adopting.seen.len() < MAX_SEEN && adopting.seen.insert(job.into())
     }
 
     /// The job could not be looked up.
     fn unsee(&self, job: &str) {
-        let mut adopting = self.adopting.lock();
+        let mut adopting = self.adoption.adopting.lock();
         adopting.seen.remove(job);
     }
-}
-
-/// How often learning has failed, and why last.
-#[derive(Clone, Default, Debug)]
-pub(in crate::proxy) struct Unlearnt {
-    count: u64,
-    last: Option<UpstreamError>,
 }
 
 /// No list of running jobs came: the status of what did, if anything.
@@ -106,14 +150,14 @@ struct Listing<'a>(&'a Sidecar);
 
 impl<'a> Listing<'a> {
     fn begin(sidecar: &'a Sidecar) -> Listing<'a> {
-        sidecar.adopting.lock().lists += 1;
+        sidecar.adoption.adopting.lock().lists += 1;
         Listing(sidecar)
     }
 }
 
 impl Drop for Listing<'_> {
     fn drop(&mut self) {
-        let mut adopting = self.0.adopting.lock();
+        let mut adopting = self.0.adoption.adopting.lock();
         adopting.lists = adopting.lists.saturating_sub(1);
         if adopting.lists == 0 {
             adopting.ended = HashSet::new();
@@ -128,13 +172,13 @@ impl Proxy {
     /// # Errors
     /// The backend does not answer yet.
     pub async fn ensure_learnt(&self) -> Result<(), UpstreamError> {
-        let sidecar = &self.sidecar;
-        if sidecar.learnt.initialized() {
+        let adoption = &self.sidecar.adoption;
+        if adoption.learnt.initialized() {
             return Ok(());
         }
-        let failures = || sidecar.unlearnt.lock();
+        let failures = || adoption.unlearnt.lock();
         let before = failures().count;
-        let learning = sidecar.learnt.get_or_try_init(|| async {
+        let learning = adoption.learnt.get_or_try_init(|| async {
             // Who waited while another failed shares the failure: if each tried in turn, the last of them
             // would wait for all.
             let Unlearnt { count, last } = failures().clone();
@@ -208,7 +252,7 @@ impl Proxy {
     }
 
     async fn adopt_newly_limited(&self) {
-        if !self.sidecar.learnt.initialized() || self.sidecar.never_limits() {
+        if !self.sidecar.adoption.learnt.initialized() || self.sidecar.never_limits() {
             return;
         }
         let adopted = self.adopt_running().await;
@@ -287,7 +331,7 @@ impl Proxy {
     /// for the next heartbeat.
     async fn adopt_if_running(self, scope: u64, id: Arc<str>) {
         let sidecar = &self.sidecar;
-        let known = match timeout(TURN, sidecar.look_ups.acquire()).await {
+        let known = match timeout(TURN, sidecar.adoption.look_ups.acquire()).await {
             Ok(Ok(_turn)) => self.looked_up(scope, &id).await,
             _ => None,
         };
@@ -359,23 +403,20 @@ impl Sidecar {
         let kind = text(kind).unwrap_or_default();
         let limits = {
             let own = job::own(job, &queue);
-            let seen = job::Seen {
+            let view = JobView {
                 queue: &queue,
                 kind: &kind,
                 meta: job.get("meta"),
                 tenant: None,
             };
             let live = self.live();
-            job::limits_of(&seen, &own, &live, &mut live.known())
+            job::limits_of(&view, &own, &live, &mut live.known())
         };
         let limited = self.limits_now(&queue, &limits).into_owned();
         if limited.is_empty() || self.hold.has(&id) {
             return None;
         }
-        let attempt = attempt
-            .and_then(|a| a.int())
-            .and_then(|a| u32::try_from(a).ok())
-            .unwrap_or(0);
+        let attempt = attempt.and_then(|a| a.u32()).unwrap_or(0);
         let own = mirror::visibility(job).map(Duration::from_millis);
         Some(Claimed::from(Claim {
             job: Arc::from(id),

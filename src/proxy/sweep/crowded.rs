@@ -12,7 +12,7 @@ use crate::hold::Held;
 use crate::proxy::load::Seldom;
 use crate::proxy::siblings::OFFER;
 use crate::proxy::{Proxy, Sidecar};
-use crate::store::Claimed;
+use crate::store::{Change, Claimed, OFFERED};
 
 /// How long jobs in hand are given back in one go: nothing keeps their claims meanwhile.
 const ROUND: Duration = Duration::from_secs(1);
@@ -107,9 +107,8 @@ impl Sidecar {
         if offers.is_empty() {
             return;
         }
-        let told = self
-            .store
-            .set_all(offers.iter().map(Sidecar::offer).collect());
+        let changes = offers.iter().map(|claimed| Change::until(claimed, OFFERED));
+        let told = self.store.set_all(changes.collect());
         // Where it is lost, an answer is not the store's.
         if told.await.is_ok() && !self.store.is_lost() {
             self.hold.offered(&offers);

@@ -64,9 +64,9 @@ pub(in crate::proxy) fn heard(row: &Row, until: Timestamp) -> Timestamp {
     with_words(until, words(row) + 1)
 }
 
-/// The row is looked at again then.
+/// The row is looked at again then, and keeps its [`words`].
 fn look_later(row: &Row, until: Timestamp) -> Change {
-    super::look_later(row, with_words(until, words(row)))
+    Change::until(&row.claimed, with_words(until, words(row)))
 }
 
 impl Proxy {

@@ -21,7 +21,7 @@ fn following(path: &Path, text: &str) -> Following {
         proxy_settings(&settings, false).unwrap(),
         Arc::clone(&settings.policies),
         Arc::new(MemoryStore::new(1_800_000_000_000_000)),
-        Backend::new(None, None, None, None),
+        Backend::default(),
         metrics.clone(),
         "t",
     );

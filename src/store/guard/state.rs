@@ -6,7 +6,6 @@ use std::sync::Arc;
 use super::lost::Lost;
 use crate::limit::Timestamp;
 use crate::store::memory::MemoryStore;
-use crate::store::step::look_again;
 use crate::store::{Change, Claimed, Gen, Place, Row, StoreError, Verdict};
 
 /// What the guard knows beside the store.
@@ -85,7 +84,7 @@ impl State {
                 self.own.insert(ask.job.clone(), row);
             }
             Verdict::Refused { .. } | Verdict::Unasked => {
-                let row = row(Place::Held, look_again(ask, now));
+                let row = row(Place::Held, ask.look_again(now));
                 self.own.insert(ask.job.clone(), row);
             }
         }

@@ -5,7 +5,7 @@ use crate::store::{Change, Claimed, Gen, Place, Row, Usage, Verdict, Wish};
 
 use super::keys::{AllTaken, Keys};
 use super::slab::{Id, Slab};
-use crate::store::step::{ask_all, look_again};
+use crate::store::step::ask_all;
 
 /// How many keys the sweep looks at for each job that is asked. With more than one, it goes round
 /// faster than new keys can come.
@@ -116,7 +116,7 @@ impl Books {
         let taken = std::mem::take(&mut entry.taken);
         entry.row.place = Place::Held;
         entry.row.started = None;
-        entry.row.until = look_again(&entry.row.claimed, now);
+        entry.row.until = entry.row.claimed.look_again(now);
         self.due_from = self.due_from.min(entry.row.until);
         self.out -= 1;
         self.keys.back(&entry.row.claimed.limited, &taken);
@@ -292,7 +292,7 @@ impl Books {
     }
 
     fn insert(&mut self, hash: u32, ask: &Claimed, now: Timestamp) -> Id {
-        let until = look_again(ask, now);
+        let until = ask.look_again(now);
         self.due_from = self.due_from.min(until);
         let row = Row::of(ask.clone(), Place::Held, until);
         self.rows.insert(

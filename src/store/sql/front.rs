@@ -14,7 +14,6 @@ use tokio::time::Instant;
 
 use super::super::fleet::{BEAT, kept_name};
 use super::super::remote::{News, Remote, heard, to_put_back};
-use super::super::step::look_again;
 use super::super::{
     Answer, Change, Claimed, Clock, Gen, Number, Overrides, Place, Room, Row, Step, Store,
     StoreError, Usage, Verdict, Wake, Wish, record,
@@ -98,7 +97,7 @@ impl SqlStore {
     async fn take_all(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
         let now = self.now();
         for ask in asks {
-            self.remote.due_at(look_again(ask, now));
+            self.remote.due_at(ask.look_again(now));
         }
         match self.take_at_once(asks, want).await {
             Err(StoreError::Unfit(_)) => Box::pin(self.take_each(asks, want)).await,

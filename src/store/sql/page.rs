@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::super::step::{SameKey, look_again, same};
+use super::super::step::{SameKey, same};
 use super::super::{Claimed, Number, Place, record};
 use super::flat::{Kept, Taken};
 use crate::limit::{KeyState, Limited, Timestamp, each_key};
@@ -291,7 +291,7 @@ impl Page {
         Kept {
             claimed: claimed.clone(),
             place: Place::Held,
-            until: look_again(claimed, self.now),
+            until: claimed.look_again(self.now),
             started: None,
             hidden: false,
             owner: me.clone(),

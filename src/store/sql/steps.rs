@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::super::step::{ask_all, look_again};
+use super::super::step::ask_all;
 use super::super::{
     Change, Claimed, Gen, Number, OFFERED, Place, Row, Step, StoreError, Verdict, fleet, record,
 };
@@ -130,7 +130,7 @@ impl Page {
         row.taken.clear();
         row.place = Place::Held;
         row.started = None;
-        row.until = look_again(&row.claimed, now);
+        row.until = row.claimed.look_again(now);
         self.untake(&before, true);
         true
     }

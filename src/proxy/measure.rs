@@ -1,0 +1,102 @@
+//! The scrape: gauges that are read when they are asked for, rather than counted.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use super::Sidecar;
+use crate::limit::{Key, Limited, Space};
+use crate::store::Place;
+
+/// Keys without series of their own that are asked about at each scrape.
+const MAX_ASKED: usize = 1_000;
+
+/// How long a scrape waits for what only the store knows.
+const ASKING: Duration = Duration::from_secs(2);
+
+impl Sidecar {
+    /// Sets the gauges that are read rather than counted; called at each scrape. While the store is slow to
+    /// answer, what only it knows stays as it was.
+    pub async fn measure(&self) {
+        self.measure_here();
+        let _late = tokio::time::timeout(ASKING, self.measure_out()).await;
+    }
+
+    /// How many jobs are out is read too: a claim that lapsed and was made again ends its slots inside the
+    /// store, where nothing counts it.
+    async fn measure_out(&self) {
+        if let Ok(out) = self.store.count(Place::Out).await {
+            self.metrics.slots(out);
+        }
+        let (own, shared) = self.metrics.named();
+        if !own.is_empty()
+            && let Ok(active) = self.store.active(&own).await
+        {
+            for ((space, key), active) in own.iter().zip(active) {
+                self.metrics.active(*space, key, active);
+            }
+        }
+        if !shared {
+            return;
+        }
+        let own: HashSet<(Space, Key)> = own.into_iter().collect();
+        let all = self.named.keys().into_iter().map(|key| (Space::Job, key));
+        let others: Vec<_> = all.filter(|key| !own.contains(key)).collect();
+        // More are not asked for at every scrape: then it is as it was counted.
+        if (1..=MAX_ASKED).contains(&others.len())
+            && let Ok(active) = self.store.active(&others).await
+        {
+            self.metrics.others_active(active.iter().sum());
+        }
+    }
+
+    /// The gauges that no store is asked for.
+    fn measure_here(&self) {
+        let (own, shared) = self.metrics.named();
+        if shared {
+            let own: HashSet<(Space, Key)> = own.into_iter().collect();
+            let is_own = |limited: &Limited| own.contains(&(limited.space, limited.key.clone()));
+            self.metrics
+                .others_waiting(self.hold.waiting(|limited| !is_own(limited)));
+        }
+        let waiting = |space, key: &Key| {
+            self.hold
+                .waiting(|limited| limited.space == space && limited.key == *key)
+        };
+        self.metrics.hold(
+            self.hold.len(),
+            self.hold.bytes(),
+            self.hold_max(&self.live().settings),
+            &waiting,
+        );
+        let (siblings, wiped) = (self.store.siblings(), self.store.times_wiped());
+        self.metrics.store(self.store.is_lost(), siblings, wiped);
+        let (granted, unused) = self.store.turns();
+        self.metrics.turns(granted, unused);
+        self.metrics.overrides(self.store.overrides().len());
+        self.measure_pressure();
+        self.measure_load();
+    }
+
+    /// The gauges of bounded queues.
+    fn measure_pressure(&self) {
+        let names = self.pressure.names().into_iter();
+        let parts = names.filter_map(|queue| {
+            let level = self.tell_level(&queue)?;
+            Some((queue, level.pressure()))
+        });
+        self.metrics.pressure(&parts.collect::<Vec<_>>());
+        self.metrics.blocked(self.pressure.blocked());
+    }
+
+    /// The gauges of the way in and of the way out.
+    fn measure_load(&self) {
+        let threads = &self.threads;
+        self.metrics.load(
+            threads.sum(|load| &load.connections),
+            // Those whose clients hung up keep their places.
+            threads.sum(|load| &load.ordinary) + self.left_behind(false),
+            threads.sum(|load| &load.urgent) + self.left_behind(true),
+        );
+        self.metrics.backend(!threads.backend_is_away());
+    }
+}
