@@ -449,3 +449,23 @@ async fn slips_in_what_a_job_brings() {
         assert_eq!(reply.status, 201, "{at}: {}", reply.text());
     }
 }
+
+/// Whoever looks for a key of a policy before a worker has asked for its jobs is not told that there are none.
+#[tokio::test(start_paused = true)]
+async fn a_key_that_only_enqueued_jobs_have() {
+    let rig = Rig::with("[[policy]]\nname = \"p\"\nkey = \"late:{type}\"\nconcurrency = 1\n").await;
+    rig.enqueue(r#"{"type":"x","args":[]}"#, 3).await;
+    let reply = rig.client.get("/ojs/v1/rate-limits/late:x").await;
+    assert_eq!(reply.status, 404);
+    let text = reply.text();
+    assert!(
+        text.contains("no job that was claimed here, or enqueued here with limits of its own"),
+        "{text}"
+    );
+    assert!(
+        text.contains("once a worker has claimed a job with it"),
+        "{text}"
+    );
+    assert_eq!(rig.client.fetch("default", 1).await.len(), 1);
+    assert_eq!(rig.inspect("late:x").await["key"], "late:x");
+}
