@@ -12,6 +12,7 @@ mod known;
 pub mod matcher;
 pub mod numbers;
 pub mod set;
+mod spelling;
 pub mod template;
 
 use std::borrow::Cow;
@@ -26,6 +27,7 @@ pub use job::{BROUGHT, META, MIRROR, Sent, own_policies, sent_policies, strictes
 pub use known::Known;
 pub use matcher::{Match, Pattern};
 pub use set::{NextStart, QueueConfig, SetLimits};
+pub use spelling::nearest;
 pub use template::{Rendered, Template};
 
 use gate::Gates;

@@ -87,7 +87,7 @@ const REPLY_DEPTH: usize = 10_000;
 /// How long a claim or a slot lasts where nobody said (HTTP binding: 30 s).
 pub(crate) const DEFAULT_VISIBILITY: Duration = Duration::from_secs(30);
 
-/// How long the backend's word that a held job is ours is taken before it is asked for again.
+/// How long the backend's word that a held job is ours is taken at most before it is asked for again.
 pub(crate) const PROOF: Duration = Duration::from_secs(1);
 
 /// What the proxy is told by the config.

@@ -134,6 +134,7 @@ scenarios! {
     held::waits_only_with_reason: 3;
     held::cancel_frees_the_slot: 2;
     held::held_past_a_short_visibility: 10 limit;
+    held::goes_out_with_its_whole_visibility: 12;
     held::within_its_bytes: 2 limit;
     order::priorities: 10 limit real;
     order::kept_without_a_word: 6;

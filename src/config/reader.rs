@@ -9,6 +9,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::report::Problem;
+use crate::policy::nearest;
 
 /// Looks an environment variable up.
 pub(super) type Env<'e> = &'e dyn Fn(&str) -> Option<String>;
@@ -130,33 +131,6 @@ fn advice(known: &BTreeMap<String, BTreeSet<&'static str>>, table: &str, name: &
             here.into_iter().collect::<Vec<_>>().join(", ")
         ),
     }
-}
-
-/// The word nearest to `name`, if it is near enough to have been meant.
-pub(super) fn nearest<'w>(name: &str, words: impl Iterator<Item = &'w str>) -> Option<&'w str> {
-    let near = words.map(|word| (edits(name, word), word)).min()?;
-    (near.0 <= 1 + near.1.chars().count() / 4).then_some(near.1)
-}
-
-/// How many insertions, deletions and replacements lie between two words.
-fn edits(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (i, a) in one.chars().enumerate() {
-        let (mut diagonal, mut left) = (i, i + 1);
-        for (cell, b) in row.iter_mut().skip(1).zip(&other) {
-            let here = (diagonal + usize::from(a != *b))
-                .min(left + 1)
-                .min(*cell + 1);
-            diagonal = *cell;
-            *cell = here;
-            left = here;
-        }
-        if let Some(first) = row.first_mut() {
-            *first = i + 1;
-        }
-    }
-    row.last().copied().unwrap_or(0)
 }
 
 /// One table of the file, or the lack of one.
@@ -355,21 +329,5 @@ pub(super) fn article(kind: &str) -> String {
     match kind {
         "integer" | "array" => format!("an {kind}"),
         _ => format!("a {kind}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_nearest_word() {
-        let words = ["max_wait", "claim_budget", "listen"];
-        let near = |name| nearest(name, words.into_iter());
-        assert_eq!(near("max_wate"), Some("max_wait"));
-        assert_eq!(near("listn"), Some("listen"));
-        assert_eq!(near("colour"), None);
-        assert_eq!(edits("kitten", "sitting"), 3);
-        assert_eq!(edits("", "abc"), 3);
     }
 }

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 
-use super::reader::{Found, Table, article, nearest};
+use super::reader::{Found, Table, article};
 use crate::duration;
+use crate::policy::nearest;
 
 /// A text and where it stands.
 #[derive(Clone, PartialEq, Eq, Debug)]

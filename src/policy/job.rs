@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::numbers::{self, Window, Wrong};
-use super::{FieldError, template};
+use super::{FieldError, spelling, template};
 use crate::duration;
 use crate::json::{Json, Kind};
 use crate::limit::{Key, Limited, Limits, Measure, OnLimit, Rate, Space, Throttle};
@@ -74,7 +74,7 @@ pub fn sent_policies(job: Json<'_>) -> Result<Vec<Sent<'_>>, FieldError> {
     let mut sent = Vec::new();
     for (at, value) in places {
         let Some(raw) = value else { continue };
-        if let Some(policy) = read(raw, at, &queue)? {
+        if let Some(policy) = read_sent(raw, at, &queue)? {
             sent.push(Sent { at, raw, policy });
         }
     }
@@ -106,6 +106,24 @@ pub fn own_policies(job: Json<'_>, queue: &str) -> Vec<Limited> {
         }
     }
     own
+}
+
+/// As [`read`], of one that its producer can still mend: what would limit less than it seems to say is refused.
+/// What the backend has already is read as it is, so that the rest of it limits.
+fn read_sent(raw: Json<'_>, at: &str, queue: &str) -> Result<Option<Limited>, FieldError> {
+    let stranger = spelling::stranger(raw, At(at))?;
+    one_rate(raw, At(at))?;
+    let policy = read(raw, at, queue)?;
+    match (stranger, &policy) {
+        (Some(name), Some(policy)) if policy.limits == Limits::default() => {
+            let message = format!(
+                "is not known, and nothing beside it is a limit; known are {}",
+                spelling::known()
+            );
+            Err(At(at).field(&name, message))
+        }
+        _ => Ok(policy),
+    }
 }
 
 /// Reads one `rate_limit` value in any of the accepted spellings; `at` is where it stands, for
@@ -223,6 +241,24 @@ fn read_on_limit(value: Json<'_>, at: At<'_>) -> Result<OnLimit, FieldError> {
             "on_limit",
             format!("must be \"wait\", \"reschedule\" or \"drop\", found {other:?}"),
         )),
+    }
+}
+
+/// Refuses a `limit` beside a `rate`, which says the same, and a period without either.
+pub(super) fn one_rate(value: Json<'_>, at: At<'_>) -> Result<(), FieldError> {
+    let rate = present(value, "rate");
+    let flat = present(value, "limit").is_some();
+    if rate.is_some() && flat {
+        return Err(at.field("limit", "says the same as rate: leave one of them out"));
+    }
+    let number = rate.is_some_and(|rate| rate.kind() == Kind::Number);
+    let beside = ["period", "window", "tz"];
+    let lonely = beside
+        .into_iter()
+        .find(|name| present(value, name).is_some());
+    match lonely.filter(|_| !flat && !number) {
+        Some(name) => Err(at.field(name, "needs a limit beside it")),
+        None => Ok(()),
     }
 }
 
@@ -817,6 +853,82 @@ mod tests {
         let error =
             sent(r#"{"rate_limit":{"key":"a","rate":{"limit":1,"period":"x"}}}"#).unwrap_err();
         assert_eq!(error.field, "rate_limit.rate.period");
+    }
+
+    #[test]
+    #[expect(clippy::too_many_lines, reason = "a table")]
+    fn what_would_limit_less_than_it_says_is_refused_at_enqueue() {
+        let places = [
+            ("options.rate_limit", r#"{"options":{"rate_limit":POLICY}}"#),
+            ("rate_limit", r#"{"rate_limit":POLICY}"#),
+            (
+                "meta[\"ojs.rate_limit\"]",
+                r#"{"meta":{"ojs.rate_limit":POLICY}}"#,
+            ),
+        ];
+        let table = [
+            (
+                r#"{"key":"a","concurency":1}"#,
+                "concurency: is not known here; did you mean `concurrency`?",
+            ),
+            (
+                r#"{"key":"a","concurrency":1,"onLimit":"drop"}"#,
+                "onLimit: is not known here; did you mean `on_limit`?",
+            ),
+            (
+                r#"{"key":"a","interval":"1s"}"#,
+                "interval: is not known here; it belongs in `throttle`",
+            ),
+            (
+                r#"{"key":"a","rate":{"limit":1,"period":"1s","windo":"fixed"}}"#,
+                "rate.windo: is not known here; did you mean `window`?",
+            ),
+            (
+                r#"{"key":"a","rate":[{"limit":1,"period":"1s","concurrency":1}]}"#,
+                "rate[0].concurrency: is not known here; it belongs beside `key`",
+            ),
+            (
+                r#"{"key":"a","throttle":{"interval":"1s","bursts":3}}"#,
+                "throttle.bursts: is not known here; did you mean `burst`?",
+            ),
+            (
+                r#"{"key":"a","limit":1,"period":"1m","rate":{"limit":50,"period":"1m"}}"#,
+                "limit: says the same as rate",
+            ),
+            (
+                r#"{"key":"a","period":"1m","rate":{"limit":50,"period":"1h"}}"#,
+                "period: needs a limit beside it",
+            ),
+            (
+                r#"{"key":"a","period":"1m"}"#,
+                "period: needs a limit beside it",
+            ),
+            (
+                r#"{"key":"a","slots":1}"#,
+                "slots: is not known, and nothing beside it is a limit; known are key, ",
+            ),
+        ];
+        for (policy, expected) in table {
+            for (at, body) in places {
+                let error = sent(&body.replace("POLICY", policy)).unwrap_err();
+                let expected = format!("{at}.{expected}");
+                assert!(
+                    error.to_string().starts_with(&expected),
+                    "{policy}: {error}"
+                );
+            }
+            // A job that is stored is limited by what can be read of it.
+            assert!(read(policy).is_ok(), "{policy}");
+        }
+        for passes in [
+            r#"{"key":"a","concurrency":1,"slots":1,"note":"x"}"#,
+            r#"{"key":"a","on_limit":"drop"}"#,
+            r#"{"key":"a","conncurrency":null,"slots":null}"#,
+            r#"{"key":"a","rate":{"limit":1,"period":"1s","cost":2}}"#,
+        ] {
+            let body = format!(r#"{{"rate_limit":{passes}}}"#);
+            assert_eq!(sent(&body).map(|sent| sent.len()), Ok(1), "{passes}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Limits as they are set over HTTP: overrides of a key, limits of a queue, and what a queue's config
 //! says of them. Read strictly: an operator's word that is not understood changes nothing.
 
-use super::job::{At, Path, kind_name, present, read_rates, read_throttle, slower};
+use super::job::{At, Path, kind_name, one_rate, present, read_rates, read_throttle, slower};
 use super::{FieldError, numbers};
 use crate::duration;
 use crate::json::{Json, Kind};
@@ -34,8 +34,8 @@ const RATE_LIMIT: [&str; 7] = [
     "throttle",
     "max_per_second",
 ];
-const RATE: [&str; 4] = ["limit", "period", "window", "tz"];
-const THROTTLE: [&str; 5] = ["limit", "period", "interval", "burst", "measure"];
+pub(super) const RATE: [&str; 4] = ["limit", "period", "window", "tz"];
+pub(super) const THROTTLE: [&str; 5] = ["limit", "period", "interval", "burst", "measure"];
 
 /// A body that sets limits, checked.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -218,20 +218,8 @@ fn queue_rate_limit(given: Json<'_>, path: Path) -> Result<Limits, FieldError> {
 
 /// Windows and spacing, in any of their spellings.
 fn read_rate_limit(value: Json<'_>, at: At<'_>) -> Result<Limits, FieldError> {
-    let rate = present(value, "rate");
-    let flat = present(value, "limit").is_some();
-    if rate.is_some() && flat {
-        return Err(at.field("limit", "says the same as rate: leave one of them out"));
-    }
-    let number = rate.is_some_and(|rate| rate.kind() == Kind::Number);
-    let beside = ["period", "window", "tz"];
-    let lonely = beside
-        .into_iter()
-        .find(|name| present(value, name).is_some());
-    if let Some(name) = lonely.filter(|_| !flat && !number) {
-        return Err(at.field(name, "needs a limit beside it"));
-    }
-    if let Some(rate) = rate {
+    one_rate(value, at)?;
+    if let Some(rate) = present(value, "rate") {
         let path = at.member("rate");
         match rate.kind() {
             Kind::Object => known(rate, path.at(), &RATE)?,

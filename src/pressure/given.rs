@@ -41,6 +41,7 @@ impl Given {
     /// The first member about bounds that is wrong.
     pub fn read(body: Json<'_>) -> Result<Option<Option<Given>>, FieldError> {
         let mut given = Given::default();
+        let mut off = false;
         let [backpressure, capacity] = body.pick(["backpressure", "capacity"]);
         if let Some(none) = backpressure
             && none.is_null()
@@ -50,16 +51,47 @@ impl Given {
         if let Some(object) = backpressure {
             known(object, "backpressure", &BACKPRESSURE)?;
             given = read_backpressure(object)?;
+            // What is switched off leaves its numbers beside it.
+            off = present(object, "enabled").and_then(|flag| flag.boolean()) == Some(false);
         }
-        if let Some(object) = capacity.filter(|object| object.kind() == Kind::Object) {
-            given = given.over(&read_capacity(object, "capacity.", "on_overflow")?);
+        let capacity = capacity.filter(|object| object.kind() == Kind::Object);
+        let capacity = capacity.map(|object| (object, "capacity.", "on_overflow"));
+        for (object, at, overflow) in capacity.into_iter().chain([(body, "", "overflow_policy")]) {
+            let words = read_capacity(object, at, overflow)?;
+            if !off {
+                given.agrees(&words, object, at, overflow)?;
+            }
+            given = given.over(&words);
         }
-        given = given.over(&read_capacity(body, "", "overflow_policy")?);
         // A word about overflow alone bounds nothing, but it is one about bounds.
         Ok(match given.is_silent() {
             true => backpressure.map(|_| None),
             false => Some(Some(given)),
         })
+    }
+
+    /// Refuses `words` of a queue's capacity that say something else than this, which stands for the same.
+    fn agrees(
+        &self,
+        words: &Given,
+        object: Json<'_>,
+        at: &str,
+        overflow: &str,
+    ) -> Result<(), FieldError> {
+        let depth = match present(object, "max_depth") {
+            Some(_) => "max_depth",
+            None => "max_size",
+        };
+        let name = if differ(self.max_depth, words.max_depth) {
+            depth
+        } else if differ(self.max_bytes, words.max_bytes) {
+            "max_size_bytes"
+        } else if differ(self.strategy, words.strategy) {
+            overflow
+        } else {
+            return Ok(());
+        };
+        Err(contradicts(format!("{at}{name}")))
     }
 
     /// What [`Given::to_json`] made; `None`: somebody else wrote it.
@@ -124,10 +156,7 @@ fn read_backpressure(object: Json<'_>) -> Result<Given, FieldError> {
             ..Given::default()
         });
     }
-    let size = match count(object, "max_size_bytes", path)? {
-        None => count(object, "max_size", path)?,
-        size => size,
-    };
+    let size = either(object, ["max_size_bytes", "max_size"], path)?;
     Ok(Given {
         max_depth: count(object, "max_depth", path)?,
         max_bytes: size,
@@ -145,10 +174,7 @@ fn read_backpressure(object: Json<'_>) -> Result<Given, FieldError> {
 /// The words of the OJS queue configuration: `max_size` is a number of jobs there.
 fn read_capacity(object: Json<'_>, at: &str, overflow: &str) -> Result<Given, FieldError> {
     let path = |name: &str| format!("{at}{name}");
-    let depth = match count(object, "max_depth", path)? {
-        None => count(object, "max_size", path)?,
-        depth => depth,
-    };
+    let depth = either(object, ["max_depth", "max_size"], path)?;
     let bytes = count(object, "max_size_bytes", path)?;
     let strategy = strategy(object, overflow, path)?;
     let strategy = strategy.filter(|_| depth.is_some() || bytes.is_some());
@@ -162,6 +188,33 @@ fn read_capacity(object: Json<'_>, at: &str, overflow: &str) -> Result<Given, Fi
 
 fn present<'a>(object: Json<'a>, name: &str) -> Option<Json<'a>> {
     object.get(name).filter(|value| !value.is_null())
+}
+
+/// A number that has two names.
+fn either(
+    object: Json<'_>,
+    [one, other]: [&str; 2],
+    path: impl Fn(&str) -> String,
+) -> Result<Option<u64>, FieldError> {
+    let (first, second) = (count(object, one, &path)?, count(object, other, &path)?);
+    match differ(first, second) {
+        true => Err(contradicts(path(other))),
+        false => Ok(first.or(second)),
+    }
+}
+
+/// Whether both say something, and not the same.
+fn differ<T: PartialEq>(one: Option<T>, other: Option<T>) -> bool {
+    one.is_some() && other.is_some() && one != other
+}
+
+fn contradicts(field: String) -> FieldError {
+    let message =
+        "says something else than another name of the same in this body: leave one of them out";
+    FieldError {
+        field,
+        message: message.into(),
+    }
 }
 
 fn wrong<T>(field: String, should: &str, found: Json<'_>) -> Result<T, FieldError> {
@@ -410,5 +463,47 @@ mod tests {
         assert_eq!(read(r#"{"max_size":-5}"#).unwrap_err().field, "max_size");
         let capacity = r#"{"capacity":{"max_depth":1,"on_overflow":"spill"}}"#;
         assert_eq!(read(capacity).unwrap_err().field, "capacity.on_overflow");
+    }
+
+    #[test]
+    fn two_names_of_one_bound_say_the_same() {
+        for (body, field) in [
+            (
+                r#"{"backpressure":{"max_size_bytes":20,"max_size":10}}"#,
+                "backpressure.max_size",
+            ),
+            (
+                r#"{"backpressure":{"max_depth":5},"capacity":{"max_depth":7}}"#,
+                "capacity.max_depth",
+            ),
+            (
+                r#"{"max_size":7,"backpressure":{"max_depth":5}}"#,
+                "max_size",
+            ),
+            (r#"{"capacity":{"max_size":5},"max_depth":7}"#, "max_depth"),
+            (r#"{"max_depth":7,"max_size":5}"#, "max_size"),
+            (
+                r#"{"backpressure":{"max_size":5},"max_size_bytes":7}"#,
+                "max_size_bytes",
+            ),
+            (
+                r#"{"backpressure":{"max_depth":5,"strategy":"block"},"capacity":{"max_depth":5,"on_overflow":"reject"}}"#,
+                "capacity.on_overflow",
+            ),
+        ] {
+            let error = read(body).unwrap_err();
+            assert_eq!(error.field, field, "{body}: {error}");
+            assert!(
+                error.message.contains("leave one of them out"),
+                "{body}: {error}"
+            );
+        }
+        for same in [
+            // As a GET shows it where the backend keeps its own words.
+            r#"{"backpressure":{"max_depth":5,"max_size_bytes":9},"max_size":5,"max_size_bytes":9}"#,
+            r#"{"backpressure":{"enabled":false},"capacity":{"max_depth":7}}"#,
+        ] {
+            assert!(read(same).is_ok(), "{same}");
+        }
     }
 }

@@ -494,7 +494,10 @@ impl Proxy {
             prospect = prospect.or(held).or(allowance.prospect);
         }
         if let Some(at) = prospect.at {
-            hint.next = Some(Duration::from_micros(at.since(sidecar.store.now())));
+            let now = sidecar.store.now();
+            // Who has the full count did not ask for all that may be asked for: when that starts is not known.
+            let is_known = !full || at > now.plus(EARLY);
+            hint.next = is_known.then(|| Duration::from_micros(at.since(now)));
         }
         (prospect, hint)
     }

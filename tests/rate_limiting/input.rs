@@ -402,3 +402,70 @@ async fn nacked(error: Value) -> (u16, Value) {
     let status = rig.client.post("/ojs/v1/workers/nack", body).await.status;
     (status, rig.inspect("k").await["shut_until"].clone())
 }
+
+/// A job whose limits have a slip in them, in any of their places, is not stored; what another text may mean is
+/// not looked at.
+#[tokio::test(start_paused = true)]
+async fn slips_in_what_a_job_brings() {
+    let places = [
+        (
+            "options.rate_limit",
+            r#"{"type":"t","args":[],"options":{"rate_limit":LIMITS}}"#,
+        ),
+        (
+            "rate_limit",
+            r#"{"type":"t","args":[],"rate_limit":LIMITS}"#,
+        ),
+        (
+            "meta[\"ojs.rate_limit\"]",
+            r#"{"type":"t","args":[],"meta":{"ojs.rate_limit":LIMITS}}"#,
+        ),
+    ];
+    let rig = Rig::with("").await;
+    let send = async |job: &str, limits: &str| {
+        let body = job.replace("LIMITS", limits);
+        rig.client.post("/ojs/v1/jobs", body).await
+    };
+    for (at, job) in places {
+        for (limits, field) in [
+            (r#"{"key":"k","concurency":1}"#, "concurency"),
+            (r#"{"key":"k","concurrency":1,"onLimit":"drop"}"#, "onLimit"),
+            (
+                r#"{"key":"k","limit":1,"period":"1m","rate":{"limit":9,"period":"1m"}}"#,
+                "limit",
+            ),
+            (r#"{"key":"k","period":"1m"}"#, "period"),
+        ] {
+            let reply = send(job, limits).await;
+            assert_eq!(reply.status, 400, "{at} {limits}: {}", reply.text());
+            let named = &reply.json()["error"]["details"]["field"];
+            assert_eq!(*named, format!("{at}.{field}"), "{}", reply.text());
+        }
+    }
+    let stored = rig.client.fetch("default", 9).await;
+    assert!(stored.is_empty(), "{stored:?}");
+    for (at, job) in places {
+        let reply = send(job, r#"{"key":"k","concurrency":1,"tier":"gold"}"#).await;
+        assert_eq!(reply.status, 201, "{at}: {}", reply.text());
+    }
+}
+
+/// Whoever looks for a key of a policy before a worker has asked for its jobs is not told that there are none.
+#[tokio::test(start_paused = true)]
+async fn a_key_that_only_enqueued_jobs_have() {
+    let rig = Rig::with("[[policy]]\nname = \"p\"\nkey = \"late:{type}\"\nconcurrency = 1\n").await;
+    rig.enqueue(r#"{"type":"x","args":[]}"#, 3).await;
+    let reply = rig.client.get("/ojs/v1/rate-limits/late:x").await;
+    assert_eq!(reply.status, 404);
+    let text = reply.text();
+    assert!(
+        text.contains("no job that was claimed here, or enqueued here with limits of its own"),
+        "{text}"
+    );
+    assert!(
+        text.contains("once a worker has claimed a job with it"),
+        "{text}"
+    );
+    assert_eq!(rig.client.fetch("default", 1).await.len(), 1);
+    assert_eq!(rig.inspect("late:x").await["key"], "late:x");
+}

@@ -12,7 +12,7 @@ use ojs_throttle::backend::EventKind;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::client::Reply;
+use crate::client::{Reply, id};
 use crate::rig::Rig;
 use crate::upstream::answering_by;
 
@@ -306,4 +306,39 @@ async fn held_jobs_are_kept_under_their_credentials_whoever_else_asks() {
         assert_eq!(token.unwrap(), "Bearer good", "{}", head.uri);
     }
     sidecar.stop().await;
+}
+
+/// A worker that got all that it asked for is told when the next job may start only where that is known: those
+/// behind the one that it got were not asked for since.
+#[tokio::test(start_paused = true)]
+async fn an_answer_with_jobs_tells_no_time_that_nobody_knows() {
+    let next = |reply: &Reply| -> Option<f64> {
+        let next = reply.headers.get("ojs-throttle-next")?;
+        Some(next.to_str().unwrap().parse().unwrap())
+    };
+    let keyed = "[fetch]\nmax_wait = \"0s\"\n[[policy]]\nname = \"k\"\nkey = \"k:{meta.t}\"\n";
+    for (limit, waits) in [
+        ("throttle = { interval = \"2s\" }", Some(2.0)),
+        ("rate = { limit = 1, period = \"2s\" }", Some(2.0)),
+        ("concurrency = 1", None),
+    ] {
+        let rig = Rig::with(&format!("{keyed}{limit}\n")).await;
+        rig.enqueue(&job("q", "A"), 6).await;
+        let asks = json!({"queues": ["q"], "count": 1, "worker_id": "w"});
+        for round in 0..3 {
+            let given = rig.asked(asks.clone()).await;
+            let jobs = given.json()["jobs"].as_array().unwrap().clone();
+            assert_eq!(jobs.len(), 1, "{limit}, {round}");
+            if let Some(next) = next(&given) {
+                assert!((1.9..=2.1).contains(&next), "{limit}, {round}: {next}");
+                assert!(waits.is_some(), "{limit}, {round}: {next}");
+            }
+            let none = rig.asked(asks.clone()).await;
+            assert_eq!(none.json()["jobs"], json!([]), "{limit}, {round}");
+            let told = next(&none);
+            assert_eq!(told.map(f64::round), waits, "{limit}, {round}: {told:?}");
+            rig.client.ack(id(&jobs[0])).await;
+            sleep(Duration::from_millis(2_006)).await;
+        }
+    }
 }

@@ -533,6 +533,42 @@ pub async fn held_past_a_short_visibility(ctx: Ctx) -> Judge {
     judge
 }
 
+/// However long a job was held and however short its visibility is, its worker has nearly all of it.
+pub async fn goes_out_with_its_whole_visibility(ctx: Ctx) -> Judge {
+    let visibility = [600, 1_000, 1_500, 2_000, 3_000, 9_000][(ctx.seed % 6) as usize];
+    let w = ctx.world().limits(ONE).start().await;
+    let ids = w.enqueue_all(2, |_| job()).await;
+    let one = w.hands("one").visibility(visibility);
+    let first = one.fetch(&["mail"], 2).await.unwrap_or_default();
+    let held_until = Instant::now() + Duration::from_millis(1_100 + ctx.seed * 170);
+    while Instant::now() < held_until {
+        w.pass(visibility / 4).await;
+        one.beat(&[ids[0].clone()], false).await;
+    }
+    one.ack(&ids[0]).await;
+    let second = one.fetch(&["mail"], 2).await.unwrap_or_default();
+    let given = Instant::now();
+    let path = format!("/ojs/v1/jobs/{}", ids[1]);
+    let is_out = async || {
+        let seen = w.backend.direct("GET", &path, &Value::Null).await;
+        seen.get("job").unwrap_or(&seen)["state"] == "active"
+    };
+    while is_out().await && given.elapsed() < Duration::from_secs(20) {
+        w.pass(5).await;
+    }
+    let had = given.elapsed();
+    let mut judge = w.judge().await;
+    judge.that(first.len() == 1, format!("{} went first", first.len()));
+    judge.that(second.len() == 1, format!("{} went then", second.len()));
+    // A twentieth, and the way of the answer.
+    let least = Duration::from_millis(visibility * 19 / 20 - 10);
+    judge.that(
+        had >= least,
+        format!("its worker had {had:?} of {visibility} ms"),
+    );
+    judge
+}
+
 /// Large jobs: the hold keeps within its bytes, and all run.
 pub async fn within_its_bytes(ctx: Ctx) -> Judge {
     let limits = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 2";

@@ -288,12 +288,14 @@ fn unknown_key(key: &str) -> Fault {
         return fault;
     }
     let message = format!(
-        "no job that came through here has named the rate limit key {key:?} yet, no policy has it, no override is set for it, and nothing of it is used"
+        "no job that was claimed here, or enqueued here with limits of its own, has named the rate limit key {key:?} yet, no policy has it as it stands, no override is set for it, and nothing of it is used"
     );
     let mut fault = Fault::new(StatusCode::NOT_FOUND, "not_found", message);
     fault.hint = Some(match key {
         "queue" => OF_QUEUES,
-        _ => "a key is known from the first job that names it",
+        _ => {
+            "a policy's key is known once a worker has claimed a job with it, one that jobs bring once such a job is enqueued"
+        }
     });
     fault
 }

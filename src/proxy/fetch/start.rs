@@ -31,6 +31,15 @@ struct Answered {
 /// Microseconds until a job is asked for again when the backend or the store had no word for it.
 const NO_WORD: u64 = 250_000;
 
+/// The backend's word is taken for this part of a visibility at most: that much of it may be over when the job
+/// goes out.
+const PART: u32 = 20;
+
+/// How long the backend's word that a held job is ours is taken, where it is to go out for `wanted`.
+fn proof(wanted: Duration) -> Duration {
+    PROOF.min(wanted / PART)
+}
+
 impl Held {
     /// How long a worker that asks for `visibility` gets the job for.
     fn wanted(&self, visibility: Option<Duration>) -> Duration {
@@ -39,9 +48,13 @@ impl Held {
 
     /// Whether the backend said just now that it is ours, for as long as the worker wants it.
     pub(super) fn is_proven(&self, visibility: Option<Duration>, now: Instant) -> bool {
+        let wanted = self.wanted(visibility);
+        // A job that came just now has all of it, however long its claim took: a heartbeat would take as long.
+        let lay_here = now.duration_since(self.proven.max(self.since));
         now < self.deadline
             && now.duration_since(self.proven) <= PROOF
-            && self.granted == self.wanted(visibility)
+            && lay_here <= proof(wanted)
+            && self.granted == wanted
     }
 }
 
@@ -304,7 +317,7 @@ impl Proxy {
         for ((claim_id, lasts), mut jobs) in due {
             let hold = &self.sidecar.hold;
             let asked = jobs.len();
-            jobs.extend(hold.unproven(lane, &claim_id, now - PROOF / 2, TOGETHER));
+            jobs.extend(hold.unproven(lane, &claim_id, now - proof(lasts) / 2, TOGETHER));
             let words = self
                 .confirm(lane.scope, &claim_id, &jobs, asked, lasts, age)
                 .await;

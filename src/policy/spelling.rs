@@ -1,0 +1,149 @@
+//! What a name that is not known may have meant.
+
+use super::FieldError;
+use super::job::{At, present};
+use super::set::{RATE, THROTTLE};
+use crate::json::Json;
+
+/// The members of a job's policy.
+const POLICY: [&str; 10] = [
+    "key",
+    "concurrency",
+    "rate",
+    "throttle",
+    "limit",
+    "period",
+    "window",
+    "tz",
+    "max_per_second",
+    "on_limit",
+];
+
+/// The word nearest to `name`, if it is near enough to have been meant.
+pub fn nearest<'w>(name: &str, words: impl Iterator<Item = &'w str>) -> Option<&'w str> {
+    let near = words.map(|word| (edits(name, word), word)).min()?;
+    (near.0 <= 1 + near.1.chars().count() / 4).then_some(near.1)
+}
+
+/// How many insertions, deletions and replacements lie between two words.
+fn edits(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (i, a) in one.chars().enumerate() {
+        let (mut diagonal, mut left) = (i, i + 1);
+        for (cell, b) in row.iter_mut().skip(1).zip(&other) {
+            let here = (diagonal + usize::from(a != *b))
+                .min(left + 1)
+                .min(*cell + 1);
+            diagonal = *cell;
+            *cell = here;
+            left = here;
+        }
+        if let Some(first) = row.first_mut() {
+            *first = i + 1;
+        }
+    }
+    row.last().copied().unwrap_or(0)
+}
+
+/// Refuses members of a job's policy that can only be slips: known ones misspelt, or in the wrong place. Texts to
+/// come may add others, which pass; the first of them, if there are some.
+///
+/// # Errors
+/// The first slip.
+pub(super) fn stranger(policy: Json<'_>, at: At<'_>) -> Result<Option<String>, FieldError> {
+    let stranger = no_slip(policy, at, &POLICY)?;
+    if let Some(rate) = present(policy, "rate") {
+        let path = at.member("rate");
+        no_slip(rate, path.at(), &RATE)?;
+        for (index, item) in rate.items().enumerate() {
+            no_slip(item, At(&format!("{}[{index}]", path.0)), &RATE)?;
+        }
+    }
+    if let Some(throttle) = present(policy, "throttle") {
+        no_slip(throttle, at.member("throttle").at(), &THROTTLE)?;
+    }
+    Ok(stranger)
+}
+
+/// The known members of a job's policy, for messages.
+pub(super) fn known() -> String {
+    POLICY.join(", ")
+}
+
+fn no_slip(object: Json<'_>, at: At<'_>, here: &[&str]) -> Result<Option<String>, FieldError> {
+    let mut stranger = None;
+    for member in object.members() {
+        if member.value.is_null() || here.iter().any(|name| member.is_named(name)) {
+            continue;
+        }
+        let written = member.name.text().unwrap_or_default();
+        // It is said back, so it is not said whole.
+        let name: String = written.chars().take(64).collect();
+        if let Some(advice) = meant(&name.to_ascii_lowercase(), here) {
+            return Err(at.field(&name, format!("is not known here; {advice}")));
+        }
+        stranger.get_or_insert(name);
+    }
+    Ok(stranger)
+}
+
+/// What an unknown member must have meant; `None`: it may be one of another text.
+fn meant(name: &str, here: &[&str]) -> Option<String> {
+    // To refuse takes more than to suggest: `name` and `note` are near to `rate`.
+    let slip = |known: &&str| edits(name, known) <= known.len() / 3;
+    if let Some(near) = here.iter().find(|known| slip(known)) {
+        return Some(format!("did you mean `{near}`?"));
+    }
+    if THROTTLE.contains(&name) {
+        Some("it belongs in `throttle`".to_owned())
+    } else if RATE.contains(&name) {
+        Some("it belongs in `rate`".to_owned())
+    } else {
+        let beside = POLICY.contains(&name);
+        beside.then(|| "it belongs beside `key`".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_word() {
+        let words = ["max_wait", "claim_budget", "listen"];
+        let near = |name| nearest(name, words.into_iter());
+        assert_eq!(near("max_wate"), Some("max_wait"));
+        assert_eq!(near("listn"), Some("listen"));
+        assert_eq!(near("colour"), None);
+        assert_eq!(edits("kitten", "sitting"), 3);
+        assert_eq!(edits("", "abc"), 3);
+    }
+
+    #[test]
+    fn slips_are_told_from_members_of_other_texts() {
+        let advice = |name: &str| meant(&name.to_ascii_lowercase(), &POLICY);
+        for (slip, meant) in [
+            ("concurency", "concurrency"),
+            ("concurrent", "concurrency"),
+            ("onLimit", "on_limit"),
+            ("maxPerSecond", "max_per_second"),
+            ("Throtle", "throttle"),
+            ("preiod", "period"),
+            ("limits", "limit"),
+            ("keys", "key"),
+        ] {
+            let advice = advice(slip).unwrap_or_default();
+            assert_eq!(advice, format!("did you mean `{meant}`?"), "{slip}");
+        }
+        let misplaced = advice("burst");
+        assert_eq!(misplaced.as_deref(), Some("it belongs in `throttle`"));
+        let others = [
+            "name", "note", "state", "type", "tag", "to", "id", "cost", "weight", "scope", "group",
+            "mode", "strategy", "max", "queue", "ttl",
+        ];
+        for other in others {
+            assert_eq!(advice(other), None, "{other}");
+        }
+    }
+}
