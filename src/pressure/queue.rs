@@ -24,7 +24,7 @@ use super::share::Lease;
 use super::since::Since;
 use super::sizes::Sizes;
 use super::tenants::FullTenant;
-use super::want::{Full, Level, Met, Now, Want};
+use super::want::{Full, Level, Met, Now, Unit, Want};
 use crate::limit::{Timestamp, Window};
 
 /// What one queue says to an enqueue.
@@ -274,10 +274,13 @@ impl Queue {
             met: Met::Tenant,
             depth: tenant.waiting,
             bound: tenant.most,
+            wanted: tenant.wanted,
+            unit: Unit::Jobs,
+            resumes: None,
             strategy: want.bounds.strategy,
             after: self.drain.time_for(1, now.at),
             drain: self.drain.rate(now.at),
-            ever: tenant.ever,
+            ever: tenant.wanted <= tenant.most,
             key: Some(Arc::clone(&tenant.tenant)),
         }
     }
@@ -291,10 +294,9 @@ impl Queue {
         now: Now,
     ) -> Full {
         let bounds = &want.bounds;
-        let depth = self.depth(held);
-        let seconds = |time: Option<Duration>| time.map_or(0, |time| time.as_secs());
-        let mut key = None;
-        let (used, bound, ever) = match met {
+        let resume = bounds.resume_threshold;
+        let (mut key, mut resumes, mut unit) = (None, None, Unit::Jobs);
+        let (used, bound, wanted) = match met {
             Met::Key => {
                 let bound = bounds
                     .per_key
@@ -307,21 +309,22 @@ impl Queue {
                     .filter(|key| Some(*key) == full.as_ref())
                     .count();
                 key = full;
-                (waiting.unwrap_or(0), bound, alike as u64 <= bound)
+                (waiting.unwrap_or(0), bound, alike as u64)
             }
             Met::Bytes => {
                 let bound = bounds.max_bytes.unwrap_or(u64::MAX);
-                (self.bytes(held), bound, want.bytes() <= bound)
+                let used = self.bytes(held);
+                resumes = self.shut_by_bytes.resumes(used, bound, resume);
+                unit = Unit::Bytes;
+                (used, bound, want.bytes())
             }
-            Met::Age => (self.age(held, now).as_secs(), seconds(bounds.max_age), true),
-            Met::Wait => (
-                self.predicted(want, held, now).as_secs(),
-                seconds(bounds.max_wait),
-                true,
-            ),
+            Met::Age => in_time(self.age(held, now), bounds.max_age, &mut unit),
+            Met::Wait => in_time(self.predicted(want, held, now), bounds.max_wait, &mut unit),
             Met::Depth | Met::Rate | Met::Tenant => {
                 let bound = bounds.max_depth.unwrap_or(u64::MAX);
-                (depth, bound, want.jobs <= bound)
+                let used = self.depth(held);
+                resumes = self.shut.resumes(used, bound, resume);
+                (used, bound, want.jobs)
             }
         };
         let places = self.places(want, held).unwrap_or(1).max(1);
@@ -330,10 +333,13 @@ impl Queue {
             met,
             depth: used,
             bound,
+            wanted,
+            unit,
+            resumes,
             strategy: bounds.strategy,
             after: self.drain.time_for(places, now.at),
             drain: self.drain.rate(now.at),
-            ever,
+            ever: wanted <= bound,
             key,
         }
     }
@@ -388,16 +394,25 @@ impl Queue {
             .saturating_add(jobs)
             .checked_sub(limit)
             .filter(|over| *over > 0)?;
-        let opens = window.leaves(over - 1, now.stamp);
+        let ever = jobs <= limit;
+        // What can never fit is told when the whole window is free.
+        let opens = match (ever, count.checked_sub(1)) {
+            (true, _) => window.leaves(over - 1, now.stamp),
+            (false, Some(last)) => window.leaves(last, now.stamp),
+            (false, None) => Some(now.stamp.plus(rate.period.get())),
+        };
         Some(Full {
             queue: Arc::clone(&want.queue),
             met: Met::Rate,
             depth: u64::from(count),
             bound: u64::from(limit),
+            wanted: want.jobs,
+            unit: Unit::Jobs,
+            resumes: None,
             strategy: Strategy::Reject,
             after: opens.map(|at| Duration::from_micros(at.since(now.stamp))),
             drain: None,
-            ever: jobs <= limit,
+            ever,
             key: None,
         })
     }
@@ -596,6 +611,22 @@ impl Queue {
 /// How long the jobs of a queue are on average.
 fn average(bytes: u64, depth: u64) -> u64 {
     (bytes / depth.max(1)).max(1)
+}
+
+/// How much of a bound that is a time is used, and the bound, as numbers of this unit; no enqueue uses more of it.
+fn in_time(used: Duration, bound: Option<Duration>, unit: &mut Unit) -> (u64, u64, u64) {
+    let bound = bound.unwrap_or_default();
+    let is_whole = bound.subsec_nanos() == 0;
+    *unit = if is_whole {
+        Unit::Seconds
+    } else {
+        Unit::Millis
+    };
+    let count = |time: Duration| match is_whole {
+        true => time.as_secs(),
+        false => u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
+    };
+    (count(used), count(bound), 0)
 }
 
 fn never(full: &Option<Full>) -> bool {

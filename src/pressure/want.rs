@@ -72,9 +72,9 @@ pub enum Met {
     Depth,
     /// `max_size`.
     Bytes,
-    /// `max_age`, in whole seconds.
+    /// `max_age`.
     Age,
-    /// `max_wait`, in whole seconds.
+    /// `max_wait`.
     Wait,
     /// `enqueue_rate`.
     Rate,
@@ -82,6 +82,40 @@ pub enum Met {
     Key,
     /// `max_queue_depth` of a tenant, over all queues.
     Tenant,
+}
+
+/// What the numbers of a bound count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unit {
+    /// Jobs.
+    Jobs,
+    /// Bytes of jobs, each as long as it was sent.
+    Bytes,
+    /// Whole seconds.
+    Seconds,
+    /// Milliseconds, where the bound is not a whole number of seconds.
+    Millis,
+}
+
+impl Unit {
+    /// Its name in answers, events and the log; `None`: jobs, which need none.
+    pub fn as_str(self) -> Option<&'static str> {
+        match self {
+            Unit::Jobs => None,
+            Unit::Bytes => Some("bytes"),
+            Unit::Seconds => Some("seconds"),
+            Unit::Millis => Some("milliseconds"),
+        }
+    }
+}
+
+/// When a queue that was full accepts again.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Resumes {
+    /// The most that may be used of its bound then.
+    pub at: u64,
+    /// Its `resume_threshold`.
+    pub threshold: f64,
 }
 
 /// Why an enqueue does not fit.
@@ -95,6 +129,12 @@ pub struct Full {
     pub depth: u64,
     /// The bound.
     pub bound: u64,
+    /// How much more of it the enqueue wants; 0 where that is not how it is met.
+    pub wanted: u64,
+    /// What these numbers count.
+    pub unit: Unit,
+    /// Where the queue was full and is shut since: when it accepts again.
+    pub resumes: Option<Resumes>,
     /// What the queue does.
     pub strategy: Strategy,
     /// When there should be room; `None`: nobody knows.
