@@ -24,7 +24,7 @@ use super::share::Lease;
 use super::since::Since;
 use super::sizes::Sizes;
 use super::tenants::FullTenant;
-use super::want::{Full, Level, Met, Now, Unit, Want};
+use super::want::{Full, Level, Met, Now, Unit, Usage, Want};
 use crate::limit::{Timestamp, Window};
 
 /// What one queue says to an enqueue.
@@ -486,13 +486,16 @@ impl Queue {
     pub(super) fn level(&mut self, held: Held) -> Level {
         let bounds = Arc::clone(&self.bounds);
         let (depth, bytes) = (self.depth(held), self.bytes(held));
-        let share = |used: u64, bound: u64| used as f64 / bound as f64;
-        let of_depth = bounds.max_depth.map(|bound| (depth, bound));
-        let of_bytes = bounds.max_bytes.map(|bound| (bytes, bound));
+        let usage = |used, bound: Option<u64>, unit| {
+            let of = |bound| Usage { used, bound, unit };
+            bound.map(of)
+        };
+        let of_depth = usage(depth, bounds.max_depth, Unit::Jobs);
+        let of_bytes = usage(bytes, bounds.max_bytes, Unit::Bytes);
         let both = of_depth.into_iter().chain(of_bytes);
-        let most = both.max_by(|a, b| share(a.0, a.1).total_cmp(&share(b.0, b.1)));
+        let most = both.max_by(|a, b| a.share().total_cmp(&b.share()));
         // Where there is no bound, nothing is near it.
-        let (used, bound) = most.unwrap_or((0, 1));
+        let (used, bound) = most.map_or((0, 1), |most| (most.used, most.bound));
         let crossed = self
             .edges
             .at(used, bound, bounds.warning_threshold, Instant::now);

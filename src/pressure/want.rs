@@ -155,6 +155,24 @@ impl Full {
     }
 }
 
+/// How much of a bound is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Usage {
+    /// So much.
+    pub used: u64,
+    /// The bound.
+    pub bound: u64,
+    /// What both count.
+    pub unit: Unit,
+}
+
+impl Usage {
+    /// The fraction that is used: 1 where the bound is met, and more where it is passed.
+    pub(super) fn share(self) -> f64 {
+        self.used as f64 / self.bound as f64
+    }
+}
+
 /// Where a queue stands.
 #[derive(Clone, Debug)]
 pub struct Level {
@@ -164,8 +182,8 @@ pub struct Level {
     pub max_depth: Option<u64>,
     /// The bytes of what waits, as far as they are known.
     pub bytes: u64,
-    /// What is used of the bound that is nearest, and that bound; `None`: no bound of this kind.
-    pub most: Option<(u64, u64)>,
+    /// How much of the bound that is nearest is used; `None`: no bound of this kind.
+    pub most: Option<Usage>,
     /// Whether that is at the warning threshold or beyond.
     pub above: bool,
     /// The edge that was crossed just now.
@@ -178,7 +196,6 @@ pub struct Level {
 impl Level {
     /// The fraction of the nearest bound that is used, 0 to 1.
     pub fn pressure(&self) -> f64 {
-        self.most
-            .map_or(0.0, |(used, bound)| (used as f64 / bound as f64).min(1.0))
+        self.most.map_or(0.0, |most| most.share().min(1.0))
     }
 }

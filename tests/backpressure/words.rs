@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::client::{Client, Reply};
+use crate::depth::logged;
+use crate::listen::Listener;
 use crate::rig::{job, number, simulated};
 
 /// The `error` of a refusal.
@@ -187,6 +189,47 @@ async fn a_queue_that_is_kept_shut_says_until_when() {
         client.fetch(queue, 1).await;
         sleep(Duration::from_millis(150)).await;
         assert_eq!(client.offer(queue).await.status, 201);
+    }
+    pair.stop().await;
+}
+
+/// Where the bound of bytes is the nearest, the numbers say what they count.
+#[tokio::test(start_paused = true)]
+async fn bytes_are_not_told_as_jobs() {
+    let (_guard, log) = logged();
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let both = json!({"max_depth": 100, "max_size_bytes": 1000});
+    client.bound("q", both).await;
+    let types = "/ojs/v1/events/stream?types=backpressure.*";
+    let mut stream = Listener::open(&client, types, &[]).await;
+    let reply = offer(&client, "q", 1, 800, "a").await;
+    assert_eq!(reply.status, 201, "{}", reply.text());
+    let warning = stream.next().await;
+    let data = &warning.data["data"];
+    let bytes = data["depth"].as_u64().unwrap();
+    assert!((800..1_000).contains(&bytes), "{data}");
+    let expected = json!({"queue": "q", "depth": bytes, "bound": 1000, "unit": "bytes"});
+    assert_eq!((&*warning.event, data), ("backpressure.warning", &expected));
+    for (name, value) in [
+        ("depth", 1.0),
+        ("bound", 100.0),
+        ("pressure", bytes as f64 / 1e3),
+    ] {
+        assert_eq!(number(&reply, &format!("x-ojs-queue-{name}")), value);
+    }
+    client.fetch("q", 1).await;
+    let cleared = stream.next().await;
+    let expected = json!({"queue": "q", "depth": 0, "bound": 1000, "unit": "bytes"});
+    assert_eq!(
+        (&*cleared.event, &cleared.data["data"]),
+        ("backpressure.cleared", &expected)
+    );
+    for line in ["the queue is near its bound", "the queue has room again"] {
+        let lines = log.with(line);
+        assert!(
+            lines.len() == 1 && lines[0].contains("unit=\"bytes\""),
+            "{lines:?}"
+        );
     }
     pair.stop().await;
 }
