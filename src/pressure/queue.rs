@@ -273,6 +273,7 @@ impl Queue {
             queue: Arc::clone(&want.queue),
             met: Met::Tenant,
             depth: tenant.waiting,
+            at_least: tenant.waiting,
             bound: tenant.most,
             wanted: tenant.wanted,
             unit: Unit::Jobs,
@@ -295,7 +296,7 @@ impl Queue {
     ) -> Full {
         let bounds = &want.bounds;
         let resume = bounds.resume_threshold;
-        let (mut key, mut resumes, mut unit) = (None, None, Unit::Jobs);
+        let (mut key, mut resumes, mut unit, mut at_least) = (None, None, Unit::Jobs, None);
         let (used, bound, wanted) = match met {
             Met::Key => {
                 let bound = bounds
@@ -322,9 +323,9 @@ impl Queue {
             Met::Wait => in_time(self.predicted(want, held, now), bounds.max_wait, &mut unit),
             Met::Depth | Met::Rate | Met::Tenant => {
                 let bound = bounds.max_depth.unwrap_or(u64::MAX);
-                let used = self.depth(held);
-                resumes = self.shut.resumes(used, bound, resume);
-                (used, bound, want.jobs)
+                resumes = self.shut.resumes(self.depth(held), bound, resume);
+                at_least = Some(self.known_depth(held));
+                (self.told_depth(held), bound, want.jobs)
             }
         };
         let places = self.places(want, held).unwrap_or(1).max(1);
@@ -332,6 +333,7 @@ impl Queue {
             queue: Arc::clone(&want.queue),
             met,
             depth: used,
+            at_least: at_least.unwrap_or(used),
             bound,
             wanted,
             unit,
@@ -405,6 +407,7 @@ impl Queue {
             queue: Arc::clone(&want.queue),
             met: Met::Rate,
             depth: u64::from(count),
+            at_least: u64::from(count),
             bound: u64::from(limit),
             wanted: want.jobs,
             unit: Unit::Jobs,
@@ -432,6 +435,17 @@ impl Queue {
     /// The depth as bounds count it: what is about to be dropped is gone.
     fn depth(&self, held: Held) -> u64 {
         self.estimate.depth(held).saturating_sub(self.dropping)
+    }
+
+    /// The depth without places of siblings that may be unused.
+    fn known_depth(&self, held: Held) -> u64 {
+        self.estimate.known(held).saturating_sub(self.dropping)
+    }
+
+    /// The depth as it is told: never beyond its bound for places of siblings alone.
+    fn told_depth(&self, held: Held) -> u64 {
+        let most = self.bounds.max_depth.unwrap_or(u64::MAX);
+        self.depth(held).min(self.known_depth(held).max(most))
     }
 
     fn bytes(&mut self, held: Held) -> u64 {
@@ -485,7 +499,7 @@ impl Queue {
     /// Where the queue stands now: its depth and its bound, and whether an edge was crossed.
     pub(super) fn level(&mut self, held: Held) -> Level {
         let bounds = Arc::clone(&self.bounds);
-        let (depth, bytes) = (self.depth(held), self.bytes(held));
+        let (depth, bytes) = (self.told_depth(held), self.bytes(held));
         let usage = |used, bound: Option<u64>, unit| {
             let of = |bound| Usage { used, bound, unit };
             bound.map(of)

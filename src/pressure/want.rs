@@ -127,6 +127,8 @@ pub struct Full {
     pub met: Met,
     /// How much of it is used.
     pub depth: u64,
+    /// How much of that is known: the rest are places of siblings, which may be unused.
+    pub at_least: u64,
     /// The bound.
     pub bound: u64,
     /// How much more of it the enqueue wants; 0 where that is not how it is met.

@@ -206,13 +206,14 @@ fn message(full: &Full) -> String {
 /// Why there is no room under a bound of what waits.
 fn no_room(full: &Full) -> String {
     let (used, bound) = (full.depth, full.bound);
-    let (waiting, unit, many) = match (full.met, used) {
-        (Met::Bytes, _) => {
-            let many = format!("{} bytes", full.wanted);
-            (format!("{used} bytes wait"), " bytes", many)
+    let unit = if full.met == Met::Bytes { " bytes" } else { "" };
+    let waiting = match (full.met, full.at_least) {
+        (Met::Bytes, _) => format!("{used} bytes wait"),
+        (_, least) if least < used => {
+            format!("{least} to {used} jobs wait, as other sidecars have places")
         }
-        (_, 1) => ("1 job waits".to_owned(), "", "so many jobs".to_owned()),
-        _ => (format!("{used} jobs wait"), "", "so many jobs".to_owned()),
+        (_, 1) => "1 job waits".to_owned(),
+        _ => format!("{used} jobs wait"),
     };
     let name = match (full.met, &full.key) {
         (Met::Key, Some(key)) => format!("its depth bound for '{key}'"),
@@ -220,7 +221,7 @@ fn no_room(full: &Full) -> String {
         (Met::Bytes, _) => "its size bound".to_owned(),
         _ => "its depth bound".to_owned(),
     };
-    if used >= bound {
+    if full.at_least >= bound {
         // In the words of the texts.
         let has = match full.met {
             Met::Tenant => "has exceeded",
@@ -234,6 +235,11 @@ fn no_room(full: &Full) -> String {
         );
     }
     if used + full.wanted > bound {
+        let many = match (full.met, full.wanted) {
+            (Met::Bytes, bytes) => format!("{bytes} bytes"),
+            (_, 1) => "another job".to_owned(),
+            _ => "so many jobs".to_owned(),
+        };
         return format!("has no room for {many}: {waiting}, and {name} is {bound}{unit}");
     }
     format!(
@@ -264,4 +270,35 @@ pub(super) fn depth_headers(
     let said = named.into_iter();
     said.filter_map(|(name, value)| Some((name, HeaderValue::from(value?))))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::pressure::Strategy;
+
+    #[test]
+    fn places_of_siblings_are_not_said_to_wait() {
+        let full = Full {
+            queue: Arc::from("q"),
+            met: Met::Depth,
+            depth: 100,
+            at_least: 93,
+            bound: 100,
+            wanted: 1,
+            unit: Unit::Jobs,
+            resumes: None,
+            strategy: Strategy::Reject,
+            after: None,
+            drain: None,
+            ever: true,
+            key: None,
+        };
+        assert_eq!(
+            message(&full),
+            "Queue 'q' has no room for another job: 93 to 100 jobs wait, as other sidecars have places, and its depth bound is 100"
+        );
+    }
 }
