@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout};
 
 use super::load::Seldom;
 use super::lookup::job_in;
-use super::{Proxy, REPLY_DEPTH, Sidecar, mirror};
+use super::{Backend, Proxy, REPLY_DEPTH, Sidecar, mirror};
 use crate::duration;
 use crate::events::{Event, Value};
 use crate::json::Json;
@@ -380,8 +380,11 @@ impl Unbounded {
         }
     }
 
-    /// Whether a queue is seen for the first time.
+    /// Whether a queue is seen for the first time. One that a probe left behind is nobody's.
     fn is_new(&self, queue: &str) -> bool {
+        if queue.starts_with(Backend::PROBED) {
+            return false;
+        }
         let mut known = self.known.lock();
         !known.contains(queue) && known.len() < MOST_WARNED && known.insert(queue.into())
     }
