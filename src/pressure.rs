@@ -52,7 +52,7 @@ pub use look::{Told, Untold};
 pub use places::Places;
 pub use share::{CLAIM, Lease, Leased, Others, Shared};
 pub use tenants::DEFAULT_TENANT;
-pub use want::{Full, Level, Met, Now, Want, tried_to_drop};
+pub use want::{Full, Level, Met, Now, Resumes, Unit, Usage, Want, tried_to_drop};
 
 use bounds::{Table, UNBOUNDED};
 use keys::Keys;

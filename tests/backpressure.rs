@@ -39,3 +39,5 @@ mod several;
 mod tenants;
 #[path = "backpressure/told.rs"]
 mod told;
+#[path = "backpressure/words.rs"]
+mod words;

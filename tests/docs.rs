@@ -193,3 +193,31 @@ fn the_readme_counts_the_scripts() {
     let told = format!("all {} loaded", scripts.count() - 1);
     assert!(read("README.md").contains(&told), "{told}");
 }
+
+/// The sources of the program, folder by folder.
+fn sources(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let each = entries.map(|entry| entry.unwrap().path());
+    let texts = each.flat_map(|path| match path.is_dir() {
+        true => sources(&path),
+        false => fs::read_to_string(&path).into_iter().collect(),
+    });
+    texts.collect()
+}
+
+#[test]
+fn the_readme_has_the_headings_that_the_program_names() {
+    let readme = read("README.md");
+    let headings = readme.lines().filter(|line| line.starts_with('#'));
+    let headings: BTreeSet<&str> = headings.map(|line| line.trim_matches(['#', ' '])).collect();
+    let mut named = 0;
+    for text in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")) {
+        // As a string has it: the README names … under "…".
+        for after in text.split("README names under \\\"").skip(1) {
+            let heading = after.split("\\\"").next().unwrap();
+            assert!(headings.contains(heading), "{heading}");
+            named += 1;
+        }
+    }
+    assert!(named > 0, "no text names a heading");
+}

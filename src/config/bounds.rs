@@ -178,7 +178,7 @@ fn enqueue_rate(table: &mut Table<'_>) -> Option<PushRate> {
         }
     }
     let found = match (&limit, &period) {
-        (Some((limit, at)), Some((period, until))) => numbers::rate(*limit, *period)
+        (Some((limit, at)), Some((period, until))) => numbers::enqueue_rate(*limit, *period)
             .map(PushRate::from)
             .map_err(|wrong| {
                 let span = if wrong.member == "period" { until } else { at };

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::backend::{Asked, Refused};
+use crate::proxy::Backend;
 
 /// The visibility that is asked for.
 const VISIBILITY: Duration = Duration::from_secs(2);
@@ -83,7 +84,7 @@ impl<'a> Probe<'a> {
     pub(super) fn new(backend: &'a Asked, seed: u64) -> Probe<'a> {
         Probe {
             backend,
-            queue: format!("ojs-throttle-doctor-{seed:016x}"),
+            queue: format!("{}{seed:016x}", Backend::PROBED),
             jobs: Vec::new(),
         }
     }

@@ -304,7 +304,7 @@ async fn writes(store: &dyn Store, report: &mut Report) {
             let todo = match (by_word(&error), &error) {
                 // Who may read may lack the right to write.
                 (None, StoreError::Unusable(_)) => {
-                    "give the user the rights that the README names under \"Who may what\""
+                    "give the user the rights that the README names under \"Who may what, and other notes for each store\""
                 }
                 _ => remedy(&error),
             };

@@ -107,6 +107,17 @@ pub fn rates(count: usize) -> Result<(), Wrong> {
 /// A number is out of range.
 pub fn rate(limit: i64, period: u64) -> Result<Rate, Wrong> {
     Ok(Rate {
+        limit: starts(limit)?,
+        ..enqueue_rate(limit, period)?
+    })
+}
+
+/// The same of enqueues, which a pause does not stop.
+///
+/// # Errors
+/// As [`rate`].
+pub fn enqueue_rate(limit: i64, period: u64) -> Result<Rate, Wrong> {
+    Ok(Rate {
         limit: count("limit", limit)?,
         period: checked_period(period)?,
         window: WindowKind::Sliding,
@@ -136,7 +147,7 @@ pub fn fixed(limit: i64, period: u64) -> Result<Rate, Wrong> {
 /// # Errors
 /// The limit is out of range, the period another, or the time zone unknown.
 pub fn calendar(limit: i64, period: &str, tz: Option<&str>) -> Result<Rate, Wrong> {
-    let limit = count("limit", limit)?;
+    let limit = starts(limit)?;
     let Some(unit) = unit(period) else {
         let message = format!(
             "must be \"P1D\", \"P1W\", \"P1M\" or \"P1Y\" for a calendar window, found {period:?}; \
@@ -230,7 +241,7 @@ pub fn measure(word: Option<&str>) -> Result<Measure, Wrong> {
 /// A number is out of range, or starts would be less than a microsecond apart.
 pub fn throttle(limit: i64, period: u64, burst: i64) -> Result<Throttle, Wrong> {
     let throttle = Throttle {
-        limit: count("limit", limit)?,
+        limit: starts(limit)?,
         period: checked_period(period)?,
         burst: count("burst", burst)?,
         measure: Measure::Start,
@@ -280,13 +291,18 @@ fn spaced(throttle: Throttle, member: &'static str) -> Result<Throttle, Wrong> {
     Ok(throttle)
 }
 
-fn count(member: &'static str, number: i64) -> Result<NonZeroU32, Wrong> {
-    if number == 0 && member == "limit" {
-        return wrong(
-            member,
+/// A limit of starts.
+fn starts(limit: i64) -> Result<NonZeroU32, Wrong> {
+    match limit {
+        0 => wrong(
+            "limit",
             format!("must be from 1 to {MOST}; to pause, use concurrency = 0"),
-        );
+        ),
+        _ => count("limit", limit),
     }
+}
+
+fn count(member: &'static str, number: i64) -> Result<NonZeroU32, Wrong> {
     match u32::try_from(number).ok().and_then(NonZeroU32::new) {
         Some(fits) if number <= MOST => Ok(fits),
         _ => wrong(member, format!("must be from 1 to {MOST}, found {number}")),
@@ -320,6 +336,17 @@ mod tests {
         assert_eq!(rate(1, LONGEST + 1).unwrap_err().member, "period");
         assert_eq!(concurrency(0), Ok(0));
         assert!(concurrency(-1).is_err() && concurrency(MOST + 1).is_err());
+    }
+
+    #[test]
+    fn no_hint_to_pause_starts_where_enqueues_are_limited() {
+        let hint = |wrong: Wrong| wrong.message.contains("concurrency = 0");
+        assert!(hint(rate(0, 1_000_000).unwrap_err()));
+        assert!(hint(throttle(0, 1_000_000, 1).unwrap_err()));
+        let wrong = enqueue_rate(0, 1_000_000).unwrap_err();
+        assert_eq!(wrong.member, "limit");
+        assert!(!hint(wrong));
+        assert_eq!(rate(5, 1_000_000), enqueue_rate(5, 1_000_000));
     }
 
     #[test]

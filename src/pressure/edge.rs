@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::want::Met;
+use super::want::{Met, Resumes};
 
 /// Those who listen hear that a queue refuses once in this time at most.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -196,6 +196,15 @@ impl Shut {
         let below = used == 0 || (used as f64) < bound as f64 * resume;
         self.0 &= resume < 1.0 && !below;
         self.0
+    }
+
+    /// When it accepts again, if it still refuses.
+    pub(super) fn resumes(&mut self, used: u64, bound: u64, resume: f64) -> Option<Resumes> {
+        let below = (bound as f64 * resume).ceil() as u64;
+        self.still(used, bound, resume).then(|| Resumes {
+            at: below.saturating_sub(1),
+            threshold: resume,
+        })
     }
 }
 

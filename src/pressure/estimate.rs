@@ -127,15 +127,31 @@ impl Estimate {
         self.waiting(held) + self.in_flight
     }
 
+    /// The same without places of siblings that nobody here knows to be used: so many are known to be there.
+    pub fn known(&self, held: Held) -> u64 {
+        let come = self.part.may_have_come();
+        let come = come.map_or(self.since, |come| come.min(self.since));
+        self.with(come) + self.outside(held) + self.in_flight
+    }
+
     /// The depth without enqueues that are on their way.
     pub fn waiting(&self, held: Held) -> u64 {
-        self.in_backend() + held.jobs + self.doubt.min(held.asked) + self.elsewhere.jobs()
+        self.in_backend() + self.outside(held)
     }
 
     /// The depth of the backend's queue.
     pub(super) fn in_backend(&self) -> u64 {
-        let come = self.part.may_have_come().unwrap_or(self.since);
+        self.with(self.part.may_have_come().unwrap_or(self.since))
+    }
+
+    /// The same, where so many came since the last look.
+    fn with(&self, come: u64) -> u64 {
         (self.base + self.hidden + come).saturating_sub(self.left)
+    }
+
+    /// What waits and is active to the backend.
+    fn outside(&self, held: Held) -> u64 {
+        held.jobs + self.doubt.min(held.asked) + self.elsewhere.jobs()
     }
 
     /// Enqueues that are on their way.
@@ -456,6 +472,7 @@ mod tests {
         let others = |held, more| Some(Others { held, more });
         estimate.told(available(5), 0, NONE, (shared, others(4, false)), at);
         assert_eq!(estimate.depth(NONE), 5 + 2 + 4);
+        assert_eq!(estimate.known(NONE), 5 + 4, "two places are only open");
         assert!(estimate.follows(now + 2 * CLAIM) && !estimate.follows(now + 3 * CLAIM));
         // Three more were let in, four have left the queue, and one of those has arrived.
         let (granted, open) = (12, 0);

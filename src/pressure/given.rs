@@ -331,7 +331,7 @@ fn enqueue_rate(object: Json<'_>) -> Result<Option<PushRate>, FieldError> {
             period,
         );
     };
-    let rate = numbers::rate(jobs, micros).map_err(|wrong| FieldError {
+    let rate = numbers::enqueue_rate(jobs, micros).map_err(|wrong| FieldError {
         field: path(wrong.member),
         message: wrong.message,
     })?;

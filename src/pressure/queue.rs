@@ -24,7 +24,7 @@ use super::share::Lease;
 use super::since::Since;
 use super::sizes::Sizes;
 use super::tenants::FullTenant;
-use super::want::{Full, Level, Met, Now, Want};
+use super::want::{Full, Level, Met, Now, Unit, Usage, Want};
 use crate::limit::{Timestamp, Window};
 
 /// What one queue says to an enqueue.
@@ -273,11 +273,15 @@ impl Queue {
             queue: Arc::clone(&want.queue),
             met: Met::Tenant,
             depth: tenant.waiting,
+            at_least: tenant.waiting,
             bound: tenant.most,
+            wanted: tenant.wanted,
+            unit: Unit::Jobs,
+            resumes: None,
             strategy: want.bounds.strategy,
             after: self.drain.time_for(1, now.at),
             drain: self.drain.rate(now.at),
-            ever: tenant.ever,
+            ever: tenant.wanted <= tenant.most,
             key: Some(Arc::clone(&tenant.tenant)),
         }
     }
@@ -291,10 +295,9 @@ impl Queue {
         now: Now,
     ) -> Full {
         let bounds = &want.bounds;
-        let depth = self.depth(held);
-        let seconds = |time: Option<Duration>| time.map_or(0, |time| time.as_secs());
-        let mut key = None;
-        let (used, bound, ever) = match met {
+        let resume = bounds.resume_threshold;
+        let (mut key, mut resumes, mut unit, mut at_least) = (None, None, Unit::Jobs, None);
+        let (used, bound, wanted) = match met {
             Met::Key => {
                 let bound = bounds
                     .per_key
@@ -307,21 +310,22 @@ impl Queue {
                     .filter(|key| Some(*key) == full.as_ref())
                     .count();
                 key = full;
-                (waiting.unwrap_or(0), bound, alike as u64 <= bound)
+                (waiting.unwrap_or(0), bound, alike as u64)
             }
             Met::Bytes => {
                 let bound = bounds.max_bytes.unwrap_or(u64::MAX);
-                (self.bytes(held), bound, want.bytes() <= bound)
+                let used = self.bytes(held);
+                resumes = self.shut_by_bytes.resumes(used, bound, resume);
+                unit = Unit::Bytes;
+                (used, bound, want.bytes())
             }
-            Met::Age => (self.age(held, now).as_secs(), seconds(bounds.max_age), true),
-            Met::Wait => (
-                self.predicted(want, held, now).as_secs(),
-                seconds(bounds.max_wait),
-                true,
-            ),
+            Met::Age => in_time(self.age(held, now), bounds.max_age, &mut unit),
+            Met::Wait => in_time(self.predicted(want, held, now), bounds.max_wait, &mut unit),
             Met::Depth | Met::Rate | Met::Tenant => {
                 let bound = bounds.max_depth.unwrap_or(u64::MAX);
-                (depth, bound, want.jobs <= bound)
+                resumes = self.shut.resumes(self.depth(held), bound, resume);
+                at_least = Some(self.known_depth(held));
+                (self.told_depth(held), bound, want.jobs)
             }
         };
         let places = self.places(want, held).unwrap_or(1).max(1);
@@ -329,11 +333,15 @@ impl Queue {
             queue: Arc::clone(&want.queue),
             met,
             depth: used,
+            at_least: at_least.unwrap_or(used),
             bound,
+            wanted,
+            unit,
+            resumes,
             strategy: bounds.strategy,
             after: self.drain.time_for(places, now.at),
             drain: self.drain.rate(now.at),
-            ever,
+            ever: wanted <= bound,
             key,
         }
     }
@@ -388,16 +396,26 @@ impl Queue {
             .saturating_add(jobs)
             .checked_sub(limit)
             .filter(|over| *over > 0)?;
-        let opens = window.leaves(over - 1, now.stamp);
+        let ever = jobs <= limit;
+        // What can never fit is told when the whole window is free.
+        let opens = match (ever, count.checked_sub(1)) {
+            (true, _) => window.leaves(over - 1, now.stamp),
+            (false, Some(last)) => window.leaves(last, now.stamp),
+            (false, None) => Some(now.stamp.plus(rate.period.get())),
+        };
         Some(Full {
             queue: Arc::clone(&want.queue),
             met: Met::Rate,
             depth: u64::from(count),
+            at_least: u64::from(count),
             bound: u64::from(limit),
+            wanted: want.jobs,
+            unit: Unit::Jobs,
+            resumes: None,
             strategy: Strategy::Reject,
             after: opens.map(|at| Duration::from_micros(at.since(now.stamp))),
             drain: None,
-            ever: jobs <= limit,
+            ever,
             key: None,
         })
     }
@@ -417,6 +435,17 @@ impl Queue {
     /// The depth as bounds count it: what is about to be dropped is gone.
     fn depth(&self, held: Held) -> u64 {
         self.estimate.depth(held).saturating_sub(self.dropping)
+    }
+
+    /// The depth without places of siblings that may be unused.
+    fn known_depth(&self, held: Held) -> u64 {
+        self.estimate.known(held).saturating_sub(self.dropping)
+    }
+
+    /// The depth as it is told: never beyond its bound for places of siblings alone.
+    fn told_depth(&self, held: Held) -> u64 {
+        let most = self.bounds.max_depth.unwrap_or(u64::MAX);
+        self.depth(held).min(self.known_depth(held).max(most))
     }
 
     fn bytes(&mut self, held: Held) -> u64 {
@@ -470,14 +499,17 @@ impl Queue {
     /// Where the queue stands now: its depth and its bound, and whether an edge was crossed.
     pub(super) fn level(&mut self, held: Held) -> Level {
         let bounds = Arc::clone(&self.bounds);
-        let (depth, bytes) = (self.depth(held), self.bytes(held));
-        let share = |used: u64, bound: u64| used as f64 / bound as f64;
-        let of_depth = bounds.max_depth.map(|bound| (depth, bound));
-        let of_bytes = bounds.max_bytes.map(|bound| (bytes, bound));
+        let (depth, bytes) = (self.told_depth(held), self.bytes(held));
+        let usage = |used, bound: Option<u64>, unit| {
+            let of = |bound| Usage { used, bound, unit };
+            bound.map(of)
+        };
+        let of_depth = usage(depth, bounds.max_depth, Unit::Jobs);
+        let of_bytes = usage(bytes, bounds.max_bytes, Unit::Bytes);
         let both = of_depth.into_iter().chain(of_bytes);
-        let most = both.max_by(|a, b| share(a.0, a.1).total_cmp(&share(b.0, b.1)));
+        let most = both.max_by(|a, b| a.share().total_cmp(&b.share()));
         // Where there is no bound, nothing is near it.
-        let (used, bound) = most.unwrap_or((0, 1));
+        let (used, bound) = most.map_or((0, 1), |most| (most.used, most.bound));
         let crossed = self
             .edges
             .at(used, bound, bounds.warning_threshold, Instant::now);
@@ -596,6 +628,22 @@ impl Queue {
 /// How long the jobs of a queue are on average.
 fn average(bytes: u64, depth: u64) -> u64 {
     (bytes / depth.max(1)).max(1)
+}
+
+/// How much of a bound that is a time is used, and the bound, as numbers of this unit; no enqueue uses more of it.
+fn in_time(used: Duration, bound: Option<Duration>, unit: &mut Unit) -> (u64, u64, u64) {
+    let bound = bound.unwrap_or_default();
+    let is_whole = bound.subsec_nanos() == 0;
+    *unit = if is_whole {
+        Unit::Seconds
+    } else {
+        Unit::Millis
+    };
+    let count = |time: Duration| match is_whole {
+        true => time.as_secs(),
+        false => u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
+    };
+    (count(used), count(bound), 0)
 }
 
 fn never(full: &Option<Full>) -> bool {

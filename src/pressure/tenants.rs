@@ -50,8 +50,8 @@ pub(super) struct FullTenant {
     /// How many of its jobs wait, in all queues.
     pub(super) waiting: u64,
     pub(super) most: u64,
-    /// Whether it could ever fit.
-    pub(super) ever: bool,
+    /// How many more the enqueue brings.
+    pub(super) wanted: u64,
 }
 
 /// The first tenant of which an enqueue would let too many wait, with those who wait `ahead` of it.
@@ -72,7 +72,7 @@ pub(super) fn full(
             tenant: Arc::clone(tenant),
             waiting,
             most,
-            ever: wanted <= most,
+            wanted,
         })
     })
 }

@@ -72,9 +72,9 @@ pub enum Met {
     Depth,
     /// `max_size`.
     Bytes,
-    /// `max_age`, in whole seconds.
+    /// `max_age`.
     Age,
-    /// `max_wait`, in whole seconds.
+    /// `max_wait`.
     Wait,
     /// `enqueue_rate`.
     Rate,
@@ -82,6 +82,40 @@ pub enum Met {
     Key,
     /// `max_queue_depth` of a tenant, over all queues.
     Tenant,
+}
+
+/// What the numbers of a bound count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unit {
+    /// Jobs.
+    Jobs,
+    /// Bytes of jobs, each as long as it was sent.
+    Bytes,
+    /// Whole seconds.
+    Seconds,
+    /// Milliseconds, where the bound is not a whole number of seconds.
+    Millis,
+}
+
+impl Unit {
+    /// Its name in answers, events and the log; `None`: jobs, which need none.
+    pub fn as_str(self) -> Option<&'static str> {
+        match self {
+            Unit::Jobs => None,
+            Unit::Bytes => Some("bytes"),
+            Unit::Seconds => Some("seconds"),
+            Unit::Millis => Some("milliseconds"),
+        }
+    }
+}
+
+/// When a queue that was full accepts again.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Resumes {
+    /// The most that may be used of its bound then.
+    pub at: u64,
+    /// Its `resume_threshold`.
+    pub threshold: f64,
 }
 
 /// Why an enqueue does not fit.
@@ -93,8 +127,16 @@ pub struct Full {
     pub met: Met,
     /// How much of it is used.
     pub depth: u64,
+    /// How much of that is known: the rest are places of siblings, which may be unused.
+    pub at_least: u64,
     /// The bound.
     pub bound: u64,
+    /// How much more of it the enqueue wants; 0 where that is not how it is met.
+    pub wanted: u64,
+    /// What these numbers count.
+    pub unit: Unit,
+    /// Where the queue was full and is shut since: when it accepts again.
+    pub resumes: Option<Resumes>,
     /// What the queue does.
     pub strategy: Strategy,
     /// When there should be room; `None`: nobody knows.
@@ -115,6 +157,24 @@ impl Full {
     }
 }
 
+/// How much of a bound is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Usage {
+    /// So much.
+    pub used: u64,
+    /// The bound.
+    pub bound: u64,
+    /// What both count.
+    pub unit: Unit,
+}
+
+impl Usage {
+    /// The fraction that is used: 1 where the bound is met, and more where it is passed.
+    pub(super) fn share(self) -> f64 {
+        self.used as f64 / self.bound as f64
+    }
+}
+
 /// Where a queue stands.
 #[derive(Clone, Debug)]
 pub struct Level {
@@ -124,8 +184,8 @@ pub struct Level {
     pub max_depth: Option<u64>,
     /// The bytes of what waits, as far as they are known.
     pub bytes: u64,
-    /// What is used of the bound that is nearest, and that bound; `None`: no bound of this kind.
-    pub most: Option<(u64, u64)>,
+    /// How much of the bound that is nearest is used; `None`: no bound of this kind.
+    pub most: Option<Usage>,
     /// Whether that is at the warning threshold or beyond.
     pub above: bool,
     /// The edge that was crossed just now.
@@ -138,7 +198,6 @@ pub struct Level {
 impl Level {
     /// The fraction of the nearest bound that is used, 0 to 1.
     pub fn pressure(&self) -> f64 {
-        self.most
-            .map_or(0.0, |(used, bound)| (used as f64 / bound as f64).min(1.0))
+        self.most.map_or(0.0, |most| most.share().min(1.0))
     }
 }

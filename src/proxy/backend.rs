@@ -34,6 +34,11 @@ pub struct Said {
     pub from_start: Option<bool>,
 }
 
+impl Backend {
+    /// How the queues are called that the doctor's probe leaves behind, each with a number of its own.
+    pub const PROBED: &str = "ojs-throttle-doctor-";
+}
+
 /// A yes or no that is set, learnt, or not known yet.
 #[derive(Debug, Default)]
 struct Trait(AtomicU8);

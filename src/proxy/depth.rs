@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout};
 
 use super::load::Seldom;
 use super::lookup::job_in;
-use super::{Proxy, REPLY_DEPTH, Sidecar, mirror};
+use super::{Backend, Proxy, REPLY_DEPTH, Sidecar, mirror};
 use crate::duration;
 use crate::events::{Event, Value};
 use crate::json::Json;
@@ -93,21 +93,28 @@ impl Sidecar {
                 }
             }
         }
-        if let (Some(crossed), Some((depth, bound))) = (level.crossed, level.most) {
+        if let (Some(crossed), Some(most)) = (level.crossed, level.most) {
+            let (depth, bound, unit) = (most.used, most.bound, most.unit.as_str());
             let kind = match crossed.edge {
                 Edge::Warning => "backpressure.warning",
                 Edge::Cleared => "backpressure.cleared",
             };
             match crossed.edge {
                 _ if !crossed.loud => {}
-                Edge::Warning => tracing::warn!(queue, depth, bound, "the queue is near its bound"),
-                Edge::Cleared => tracing::info!(queue, depth, bound, "the queue has room again"),
+                Edge::Warning => {
+                    tracing::warn!(queue, depth, bound, unit, "the queue is near its bound");
+                }
+                Edge::Cleared => {
+                    tracing::info!(queue, depth, bound, unit, "the queue has room again");
+                }
             }
-            let data = [
+            let mut data = vec![
                 ("queue", Value::Text(queue)),
                 ("depth", Value::Number(depth)),
                 ("bound", Value::Number(bound)),
             ];
+            // Numbers that are no depth of the queue say what they are.
+            data.extend(unit.map(|unit| ("unit", Value::Text(unit))));
             if crossed.anew {
                 self.tell_pressure(kind, queue, None, &data);
             }
@@ -362,8 +369,11 @@ impl Unbounded {
         }
     }
 
-    /// Whether a queue is seen for the first time.
+    /// Whether a queue is seen for the first time. One that a probe left behind is nobody's.
     fn is_new(&self, queue: &str) -> bool {
+        if queue.starts_with(Backend::PROBED) {
+            return false;
+        }
         let mut known = self.known.lock();
         !known.contains(queue) && known.len() < MOST_WARNED && known.insert(queue.into())
     }

@@ -65,6 +65,23 @@ struct Node {
     lost: u64,
 }
 
+/// What an enqueue of so many jobs wants.
+fn want(pressure: &Pressure, jobs: u64) -> Want {
+    Want {
+        queue: "q".into(),
+        bounds: pressure.bounds("q").unwrap(),
+        jobs,
+        sizes: vec![1; jobs as usize],
+        keys: Vec::new(),
+        tenants: Vec::new(),
+        droppable: Vec::new(),
+        pace: None,
+        paused: false,
+        gone: 0,
+        drop: 0,
+    }
+}
+
 struct World {
     nodes: Vec<Node>,
     granted: u64,
@@ -229,19 +246,7 @@ impl World {
     fn offer(&mut self, nth: usize, jobs: u64) -> bool {
         let now = self.now();
         let node = &mut self.nodes[nth];
-        let mut wants = vec![Want {
-            queue: "q".into(),
-            bounds: node.pressure.bounds("q").unwrap(),
-            jobs,
-            sizes: vec![1; jobs as usize],
-            keys: Vec::new(),
-            tenants: Vec::new(),
-            droppable: Vec::new(),
-            pace: None,
-            paused: false,
-            gone: 0,
-            drop: 0,
-        }];
+        let mut wants = vec![want(&node.pressure, jobs)];
         match node.pressure.ask(&mut wants, now) {
             Answer::Go(mut places) => {
                 places.sending();
@@ -452,6 +457,43 @@ impl World {
             }
         }
     }
+}
+
+/// Places that a sibling has and that nobody knows to be used keep others out, and are not said to be jobs that wait.
+#[test]
+fn places_of_siblings_are_told_apart_from_jobs() {
+    let mut world = World::new(2, true);
+    let settled = |world: &mut World, nth: usize, jobs: u64| {
+        (0..9).any(|_| {
+            (0..4).for_each(|_| world.step_look(nth));
+            (0..3).for_each(|_| world.step_lease(nth));
+            world.pass(CLAIM);
+            world.offer(nth, jobs)
+        })
+    };
+    assert!(settled(&mut world, 0, 2));
+    (0..2).for_each(|what| world.step_jobs(0, what));
+    world.tell_ended(0, true);
+    // On their way at the sibling.
+    assert!(settled(&mut world, 1, 12));
+    assert!(!settled(&mut world, 0, 7), "14 of 20 may come to wait");
+    let pressure = world.nodes[0].pressure.clone();
+    // Its look ends, and right after another it is asked.
+    for _ in 0..2 {
+        world.pass(CLAIM);
+        (0..5).for_each(|_| world.step_look(0));
+    }
+    world.pass(CLAIM);
+    world.offer(0, 7);
+    (0..3).for_each(|_| world.step_look(0));
+    world.pass(CLAIM);
+    (0..2).for_each(|_| world.step_look(0));
+    let full = match pressure.ask(&mut vec![want(&pressure, 7)], world.now()) {
+        Answer::Full(full) => full,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(full.at_least, 2);
+    assert!((14..=BOUND).contains(&full.depth), "{}", full.depth);
 }
 
 proptest! {

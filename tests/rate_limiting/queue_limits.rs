@@ -361,3 +361,33 @@ async fn a_pattern_is_no_queue() {
     }
     pair.stop().await;
 }
+
+/// Limits that the file's leave no say are told to be in vain; those that are stricter are not.
+#[tokio::test(start_paused = true)]
+async fn what_the_file_s_limits_overrule_has_a_hint() {
+    let file = "[[queue]]\nname = \"q\"\nconcurrency = 4\nrate = { limit = 10, period = \"1m\" }\n\
+        throttle = { limit = 5, period = \"1s\" }\n";
+    let (pair, client) = simulated(Lax::spec(), file).await;
+    let every = |limit: u32, period: &str| json!({"limit": limit, "period": period});
+    for (body, in_vain) in [
+        (json!({"concurrency": 5}), true),
+        (json!({"concurrency": 4}), false),
+        (json!({"concurrency": 3}), false),
+        (json!({"rate": every(11, "PT1M")}), true),
+        (json!({"rate": every(10, "PT1M")}), false),
+        (json!({"rate": every(11, "PT1H")}), false),
+        (json!({"throttle": every(6, "PT1S")}), true),
+        (json!({"throttle": every(4, "PT1S")}), false),
+        (json!({"concurrency": 3, "rate": every(11, "PT1M")}), true),
+    ] {
+        let state = set(&client, LIMIT, body.clone()).await;
+        let hint = state["hint"].as_str();
+        assert_eq!(hint.is_some(), in_vain, "{body}: {state}");
+        assert!(hint.is_none_or(|hint| hint.contains("[[queue]] of the file")));
+        assert_eq!(client.get(LIMIT).await.json()["hint"], state["hint"]);
+    }
+    delete(&client, LIMIT).await;
+    let state = client.get(LIMIT).await.json();
+    assert_eq!(state.get("hint"), None, "{state}");
+    pair.stop().await;
+}

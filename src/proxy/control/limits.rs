@@ -165,7 +165,7 @@ impl Sidecar {
             waiting: held as u64 + backlog,
             set,
             // A store that is lost may know more.
-            only_set: !is_known && lost.is_none(),
+            hint: (!is_known && lost.is_none()).then_some(shape::ONLY_SET),
             now: self.store.now(),
         }))
     }

@@ -14,11 +14,11 @@ use http::{Method, Response, StatusCode, header};
 
 use super::host;
 use super::limits::{self, not_allowed, reads, store_failed};
-use super::shape::{State, in_words, rfc3339};
+use super::shape::{FILE_IS_STRICTER, State, in_words, rfc3339};
 use super::waiting::Backlog;
 use crate::hold::Held;
 use crate::json::{Json, quote};
-use crate::limit::{Key, Limited, OnLimit, Space};
+use crate::limit::{Key, Limited, Limits, OnLimit, Space};
 use crate::policy::{self, FieldError, Pattern, SetLimits, strictest};
 use crate::proxy::body::Body;
 use crate::proxy::outlive::{Client, to_the_end};
@@ -318,6 +318,9 @@ impl Proxy {
         let Some(limits) = sources.cloned().reduce(strictest) else {
             return Ok(None);
         };
+        let in_vain = set
+            .as_ref()
+            .is_some_and(|set| is_beyond(&set.limits, &limits));
         let key = policy::queue_key(queue);
         let usage = sidecar.store.usage(Space::Queue, &key, &limits).await;
         let usage = usage.map_err(|error| store_failed(&error))?;
@@ -334,10 +337,18 @@ impl Proxy {
             usage: usage.unwrap_or_default(),
             waiting: held as u64 + backlog.unwrap_or(0),
             set,
-            only_set: false,
+            hint: in_vain.then_some(FILE_IS_STRICTER),
             now: sidecar.store.now(),
         }))
     }
+}
+
+/// Whether something of what was set is looser than what stands.
+fn is_beyond(set: &Limits, stands: &Limits) -> bool {
+    let slots = set.concurrency.is_some() && set.concurrency != stands.concurrency;
+    let spaced = set.throttle.is_some() && set.throttle != stands.throttle;
+    let counted = set.rates.iter().any(|rate| !stands.rates.contains(rate));
+    slots || spaced || counted
 }
 
 /// Refuses a pattern where a queue's name stands in a path: it would bind a queue that cannot be.

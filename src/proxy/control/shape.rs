@@ -10,8 +10,12 @@ use crate::policy::numbers;
 use crate::store::{Override, Usage};
 
 /// Beside a key that only an override names.
-const ONLY_SET: &str = "no policy has this key as it stands, and this sidecar has seen no job with it: none claimed, \
+pub(super) const ONLY_SET: &str = "no policy has this key as it stands, and this sidecar has seen no job with it: none claimed, \
     and none enqueued that brings it";
+
+/// Beside limits of a queue that the file's leave no say.
+pub(super) const FILE_IS_STRICTER: &str = "the [[queue]] of the file is stricter than what is set here, and all must allow: \
+    loosen it in the file";
 
 /// What is shown of a key or a queue.
 pub(super) struct State {
@@ -27,8 +31,8 @@ pub(super) struct State {
     pub(super) waiting: u64,
     /// What was set over HTTP.
     pub(super) set: Option<Arc<Override>>,
-    /// Whether that is all that is known of it: it may be misspelt.
-    pub(super) only_set: bool,
+    /// Why what was set may not do what was meant.
+    pub(super) hint: Option<&'static str>,
     /// Where the store is lost: how many jobs may have slots beside those that have. The usage is of this
     /// sidecar alone then.
     pub(super) lost: Option<u32>,
@@ -38,7 +42,7 @@ pub(super) struct State {
 
 impl State {
     /// Section 10.1; beside it flat `active`, `available`, `waiting`, `limit` and `period`, what was set as
-    /// `override`, and a `hint` where nothing else names the key.
+    /// `override`, and a `hint` where that may be in vain.
     pub(super) fn to_json(&self) -> String {
         let active = self.usage.active;
         let mut text = format!("{{\"{}\":{}", self.what, quote(&self.name));
@@ -74,8 +78,8 @@ impl State {
         if let Some(set) = &self.set {
             text += &format!(r#","override":{}"#, set_limits(set));
         }
-        if self.only_set {
-            text += &format!(r#","hint":{}"#, quote(ONLY_SET));
+        if let Some(hint) = self.hint {
+            text += &format!(r#","hint":{}"#, quote(hint));
         }
         if self.lost.is_some() {
             text += r#","store":"lost""#;

@@ -340,11 +340,11 @@ impl Sidecar {
         let near = levels.iter().map(|(_, level)| level);
         let near = near.filter(|level| level.above);
         let most = near.max_by(|a, b| a.pressure().total_cmp(&b.pressure()));
-        if let Some((level, (_, bound))) = most.and_then(|level| Some((level, level.most?))) {
+        if let Some((level, nearest)) = most.and_then(|level| Some((level, level.most?))) {
             let pressure = (level.pressure() * 1e4).round() / 1e4;
             reply
                 .headers
-                .extend(depth_headers(level.depth, level.max_depth, bound));
+                .extend(depth_headers(level.depth, level.max_depth, nearest.bound));
             if let Ok(value) = HeaderValue::try_from(pressure.to_string()) {
                 reply.headers.insert(PRESSURE_HEADER, value);
             }

@@ -11,7 +11,7 @@ use super::Sends;
 use crate::events::Value;
 use crate::json::Json;
 use crate::policy::job::queue_of;
-use crate::pressure::{Full, Met};
+use crate::pressure::{Full, Met, Resumes, Unit};
 use crate::proxy::respond::{Fault, More};
 use crate::proxy::{DEPTH, Sidecar};
 
@@ -44,7 +44,7 @@ impl Sidecar {
             self.tell_rejected(full, body, sends);
         }
         let (used, bound) = (full.depth, full.bound);
-        let (code, unit) = in_words(full.met);
+        let code = code_of(full.met);
         let mut fault = Fault::new(StatusCode::TOO_MANY_REQUESTS, code, message(full))
             .later(Duration::from_secs(self.retry_after(full)))
             .with("queue", &*full.queue)
@@ -52,8 +52,11 @@ impl Sidecar {
             .with("bound", bound)
             .with("strategy", full.strategy.as_str());
         fault.retryable = full.ever;
-        if let Some(unit) = unit {
+        if let Some(unit) = full.unit.as_str() {
             fault = fault.with("unit", unit);
+        }
+        if let Some(resumes) = full.resumes {
+            fault = fault.with("resume_at", resumes.at);
         }
         match &full.key {
             // In the words of the multi-tenancy text, 8.2.
@@ -140,8 +143,9 @@ impl Sidecar {
             ("job_type", Value::Text(kind)),
         ];
         // Numbers that are no depth of the queue say what they are.
-        let (code, unit) = in_words(full.met);
+        let code = code_of(full.met);
         data.extend((code != FULL).then_some(("code", Value::Text(code))));
+        let unit = full.unit.as_str();
         data.extend(unit.map(|unit| ("unit", Value::Text(unit))));
         let name = match full.met {
             Met::Tenant => "tenant_id",
@@ -153,14 +157,12 @@ impl Sidecar {
     }
 }
 
-/// The code of a refusal by this bound, and what its numbers count, where that is not jobs.
-fn in_words(met: Met) -> (&'static str, Option<&'static str>) {
+/// The code of a refusal by this bound.
+fn code_of(met: Met) -> &'static str {
     match met {
-        Met::Depth | Met::Key => (FULL, None),
-        Met::Bytes => (FULL, Some("bytes")),
-        Met::Age | Met::Wait => (FULL, Some("seconds")),
-        Met::Tenant => ("TENANT_LIMIT_EXCEEDED", None),
-        Met::Rate => ("rate_limited", None),
+        Met::Depth | Met::Key | Met::Bytes | Met::Age | Met::Wait => FULL,
+        Met::Tenant => "TENANT_LIMIT_EXCEEDED",
+        Met::Rate => "rate_limited",
     }
 }
 
@@ -172,39 +174,84 @@ fn beginning(kind: &str) -> &str {
 
 /// Why an enqueue does not fit, for people: some SDKs show nothing else.
 fn message(full: &Full) -> String {
-    let (queue, used, bound) = (&full.queue, full.depth, full.bound);
-    let waiting = match used {
-        1 => "1 job waits".to_owned(),
-        more => format!("{more} jobs wait"),
-    };
-    if full.met == Met::Tenant {
-        let tenant = full.key.as_deref().unwrap_or_default();
-        let told = format!("Tenant '{tenant}' has exceeded max_queue_depth ({bound}): {waiting}");
-        return match full.ever {
-            true => told,
-            false => format!("{told}; so many jobs at once can never fit"),
-        };
-    }
+    let (used, bound) = (full.depth, full.bound);
     let why = match full.met {
-        // A batch that does not fit beside what waits.
-        Met::Depth if used < bound => {
-            format!("has no room for so many jobs: {waiting}, and its depth bound is {bound}")
+        Met::Depth | Met::Bytes | Met::Key | Met::Tenant => no_room(full),
+        Met::Age => {
+            let unit = in_short(full.unit);
+            format!("has jobs older than its age bound ({bound} {unit}): {used} {unit}")
         }
-        Met::Depth => format!("has reached its depth bound ({bound}): {waiting}"),
-        Met::Key => {
-            let key = full.key.as_deref().unwrap_or_default();
-            format!("has reached its depth bound for '{key}' ({bound}): {waiting}")
+        Met::Wait => {
+            let unit = in_short(full.unit);
+            format!("would keep a job waiting beyond its bound ({bound} {unit}): {used} {unit}")
         }
-        Met::Bytes => format!("has reached its size bound ({bound} bytes): {used} bytes wait"),
-        Met::Age => format!("has jobs older than its age bound ({bound} s): {used} s"),
-        Met::Wait => format!("would keep a job waiting beyond its bound ({bound} s): {used} s"),
-        Met::Tenant | Met::Rate => {
-            format!("has taken the {bound} jobs that may be enqueued in its period")
-        }
+        Met::Rate if used < bound => format!(
+            "has no room for so many jobs: {used} of the {bound} that may be enqueued in its period are taken"
+        ),
+        Met::Rate => format!("has taken the {bound} jobs that may be enqueued in its period"),
     };
-    match full.ever {
-        true => format!("Queue '{queue}' {why}"),
-        false => format!("Queue '{queue}' {why}; so many jobs at once can never fit"),
+    let (who, name) = match (full.met, &full.key) {
+        (Met::Tenant, Some(tenant)) => ("Tenant", tenant),
+        _ => ("Queue", &full.queue),
+    };
+    match (full.ever, full.met) {
+        (true, _) => format!("{who} '{name}' {why}"),
+        (false, Met::Bytes) => {
+            format!("{who} '{name}' {why}; so many bytes at once can never fit")
+        }
+        (false, _) => format!("{who} '{name}' {why}; so many jobs at once can never fit"),
+    }
+}
+
+/// Why there is no room under a bound of what waits.
+fn no_room(full: &Full) -> String {
+    let (used, bound) = (full.depth, full.bound);
+    let unit = if full.met == Met::Bytes { " bytes" } else { "" };
+    let waiting = match (full.met, full.at_least) {
+        (Met::Bytes, _) => format!("{used} bytes wait"),
+        (_, least) if least < used => {
+            format!("{least} to {used} jobs wait, as other sidecars have places")
+        }
+        (_, 1) => "1 job waits".to_owned(),
+        _ => format!("{used} jobs wait"),
+    };
+    let name = match (full.met, &full.key) {
+        (Met::Key, Some(key)) => format!("its depth bound for '{key}'"),
+        (Met::Tenant, _) => "max_queue_depth".to_owned(),
+        (Met::Bytes, _) => "its size bound".to_owned(),
+        _ => "its depth bound".to_owned(),
+    };
+    if full.at_least >= bound {
+        // In the words of the texts.
+        let has = match full.met {
+            Met::Tenant => "has exceeded",
+            _ => "has reached",
+        };
+        return format!("{has} {name} ({bound}{unit}): {waiting}");
+    }
+    if let Some(Resumes { at, threshold }) = full.resumes.filter(|resumes| resumes.at < used) {
+        return format!(
+            "was full and accepts again at {at}{unit} or fewer (resume_threshold {threshold}): {waiting}, and {name} is {bound}{unit}"
+        );
+    }
+    if used + full.wanted > bound {
+        let many = match (full.met, full.wanted) {
+            (Met::Bytes, bytes) => format!("{bytes} bytes"),
+            (_, 1) => "another job".to_owned(),
+            _ => "so many jobs".to_owned(),
+        };
+        return format!("has no room for {many}: {waiting}, and {name} is {bound}{unit}");
+    }
+    format!(
+        "has no room: {waiting}, and others are about to take the rest of {name} ({bound}{unit})"
+    )
+}
+
+/// The unit of a time, as people write it.
+fn in_short(unit: Unit) -> &'static str {
+    match unit {
+        Unit::Millis => "ms",
+        Unit::Seconds | Unit::Jobs | Unit::Bytes => "s",
     }
 }
 
@@ -223,4 +270,35 @@ pub(super) fn depth_headers(
     let said = named.into_iter();
     said.filter_map(|(name, value)| Some((name, HeaderValue::from(value?))))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::pressure::Strategy;
+
+    #[test]
+    fn places_of_siblings_are_not_said_to_wait() {
+        let full = Full {
+            queue: Arc::from("q"),
+            met: Met::Depth,
+            depth: 100,
+            at_least: 93,
+            bound: 100,
+            wanted: 1,
+            unit: Unit::Jobs,
+            resumes: None,
+            strategy: Strategy::Reject,
+            after: None,
+            drain: None,
+            ever: true,
+            key: None,
+        };
+        assert_eq!(
+            message(&full),
+            "Queue 'q' has no room for another job: 93 to 100 jobs wait, as other sidecars have places, and its depth bound is 100"
+        );
+    }
 }
