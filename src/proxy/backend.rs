@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use crate::json::Json;
+use crate::limit::Timestamp;
 
 /// How the backend behaves where the official ones differ.
 #[derive(Debug, Default)]
@@ -102,6 +103,13 @@ impl Backend {
     /// Whether a nack never discards a job that has attempts left, whatever it says.
     pub fn retries_always(&self) -> bool {
         self.retries_always.known().unwrap_or(false)
+    }
+
+    /// The second in which a claim began, where its heartbeats' value counts from there: claims of one second go
+    /// together in one heartbeat, with a value that is right for all. `None`: all may go together.
+    pub fn counts_from(&self, claimed_at: Timestamp) -> Option<Timestamp> {
+        let second = claimed_at.0 - claimed_at.0 % 1_000_000;
+        self.from_start().then_some(Timestamp(second))
     }
 
     /// The value to send so that a job claimed `age` ago stays ours for `visibility` from now.
