@@ -267,6 +267,13 @@ fn judge(upstream: &config::Upstream, known: &Backend, probed: &Probed, report: 
         _ => {}
     }
     report.add(PART, "visibility", Source::Probed, probed.visibility());
+    if probed.lasted.is_none() {
+        report.but(
+            Level::Warn,
+            "let a worker die with a job: if that is active for longer than 30 s, dead workers keep their slots, and \
+             on the last one of a queue they stop it",
+        );
+    }
     alive(upstream, known, probed, report);
     report.add(PART, "stats", Source::Probed, probed.stats.says.clone());
     if !probed.stats.honest {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use crate::json::Json;
+use crate::limit::Timestamp;
 
 /// How the backend behaves where the official ones differ.
 #[derive(Debug, Default)]
@@ -19,6 +20,8 @@ pub struct Backend {
     from_start: Trait,
     /// Whether `retryable: false` in a nack is never heeded.
     retries_always: Trait,
+    /// Whether an available job that is cancelled stays in its queue.
+    cancelled_stays: Trait,
 }
 
 /// What the config sets of it; `None` is learnt.
@@ -85,6 +88,7 @@ impl Backend {
             worker_liveness: Trait::set(said.worker_liveness),
             from_start: Trait::set(said.from_start),
             retries_always: Trait::default(),
+            cancelled_stays: Trait::default(),
         }
     }
 
@@ -117,6 +121,19 @@ impl Backend {
         self.retries_always.known().unwrap_or(false)
     }
 
+    /// Whether an available job that is cancelled stays in its queue, where it is counted or handed out all the same:
+    /// only who claims it gets it out of there.
+    pub fn cancelled_stays(&self) -> bool {
+        self.cancelled_stays.known().unwrap_or(false)
+    }
+
+    /// The second in which a claim began, where its heartbeats' value counts from there: claims of one second go
+    /// together in one heartbeat, with a value that is right for all. `None`: all may go together.
+    pub fn counts_from(&self, claimed_at: Timestamp) -> Option<Timestamp> {
+        let second = claimed_at.0 - claimed_at.0 % 1_000_000;
+        self.from_start().then_some(Timestamp(second))
+    }
+
     /// The value to send so that a job claimed `age` ago stays ours for `visibility` from now.
     pub fn heartbeat_value(&self, visibility: Duration, age: Duration) -> Duration {
         if self.from_start() {
@@ -135,7 +152,7 @@ impl Backend {
         }
     }
 
-    /// Learns from the manifest's `implementation`: the two official backends that are unlike the rest.
+    /// Learns from the manifest's `implementation`: the three official backends that are unlike the rest.
     pub fn read_manifest(&self, text: &[u8]) {
         let Ok(manifest) = Json::parse(text, super::REPLY_DEPTH) else {
             return;
@@ -164,6 +181,9 @@ impl Backend {
             self.from_start.learn(true);
             self.requeue_harmless.learn(false);
             self.retries_always.learn(true);
+        }
+        if says("lite") || says("nats") {
+            self.cancelled_stays.learn(true);
         }
     }
 

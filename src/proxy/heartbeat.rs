@@ -17,6 +17,7 @@ use super::sweep::heard;
 use super::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH};
 use super::{ours, respond, said};
 use crate::json::{Json, Kind, Splice, quote};
+use crate::limit::Timestamp;
 use crate::metrics::Counted;
 use crate::store::{Change, Place, Row};
 use crate::tick;
@@ -39,8 +40,8 @@ struct Beat {
     crooked: bool,
 }
 
-/// The claim id of jobs, and the visibility to ask for them.
-type ClaimedFor = (Arc<str>, Duration);
+/// The claim id of jobs, the visibility to ask for them, and from when on it counts, if not from now.
+type ClaimedFor = (Arc<str>, Duration, Option<Timestamp>);
 
 /// Whose the jobs of a heartbeat are.
 #[derive(Default)]
@@ -96,8 +97,8 @@ impl Proxy {
         }
         let mut extended = named(&reply.body);
         let mut told = reply.body.clone();
-        for ((claim_id, asks), group) in ours {
-            if let Some(theirs) = self.beat_for(scope, &claim_id, asks, &group).await {
+        for (claimed_for, group) in ours {
+            if let Some(theirs) = self.beat_for(scope, &claimed_for, &group).await {
                 extended.extend(named(&theirs));
                 told = stricter(told, theirs);
             }
@@ -109,7 +110,7 @@ impl Proxy {
         })
     }
 
-    /// Which jobs are the worker's own claims, and which ours, by claim id and the visibility to ask for.
+    /// Which jobs are the worker's own claims, and which ours, by what to ask for them.
     async fn split(&self, beat: &Beat) -> Split {
         let mut split = Split::default();
         let deadline = Instant::now() + LOOKS;
@@ -117,7 +118,9 @@ impl Proxy {
             // A call that failed says nothing of the job, and under the worker's own id its claim is not extended.
             match self.sidecar.row_by(job, deadline, Result::is_err).await {
                 Ok(Some(row)) if row.place == Place::Out => {
-                    let claim = (row.claimed.claim_id.clone(), Self::asks(beat, &row));
+                    let counts_from = self.sidecar.backend.counts_from(row.claimed.claimed_at);
+                    let claim_id = row.claimed.claim_id.clone();
+                    let claim = (claim_id, Self::asks(beat, &row), counts_from);
                     let group = split.ours.entry(claim).or_default();
                     group.ids.push(job.clone());
                     group.rows.push(row);
@@ -144,19 +147,14 @@ impl Proxy {
     async fn beat_for(
         &self,
         scope: u64,
-        claim_id: &str,
-        asks: Duration,
+        (claim_id, asks, counts_from): &ClaimedFor,
         group: &Group,
     ) -> Option<Bytes> {
         let sidecar = &self.sidecar;
         let now = sidecar.store.now();
-        let ages = group
-            .rows
-            .iter()
-            .map(|row| now.since(row.claimed.claimed_at));
-        let oldest = Duration::from_micros(ages.max().unwrap_or(0));
         // Time in the hold was none of the worker's, and counts where claims last from their start.
-        let ms = sidecar.backend.heartbeat_value(asks, oldest).as_millis();
+        let age = Duration::from_micros(counts_from.map_or(0, |from| now.since(from)));
+        let ms = sidecar.backend.heartbeat_value(*asks, age).as_millis();
         let body = said::heartbeat(claim_id, group.ids.iter().map(|id| &**id), ms);
         let call = super::post(self, scope, "/ojs/v1/workers/heartbeat", body);
         let reply = match super::call(self, "heartbeat", call).await {
@@ -167,7 +165,7 @@ impl Proxy {
         // A list that is only an echo proves nothing: those slots wait until the backend is asked.
         if !sidecar.backend.worker_liveness() {
             let now = sidecar.store.now();
-            let lasts = super::job::micros(asks);
+            let lasts = super::job::micros(*asks);
             let is_extended = |row: &&Row| extended.iter().any(|id| **id == *row.claimed.job);
             let renewals = group.rows.iter().filter(is_extended);
             let renewals = renewals.map(|row| Change::Until {

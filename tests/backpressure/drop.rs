@@ -265,7 +265,7 @@ const DROPS: &str = "[[queue]]\nname = \"q\"\nmax_depth = 4\nstrategy = \"drop_o
 /// With several tenants the heaviest loses its oldest, on backends with ways of their own.
 #[tokio::test(start_paused = true)]
 async fn the_heaviest_tenant_loses_its_oldest() {
-    for lax in [Lax::spec, Lax::redis, Lax::postgres, Lax::lite, Lax::amqp] {
+    for lax in [Lax::spec, Lax::redis, Lax::postgres, Lax::amqp] {
         let name = lax().name;
         let (pair, client) = simulated(lax(), DROPS).await;
         let mut told = Listener::open(&client, "/ojs/v1/events/stream?queue=q", &[]).await;
@@ -383,6 +383,45 @@ fn queue_of(jobs: &Arc<Mutex<VecDeque<u64>>>) -> impl Fn(&Method, &str) -> (u16,
                 json!({"counts": {"available": jobs.len()}}).to_string(),
             ),
         }
+    }
+}
+
+/// The same of a backend of this name, where what is cancelled is in the queue as before.
+fn keeping(
+    name: &'static str,
+    jobs: &Arc<Mutex<VecDeque<u64>>>,
+) -> impl Fn(&Method, &str) -> (u16, String) + 'static {
+    let queue = queue_of(jobs);
+    move |method, path| {
+        let (status, said) = match path {
+            "/ojs/manifest" => (200, json!({"implementation": {"name": name}})),
+            "/ojs/v1/workers/nack" => (200, json!({"state": "discarded"})),
+            _ => match path.strip_prefix("/ojs/v1/jobs/") {
+                Some(id) => (
+                    200,
+                    json!({"job": {"id": id, "queue": "q", "state": "available"}}),
+                ),
+                None => return queue(method, path),
+            },
+        };
+        (status, said.to_string())
+    }
+}
+
+/// Where a cancelled job stays in its queue no cancel makes room: as many go as came over the bound, all the same.
+#[tokio::test(start_paused = true)]
+async fn where_cancelled_jobs_stay_the_next_one_goes() {
+    for name in ["ojs-backend-nats", "ojs-backend-lite"] {
+        let jobs = Arc::default();
+        let slow = Duration::from_millis(20);
+        let (backend, sidecar, client) = told(DROPS, slow, keeping(name, &jobs)).await;
+        for _ in 0..5 {
+            fill_with(&client, &[("a", 0), ("b", 5)]).await;
+            sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!(*jobs.lock().unwrap(), [7, 8, 9, 10], "{name}");
+        assert_eq!(backend.asked(Method::POST, "/fetch"), 6, "{name}");
+        sidecar.stop().await;
     }
 }
 

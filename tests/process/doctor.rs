@@ -87,8 +87,11 @@ fn a_backend_as_the_lite_one_discards_what_is_given_back() {
 #[test]
 fn a_backend_as_the_amqp_one_goes_by_workers() {
     // As it is, and with a visibility that can be seen to run out.
-    let (report, _) = probed(Lax::amqp(), "");
+    let (report, status) = probed(Lax::amqp(), "");
+    assert_eq!(status, Some(0), "{report}");
     says(&report, "visibility", "not heeded");
+    // Whether a claim ever ends by itself was not seen.
+    assert_eq!(finding(&report, "backend", "visibility")["level"], "warn");
     let lax = Lax {
         heeds_fetch_visibility: true,
         ..Lax::amqp()

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ojs_throttle::net::{Net, sim};
+use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
@@ -86,6 +87,33 @@ async fn a_list_of_running_jobs_that_fails_once_is_asked_for_again() {
         let of_list = |text: &&String| text.starts_with("GET /ojs/v1/admin/jobs?state=active");
         let lists = asked.lock().unwrap().iter().filter(of_list).count();
         assert_eq!(lists, times);
+        sidecar.stop().await;
+    }
+}
+
+const LITE: (&str, &str) = ("200", r#"{"implementation":{"name":"ojs-backend-lite"}}"#);
+const BEATEN: (&str, &str) = ("200", r#"{"jobs_extended":["j"]}"#);
+
+/// Where claims last from their start, the first heartbeat after a restart does not shorten one.
+#[tokio::test(start_paused = true)]
+async fn a_job_that_ran_before_is_as_old_as_the_backend_says() {
+    // A minute by the store's clock, and since when no job can run.
+    for (started, lasts) in [
+        ("2026-02-02T02:39:00Z", "65000"),
+        ("2026-02-02T03:39:00Z", "5000"),
+        ("0001-01-01T00:00:00Z", "5000"),
+    ] {
+        let job = json!({"id": "j", "type": "t", "state": "active", "started_at": started});
+        let list = json!({"items": [job]}).to_string().leak();
+        let answers = Box::leak(Box::new([LITE, ("200", list), BEATEN]));
+        let (net, sidecar, asked) = before(answers).await;
+        let beat = json!({"worker_id": "w", "active_jobs": ["j"], "visibility_timeout_ms": 5_000});
+        let client = Client::new(&net, sidecar.addr);
+        let path = "/ojs/v1/workers/heartbeat";
+        assert_eq!(client.post(path, beat.to_string()).await.status, 200);
+        let asked = asked.lock().unwrap().concat();
+        let (_, last) = asked.rsplit_once("visibility_timeout_ms\":").unwrap();
+        assert!(last.starts_with(lasts), "{lasts}: {asked}");
         sidecar.stop().await;
     }
 }

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use ojs_throttle::backend::{EventKind, Lax};
+use ojs_throttle::backend::{Backend, EventKind, Lax};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::client::{Client, id, ids};
 use crate::examples::{EMAIL, PAYMENT, REPORT, SYNC};
+use crate::pair::Pair;
 use crate::simulated;
 
 fn limited(queue: &str, n: usize, rate_limit: Value) -> Value {
@@ -75,6 +76,67 @@ async fn one_at_a_time_until_ack_nack_or_expiry() {
         );
         pair.stop().await;
     }
+}
+
+/// Whether the backend has taken this one back from who had claimed it.
+fn lapsed(backend: &Backend, job: &str) -> bool {
+    let ledger = backend.ledger();
+    (ledger.iter()).any(|event| event.kind == EventKind::Expired && *event.job == *job)
+}
+
+/// Where claims last from their start too: a heartbeat for a job that has run for long extends none by more than
+/// it asks.
+#[tokio::test(start_paused = true)]
+async fn a_long_job_does_not_keep_a_short_one() {
+    for lax in [Lax::spec(), Lax::lite()] {
+        let name = lax.name;
+        let (pair, client) = simulated(lax, "").await;
+        let two = || json!({"key": "k", "concurrency": 2});
+        let jobs = enqueue_many(&client, 2, |n| limited("q", n, two())).await;
+        let asked = json!({"queues": ["q"], "count": 1, "worker_id": "w",
+                           "visibility_timeout_ms": 3000});
+        let beat = async |jobs: &[String]| {
+            let beat =
+                json!({"worker_id": "w", "active_jobs": jobs, "visibility_timeout_ms": 3000});
+            let reply = client.post("/ojs/v1/workers/heartbeat", beat.to_string());
+            let extended = reply.await.json()["jobs_extended"].take();
+            assert_eq!(extended.as_array().unwrap().len(), jobs.len(), "{name}");
+        };
+        assert_eq!(ids(&client.fetch_as(asked.clone()).await), [&jobs[0]]);
+        for _ in 0..15 {
+            sleep(Duration::from_secs(1)).await;
+            beat(&jobs[..1]).await;
+        }
+        assert_eq!(ids(&client.fetch_as(asked).await), [&jobs[1]]);
+        beat(&jobs).await;
+        sleep(Duration::from_millis(4_600)).await;
+        assert!(
+            jobs.iter().all(|job| lapsed(&pair.behind.backend, job)),
+            "{name}"
+        );
+        pair.stop().await;
+    }
+}
+
+/// The same of held jobs, should the sidecar die.
+#[tokio::test(start_paused = true)]
+async fn what_is_held_for_long_does_not_keep_what_is_not() {
+    let none = "[[policy]]\nname = \"p\"\nkey = \"p:{type}\"\nconcurrency = 0\n";
+    let (pair, client) = simulated(Lax::lite(), none).await;
+    let one = || json!({"type": "t", "args": [], "options": {"queue": "q"}});
+    let long = client.enqueue(one()).await;
+    assert!(client.fetch("q", 2).await.is_empty());
+    sleep(Duration::from_secs(60)).await;
+    let short = client.enqueue(one()).await;
+    assert!(client.fetch("q", 2).await.is_empty());
+    // Both have had a heartbeat since.
+    sleep(Duration::from_secs(15)).await;
+    let Pair { behind, sidecar } = pair;
+    sidecar.stop().await;
+    sleep(Duration::from_secs(31)).await;
+    assert!(lapsed(&behind.backend, &long));
+    assert!(lapsed(&behind.backend, &short));
+    behind.stop().await;
 }
 
 /// 6.2, RL-002: "All jobs with the same `key` value share the same rate limit counters", others do

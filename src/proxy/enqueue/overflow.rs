@@ -4,7 +4,7 @@
 //! claim it has, else the one that the next FETCH would get. So no job that a worker has, or that waits for
 //! a time, is touched. With several tenants or priorities the oldest (of the heaviest tenant) is another one
 //! than the next. Nobody can claim a job by its id, so it is cancelled, once the backend has shown that it
-//! is available.
+//! is available. Where a cancelled job stays in its queue that would make no room: there the next one goes too.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -124,7 +124,11 @@ impl Proxy {
     }
 
     async fn drop_one_of(&self, queue: &str, stays: &mut Stays<'_>, scope: u64) -> Found {
-        for _ in 0..TRIES {
+        // A backend that is not known yet may be such a one.
+        let learnt = self.ensure_learnt().await;
+        let cancels = learnt.is_ok() && !self.sidecar.backend.cancelled_stays();
+        let tries = if cancels { TRIES } else { 0 };
+        for _ in 0..tries {
             let Some(id) = self.sidecar.pressure.oldest(queue, stays.ids) else {
                 break;
             };

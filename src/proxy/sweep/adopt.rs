@@ -13,7 +13,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::duration;
 use crate::json::Json;
+use crate::limit::Timestamp;
 use crate::metrics::Counted;
 use crate::policy::{Accept, JobView};
 use crate::proxy::lookup::{Lookup, job_in};
@@ -34,6 +36,8 @@ const LOOK_UPS: usize = 16;
 const TURN: Duration = Duration::from_secs(5);
 /// How long a heartbeat waits for the look-ups of its jobs.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// No job that runs began longer ago, in microseconds. A time that was never set may be one of the year 1.
+const LONGEST: u64 = 30 * 86_400 * 1_000_000;
 
 /// What is known of jobs that were running before this sidecar started.
 #[derive(Debug)]
@@ -391,8 +395,8 @@ impl Proxy {
 impl Sidecar {
     /// A running job as a claim, if it is limited and not held.
     fn running(&self, scope: u64, job: Json<'_>, number: Gen) -> Option<Claimed> {
-        let [id, kind, queue, state, attempt] =
-            job.pick(["id", "type", "queue", "state", "attempt"]);
+        let [id, kind, queue, state, attempt, started] =
+            job.pick(["id", "type", "queue", "state", "attempt", "started_at"]);
         let text = |value: Option<Json<'_>>| value.and_then(|v| v.text()).map(|v| v.into_owned());
         let (Some(id), Some("active")) = (text(id), text(state).as_deref()) else {
             return None;
@@ -427,10 +431,17 @@ impl Sidecar {
             queue: Arc::from(queue),
             priority: 0,
             attempt,
-            // Longer ago in truth, but nobody here knows how long.
-            claimed_at: self.store.now(),
+            claimed_at: claimed_at(text(started).as_deref(), self.store.now()),
             visibility: job::micros(own.unwrap_or(DEFAULT_VISIBILITY)),
             limited,
         }))
     }
+}
+
+/// When a running job was claimed, by its `started_at`: where claims last from their start, its heartbeats must ask
+/// for so much more. `now` where it has none that can be true.
+fn claimed_at(started: Option<&str>, now: Timestamp) -> Timestamp {
+    let started = started.and_then(duration::moment).map(Timestamp);
+    let is_likely = |at: &Timestamp| *at <= now && now.since(*at) <= LONGEST;
+    started.filter(is_likely).unwrap_or(now)
 }

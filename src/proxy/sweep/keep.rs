@@ -10,6 +10,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::EVERY;
+use crate::limit::Timestamp;
 use crate::proxy::prove::{Named, Word};
 use crate::proxy::{DEFAULT_VISIBILITY, Proxy};
 use crate::store::Claimed;
@@ -19,8 +20,8 @@ const TOGETHER: usize = 256;
 /// So many heartbeats are on their way at once.
 const AT_ONCE: usize = 16;
 
-/// Claims that are kept in one go: their scope, claim id and visibility.
-type Group = (u64, Arc<str>, Duration);
+/// Claims that are kept in one go: their scope, claim id and visibility, and from when on that counts, if not from now.
+type Group = (u64, Arc<str>, Duration, Option<Timestamp>);
 
 impl Proxy {
     /// Keeps the claims of held jobs until told to stop.
@@ -70,7 +71,9 @@ impl Proxy {
             // back soon. The worker's own visibility is given when it goes out.
             let visibility = Duration::from_micros(claimed.visibility).min(DEFAULT_VISIBILITY);
             if now.duration_since(proven) >= visibility / 3 {
-                let group = (claimed.scope, claimed.claim_id.clone(), visibility);
+                let counts_from = self.sidecar.backend.counts_from(claimed.claimed_at);
+                let claim_id = claimed.claim_id.clone();
+                let group = (claimed.scope, claim_id, visibility, counts_from);
                 let ends = proven + visibility;
                 due.entry(group).or_default().push((ends, claimed));
             }
@@ -89,15 +92,18 @@ impl Proxy {
     }
 
     /// One heartbeat for these.
-    async fn keep_claims(self, (scope, claim_id, visibility): Group, claims: Vec<Claimed>) {
+    async fn keep_claims(
+        self,
+        (scope, claim_id, visibility, counts_from): Group,
+        claims: Vec<Claimed>,
+    ) {
         let jobs: Vec<Named> = claims
             .iter()
             .map(|claimed| (claimed.job.clone(), claimed.attempt))
             .collect();
         let hold = &self.sidecar.hold;
         let now = self.sidecar.store.now();
-        let ages = claims.iter().map(|claimed| now.since(claimed.claimed_at));
-        let age = Duration::from_micros(ages.max().unwrap_or(0));
+        let age = Duration::from_micros(counts_from.map_or(0, |from| now.since(from)));
         let words = self
             .confirm(scope, &claim_id, &jobs, jobs.len(), visibility, age)
             .await;
