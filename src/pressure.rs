@@ -408,9 +408,9 @@ impl Pressure {
     pub fn ask_last(
         self: &Arc<Self>,
         wants: &mut Vec<Want>,
-        full: Full,
+        full: Box<Full>,
         now: Now,
-    ) -> Result<Places, Full> {
+    ) -> Result<Places, Box<Full>> {
         let mut state = self.state.lock();
         let ahead = state.line.ahead();
         // What bounds it may have changed since it came.
@@ -423,7 +423,7 @@ impl Pressure {
         });
         match self.ask_in(&mut state, wants, now, (&ahead, true)) {
             Answer::Go(places) => Ok(places),
-            Answer::Full(full) => Err(*full),
+            Answer::Full(full) => Err(full),
             _ => {
                 // The queue alone tells nothing of what it shared with others, nor of what bounds it no more.
                 let tells = |bounds: &Bounds| match full.met {
@@ -436,7 +436,7 @@ impl Pressure {
                 let queue = state.queues.get_mut(&full.queue);
                 let anew = want.zip(queue).map(|(want, queue)| {
                     let held = (self.held)(&full.queue);
-                    queue.full(want, full.met, None, held, now)
+                    Box::new(queue.full(want, full.met, None, held, now))
                 });
                 Err(anew.unwrap_or(full))
             }

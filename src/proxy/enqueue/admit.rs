@@ -102,7 +102,7 @@ impl Proxy {
                         return Err(self.sidecar.full(&full, body, sends));
                     }
                     let until = Instant::now() + longest;
-                    let places = self.blocked(wants, scope(), until, *full).await;
+                    let places = self.blocked(wants, scope(), until, full).await;
                     return places.map_err(|full| self.sidecar.full(&full, body, sends));
                 }
             }
@@ -136,8 +136,8 @@ impl Proxy {
         mut wants: Vec<Want>,
         scope: u64,
         until: Instant,
-        full: Full,
-    ) -> Result<Places, Full> {
+        full: Box<Full>,
+    ) -> Result<Places, Box<Full>> {
         let sidecar = &self.sidecar;
         let most = sidecar.live().settings.max_blocked;
         let queues: Vec<Arc<str>> = wants.iter().map(|want| Arc::clone(&want.queue)).collect();

@@ -17,6 +17,10 @@ use crate::proxy::prove::{Named, Word};
 use crate::proxy::{PROOF, Proxy};
 use crate::store::{Claimed, Verdict};
 
+/// Held jobs that are asked about in one go: their claim id, the visibility that they shall have, and from when on
+/// that counts, if not from now.
+type Group = (Arc<str>, Duration, Option<Timestamp>);
+
 /// The claims of some jobs; few FETCHes are for more.
 pub(super) type Claims<'a> = SmallVec<[&'a Claimed; 16]>;
 
@@ -304,20 +308,27 @@ impl Proxy {
     ) -> HashMap<Arc<str>, Word> {
         let now = Instant::now();
         let stored_now = self.sidecar.store.now();
-        let mut due: HashMap<(Arc<str>, Duration), Vec<Named>> = HashMap::new();
-        let mut age = Duration::ZERO;
+        let mut due: HashMap<Group, Vec<Named>> = HashMap::new();
         for held in doubtful.into_iter().filter(|held| now < held.deadline) {
             let claimed = &held.claimed;
-            age = age.max(Duration::from_micros(stored_now.since(claimed.claimed_at)));
-            due.entry((claimed.claim_id.clone(), held.wanted(visibility)))
-                .or_default()
-                .push((claimed.job.clone(), claimed.attempt));
+            let counts_from = self.sidecar.backend.counts_from(claimed.claimed_at);
+            due.entry((
+                claimed.claim_id.clone(),
+                held.wanted(visibility),
+                counts_from,
+            ))
+            .or_default()
+            .push((claimed.job.clone(), claimed.attempt));
         }
         let mut told = HashMap::new();
-        for ((claim_id, lasts), mut jobs) in due {
+        for ((claim_id, lasts, counts_from), mut jobs) in due {
             let hold = &self.sidecar.hold;
             let asked = jobs.len();
-            jobs.extend(hold.unproven(lane, &claim_id, now - proof(lasts) / 2, TOGETHER));
+            let age = Duration::from_micros(counts_from.map_or(0, |from| stored_now.since(from)));
+            // Where values count from the claims, this one would be wrong for others.
+            if counts_from.is_none() {
+                jobs.extend(hold.unproven(lane, &claim_id, now - proof(lasts) / 2, TOGETHER));
+            }
             let words = self
                 .confirm(lane.scope, &claim_id, &jobs, asked, lasts, age)
                 .await;
