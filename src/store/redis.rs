@@ -13,7 +13,7 @@ mod target;
 mod wire;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -59,6 +59,8 @@ pub struct RedisStore {
     prefix: String,
     owner: Arc<str>,
     epoch: Mutex<Option<String>>,
+    /// When our last beat was written into these data, by the store's clock; 0: none was yet.
+    wrote: AtomicU64,
     remote: Remote,
     news: tokio::sync::Mutex<UnboundedReceiver<PushInfo>>,
     told: UnboundedSender<PushInfo>,
@@ -85,6 +87,7 @@ impl RedisStore {
             prefix,
             owner: config.owner.into(),
             epoch: Mutex::default(),
+            wrote: AtomicU64::new(0),
             remote: Remote::new(own, given),
             news: tokio::sync::Mutex::new(news),
             told,
@@ -182,6 +185,7 @@ impl RedisStore {
 
     async fn overdue(&self, max: usize) -> Result<Vec<Row>, StoreError> {
         let asked = self.remote.alone.ask();
+        let before = self.epoch().clone();
         let told = self
             .run(&self.scripts.due, |to| {
                 to.arg(max.min(10_000));
@@ -192,6 +196,12 @@ impl RedisStore {
             return Err(self.strange(&told));
         };
         let now = wire::read_time(*now);
+        {
+            let epoch = self.epoch();
+            if before.is_some() && *epoch == before {
+                self.wrote.fetch_max(now.0, Ordering::AcqRel);
+            }
+        }
         self.remote.clock.is_ahead(wire::read_time(*ahead).0);
         let siblings = usize::try_from(*live).unwrap_or(0);
         self.remote.met(asked, siblings, *others == 0);
