@@ -13,7 +13,9 @@
 //! Who says nothing for 5 s is dead to those that still have the store: they take over what it holds, and
 //! hand it out. A sidecar that has lost the store cannot tell whether the others have lost it too. So where
 //! others lived at the loss, the claims that it had by then are set aside ([`Store::sets_aside`]): they are
-//! neither handed out nor kept alive. When the store is back, the row says whose the job is. If that takes
+//! neither handed out nor kept alive. When the store is back, the row says whose the job is
+//! ([`Store::elsewhere`]); where it has ended the backend says so, which is asked anew: a sibling runs a job under
+//! the claim that it took over, so what was heard before proves nothing ([`Store::told_anew`]). If that takes
 //! longer than the claim lasts, the backend hands the job out again, as a new claim of which nobody else has
 //! heard. Only claims that were made since the loss start without the store.
 //!

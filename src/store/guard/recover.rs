@@ -3,13 +3,17 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::{Clock, Gen, Guard, MOST_ECHOED, Place, Row, State, StoreError};
 
 /// So many times it is told what happened meanwhile before it decides all the same.
 const ROUNDS: u32 = 3;
+/// How often it is said at most that the store was told of our rows again without being lost.
+const SAID: Duration = Duration::from_secs(10);
 /// So many ends are told at once.
 const AT_ONCE: usize = 32;
 /// So many ends are told again at each look: the look is also the word that this sidecar lives.
@@ -177,6 +181,13 @@ impl Guard {
             state.before = Some(lost.local.emptied(clock));
             let (rows, ended) = (told.rows.len(), told.ended.len());
             tracing::info!(rows, ended, "the store is back");
+        } else if state.said.is_none_or(|said| said.elapsed() >= SAID) {
+            state.said = Some(Instant::now());
+            let rows = told.rows.len();
+            tracing::info!(
+                rows,
+                "a call to the store failed: it was told again of our jobs and of the last ends"
+            );
         }
         // Of what ended unheard nobody was told; and what may start is another question now.
         self.turned.notify_one();

@@ -3,6 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::lost::Lost;
 use crate::limit::Timestamp;
 use crate::store::memory::MemoryStore;
@@ -57,6 +59,8 @@ pub(super) struct State {
     pub(super) before: Option<MemoryStore>,
     /// When it was last told of our rows again, or was found to have forgotten.
     pub(super) returned: Option<Timestamp>,
+    /// When it was last said that the store was told again, though it was not lost.
+    pub(super) said: Option<Instant>,
     /// What was held here and is a sibling's, as its row said when the store was told of ours again; or has ended
     /// there since. The hold does not know of it yet.
     pub(super) elsewhere: HashMap<Arc<str>, (Claimed, Option<Row>)>,

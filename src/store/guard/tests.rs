@@ -846,7 +846,10 @@ async fn what_is_out_is_known_although_the_store_forgot_it() {
     assert!(starts(&rig.guard, "a").await.unwrap());
     assert!(!rig.guard.may_miss_rows());
     assert!(rig.faulty.end("a", None).await.unwrap().is_some());
-    assert!(rig.guard.row("a").await.unwrap().is_none(), "it is believed");
+    assert!(
+        rig.guard.row("a").await.unwrap().is_none(),
+        "it is believed"
+    );
     rig.faulty.script([Fault::gone()]);
     assert!(rig.guard.count(Place::Out).await.is_err());
     assert!(!rig.guard.is_lost() && rig.guard.may_miss_rows());
