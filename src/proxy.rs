@@ -170,6 +170,8 @@ pub struct Sidecar {
     /// What goes on although its client hung up: ACKs and nacks, and the rest.
     settling: TaskTracker,
     left: TaskTracker,
+    /// How the hold follows the store that is lost and comes back.
+    loss: Mutex<siblings::Loss>,
     adoption: sweep::Adoption,
     /// Where siblings have held jobs for workers of ours.
     offered: siblings::Offered,
@@ -233,6 +235,7 @@ impl Sidecar {
             tasks: TaskTracker::new(),
             settling: TaskTracker::new(),
             left: TaskTracker::new(),
+            loss: Mutex::default(),
             adoption: sweep::Adoption::new(Instant::now()),
             offered: siblings::Offered::default(),
             hidden: Mutex::default(),
@@ -339,15 +342,27 @@ impl Sidecar {
 
     /// A held job is not ours any more: cancelled, settled, or taken back by the backend.
     async fn lose(&self, claimed: &Claimed) {
+        self.lose_with(claimed, false).await;
+    }
+
+    /// The same; its row was ended already, if `had_row`. What a sibling took over is not counted as lost.
+    async fn lose_with(&self, claimed: &Claimed, had_row: bool) {
         let (job, generation) = (&claimed.job, claimed.generation);
-        if self.hold.has_claim(job, generation) {
+        let was_held = self.hold.has_claim(job, generation);
+        if was_held {
             // Most were taken back, and wait there from now on. Before it leaves the hold: what counts twice
             // for a moment is not over a bound unseen.
             self.pressure.came(&claimed.queue, None);
-            self.metrics.count(Counted::HoldLost);
         }
         self.hold.forget_claim(job, generation);
-        self.end(job, Some(generation)).await;
+        let store = &self.store;
+        // Right after an outage it was most likely a sibling that had it meanwhile.
+        let after_outage = store.may_miss_rows() && !store.is_lost();
+        let ended = self.end(job, Some(generation)).await.is_some();
+        let was_ours = had_row || ended || store.is_lost();
+        if was_held && (store.siblings() == 0 || (was_ours && !after_outage)) {
+            self.metrics.count(Counted::HoldLost);
+        }
     }
 
     /// Forgets everything (`dev`'s reset).

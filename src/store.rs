@@ -70,6 +70,16 @@ fn distrusted(why: String) -> String {
     }
 }
 
+/// The jobs that were asked for and are lost to who asked.
+fn refused_of<'a>(
+    asks: &'a [&'a Claimed],
+    verdicts: &'a [Verdict],
+) -> impl Iterator<Item = Arc<str>> + 'a {
+    let each = asks.iter().zip(verdicts);
+    let lost = each.filter(|(_, verdict)| **verdict == Verdict::Lost);
+    lost.map(|(ask, _)| ask.job.clone())
+}
+
 /// What became of one asked job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
@@ -460,19 +470,25 @@ pub trait Store: std::fmt::Debug + Send + Sync {
     /// Where the data began anew, what we know of limits and settings made over HTTP comes first: what is not
     /// there is put back, but only before anything may start. Who comes later takes what it finds: the others
     /// have put back theirs, and what is missing may have been deleted since.
-    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
+    ///
+    /// Gives the jobs of the held ones that it did not take: their rows are hidden, or a sibling's by now.
+    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, Vec<Arc<str>>> {
         Answer::later(async move {
+            let mut refused = Vec::new();
             for row in rows {
                 let claimed = &row.claimed;
                 match row.place {
-                    Place::Held => drop(self.take(&[claimed], 0).await?),
+                    Place::Held => {
+                        let verdicts = self.take(&[claimed], 0).await?;
+                        refused.extend(refused_of(&[claimed], &verdicts));
+                    }
                     Place::Out => {
                         let (claimed, until) = (claimed.clone(), row.until);
                         self.set(Change::Adopt { claimed, until }).await?;
                     }
                 }
             }
-            Ok(())
+            Ok(refused)
         })
     }
 
@@ -504,6 +520,23 @@ pub trait Store: std::fmt::Debug + Send + Sync {
     fn sets_aside(&self, claimed: &Claimed) -> bool {
         let _nobody_else = claimed;
         false
+    }
+
+    /// When the store was last told of our rows again, after a failure. What was heard of a held job before that
+    /// does not prove that it is ours still: a sibling may have taken it over, and its claim looks the same.
+    fn told_anew(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Claims that were held here when the store was lost, and siblings' when it was back, each with its row as it
+    /// was then (`None`: it has ended). None of them starts here any more; [`Store::forgot`] ends that.
+    fn elsewhere(&self) -> Vec<(Claimed, Option<Row>)> {
+        Vec::new()
+    }
+
+    /// The hold has forgotten these, which [`Store::elsewhere`] named.
+    fn forgot(&self, gone: &[(Claimed, Option<Row>)]) {
+        let _none_named = gone;
     }
 
     /// What single policies declare for the time when the store is lost, in place of earlier ones.

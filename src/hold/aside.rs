@@ -35,6 +35,21 @@ impl Hold {
         count
     }
 
+    /// The jobs out of hand that were last proven to be ours before `then` are in doubt: see [`Held::doubt`].
+    pub fn doubt_before(&self, then: Instant) {
+        let mut state = self.state();
+        let State { queues, jobs, .. } = &mut *state;
+        let groups = queues.values_mut().flat_map(|queue| queue.all_groups_mut());
+        let waiting = groups.flat_map(|group| group.jobs.iter_mut());
+        let apart = (jobs.values_mut()).filter_map(|known| match &mut known.whereabouts {
+            Whereabouts::Hidden(held) | Whereabouts::Aside(held) => Some(&mut **held),
+            _ => None,
+        });
+        for held in waiting.chain(apart).filter(|held| held.proven < then) {
+            held.doubt();
+        }
+    }
+
     /// The jobs out of hand of which `is` says so whose claims can no longer be counted on.
     pub fn lapsed(&self, is: impl Fn(&Claimed) -> bool) -> Vec<Claimed> {
         let now = Instant::now();

@@ -644,3 +644,24 @@ async fn idle_jobs_go_one_by_one_and_the_last_first() {
     assert_eq!(ids(&order), ["low", "b", "c", "a"]);
     assert_eq!(order[0].claimed.generation, Gen(2));
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_was_proven_before_is_in_doubt() {
+    let hold = Hold::default();
+    hold.fetched(&lane(1), &Gate::default(), Instant::now());
+    let jobs = ["waits", "aside", "hidden", "later"].map(|id| job(id, 0, &["k"]));
+    hold.add(jobs.to_vec());
+    hold.set_aside(|claimed| &*claimed.job == "aside");
+    assert!(hold.hide("hidden"));
+    tokio::time::advance(Duration::from_secs(1)).await;
+    let then = Instant::now();
+    hold.proved("later", then, Duration::from_secs(30));
+    hold.doubt_before(then);
+    let proofs = hold.proofs();
+    let in_doubt = |id: &str| {
+        let (_, proven) = (proofs.iter().find(|(claimed, _)| &*claimed.job == id)).unwrap();
+        then.duration_since(*proven) >= Duration::from_secs(30)
+    };
+    let doubts = ["waits", "aside", "hidden", "later"].map(in_doubt);
+    assert_eq!(doubts, [true, true, true, false]);
+}

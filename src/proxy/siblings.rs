@@ -67,6 +67,36 @@ impl Offered {
     }
 }
 
+/// How the hold followed when the store was lost and came back.
+#[derive(Default, Debug)]
+pub(super) struct Loss {
+    /// When the store was told of our rows again, as far as the hold has followed.
+    told_anew: Option<Instant>,
+    /// While it is lost: since when jobs are set aside, and how many were so far. 0: that was said.
+    aside: Option<(Instant, usize)>,
+}
+
+/// What was on its way at a loss comes in for so long.
+const COMES_IN: Duration = Duration::from_millis(500);
+
+impl Loss {
+    fn set_aside(&mut self, is_lost: bool, jobs: usize) {
+        match &mut self.aside {
+            aside if !is_lost => *aside = None,
+            Some((_, count)) if *count > 0 => *count += jobs,
+            None if jobs > 0 => self.aside = Some((Instant::now(), jobs)),
+            _ => {}
+        }
+    }
+
+    /// How many were set aside, if that is to be said now.
+    fn take_all_in(&mut self) -> Option<usize> {
+        let (since, jobs) = self.aside.as_mut()?;
+        let is_all = *jobs > 0 && since.elapsed() >= COMES_IN;
+        is_all.then(|| std::mem::take(jobs))
+    }
+}
+
 impl Proxy {
     /// Follows what siblings tell until the sidecar is told to stop. With the memory store there are
     /// none.
@@ -183,7 +213,7 @@ impl Proxy {
         };
         let owned = matches!(sidecar.store.set(own).await, Ok(true));
         if owned || sidecar.owns(&claimed.job, next).await {
-            sidecar.hold_taken_over(*held, &claimed, next);
+            sidecar.hold_taken_over(*held, &claimed, next).await;
         }
         true
     }
@@ -244,7 +274,7 @@ impl Sidecar {
     }
 
     /// A job that was taken over from a sibling is in the hold from here on.
-    fn hold_taken_over(&self, mut held: Held, claimed: &Claimed, claim: Gen) {
+    async fn hold_taken_over(&self, mut held: Held, claimed: &Claimed, claim: Gen) {
         held.claimed.generation = claim;
         held.claimed.claimed_at = claimed.claimed_at;
         // When its claim was last extended only its former owner knew: the next sweep extends it, and it is
@@ -253,6 +283,8 @@ impl Sidecar {
         self.metrics.count(Counted::HoldAdopted);
         self.scopes.accept_known(claimed.scope);
         self.noted(std::iter::once(&held.claimed));
+        // So that the row is known here too, and asked about after an outage.
+        self.register(std::slice::from_ref(&held)).await;
         self.hold.add(vec![held]);
     }
 
@@ -266,12 +298,38 @@ impl Sidecar {
         drop(self.store.take(&claims, 0).await);
     }
 
-    /// While the store is lost, held jobs that siblings may have taken over are out of reach; once it is back
-    /// they are asked for again.
+    /// While the store is lost, held jobs that siblings may have taken over are out of reach. Once it is back, those
+    /// that are siblings' leave the hold, and the others are asked about and asked for again.
     pub(super) fn follow_loss(&self) {
         let is_lost = self.store.is_lost();
+        let mut loss = self.loss.lock();
+        let gone = self.store.elsewhere();
+        if !gone.is_empty() {
+            for (claimed, row) in &gone {
+                if self.hold.has_claim(&claimed.job, claimed.generation) {
+                    self.forget_for(&claimed.job, row.clone());
+                }
+            }
+            self.store.forgot(&gone);
+            let jobs = gone.len();
+            tracing::info!(
+                jobs,
+                "siblings took over held jobs while they did not hear of us"
+            );
+        }
+        let told_anew = self.store.told_anew();
+        if let Some(then) = told_anew.filter(|_| loss.told_anew != told_anew) {
+            loss.told_anew = told_anew;
+            self.hold.doubt_before(then);
+        }
         let jobs = (self.hold).set_aside(|claimed| is_lost && self.store.sets_aside(claimed));
-        if jobs > 0 {
+        loss.set_aside(is_lost, jobs);
+    }
+
+    /// Says how many jobs were set aside, once for each loss, when what was on its way then has come in.
+    pub(super) fn tell_aside(&self) {
+        let jobs = self.loss.lock().take_all_in();
+        if let Some(jobs) = jobs {
             tracing::warn!(
                 jobs,
                 "held jobs wait for the store or for the end of their claims: siblings may have taken them over"

@@ -71,6 +71,7 @@ impl Proxy {
             self.sidecar.end_expired();
             self.sidecar.follow_settings();
             self.sidecar.follow_loss();
+            self.sidecar.tell_aside();
             self.make_room(&mut crowd).await;
             self.let_lapse().await;
             self.drop_soon(self.sidecar.hold.doomed());

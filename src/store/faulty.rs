@@ -294,7 +294,7 @@ impl Store for Faulty {
         self.run(move || self.inner.rows_of_others(max))
     }
 
-    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
+    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, Vec<Arc<str>>> {
         self.run(move || self.inner.announce(rows))
     }
 

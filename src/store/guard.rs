@@ -13,7 +13,9 @@
 //! Who says nothing for 5 s is dead to those that still have the store: they take over what it holds, and
 //! hand it out. A sidecar that has lost the store cannot tell whether the others have lost it too. So where
 //! others lived at the loss, the claims that it had by then are set aside ([`Store::sets_aside`]): they are
-//! neither handed out nor kept alive. When the store is back, the row says whose the job is. If that takes
+//! neither handed out nor kept alive. When the store is back, the row says whose the job is
+//! ([`Store::elsewhere`]); where it has ended the backend says so, which is asked anew: a sibling runs a job under
+//! the claim that it took over, so what was heard before proves nothing ([`Store::told_anew`]). If that takes
 //! longer than the claim lasts, the backend hands the job out again, as a new claim of which nobody else has
 //! heard. Only claims that were made since the loss start without the store.
 //!
@@ -32,6 +34,8 @@ mod state;
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
@@ -43,7 +47,7 @@ use super::{
 };
 use crate::limit::{Key, Limited, Limits, Reserved, Space, Timestamp};
 use lost::Lost;
-use state::State;
+use state::{Ended, State};
 
 /// After the store was back others have this long to come back too, in microseconds: until then who has
 /// said nothing is not dead, and may be handing out what it holds.
@@ -102,6 +106,9 @@ pub struct Guard {
     recovering: tokio::sync::Mutex<()>,
     /// The store is lost, or is sure to know all again: what may start is another question now.
     turned: Notify,
+    begun: Instant,
+    /// So many microseconds after that the store was last told of our rows again; 0: never.
+    told_anew: AtomicU64,
 }
 
 impl Guard {
@@ -115,6 +122,8 @@ impl Guard {
             state: Mutex::default(),
             recovering: tokio::sync::Mutex::default(),
             turned: Notify::new(),
+            begun: Instant::now(),
+            told_anew: AtomicU64::new(0),
         }
     }
 
@@ -137,6 +146,12 @@ impl Guard {
     fn is_filling(&self, state: &State) -> bool {
         let since = |at: Timestamp| self.inner.now().since(at);
         state.returned.is_some_and(|at| since(at) < OTHERS_RETURN)
+    }
+
+    /// Whether the store may miss rows: it is lost, or has failed since it was told of ours, and who answers now
+    /// may be one that took its place; or others have not put back theirs yet.
+    fn may_have_forgotten(&self, state: &State) -> bool {
+        state.lost.is_some() || state.suspect || self.is_filling(state)
     }
 }
 
@@ -231,6 +246,18 @@ impl Store for Guard {
                 false => None,
             };
             let none = matches!(ended, Ok(None));
+            let known = row
+                .as_ref()
+                .or(ended.as_ref().ok().and_then(Option::as_ref));
+            if let Some(known) = known {
+                let ended = Ended {
+                    at: self.inner.now(),
+                    job: known.claimed.job.clone(),
+                    claim: known.claimed.generation,
+                    theirs: !known.ours,
+                };
+                state.has_ended(ended);
+            }
             let failed = ended.is_err() && !is_unfit(&ended);
             if (failed || (state.lost.is_some() && none)) && state.ended.len() < MOST_ENDED {
                 // Its slots would be taken, or it would be held, until it is overdue; a sibling's too. Where any
@@ -321,9 +348,14 @@ impl Store for Guard {
             let row = self
                 .ask(there, async |lost| lost.local.row(job).await)
                 .await;
-            // What is out through us is so whether the store answers or not.
-            match self.state().own.get(job) {
-                Some(own) if row.is_err() && own.place == Place::Out => Ok(Some(own.clone())),
+            let state = self.state();
+            // What is out through us is so whether the store answers or not, or has forgotten it.
+            let is_missing = match &row {
+                Ok(row) => row.is_none() && self.may_have_forgotten(&state),
+                Err(_) => true,
+            };
+            match state.own.get(job) {
+                Some(own) if is_missing && own.place == Place::Out => Ok(Some(own.clone())),
                 _ => row,
             }
         })
@@ -343,8 +375,7 @@ impl Store for Guard {
     }
 
     fn may_miss_rows(&self) -> bool {
-        let state = self.state();
-        state.lost.is_some() || self.is_filling(&state)
+        self.may_have_forgotten(&self.state())
     }
 
     fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room> {
@@ -428,6 +459,22 @@ impl Store for Guard {
         self.lost().is_some_and(|lost| lost.sets_aside(claimed))
     }
 
+    fn told_anew(&self) -> Option<Instant> {
+        let after = self.told_anew.load(Ordering::Acquire);
+        (after > 0).then(|| self.begun + Duration::from_micros(after))
+    }
+
+    fn elsewhere(&self) -> Vec<(Claimed, Option<Row>)> {
+        self.state().elsewhere.values().cloned().collect()
+    }
+
+    fn forgot(&self, gone: &[(Claimed, Option<Row>)]) {
+        let mut state = self.state();
+        for (claimed, _) in gone {
+            state.is_forgotten(claimed);
+        }
+    }
+
     fn offered<'a>(&'a self, scope: u64, queue: &'a str, max: usize) -> Answer<'a, Vec<Row>> {
         Answer::later(async move {
             let there = self.inner.offered(scope, queue, max);
@@ -454,7 +501,7 @@ impl Store for Guard {
         })
     }
 
-    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
+    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, Vec<Arc<str>>> {
         self.inner.announce(rows)
     }
 

@@ -13,7 +13,7 @@ mod target;
 mod wire;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -25,7 +25,7 @@ use super::fleet::BEAT;
 use super::remote::{News, Remote, heard, to_put_back};
 use super::{
     Answer, Change, Claimed, Clock, Gen, Number, Overrides, Place, Room, Row, Step, Store,
-    StoreError, Usage, Verdict, Wake, Wish, record,
+    StoreError, Usage, Verdict, Wake, Wish, record, refused_of,
 };
 use crate::limit::{Key, KeyState, Limited, Limits, Reserved, Space, Timestamp};
 use link::Link;
@@ -58,6 +58,8 @@ pub struct RedisStore {
     prefix: String,
     owner: Arc<str>,
     epoch: Mutex<Option<String>>,
+    /// When our last beat was written into these data, by the store's clock; 0: none was yet.
+    wrote: AtomicU64,
     remote: Remote,
     news: tokio::sync::Mutex<UnboundedReceiver<PushInfo>>,
     told: UnboundedSender<PushInfo>,
@@ -84,6 +86,7 @@ impl RedisStore {
             prefix,
             owner: config.owner.into(),
             epoch: Mutex::default(),
+            wrote: AtomicU64::new(0),
             remote: Remote::new(own, given),
             news: tokio::sync::Mutex::new(news),
             told,
@@ -107,7 +110,7 @@ impl RedisStore {
                 self.link.place()
             )));
         }
-        self.announce(&[]).await
+        self.announce(&[]).await.map(drop)
     }
 
     /// The states of keys, and the time at which they were read.
@@ -181,6 +184,7 @@ impl RedisStore {
 
     async fn overdue(&self, max: usize) -> Result<Vec<Row>, StoreError> {
         let asked = self.remote.alone.ask();
+        let before = self.epoch().clone();
         let told = self
             .run(&self.scripts.due, |to| {
                 to.arg(max.min(10_000));
@@ -191,6 +195,12 @@ impl RedisStore {
             return Err(self.strange(&told));
         };
         let now = wire::read_time(*now);
+        {
+            let epoch = self.epoch();
+            if before.is_some() && *epoch == before {
+                self.wrote.fetch_max(now.0, Ordering::AcqRel);
+            }
+        }
         self.remote.clock.is_ahead(wire::read_time(*ahead).0);
         let siblings = usize::try_from(*live).unwrap_or(0);
         self.remote.met(asked, siblings, *others == 0);
@@ -505,17 +515,19 @@ impl Store for RedisStore {
         })
     }
 
-    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
+    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, Vec<Arc<str>>> {
         Answer::later(async move {
             let knew = self.epoch().clone();
             self.join(knew).await?;
             self.remote.due_at(Timestamp(0));
             let (out, held) = to_put_back(rows);
             self.change_all(out).await?;
+            let mut refused = Vec::new();
             for some in held.chunks(AT_ONCE) {
-                self.take_all(some, 0).await?;
+                let verdicts = self.take_all(some, 0).await?;
+                refused.extend(refused_of(some, &verdicts));
             }
-            Ok(())
+            Ok(refused)
         })
     }
 

@@ -381,6 +381,18 @@ impl Store for ReservedStore {
         self.inner.sets_aside(claimed)
     }
 
+    fn told_anew(&self) -> Option<Instant> {
+        self.inner.told_anew()
+    }
+
+    fn elsewhere(&self) -> Vec<(Claimed, Option<Row>)> {
+        self.inner.elsewhere()
+    }
+
+    fn forgot(&self, gone: &[(Claimed, Option<Row>)]) {
+        self.inner.forgot(gone);
+    }
+
     fn declare(&self, by_policy: guard::Declared) {
         self.inner.declare(by_policy);
     }
@@ -397,7 +409,7 @@ impl Store for ReservedStore {
         self.inner.rows_of_others(max)
     }
 
-    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
+    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, Vec<Arc<str>>> {
         self.inner.announce(rows)
     }
 

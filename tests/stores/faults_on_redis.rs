@@ -113,6 +113,72 @@ async fn a_server_that_was_killed_is_found_again_and_has_forgotten() {
     assert!(started(&take(&b, ask).await));
 }
 
+/// As one that loads its last snapshot.
+#[tokio::test]
+async fn data_that_are_older_than_they_were_count_as_lost() {
+    let mut server = RedisServer::start();
+    let (micros, clock) = clock();
+    let [a, b] = ["a", "b"].map(|owner| RedisStore::given(config(&server, owner), clock.clone()));
+    let key = |name: &str| Key::new(name).unwrap();
+    let set = |name: &str, set| Change::Override {
+        space: Space::Job,
+        key: key(name),
+        set,
+    };
+    for store in [&a, &b] {
+        store.check().await.unwrap();
+        store.due(9).await.unwrap();
+    }
+    let one = [limited("k", Some(1), None, None)];
+    assert!(started(&take(&b, claimed("ended", 1, &one)).await));
+    let pause = set("deleted", Some(Override::default()));
+    assert!(a.set(pause).await.unwrap());
+    assert_eq!(cli(&server, &["SAVE"]), "OK");
+    assert!(b.end("ended", None).await.unwrap().is_some());
+    assert!(started(&take(&a, claimed("out", 1, &one)).await));
+    let row = a.row("out").await.unwrap().unwrap();
+    assert!(a.set(set("deleted", None)).await.unwrap());
+    assert!(a.set(set("made", Some(Override::default()))).await.unwrap());
+    micros.fetch_add(4_000_000, Ordering::AcqRel);
+    a.due(9).await.unwrap();
+    b.due(9).await.unwrap();
+    server.kill();
+    assert!(a.count(Place::Out).await.is_err());
+    server.restart(&[]);
+    back(&a).await;
+    let ask = claimed("next", 1, &one);
+    assert_eq!(a.take(&[&ask], 1).await, Err(StoreError::Wiped));
+    a.announce(&[row]).await.unwrap();
+    back(&b).await;
+    b.announce(&[]).await.unwrap();
+    let early = b.take(&[&ask], 1).await;
+    assert_eq!(early, Err(StoreError::Settling));
+    micros.fetch_add(3_600_000, Ordering::AcqRel);
+    assert!(!started(&take(&b, ask.clone()).await), "one is out");
+    assert!(b.row("ended").await.unwrap().is_none());
+    assert!(a.end("out", None).await.unwrap().is_some());
+    assert!(started(&take(&b, ask).await), "and nothing else was");
+    for store in [&a, &b] {
+        let now = store.now();
+        let has = |name: &str| store.overrides().get(Space::Job, &key(name), now).is_some();
+        assert_eq!((has("deleted"), has("made")), (false, true));
+        assert_eq!(store.times_wiped(), 1);
+    }
+    // Data that have all, or lack what a moment brings, are the same ones.
+    a.due(9).await.unwrap();
+    assert_eq!(cli(&server, &["SAVE"]), "OK");
+    micros.fetch_add(1_000_000, Ordering::AcqRel);
+    b.due(9).await.unwrap();
+    server.kill();
+    assert!(a.count(Place::Out).await.is_err());
+    assert!(b.count(Place::Out).await.is_err());
+    server.restart(&[]);
+    back(&a).await;
+    back(&b).await;
+    a.announce(&[]).await.unwrap();
+    assert_eq!(a.times_wiped(), 1);
+}
+
 #[tokio::test]
 async fn data_that_were_wiped_are_missed() {
     let server = RedisServer::start();

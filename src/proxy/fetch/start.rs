@@ -198,17 +198,28 @@ impl Proxy {
     /// and its start is undone.
     async fn leave_hold(&self, started: &mut Vec<Held>) {
         let sidecar = &self.sidecar;
+        if let Some(then) = sidecar.store.told_anew() {
+            // The store was away since they were proven, and a sibling may have had them meanwhile.
+            let unsure = started.extract_if(.., |held| held.proven < then);
+            for held in unsure.collect::<Vec<Held>>() {
+                self.undo_start(held).await;
+            }
+        }
         let stay = sidecar.hold.started(started.iter());
         for job in &stay {
             let Some(at) = started.iter().position(|held| held.claimed.job == *job) else {
                 continue;
             };
             let held = started.remove(at);
-            let claimed = &held.claimed;
-            if sidecar.back(claimed).await {
-                sidecar.hold.wake(&claimed.limited);
-                sidecar.hold.put_back(held, None);
-            }
+            self.undo_start(held).await;
+        }
+    }
+
+    async fn undo_start(&self, held: Held) {
+        let (sidecar, claimed) = (&self.sidecar, &held.claimed);
+        if sidecar.back(claimed).await {
+            sidecar.hold.wake(&claimed.limited);
+            sidecar.hold.put_back(held, None);
         }
     }
 
@@ -266,8 +277,9 @@ impl Proxy {
         picked: Vec<Held>,
         visibility: Option<Duration>,
     ) -> Vec<Held> {
-        let now = Instant::now();
-        let is_doubtful = |held: &&Held| !held.is_proven(visibility, now);
+        let (now, told_anew) = (Instant::now(), self.sidecar.store.told_anew());
+        let is_older = |held: &Held| told_anew.is_some_and(|then| held.proven < then);
+        let is_doubtful = |held: &&Held| is_older(held) || !held.is_proven(visibility, now);
         if !picked.iter().any(|held| is_doubtful(&held)) {
             return picked;
         }

@@ -192,7 +192,8 @@ impl Proxy {
     }
 
     async fn let_go(&self, held: &Held) -> Back {
-        self.sidecar.lose(&held.claimed).await;
+        // Its row has ended already.
+        self.sidecar.lose_with(&held.claimed, true).await;
         Back::InDoubt
     }
 

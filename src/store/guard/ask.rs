@@ -113,6 +113,31 @@ impl Guard {
         }
     }
 
+    /// Asks for those that are no sibling's by now.
+    async fn take_others(
+        &self,
+        asks: &[&Claimed],
+        want: usize,
+    ) -> Result<Vec<Verdict>, StoreError> {
+        let gone: Vec<bool> = {
+            let state = self.state();
+            asks.iter().map(|ask| state.is_elsewhere(ask)).collect()
+        };
+        let others = asks.iter().zip(&gone).filter(|(_, gone)| !**gone);
+        let others: Vec<&Claimed> = others.map(|(ask, _)| *ask).collect();
+        let verdicts = match others.is_empty() {
+            true => Vec::new(),
+            false => self.take_guarded(&others, want).await?,
+        };
+        let mut verdicts = verdicts.into_iter();
+        let each = gone.into_iter().map(|gone| match gone {
+            true => Verdict::Lost,
+            // There is one for each that was asked.
+            false => verdicts.next().unwrap_or(Verdict::Unasked),
+        });
+        Ok(each.collect())
+    }
+
     pub(super) async fn take_guarded(
         &self,
         asks: &[&Claimed],
@@ -120,7 +145,14 @@ impl Guard {
     ) -> Result<Vec<Verdict>, StoreError> {
         // Before it is known whether the store is lost: what is sent must never be newer than this.
         let newest = asks.iter().map(|ask| ask.generation).max();
-        self.state().told_of(newest);
+        let any_elsewhere = {
+            let mut state = self.state();
+            state.told_of(newest);
+            asks.iter().any(|ask| state.is_elsewhere(ask))
+        };
+        if any_elsewhere {
+            return Box::pin(self.take_others(asks, want)).await;
+        }
         let there = async {
             let failed = self.state().failed;
             let answer = self.take_there(asks, want).await;
@@ -129,6 +161,7 @@ impl Guard {
             if answer.is_err() && answer != Err(StoreError::Settling) && !is_unfit(&answer) {
                 for ask in asks {
                     state.doubt.insert(ask.job.clone(), ask.generation);
+                    state.unheard(ask, self.inner.now());
                 }
             }
             answer

@@ -2,11 +2,20 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use super::{Clock, Gen, Guard, Place, Row, State, StoreError};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::{Clock, Gen, Guard, MOST_ECHOED, Place, Row, State, StoreError};
 
 /// So many times it is told what happened meanwhile before it decides all the same.
 const ROUNDS: u32 = 3;
+/// How often it is said at most that the store was told of our rows again without being lost.
+const SAID: Duration = Duration::from_secs(10);
+/// So many ends are told at once.
+const AT_ONCE: usize = 32;
 /// So many ends are told again at each look: the look is also the word that this sidecar lives.
 const ECHOED_AT_ONCE: usize = 50;
 
@@ -28,12 +37,67 @@ impl Guard {
             let Some(news) = self.news(&mut told, round > ROUNDS) else {
                 break;
             };
-            self.inner.announce(&news.rows).await?;
+            let refused = self.inner.announce(&news.rows).await?;
+            self.give_up(&refused, &mut told).await?;
             for (job, generation) in &news.undone {
                 self.inner.back(job, *generation).await?;
                 self.state().is_sure(job, *generation);
             }
             self.tell_ended(&news.ended).await?;
+            if round == 1 {
+                self.tell_of_late().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends there what has ended of late, many at once: it may have forgotten. Where that is so a sibling may have
+    /// to hear of it again.
+    async fn tell_of_late(&self) -> Result<(), StoreError> {
+        let of_late = self.state().ended_of_late();
+        let (mut all, mut telling) = (of_late.iter(), JoinSet::new());
+        loop {
+            while telling.len() < AT_ONCE
+                && let Some(ended) = all.next()
+            {
+                let (store, ended) = (Arc::clone(&self.inner), ended.clone());
+                telling.spawn(async move { store.end(&ended.job, Some(ended.claim)).await });
+            }
+            match telling.join_next().await {
+                Some(Ok(told)) => drop(told?),
+                // A panic in there was logged.
+                Some(Err(_)) => {}
+                None => break,
+            }
+        }
+        let mut state = self.state();
+        let room = MOST_ECHOED.saturating_sub(state.echoed.len());
+        let theirs = of_late.into_iter().rev().filter(|ended| ended.theirs);
+        let again = theirs.take(room).map(|ended| (ended.job, ended.claim));
+        state.echoed.extend(again);
+        Ok(())
+    }
+
+    /// Held rows that the store did not take are siblings' by now, or were until they ended; but for those that are
+    /// ours and hidden, or out after a start that nobody heard of.
+    async fn give_up(&self, refused: &[Arc<str>], told: &mut Told) -> Result<(), StoreError> {
+        for job in refused {
+            let row = self.inner.row(job).await?;
+            let mut state = self.state();
+            let as_told = |own: &&Row| {
+                told.rows.get(job) == Some(&(own.claimed.generation, Place::Held))
+                    && own.place == Place::Held
+            };
+            let Some(own) = state.own.get(job).filter(as_told) else {
+                continue;
+            };
+            let claimed = own.claimed.clone();
+            let is_it = |row: &Row| row.ours && row.claimed.generation == claimed.generation;
+            if !row.as_ref().is_some_and(is_it) {
+                state.own.remove(job);
+                told.rows.remove(job);
+                state.elsewhere.insert(job.clone(), (claimed, row));
+            }
         }
         Ok(())
     }
@@ -104,17 +168,26 @@ impl Guard {
             .retain(|job, claim| told.undone.get(job) != Some(claim));
         state.ended.retain(|one| !told.ended.contains(one));
         (state.suspect, state.failures, state.known) = (at_last, 0, true);
+        state.returned = Some(self.inner.now());
+        let after = u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.told_anew.store(after.max(1), Ordering::Release);
         if let Some(lost) = state.lost.take() {
             state.takes_failed = 0;
             let unheard = lost.take_ended().into_iter();
             state
                 .ended
                 .extend(unheard.filter(|one| !told.ended.contains(one)));
-            state.returned = Some(self.inner.now());
             let clock = Clock::new(self.inner.now().0);
             state.before = Some(lost.local.emptied(clock));
             let (rows, ended) = (told.rows.len(), told.ended.len());
             tracing::info!(rows, ended, "the store is back");
+        } else if state.said.is_none_or(|said| said.elapsed() >= SAID) {
+            state.said = Some(Instant::now());
+            let rows = told.rows.len();
+            tracing::info!(
+                rows,
+                "a call to the store failed: it was told again of our jobs and of the last ends"
+            );
         }
         // Of what ended unheard nobody was told; and what may start is another question now.
         self.turned.notify_one();

@@ -1,12 +1,30 @@
 //! What the guard knows beside the store: our rows, what may have to be undone or told again, and how calls ended.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+
+use tokio::time::Instant;
 
 use super::lost::Lost;
 use crate::limit::Timestamp;
 use crate::store::memory::MemoryStore;
 use crate::store::{Change, Claimed, Gen, Place, Row, StoreError, Verdict};
+
+/// For so long ends are remembered that the store has heard of, in microseconds, and longer while it fails: a replica
+/// is behind by less.
+const RECENT: u64 = 5_000_000;
+/// And no more than these.
+const MOST_RECENT: usize = 5_000;
+
+/// A claim that has ended.
+#[derive(Clone, Debug)]
+pub(super) struct Ended {
+    pub(super) at: Timestamp,
+    pub(super) job: Arc<str>,
+    pub(super) claim: Gen,
+    /// It was a sibling's, who may put its row back.
+    pub(super) theirs: bool,
+}
 
 /// What the guard knows beside the store.
 #[derive(Default, Debug)]
@@ -20,6 +38,9 @@ pub(super) struct State {
     /// Those of them that were not ours. A sibling that lost the store too has not heard of them, and puts their
     /// rows back when it returns.
     pub(super) echoed: Vec<(Arc<str>, Gen)>,
+    /// What ended last, and the store has heard of: one that fails over, or comes back older than it was, may have
+    /// forgotten that.
+    pub(super) recent: VecDeque<Ended>,
     /// The newest claim that the store was ever told of, or may have been.
     pub(super) newest: Option<Gen>,
     /// Failures since the last success, each begun after the one before.
@@ -35,8 +56,13 @@ pub(super) struct State {
     pub(super) lost: Option<Arc<Lost>>,
     /// What answered when it was lost before: what was used of our part is used.
     pub(super) before: Option<MemoryStore>,
-    /// When it was back after it was lost, or was found to have forgotten.
+    /// When it was last told of our rows again, or was found to have forgotten.
     pub(super) returned: Option<Timestamp>,
+    /// When it was last said that the store was told again, though it was not lost.
+    pub(super) said: Option<Instant>,
+    /// What was held here and is a sibling's, as its row said when the store was told of ours again; or has ended
+    /// there since. The hold does not know of it yet.
+    pub(super) elsewhere: HashMap<Arc<str>, (Claimed, Option<Row>)>,
 }
 
 impl State {
@@ -51,6 +77,48 @@ impl State {
     pub(super) fn has_forgotten(&mut self, now: Timestamp) {
         self.suspect = true;
         self.returned = Some(now);
+    }
+
+    /// The store was told of this end, and may forget it.
+    pub(super) fn has_ended(&mut self, ended: Ended) {
+        let is_old = |first: &Ended| ended.at.since(first.at) > RECENT;
+        let fails = self.suspect || self.lost.is_some();
+        let recent = &mut self.recent;
+        while recent.len() >= MOST_RECENT || (!fails && recent.front().is_some_and(is_old)) {
+            recent.pop_front();
+        }
+        recent.push_back(ended);
+    }
+
+    /// What has ended of late, but for claims that have begun again here.
+    pub(super) fn ended_of_late(&self) -> Vec<Ended> {
+        let is_over = |ended: &&Ended| {
+            let own = self.own.get(&ended.job);
+            own.is_none_or(|row| row.claimed.generation > ended.claim)
+        };
+        self.recent.iter().filter(is_over).cloned().collect()
+    }
+
+    /// Whether this claim is a sibling's by now.
+    pub(super) fn is_elsewhere(&self, claimed: &Claimed) -> bool {
+        let known = self.elsewhere.get(&claimed.job);
+        known.is_some_and(|(known, _)| known.generation == claimed.generation)
+    }
+
+    /// The hold knows that this claim is a sibling's.
+    pub(super) fn is_forgotten(&mut self, claimed: &Claimed) {
+        if self.is_elsewhere(claimed) {
+            self.elsewhere.remove(&claimed.job);
+        }
+    }
+
+    /// What was asked for without an answer is held here: a sibling may see its row there.
+    pub(super) fn unheard(&mut self, ask: &Claimed, now: Timestamp) {
+        let older = |own: &Row| own.claimed.generation < ask.generation;
+        if self.own.get(&ask.job).is_none_or(older) {
+            let row = Row::of(ask.clone(), Place::Held, ask.look_again(now));
+            self.own.insert(ask.job.clone(), row);
+        }
     }
 
     pub(super) fn told_of(&mut self, claim: Option<Gen>) {

@@ -750,3 +750,138 @@ async fn a_store_has_answered_from_its_first_answer_on() {
     let guard = Guard::new(rig.faulty.clone(), OnStoreError::Share);
     assert!(guard.answered(true).has_answered());
 }
+
+/// A sibling that still had the store took over what was held here, while this one was cut off.
+async fn taken_over_meanwhile(rig: &Rig, job: &Claimed, next: u64) {
+    let own = Change::Own {
+        job: job.job.clone(),
+        generation: job.generation,
+        next: Gen(next),
+        until: Timestamp(T),
+    };
+    assert!(rig.faulty.set(own).await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_siblings_took_over_is_given_up_when_the_store_is_back() {
+    for mode in [OnStoreError::Share, OnStoreError::Closed] {
+        let rig = rig(mode);
+        rig.faulty.with_siblings(1);
+        let held = ["ours", "theirs", "ended"].map(|job| claimed(job, 9));
+        let [ours, theirs, ended] = &held;
+        rig.guard.take(&held.each_ref(), 0).await.unwrap();
+        lose(&rig).await;
+        rig.faulty.standing(None);
+        taken_over_meanwhile(&rig, theirs, 7).await;
+        taken_over_meanwhile(&rig, ended, 8).await;
+        assert!(rig.faulty.end("ended", None).await.unwrap().is_some());
+        let before = Instant::now();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        rig.guard.due(9).await.unwrap();
+        assert!(!rig.guard.is_lost());
+        // What has ended there is not known from any row: it is for the backend to say, anew.
+        assert!(rig.guard.told_anew().is_some_and(|then| then > before));
+        let gone = rig.guard.elsewhere();
+        let names: Vec<&str> = gone.iter().map(|(claimed, _)| &*claimed.job).collect();
+        assert_eq!(names, ["theirs"]);
+        assert_eq!(
+            gone[0].1.as_ref().map(|row| row.claimed.generation),
+            Some(Gen(7))
+        );
+        // It ends there, so that nothing in the store keeps it from starting here.
+        assert!(rig.faulty.end("theirs", None).await.unwrap().is_some());
+        let calls = rig.faulty.calls();
+        let verdicts = rig.guard.take(&[theirs], 1).await.unwrap();
+        assert_eq!(verdicts, [Verdict::Lost]);
+        assert_eq!(rig.faulty.calls(), calls, "the store is not asked");
+        let verdicts = rig.guard.take(&[theirs, ours], 2).await.unwrap();
+        assert_eq!(verdicts[0], Verdict::Lost);
+        assert!(
+            matches!(verdicts[1], Verdict::Started { .. }),
+            "{verdicts:?}"
+        );
+        rig.guard.forgot(&gone);
+        assert!(rig.guard.elsewhere().is_empty());
+    }
+}
+
+/// It is ours, and a cancel through a sibling is under way.
+#[tokio::test(start_paused = true)]
+async fn what_is_hidden_in_the_store_is_ours_still() {
+    let rig = rig(OnStoreError::Share);
+    rig.faulty.with_siblings(1);
+    let held = claimed("held", 9);
+    rig.guard.take(&[&held], 0).await.unwrap();
+    let hidden = |hidden| Change::Hidden {
+        job: held.job.clone(),
+        hidden,
+    };
+    assert!(rig.faulty.set(hidden(true)).await.unwrap());
+    lose(&rig).await;
+    rig.faulty.standing(None);
+    rig.guard.due(9).await.unwrap();
+    assert!(rig.guard.elsewhere().is_empty());
+    assert!(rig.faulty.set(hidden(false)).await.unwrap());
+    assert!(starts(&rig.guard, "held").await.unwrap());
+}
+
+/// A claim of which the store never answered is held here too, and a sibling may see its row.
+#[tokio::test(start_paused = true)]
+async fn what_was_asked_for_without_an_answer_is_put_back_as_held() {
+    let rig = rig(OnStoreError::Closed);
+    rig.faulty.with_siblings(1);
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    let held = claimed("held", 9);
+    rig.faulty.script([Fault::unheard()]);
+    assert!(rig.guard.take(&[&held], 0).await.is_err());
+    taken_over_meanwhile(&rig, &held, 7).await;
+    rig.guard.due(9).await.unwrap();
+    assert_eq!(rig.guard.elsewhere().len(), 1);
+}
+
+/// As a replica that takes over may: it never heard of the last starts.
+#[tokio::test(start_paused = true)]
+async fn what_is_out_is_known_although_the_store_forgot_it() {
+    let rig = rig(OnStoreError::Share);
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    assert!(!rig.guard.may_miss_rows());
+    assert!(rig.faulty.end("a", None).await.unwrap().is_some());
+    assert!(
+        rig.guard.row("a").await.unwrap().is_none(),
+        "it is believed"
+    );
+    rig.faulty.script([Fault::gone()]);
+    assert!(rig.guard.count(Place::Out).await.is_err());
+    assert!(!rig.guard.is_lost() && rig.guard.may_miss_rows());
+    let row = rig.guard.row("a").await.unwrap();
+    assert_eq!(row.map(|row| row.place), Some(Place::Out));
+    rig.guard.due(9).await.unwrap();
+    assert!(rig.faulty.row("a").await.unwrap().is_some(), "put back");
+    assert!(rig.guard.may_miss_rows(), "of others");
+    tokio::time::advance(Duration::from_secs(6)).await;
+    assert!(!rig.guard.may_miss_rows());
+}
+
+/// As a replica that takes over may: it never heard of the last ends.
+#[tokio::test(start_paused = true)]
+async fn the_last_ends_are_told_again_after_a_failure() {
+    let rig = rig(OnStoreError::Share);
+    let mut forgotten = Vec::new();
+    for job in ["a", "b", "again"] {
+        assert!(starts(&rig.guard, job).await.unwrap());
+        let row = rig.faulty.row(job).await.unwrap().unwrap();
+        assert!(rig.guard.end(job, None).await.unwrap().is_some());
+        forgotten.push(row);
+    }
+    assert!(starts(&rig.guard, "again").await.unwrap());
+    rig.faulty.announce(&forgotten).await.unwrap();
+    assert_eq!(rig.faulty.count(Place::Out).await, Ok(3));
+    rig.faulty.script([Fault::gone()]);
+    assert!(rig.guard.count(Place::Out).await.is_err());
+    tokio::time::advance(Duration::from_secs(30)).await;
+    rig.guard.due(9).await.unwrap();
+    assert_eq!(rig.faulty.count(Place::Out).await, Ok(1), "the same claim");
+    let woken = tokio::time::timeout(Duration::from_secs(1), rig.guard.wake());
+    assert_eq!(woken.await, Ok(Wake::All));
+    assert!(starts(&rig.guard, "c").await.unwrap());
+}

@@ -1,6 +1,8 @@
 //! How the server is asked: a script runs on the data that are known here, or on those that are met. And what its
 //! errors mean.
 
+use std::sync::atomic::Ordering;
+
 use parking_lot::MutexGuard;
 use redis::{Cmd, Value};
 use tokio::time::Instant;
@@ -21,14 +23,15 @@ impl RedisStore {
         self.epoch.lock()
     }
 
-    pub(super) fn command(&self, script: &Script, epoch: &str) -> Cmd {
+    /// A call on data that are known by this epoch, into which was last written at `wrote`, as far as is known.
+    pub(super) fn command(&self, script: &Script, epoch: &str, wrote: u64) -> Cmd {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&script.hash).arg(1).arg(&self.prefix);
         match &self.remote.clock.given {
             Some(given) => command.arg(given.now().0),
             None => command.arg(""),
         };
-        command.arg(&*self.owner).arg(epoch);
+        command.arg(&*self.owner).arg(epoch).arg(wire::time(wrote));
         command
     }
 
@@ -43,7 +46,8 @@ impl RedisStore {
             Some(epoch) => epoch,
             None => self.join(None).await?,
         };
-        let mut command = self.command(script, &epoch);
+        let wrote = self.wrote.load(Ordering::Acquire);
+        let mut command = self.command(script, &epoch, wrote);
         write(&mut command);
         self.send(script, &command).await
     }
@@ -99,22 +103,29 @@ impl RedisStore {
 
     /// Learns the epoch of the store's data, or begins one; `knew` is the one before.
     pub(super) async fn join(&self, knew: Option<String>) -> Result<String, StoreError> {
-        let mut command = self.command(&self.scripts.join, "");
+        let mut command = self.command(&self.scripts.join, "", 0);
         let fresh = format!("{:016x}", rand::random::<u64>());
         command
             .arg(fresh)
             .arg(knew.as_deref().unwrap_or_default())
             .arg(SETTLING);
         let told = self.send(&self.scripts.join, &command).await?;
+        let was_known = knew.is_some();
         let epoch = told.get(1).and_then(wire::text);
         let epoch = epoch.ok_or_else(|| self.strange(&told))?.to_owned();
-        if knew.is_some_and(|knew| knew != epoch) {
+        let is_new = knew.is_none_or(|knew| knew != epoch);
+        if is_new && was_known {
             // Until this is done we go by the data that are gone, so that it is begun again if it fails.
             self.begin_anew(&epoch).await?;
         } else if self.remote.edition().is_none() {
             self.reload(&epoch).await?;
         }
-        *self.epoch() = Some(epoch.clone());
+        let mut known = self.epoch();
+        if is_new {
+            // First, so that who reads the epoch after this reads no time of other data.
+            self.wrote.store(0, Ordering::Release);
+        }
+        *known = Some(epoch.clone());
         Ok(epoch)
     }
 
@@ -126,7 +137,7 @@ impl RedisStore {
         // Asked with none too: whether it is too late concerns the shut keys as well.
         let none = known.is_empty().then_some(&known[..]);
         for some in known.chunks(AT_ONCE).chain(none) {
-            let mut command = self.command(&self.scripts.set, epoch);
+            let mut command = self.command(&self.scripts.set, epoch, 0);
             self.write_deadline(&mut command);
             wire::write_put_back(&mut command, some);
             let told = self.send(&self.scripts.set, &command).await?;
@@ -138,7 +149,7 @@ impl RedisStore {
             }
         }
         for some in shut.chunks(AT_ONCE) {
-            let mut command = self.command(&self.scripts.set, epoch);
+            let mut command = self.command(&self.scripts.set, epoch, 0);
             self.write_deadline(&mut command);
             wire::write_changes(&mut command, some, now);
             self.send(&self.scripts.set, &command).await?;
@@ -152,7 +163,7 @@ impl RedisStore {
 
     /// Reads the overrides.
     pub(super) async fn reload(&self, epoch: &str) -> Result<(), StoreError> {
-        let mut command = self.command(&self.scripts.look, epoch);
+        let mut command = self.command(&self.scripts.look, epoch, 0);
         command.arg("over");
         let told = self.send(&self.scripts.look, &command).await?;
         let edition = told.get(1).and_then(wire::int);

@@ -30,6 +30,8 @@ local now = clock()
 local owner = arg()
 -- What the caller knows of these data; it has to announce itself when they are others.
 local epoch = arg()
+-- The time at which the caller last wrote here, as it was told; 0: it does not know.
+local wrote = num()
 local meta = redis.call('HMGET', P .. 'meta', 'epoch', 'opens', 'seen', 'ahead')
 if epoch ~= '' and meta[1] ~= epoch then return redis.error_reply('WIPED these are other data') end
 
@@ -37,6 +39,13 @@ if epoch ~= '' and meta[1] ~= epoch then return redis.error_reply('WIPED these a
 -- the server's by so much from then on. Servers that take over from each other may be some ms apart.
 local SMALL_STEP = 100000
 local seen, ahead = tonumber(meta[3] or '0'), tonumber(meta[4] or '0')
+-- Data of before that are older than they were: as a snapshot that was loaded, or a replica that was far behind. A
+-- replica is behind by less than this else. They are as good as lost, and whoever comes next begins them anew.
+local OLDER = 1500000
+if wrote > seen + OLDER then
+  redis.pcall('HDEL', P .. 'meta', 'epoch')
+  return redis.error_reply('WIPED these data are older than they were')
+end
 now = now + ahead
 local new_time = now > seen + SMALL_STEP
 if now + SMALL_STEP < seen then

@@ -70,7 +70,7 @@ impl RedisStore {
         let kept = self.kept(ahead).await?;
         let scripts = self.loaded().await;
         // Runs a script that reads one row that is not there.
-        let mut look = self.command(&self.scripts.look, "");
+        let mut look = self.command(&self.scripts.look, "", 0);
         look.arg("row").arg("-");
         self.send(&self.scripts.look, &look).await?;
         // Who may not ask for these may be right all the same.

@@ -1,5 +1,5 @@
 -- A sidecar comes, or comes back: these are our data, and this is their epoch. Where there are none, an
--- epoch begins. If the first caller that knew one before knew another, everything was lost, and nothing
+-- epoch begins; what older ones have there of rows and of limits set over HTTP goes. If the first caller that knew one before knew another, everything was lost, and nothing
 -- starts for a while, so that all can put back what they know.
 
 local fresh, knew, settling = arg(), arg(), num()
@@ -10,6 +10,22 @@ end
 local known = redis.call('HMGET', P .. 'meta', 'format', 'epoch', 'opens')
 if kind == 'hash' and not known[1] then return redis.error_reply('FOREIGN ' .. P .. 'meta has no format') end
 if known[1] and known[1] ~= '1' then return redis.error_reply('FOREIGN ' .. P .. 'meta is of format ' .. known[1]) end
+if known[1] and not known[2] then
+  for _, of in ipairs(redis.call('ZRANGE', P .. 'live', 0, -1)) do
+    for _, place in ipairs({ 'h', 'o' }) do
+      for _, job in ipairs(redis.call('ZRANGE', index(of, place), 0, -1)) do
+        local r = row(job)
+        if r then end_row(r) end
+      end
+      redis.call('DEL', index(of, place))
+    end
+    redis.call('DEL', by_queue(of))
+  end
+  save_all()
+  redis.call('DEL', P .. 'over', P .. 'ends')
+  redis.call('HINCRBY', P .. 'meta', 'over', 1)
+  known[3] = '0'
+end
 local lost = knew ~= '' and knew ~= known[2] and tonumber(known[3] or '0') == 0
 if not known[2] then
   known[2] = fresh

@@ -16,7 +16,7 @@ use super::super::fleet::{BEAT, kept_name};
 use super::super::remote::{News, Remote, heard, to_put_back};
 use super::super::{
     Answer, Change, Claimed, Clock, Gen, Number, Overrides, Place, Room, Row, Step, Store,
-    StoreError, Usage, Verdict, Wake, Wish, record,
+    StoreError, Usage, Verdict, Wake, Wish, record, refused_of,
 };
 use super::{Job, Op, Reply};
 use crate::limit::{Key, KeyState, Limited, Limits, Reserved, Space, Timestamp};
@@ -481,17 +481,19 @@ impl Store for SqlStore {
         })
     }
 
-    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
+    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, Vec<Arc<str>>> {
         Answer::later(async move {
             let knew = self.epoch().clone();
             self.join(knew).await?;
             self.remote.due_at(Timestamp(0));
             let (out, held) = to_put_back(rows);
             self.change_all(out).await?;
+            let mut refused = Vec::new();
             for some in held.chunks(AT_ONCE) {
-                self.take_all(some, 0).await?;
+                let verdicts = self.take_all(some, 0).await?;
+                refused.extend(refused_of(some, &verdicts));
             }
-            Ok(())
+            Ok(refused)
         })
     }
 
