@@ -522,8 +522,9 @@ pub trait Store: std::fmt::Debug + Send + Sync {
         false
     }
 
-    /// When the store was last told of our rows again, after a failure. What was heard of a held job before that
-    /// does not prove that it is ours still: a sibling may have taken it over, and its claim looks the same.
+    /// When the store was last told of our rows again, after it was away for so long that siblings may have acted
+    /// for us. What was heard of a held job before that does not prove that it is ours still: a sibling may have
+    /// taken it over, and its claim looks the same.
     fn told_anew(&self) -> Option<Instant> {
         None
     }

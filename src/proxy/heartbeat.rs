@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Response, StatusCode};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::body::Body;
@@ -29,6 +30,8 @@ const LONGEST: Duration = Duration::from_secs(10);
 const LEAST: Duration = Duration::from_secs(1);
 /// How long a store that fails is asked again about the jobs of a heartbeat. By then it has answered or is lost.
 const LOOKS: Duration = Duration::from_secs(1);
+/// So many heartbeats are on their way at once for one of a worker's.
+const AT_ONCE: usize = 16;
 
 /// A heartbeat, read.
 struct Beat {
@@ -97,10 +100,22 @@ impl Proxy {
         }
         let mut extended = named(&reply.body);
         let mut told = reply.body.clone();
-        for (claimed_for, group) in ours {
-            if let Some(theirs) = self.beat_for(scope, &claimed_for, &group).await {
-                extended.extend(named(&theirs));
-                told = stricter(told, theirs);
+        let (mut ours, mut beats) = (ours.into_iter(), JoinSet::new());
+        loop {
+            // Side by side, so that one which hangs keeps no other back.
+            while beats.len() < AT_ONCE
+                && let Some((claimed_for, group)) = ours.next()
+            {
+                let proxy = self.clone();
+                beats.spawn(async move { proxy.beat_for(scope, &claimed_for, &group).await });
+            }
+            match beats.join_next().await {
+                Some(Ok(Some(theirs))) => {
+                    extended.extend(named(&theirs));
+                    told = stricter(told, theirs);
+                }
+                Some(_) => {}
+                None => break,
             }
         }
         let body = united(&reply.body, &told, &extended);

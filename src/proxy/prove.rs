@@ -34,7 +34,7 @@ pub(super) enum Word {
 impl Proxy {
     /// One heartbeat for `jobs`, and what the backend says of each. The first `asked` are looked up, several
     /// at once, where its answer does not name them, until a third of `visibility` is over: what hangs is asked
-    /// anew while the claims last. `age`: how long ago the oldest of them was claimed.
+    /// anew while the claims last. `age`: how long ago they were claimed, where that counts.
     pub(super) async fn confirm(
         &self,
         scope: u64,

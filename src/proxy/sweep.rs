@@ -1,7 +1,8 @@
 //! The sweep: what must be done although nobody asks. What is due is looked after, and what is empty is forgotten.
 //! Beside it held jobs get heartbeats (`keep`) or go back to the backend (`give_back`), jobs that run already get
-//! their slots (`adopt`), and it is asked about slots whose deadline has passed (`overdue`), about paused queues
-//! (`pauses`), and whether it is there again (`outage`): none of them waits for another, and the sweep, by which siblings see that we live, for none of them.
+//! their slots (`adopt`), and the backend is asked about slots whose deadline has passed (`overdue`), about paused
+//! queues (`pauses`), and whether it is there again (`outage`): none of them waits for another, and the sweep, by
+//! which siblings see that we live, for none of them.
 
 mod adopt;
 mod crowded;

@@ -107,7 +107,7 @@ pub struct Guard {
     /// The store is lost, or is sure to know all again: what may start is another question now.
     turned: Notify,
     begun: Instant,
-    /// So many microseconds after that the store was last told of our rows again; 0: never.
+    /// So many microseconds after that the store was last told of our rows again after it was away; 0: never.
     told_anew: AtomicU64,
 }
 
@@ -151,7 +151,9 @@ impl Guard {
     /// Whether the store may miss rows: it is lost, or has failed since it was told of ours, and who answers now
     /// may be one that took its place; or others have not put back theirs yet.
     fn may_have_forgotten(&self, state: &State) -> bool {
-        state.lost.is_some() || state.suspect || self.is_filling(state)
+        let since = |at: Timestamp| self.inner.now().since(at);
+        let is_told = state.told.is_some_and(|at| since(at) < OTHERS_RETURN);
+        state.lost.is_some() || state.suspect || is_told || self.is_filling(state)
     }
 }
 

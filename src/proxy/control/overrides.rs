@@ -18,7 +18,7 @@ use super::shape::{FILE_IS_STRICTER, State, in_words, rfc3339};
 use super::waiting::Backlog;
 use crate::hold::Held;
 use crate::json::{Json, quote};
-use crate::limit::{Key, Limited, Limits, OnLimit, Space};
+use crate::limit::{Key, Limited, Limits, OnLimit, Rate, Space};
 use crate::policy::{self, FieldError, Pattern, SetLimits, strictest};
 use crate::proxy::body::Body;
 use crate::proxy::outlive::{Client, to_the_end};
@@ -347,8 +347,13 @@ impl Proxy {
 fn is_beyond(set: &Limits, stands: &Limits) -> bool {
     let slots = set.concurrency.is_some() && set.concurrency != stands.concurrency;
     let spaced = set.throttle.is_some() && set.throttle != stands.throttle;
-    let counted = set.rates.iter().any(|rate| !stands.rates.contains(rate));
-    slots || spaced || counted
+    // Of several rates of one window that were set, the strictest stands.
+    let least = |rates: &[Rate], like: &Rate| {
+        let same = |rate: &&Rate| rate.period == like.period && rate.window == like.window;
+        rates.iter().filter(same).map(|rate| rate.limit).min()
+    };
+    let is_less = |rate: &Rate| least(&stands.rates, rate) < least(&set.rates, rate);
+    slots || spaced || set.rates.iter().any(is_less)
 }
 
 /// Refuses a pattern where a queue's name stands in a path: it would bind a queue that cannot be.

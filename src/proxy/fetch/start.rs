@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::hold::{self, Episode, Held, Lane, Refused, Wakes};
@@ -64,6 +65,8 @@ impl Held {
 
 /// How many jobs one heartbeat proves beside those that are due.
 const TOGETHER: usize = 64;
+/// So many heartbeats are on their way at once.
+const AT_ONCE: usize = 16;
 
 impl Proxy {
     /// Starts up to `want` held jobs of a lane. A job's visibility becomes `visibility` if the worker
@@ -220,6 +223,8 @@ impl Proxy {
         if sidecar.back(claimed).await {
             sidecar.hold.wake(&claimed.limited);
             sidecar.hold.put_back(held, None);
+        } else {
+            sidecar.lost(held).await;
         }
     }
 
@@ -332,20 +337,31 @@ impl Proxy {
             .or_default()
             .push((claimed.job.clone(), claimed.attempt));
         }
-        let mut told = HashMap::new();
-        for ((claim_id, lasts, counts_from), mut jobs) in due {
-            let hold = &self.sidecar.hold;
-            let asked = jobs.len();
-            let age = Duration::from_micros(counts_from.map_or(0, |from| stored_now.since(from)));
-            // Where values count from the claims, this one would be wrong for others.
-            if counts_from.is_none() {
-                jobs.extend(hold.unproven(lane, &claim_id, now - proof(lasts) / 2, TOGETHER));
+        let (mut due, mut asking, mut told) = (due.into_iter(), JoinSet::new(), HashMap::new());
+        loop {
+            while asking.len() < AT_ONCE
+                && let Some(((claim_id, lasts, counts_from), mut jobs)) = due.next()
+            {
+                let (proxy, scope, asked) = (self.clone(), lane.scope, jobs.len());
+                let age = counts_from.map_or(0, |from| stored_now.since(from));
+                let age = Duration::from_micros(age);
+                // Where values count from the claims, this one would be wrong for others.
+                if counts_from.is_none() {
+                    let hold = &self.sidecar.hold;
+                    jobs.extend(hold.unproven(lane, &claim_id, now - proof(lasts) / 2, TOGETHER));
+                }
+                asking.spawn(async move {
+                    let words = proxy.confirm(scope, &claim_id, &jobs, asked, lasts, age);
+                    (words.await, jobs)
+                });
             }
-            let words = self
-                .confirm(lane.scope, &claim_id, &jobs, asked, lasts, age)
-                .await;
-            told.extend(jobs.into_iter().map(|(job, _)| job).zip(words));
+            match asking.join_next().await {
+                Some(Ok((words, jobs))) => {
+                    told.extend(jobs.into_iter().map(|(job, _)| job).zip(words));
+                }
+                Some(Err(_)) => {}
+                None => return told,
+            }
         }
-        told
     }
 }

@@ -64,7 +64,8 @@ impl Proxy {
         let mut crowding = crowding.into_iter();
         for held in crowding.by_ref() {
             let claimed = held.claimed.clone();
-            let back = match sidecar.backend.requeue_harmless() {
+            let harmless = sidecar.backend.requeue_harmless();
+            let back = match harmless {
                 true => self.give_back(held).await,
                 false => sidecar.withdraw(&claimed).await,
             };
@@ -78,7 +79,8 @@ impl Proxy {
                          raise hold.max and hold.max_bytes"
                     );
                 }
-                sidecar.lose(&claimed).await;
+                // What was withdrawn has no row any more.
+                sidecar.lose_with(&claimed, !harmless).await;
             }
             sidecar.hold.ended(&claimed.job, claimed.generation);
             // Each would be let go like one in doubt.

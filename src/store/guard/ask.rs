@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::lost::Lost;
 use super::{Guard, OnStoreError, is_unfit};
 use crate::store::{Claimed, Gen, StoreError, Verdict};
@@ -16,19 +18,19 @@ impl Guard {
         let mut state = self.state();
         let error = match answer {
             Ok(_) | Err(StoreError::Settling) => {
-                state.failures = 0;
+                state.answers();
                 state.known = true;
                 return None;
             }
             // It answers: it is told of our rows, and nothing starts before.
             Err(StoreError::Wiped) => {
-                state.failures = 0;
+                state.answers();
                 state.has_forgotten(self.inner.now());
                 return None;
             }
             // It answers, and nothing was done.
             Err(StoreError::Unfit(_)) => {
-                state.failures = 0;
+                state.answers();
                 return None;
             }
             Err(error) => error,
@@ -39,6 +41,7 @@ impl Guard {
             state.failed += 1;
         }
         state.suspect = true;
+        state.failing.get_or_insert_with(Instant::now);
         if state.lost.is_none() && state.failures.max(state.takes_failed) >= FAILURES {
             let (mode, declared) = match state.known {
                 true => (self.mode, Some(Arc::clone(&self.declared))),

@@ -52,30 +52,40 @@ impl Guard {
     }
 
     /// Ends there what has ended of late, many at once: it may have forgotten. Where that is so a sibling may have
-    /// to hear of it again.
+    /// to hear of it again. What it has heard of need not be told again if the next of them fails.
     async fn tell_of_late(&self) -> Result<(), StoreError> {
-        let of_late = self.state().ended_of_late();
-        let (mut all, mut telling) = (of_late.iter(), JoinSet::new());
+        let mut all = self.state().ended_of_late().into_iter();
+        let (mut telling, mut heard, mut all_told) = (JoinSet::new(), HashSet::new(), Ok(()));
         loop {
-            while telling.len() < AT_ONCE
+            while all_told.is_ok()
+                && telling.len() < AT_ONCE
                 && let Some(ended) = all.next()
             {
-                let (store, ended) = (Arc::clone(&self.inner), ended.clone());
-                telling.spawn(async move { store.end(&ended.job, Some(ended.claim)).await });
+                let store = Arc::clone(&self.inner);
+                telling.spawn(async move {
+                    let told = store.end(&ended.job, Some(ended.claim)).await;
+                    ((ended.job, ended.claim), told)
+                });
             }
             match telling.join_next().await {
-                Some(Ok(told)) => drop(told?),
+                Some(Ok((ended, Ok(_)))) => drop(heard.insert(ended)),
+                Some(Ok((_, Err(error)))) => all_told = Err(error),
                 // A panic in there was logged.
                 Some(Err(_)) => {}
                 None => break,
             }
         }
         let mut state = self.state();
-        let room = MOST_ECHOED.saturating_sub(state.echoed.len());
-        let theirs = of_late.into_iter().rev().filter(|ended| ended.theirs);
-        let again = theirs.take(room).map(|ended| (ended.job, ended.claim));
-        state.echoed.extend(again);
-        Ok(())
+        let recent = std::mem::take(&mut state.recent);
+        for ended in recent {
+            let one = (ended.job.clone(), ended.claim);
+            match heard.contains(&one) {
+                true if ended.theirs && state.echoed.len() < MOST_ECHOED => state.echoed.push(one),
+                true => {}
+                false => state.recent.push_back(ended),
+            }
+        }
+        all_told
     }
 
     /// Held rows that the store did not take are siblings' by now, or were until they ended; but for those that are
@@ -167,10 +177,15 @@ impl Guard {
             .doubt
             .retain(|job, claim| told.undone.get(job) != Some(claim));
         state.ended.retain(|one| !told.ended.contains(one));
-        (state.suspect, state.failures, state.known) = (at_last, 0, true);
-        state.returned = Some(self.inner.now());
-        let after = u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-        self.told_anew.store(after.max(1), Ordering::Release);
+        let was_away = state.was_away();
+        state.answers();
+        (state.suspect, state.known, state.away) = (at_last, true, false);
+        state.told = Some(self.inner.now());
+        if was_away {
+            state.returned = state.told;
+            let after = u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+            self.told_anew.store(after.max(1), Ordering::Release);
+        }
         if let Some(lost) = state.lost.take() {
             state.takes_failed = 0;
             let unheard = lost.take_ended().into_iter();

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -15,6 +16,8 @@ use crate::store::{Change, Claimed, Gen, Place, Row, StoreError, Verdict};
 const RECENT: u64 = 5_000_000;
 /// And no more than these.
 const MOST_RECENT: usize = 5_000;
+/// Whoever has not reached the store for so long may be taken for dead, or late: siblings wait for 3 s at least.
+const AWAY: Duration = Duration::from_secs(2);
 
 /// A claim that has ended.
 #[derive(Clone, Debug)]
@@ -56,8 +59,14 @@ pub(super) struct State {
     pub(super) lost: Option<Arc<Lost>>,
     /// What answered when it was lost before: what was used of our part is used.
     pub(super) before: Option<MemoryStore>,
-    /// When it was last told of our rows again, or was found to have forgotten.
+    /// When it was last told of our rows again after it was away, or was found to have forgotten.
     pub(super) returned: Option<Timestamp>,
+    /// When it was last told of our rows again, after whatever failure.
+    pub(super) told: Option<Timestamp>,
+    /// Since when calls fail and none succeeds.
+    pub(super) failing: Option<Instant>,
+    /// It was away for [`AWAY`] since it was last told of our rows.
+    pub(super) away: bool,
     /// When it was last said that the store was told again, though it was not lost.
     pub(super) said: Option<Instant>,
     /// What was held here and is a sibling's, as its row said when the store was told of ours again; or has ended
@@ -75,8 +84,25 @@ impl State {
 
     /// The store was emptied: it is told of our rows, and others tell it of theirs.
     pub(super) fn has_forgotten(&mut self, now: Timestamp) {
-        self.suspect = true;
+        (self.suspect, self.away) = (true, true);
         self.returned = Some(now);
+    }
+
+    /// A call was answered.
+    pub(super) fn answers(&mut self) {
+        self.failures = 0;
+        self.away |= self.fails_for_long();
+        self.failing = None;
+    }
+
+    /// Whether siblings may have acted for us since the store was last told of our rows; from now on they may not.
+    pub(super) fn was_away(&mut self) -> bool {
+        let lost = self.lost.is_some();
+        std::mem::take(&mut self.away) || self.fails_for_long() || lost
+    }
+
+    fn fails_for_long(&self) -> bool {
+        self.failing.is_some_and(|since| since.elapsed() >= AWAY)
     }
 
     /// The store was told of this end, and may forget it.

@@ -885,3 +885,40 @@ async fn the_last_ends_are_told_again_after_a_failure() {
     assert_eq!(woken.await, Ok(Wake::All));
     assert!(starts(&rig.guard, "c").await.unwrap());
 }
+
+#[tokio::test(start_paused = true)]
+async fn one_failed_call_puts_nothing_in_doubt_and_two_seconds_of_them_do() {
+    let rig = rig(OnStoreError::Share);
+    for (away, in_doubt) in [(Duration::ZERO, false), (Duration::from_secs(2), true)] {
+        rig.faulty.script([Fault::gone()]);
+        assert!(rig.guard.count(Place::Out).await.is_err());
+        tokio::time::advance(away).await;
+        rig.guard.due(9).await.unwrap();
+        assert!(rig.guard.may_miss_rows(), "it may be another that answers");
+        assert_eq!(rig.guard.told_anew().is_some(), in_doubt);
+        tokio::time::advance(Duration::from_secs(6)).await;
+        assert!(!rig.guard.may_miss_rows());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_heard_of_the_last_ends_is_not_told_again() {
+    let rig = rig(OnStoreError::Share);
+    for nth in 0..100 {
+        let job = format!("j{nth}");
+        assert!(starts(&rig.guard, &job).await.unwrap());
+        assert!(rig.guard.end(&job, None).await.unwrap().is_some());
+    }
+    rig.faulty.script([Fault::gone()]);
+    assert!(rig.guard.count(Place::Out).await.is_err());
+    let mut looks = 0;
+    while rig.guard.may_miss_rows() {
+        looks += 1;
+        assert!(looks < 9, "it goes on from where it was");
+        rig.faulty.script([const { Fault::NONE }; 20]);
+        rig.faulty.script([Fault::gone()]);
+        let _fails_at_first = rig.guard.due(9).await;
+        tokio::time::advance(Duration::from_secs(6)).await;
+    }
+    assert!(looks > 2);
+}
