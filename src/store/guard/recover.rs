@@ -177,11 +177,10 @@ impl Guard {
             .doubt
             .retain(|job, claim| told.undone.get(job) != Some(claim));
         state.ended.retain(|one| !told.ended.contains(one));
-        let was_away = state.was_away();
         state.answers();
-        (state.suspect, state.known, state.away) = (at_last, true, false);
+        (state.suspect, state.known) = (at_last, true);
         state.told = Some(self.inner.now());
-        if was_away {
+        if state.was_away() {
             state.returned = state.told;
             let after = u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX);
             self.told_anew.store(after.max(1), Ordering::Release);

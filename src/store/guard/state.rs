@@ -91,18 +91,12 @@ impl State {
     /// A call was answered.
     pub(super) fn answers(&mut self) {
         self.failures = 0;
-        self.away |= self.fails_for_long();
-        self.failing = None;
+        self.away |= (self.failing.take()).is_some_and(|since| since.elapsed() >= AWAY);
     }
 
-    /// Whether siblings may have acted for us since the store was last told of our rows; from now on they may not.
+    /// Whether siblings may have acted for us since the store was last told of our rows. Now it was.
     pub(super) fn was_away(&mut self) -> bool {
-        let lost = self.lost.is_some();
-        std::mem::take(&mut self.away) || self.fails_for_long() || lost
-    }
-
-    fn fails_for_long(&self) -> bool {
-        self.failing.is_some_and(|since| since.elapsed() >= AWAY)
+        std::mem::take(&mut self.away) || self.lost.is_some()
     }
 
     /// The store was told of this end, and may forget it.
