@@ -29,7 +29,7 @@ pub struct Body(Kind);
 enum Kind {
     Empty,
     Whole(Bytes),
-    Watched(Bytes, Bytes, Option<Box<dyn Watch>>),
+    Watched(Bytes, Option<Box<dyn Watch>>),
     Stream(ReplyBody),
     Frames(mpsc::Receiver<Bytes>),
     Changed(ReplyBody, Box<Change>),
@@ -48,12 +48,7 @@ impl Body {
     /// A whole body whose leaving is watched: `watch` is told when the connection polls it first, and is
     /// dropped either way. Not for an empty one, which no connection polls.
     pub fn watched(bytes: Bytes, watch: impl Watch + 'static) -> Body {
-        Body::watched_both(bytes, Bytes::new(), watch)
-    }
-
-    /// The same of a body in two pieces, the second of which may be empty.
-    pub fn watched_both(first: Bytes, second: Bytes, watch: impl Watch + 'static) -> Body {
-        Body(Kind::Watched(first, second, Some(Box::new(watch))))
+        Body(Kind::Watched(bytes, Some(Box::new(watch))))
     }
 
     /// A body that goes on until the sender is dropped. Its length is not told before.
@@ -92,9 +87,7 @@ impl fmt::Debug for Body {
         match &self.0 {
             Kind::Empty => f.write_str("Empty"),
             Kind::Whole(bytes) => write!(f, "Whole({} bytes)", bytes.len()),
-            Kind::Watched(first, second, _) => {
-                write!(f, "Watched({} bytes)", first.len() + second.len())
-            }
+            Kind::Watched(bytes, _) => write!(f, "Watched({} bytes)", bytes.len()),
             Kind::Stream(_) => f.write_str("Stream"),
             Kind::Frames(_) => f.write_str("Frames"),
             Kind::Changed(..) => f.write_str("Changed"),
@@ -134,15 +127,11 @@ impl http_body::Body for Body {
             }
             Kind::Empty | Kind::Tunnel(_) => return Poll::Ready(None),
             Kind::Whole(bytes) => bytes,
-            Kind::Watched(first, second, watch) => {
+            Kind::Watched(bytes, watch) => {
                 if let Some(mut watch) = watch.take() {
                     watch.sent();
                 }
-                if !second.is_empty() {
-                    let first = std::mem::replace(first, std::mem::take(second));
-                    return Poll::Ready(Some(Ok(Frame::data(first))));
-                }
-                first
+                bytes
             }
         };
         let bytes = std::mem::take(bytes);
@@ -163,9 +152,8 @@ impl http_body::Body for Body {
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
             Kind::Empty | Kind::Tunnel(_) => SizeHint::with_exact(0),
-            Kind::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Kind::Watched(first, second, _) => {
-                SizeHint::with_exact((first.len() + second.len()) as u64)
+            Kind::Whole(bytes) | Kind::Watched(bytes, _) => {
+                SizeHint::with_exact(bytes.len() as u64)
             }
             Kind::Stream(body) => body.size_hint(),
             Kind::Frames(_) | Kind::Changed(..) => SizeHint::default(),

@@ -79,22 +79,26 @@ impl<'a> Shown<'a> {
     }
 
     /// The jobs of a FETCH reply, which is read in one pass: `jobs`, or a lone `job`, or none of an empty
-    /// object; `None`: it is no FETCH reply. So many were asked for.
-    pub(super) fn all(reply: &'a [u8], asked: usize) -> Option<Vec<Shown<'a>>> {
+    /// object; `None`: it is no FETCH reply. So many were asked for. Says too whether the reply may be handed
+    /// on as it is if all of them start: nobody could read other jobs in it.
+    pub(super) fn all(reply: &'a [u8], asked: usize) -> Option<(Vec<Shown<'a>>, bool)> {
         let mut reader = Reader::new(reply, REPLY_DEPTH);
         let mut shown = Vec::with_capacity(asked.min(LIKELY));
-        let (mut jobs, mut lone) = (None, None);
+        let (mut jobs, mut lone, mut clear) = (None, None, true);
         let whole = reader.members(|name, reader| {
             if name.is("jobs") {
                 // The last of a name counts.
+                clear &= jobs.is_none();
                 shown.clear();
                 jobs = Some(reader.items(|reader| {
                     shown.push(Shown::read(reader)?);
                     Ok(())
                 })?);
             } else if name.is("job") {
+                clear &= lone.is_none();
                 lone = Some(reader.value()?);
             } else {
+                clear &= !["job", "jobs"].iter().any(|other| name.folds_to(other));
                 reader.value()?;
             }
             Ok(())
@@ -103,10 +107,14 @@ impl<'a> Shown<'a> {
         reader.end().ok()?;
         match (jobs, lone) {
             _ if !is_object => None,
-            (Some(jobs), _) if jobs.kind() == Kind::Array => Some(shown),
+            (Some(jobs), lone) if jobs.kind() == Kind::Array => {
+                let first = shown.first().map(|shown| shown.job.raw());
+                let in_step = lone.is_none_or(|lone| Some(lone.raw()) == first);
+                Some((shown, clear && in_step))
+            }
             (Some(jobs), None) if !jobs.is_null() => None,
-            (_, Some(job)) if job.kind() == Kind::Object => Some(vec![Shown::of(job)]),
-            _ => Some(Vec::new()),
+            (_, Some(job)) if job.kind() == Kind::Object => Some((vec![Shown::of(job)], false)),
+            _ => Some((Vec::new(), false)),
         }
     }
 }

@@ -60,6 +60,8 @@ pub(super) enum Answer {
 pub(super) struct Came {
     /// How many it shows.
     pub(super) shown: usize,
+    /// Whether it may be handed on as it is if all of them start.
+    pub(super) clear: bool,
     /// Those that can be read.
     pub(super) jobs: Vec<Held>,
 }
@@ -183,6 +185,10 @@ impl Proxy {
             Err(_) => None,
         };
         let got = came.as_ref().map(|came| came.shown);
+        let whole = came
+            .as_ref()
+            .filter(|came| came.clear)
+            .map(|came| came.shown);
         if let Some(Came { jobs, .. }) = came
             && !jobs.is_empty()
         {
@@ -196,7 +202,7 @@ impl Proxy {
         let reply = answer?;
         Ok(match got {
             Some(got) => {
-                out.came(reply);
+                out.came(reply, whole);
                 Answer::Jobs { short: got < n }
             }
             None => Answer::Other(reply),
@@ -226,7 +232,7 @@ impl Proxy {
         if reply.status != http::StatusCode::OK {
             return None;
         }
-        let Some(all) = Shown::all(&reply.body, origin.asked) else {
+        let Some((all, clear)) = Shown::all(&reply.body, origin.asked) else {
             sidecar.unreadable(reply);
             return None;
         };
@@ -251,7 +257,7 @@ impl Proxy {
             }
         }
         sidecar.gated.claimed(origin.lanes, &mut jobs);
-        Some(Came { shown, jobs })
+        Some(Came { shown, clear, jobs })
     }
 
     /// Starts what may start at once of jobs that came just now, and holds the rest.

@@ -56,12 +56,6 @@ impl Hint {
     }
 }
 
-/// How our answer begins, and nearly every backend's.
-const OPENING: &[u8] = br#"{"jobs":["#;
-
-/// Up to this many bytes are copied: the connection writes so few in one piece, and would copy them itself.
-const COPIED: usize = 4096;
-
 /// Started jobs and the means to take them back.
 #[derive(Debug)]
 pub(super) struct HandOut {
@@ -69,6 +63,8 @@ pub(super) struct HandOut {
     jobs: Vec<Held>,
     /// The backend's first answer: its id is ours too, if the worker gave none, and mostly its text is.
     reply: Option<Reply>,
+    /// So many jobs are all that it tells, and it may leave as it is where they are those that start.
+    whole: Option<usize>,
 }
 
 impl HandOut {
@@ -77,6 +73,7 @@ impl HandOut {
             proxy,
             jobs: Vec::new(),
             reply: None,
+            whole: None,
         }
     }
 
@@ -88,9 +85,12 @@ impl HandOut {
         }
     }
 
-    /// Keeps what the backend answered, for the answer of ours.
-    pub(super) fn came(&mut self, reply: Reply) {
-        self.reply.get_or_insert(reply);
+    /// Keeps what the backend answered first, for the answer of ours; `whole` is how many jobs it tells, if it
+    /// may be handed on as it is.
+    pub(super) fn came(&mut self, reply: Reply, whole: Option<usize>) {
+        if self.reply.is_none() {
+            (self.reply, self.whole) = (Some(reply), whole);
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -168,10 +168,7 @@ impl HandOut {
         let lacks_jobs = self.jobs.is_empty() && self.proxy.sidecar.draining.is_cancelled();
         let body = match self.jobs.is_empty() {
             true => Body::from(Bytes::from_static(br#"{"jobs":[]}"#)),
-            false => {
-                let (jobs, rest) = self.told(&text);
-                Body::watched_both(jobs, rest, self)
-            }
+            false => Body::watched(self.told(text), self),
         };
         let mut response = Response::new(body);
         *response.headers_mut() = headers;
@@ -181,55 +178,40 @@ impl HandOut {
         }
     }
 
-    /// `{"jobs":[…]}` with `job` beside it for clients that read only one, in one piece or two: many jobs
-    /// that the backend told in `text` just so are not copied.
-    fn told(&self, text: &Bytes) -> (Bytes, Bytes) {
+    /// `{"jobs":[…]}` with `job` beside it for clients that read only one; the backend's own reply where that
+    /// says the same.
+    fn told(&self, reply: Bytes) -> Bytes {
+        if self.are_all_of(&reply) {
+            return reply;
+        }
         let beside = self.proxy.sidecar.live().settings.job_beside_jobs;
         let beside = self.jobs.first().filter(|_| beside);
-        let beside = beside.map_or(&[][..], |first| &first.body);
-        let as_they_came = match text.len() > COPIED {
-            true => self.as_they_came(text),
-            false => None,
-        };
-        let copied = match &as_they_came {
-            Some(_) => 0,
-            None => self.jobs.iter().map(|job| job.body.len() + 1).sum(),
-        };
-        let mut bytes = BytesMut::with_capacity(copied + beside.len() + 24);
-        if as_they_came.is_none() {
-            for (nth, job) in self.jobs.iter().enumerate() {
-                bytes.extend_from_slice(if nth == 0 { OPENING } else { b"," });
-                bytes.extend_from_slice(&job.body);
-            }
+        let copied = self.jobs.iter().chain(beside).map(|job| job.body.len() + 1);
+        let mut bytes = BytesMut::with_capacity(copied.sum::<usize>() + 24);
+        for (nth, job) in self.jobs.iter().enumerate() {
+            bytes.extend_from_slice(if nth == 0 { br#"{"jobs":["# } else { b"," });
+            bytes.extend_from_slice(&job.body);
         }
         bytes.extend_from_slice(b"]");
-        if !beside.is_empty() {
+        if let Some(first) = beside {
             bytes.extend_from_slice(br#","job":"#);
-            bytes.extend_from_slice(beside);
+            bytes.extend_from_slice(&first.body);
         }
         bytes.extend_from_slice(b"}");
-        match as_they_came {
-            Some(jobs) => (jobs, bytes.freeze()),
-            None => (bytes.freeze(), Bytes::new()),
-        }
+        bytes.freeze()
     }
 
-    /// `text` up to its last job, if it says what ours would say.
-    fn as_they_came(&self, text: &Bytes) -> Option<Bytes> {
+    /// Whether these are all jobs of the backend's reply, in its order and in its words.
+    fn are_all_of(&self, reply: &Bytes) -> bool {
         let mut end = 0;
-        let mut before = OPENING;
-        for job in &self.jobs {
-            let body = &job.body;
-            // Mostly they are parts of it.
-            let start = body.as_ptr().addr().checked_sub(text.as_ptr().addr())?;
-            if text.get(end..start) != Some(before) {
-                return None;
-            }
-            end = start + body.len();
-            before = b",";
-        }
-        // The last could stand right behind the text in memory.
-        (end <= text.len()).then(|| text.slice(..end))
+        self.whole == Some(self.jobs.len())
+            && self.jobs.iter().all(|Held { body, .. }| {
+                // What the backend's words were not changed in is a part of its reply.
+                let start = body.as_ptr().addr().checked_sub(reply.as_ptr().addr());
+                let after = start.filter(|start| *start >= end);
+                end = after.map_or(usize::MAX, |start| start.saturating_add(body.len()));
+                end <= reply.len()
+            })
     }
 }
 
@@ -298,6 +280,7 @@ mod tests {
     use crate::limit::{Key, Limited, Limits, Measure, OnLimit, Space, Throttle};
     use crate::metrics::Metrics;
     use crate::policy::{Accept, PolicySet};
+    use crate::proxy::job::Shown;
     use crate::proxy::{Backend, Settings, Sidecar};
     use crate::store::Claim;
     use crate::store::memory::MemoryStore;
@@ -347,51 +330,74 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn many_jobs_leave_as_they_came() {
-        let [one, two] = ["1", "2"].map(|id| format!("{{\"id\":{id}{}}}", " ".repeat(COPIED / 2)));
-        // A piece of the text, or the same words from elsewhere.
-        let part = |text: &Bytes, job: &str| {
-            let found = memchr::memmem::find(text, job.as_bytes());
-            found.map_or(Bytes::from(job.to_owned()), |at| {
-                text.slice(at..at + job.len())
-            })
-        };
-        for (text, jobs, kept) in [
-            (format!(r#"{{"jobs":[{one},{two}]}}"#), [&one, &two], true),
+    async fn a_reply_whose_jobs_all_start_leaves_as_it_came() {
+        let [a, b] = [r#"{"id":1}"#, r#"{"id":2}"#];
+        for (reply, starts, kept) in [
+            (format!(r#"{{"jobs":[{a},{b}]}}"#), vec![a, b], true),
+            (format!(r#"{{"jobs":[ {a} , {b} ]}}"#), vec![a, b], true),
             (
-                format!(r#"{{"jobs":[{one},{two}],"job":{one}}}"#),
-                [&one, &two],
+                format!(r#"{{"job":{a},"jobs":[{a},{b}]}}"#),
+                vec![a, b],
                 true,
             ),
-            (format!(r#"{{"jobs":[{one},{two}]}}"#), [&two, &one], false),
-            (format!(r#"{{"jobs":[{one} ,{two}]}}"#), [&one, &two], false),
             (
-                format!(r#"{{"x":1,"jobs":[{one},{two}]}}"#),
-                [&one, &two],
+                format!(r#"{{"jobs":[{a}],"job":{a},"x":0}}"#),
+                vec![a],
+                true,
+            ),
+            // Others start, or in another order.
+            (format!(r#"{{"jobs":[{a},{b}]}}"#), vec![b, a], false),
+            (format!(r#"{{"jobs":[{a},{b}]}}"#), vec![b], false),
+            (format!(r#"{{"jobs":[{a}]}}"#), vec![a, b], false),
+            (format!(r#"{{"jobs":[{a},{a}]}}"#), vec![a, b], false),
+            // Some client could read other jobs in it.
+            (
+                format!(r#"{{"jobs":[{a},{b}],"job":{b}}}"#),
+                vec![a, b],
                 false,
             ),
+            (format!(r#"{{"jobs":[{a}],"job":null}}"#), vec![a], false),
+            (format!(r#"{{"jobs":[],"jobs":[{a}]}}"#), vec![a], false),
+            (format!(r#"{{"jobs":[{a}],"Jobs":[{b}]}}"#), vec![a], false),
             (
-                format!(r#"{{"jobs":[{one}]{}}}"#, " ".repeat(COPIED)),
-                [&one, &two],
+                format!(r#"{{"job":{b},"job":{a},"jobs":[{a}]}}"#),
+                vec![a],
                 false,
             ),
+            (format!(r#"{{"job":{a}}}"#), vec![a], false),
         ] {
-            let text = Bytes::from(text);
+            let reply = Bytes::from(reply);
+            // Where it can be, a job is a part of the reply behind the one before.
+            let mut end = 0;
+            let part = |job: &&str| {
+                let rest = &reply[end..];
+                match memchr::memmem::find(rest, job.as_bytes()) {
+                    Some(at) => {
+                        let start = end + at;
+                        end = start + job.len();
+                        reply.slice(start..end)
+                    }
+                    None => Bytes::from(job.to_string()),
+                }
+            };
+            let bodies: Vec<Bytes> = starts.iter().map(part).collect();
             let mut out = out(0, false);
             let held = out.jobs.pop().unwrap();
-            let started = |job: &&String| Held {
-                body: part(&text, job),
-                ..held.clone()
-            };
-            out.jobs = jobs.iter().map(started).collect();
-            let (first, second) = out.told(&text);
+            out.jobs = bodies
+                .into_iter()
+                .map(|body| Held {
+                    body,
+                    ..held.clone()
+                })
+                .collect();
+            let (shown, clear) = Shown::all(&reply, 2).unwrap();
+            out.whole = clear.then_some(shown.len());
+            let told = out.told(reply.clone());
             out.jobs.clear();
-            let [a, b] = jobs;
-            assert_eq!(
-                [&first[..], &second].concat(),
-                format!(r#"{{"jobs":[{a},{b}],"job":{a}}}"#).as_bytes()
-            );
-            assert_eq!(first.as_ptr() == text.as_ptr(), kept, "{text:?}");
+            let (all, first) = (starts.join(","), starts[0]);
+            let made = format!(r#"{{"jobs":[{all}],"job":{first}}}"#);
+            let expected = if kept { &reply[..] } else { made.as_bytes() };
+            assert_eq!(told, expected, "{reply:?}");
         }
     }
 
