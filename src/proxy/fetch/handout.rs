@@ -329,6 +329,20 @@ mod tests {
         out
     }
 
+    /// Each of `jobs` as a part of the reply behind the one before, or else the same words from elsewhere.
+    fn parts(reply: &Bytes, jobs: &[&str]) -> Vec<Bytes> {
+        let mut end = 0;
+        let part = |job: &&str| match memchr::memmem::find(&reply[end..], job.as_bytes()) {
+            Some(at) => {
+                let start = end + at;
+                end = start + job.len();
+                reply.slice(start..end)
+            }
+            None => Bytes::from(job.to_string()),
+        };
+        jobs.iter().map(part).collect()
+    }
+
     #[tokio::test]
     async fn a_reply_whose_jobs_all_start_leaves_as_it_came() {
         let [a, b] = [r#"{"id":1}"#, r#"{"id":2}"#];
@@ -367,29 +381,14 @@ mod tests {
             (format!(r#"{{"job":{a}}}"#), vec![a], false),
         ] {
             let reply = Bytes::from(reply);
-            // Where it can be, a job is a part of the reply behind the one before.
-            let mut end = 0;
-            let part = |job: &&str| {
-                let rest = &reply[end..];
-                match memchr::memmem::find(rest, job.as_bytes()) {
-                    Some(at) => {
-                        let start = end + at;
-                        end = start + job.len();
-                        reply.slice(start..end)
-                    }
-                    None => Bytes::from(job.to_string()),
-                }
-            };
-            let bodies: Vec<Bytes> = starts.iter().map(part).collect();
             let mut out = out(0, false);
             let held = out.jobs.pop().unwrap();
-            out.jobs = bodies
-                .into_iter()
-                .map(|body| Held {
-                    body,
-                    ..held.clone()
-                })
-                .collect();
+            let bodies = parts(&reply, &starts).into_iter();
+            let started = |body| Held {
+                body,
+                ..held.clone()
+            };
+            out.jobs = bodies.map(started).collect();
             let (shown, clear) = Shown::all(&reply, 2).unwrap();
             out.whole = clear.then_some(shown.len());
             let told = out.told(reply.clone());
