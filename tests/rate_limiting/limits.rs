@@ -441,3 +441,39 @@ async fn the_queue_s_limits_and_the_job_s_must_both_allow() {
     assert!(client.fetch("q", 6).await.is_empty());
     pair.stop().await;
 }
+
+/// A worker that died with a job of a queue without limits, which it had asked for beside a limited one: whoever
+/// gets the job next settles it, and keeps it, under its own id.
+#[tokio::test(start_paused = true)]
+async fn a_job_without_limits_is_its_next_workers() {
+    for (verb, body) in [
+        ("ack", json!({"result": {}})),
+        ("nack", json!({"error": {"code": "x", "message": "x"}})),
+        ("heartbeat", json!({})),
+    ] {
+        let (pair, client) =
+            simulated(Lax::spec(), "[[queue]]\nname = 'lim'\nconcurrency = 2").await;
+        let job = client
+            .enqueue(json!({"type": "t", "args": [], "options": {"queue": "free"}}))
+            .await;
+        let asks = |queues: &[&str], worker: &str| json!({"queues": queues, "worker_id": worker, "visibility_timeout_ms": 2_000});
+        let died = client.fetch_as(asks(&["lim", "free"], "A")).await;
+        assert_eq!(ids(&died), [&job]);
+        sleep(Duration::from_secs(3)).await;
+        let next = client.fetch_as(asks(&["free"], "B")).await;
+        assert_eq!(ids(&next), [&job]);
+        let mut body = body.clone();
+        body["worker_id"] = json!("B");
+        match verb {
+            "heartbeat" => body["active_jobs"] = json!([job]),
+            _ => body["job_id"] = json!(job),
+        }
+        let path = format!("/ojs/v1/workers/{verb}");
+        let reply = client.post(&path, body.to_string()).await;
+        assert_eq!(reply.status, 200, "{verb}: {}", reply.text());
+        if verb == "heartbeat" {
+            assert_eq!(reply.json()["jobs_extended"], json!([job]));
+        }
+        pair.stop().await;
+    }
+}
