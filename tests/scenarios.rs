@@ -127,6 +127,7 @@ scenarios! {
     crowded::crowding_is_offered_again: 6;
     crowded::crowding_is_taken_unheard: 4;
     crowded::crowding_goes_back: 6;
+    crowded::crowding_lapses: 4;
     held::never_given_back_where_it_burns: 6;
     held::kept_by_a_slow_backend: 4;
     held::kept_though_heartbeats_hang: 4;
