@@ -805,6 +805,38 @@ async fn what_siblings_took_over_is_given_up_when_the_store_is_back() {
     }
 }
 
+/// Nothing starts before all of them were asked about.
+#[tokio::test(start_paused = true)]
+async fn what_siblings_took_over_is_asked_about_side_by_side() {
+    let rig = rig(OnStoreError::Share);
+    rig.faulty.with_siblings(1);
+    let held: Vec<Claimed> = (0..96).map(|nth| claimed(&format!("j{nth}"), 9)).collect();
+    let held: Vec<&Claimed> = held.iter().collect();
+    rig.guard.take(&held, 0).await.unwrap();
+    lose(&rig).await;
+    rig.faulty.standing(None);
+    for job in held {
+        taken_over_meanwhile(&rig, job, 7).await;
+    }
+    // One of the answers does not come: those that came count.
+    rig.faulty.script([const { Fault::NONE }; 50]);
+    rig.faulty.script([Fault::gone()]);
+    let _fails_at_first = rig.guard.due(9).await;
+    let known = rig.guard.elsewhere().len();
+    assert!((45..96).contains(&known), "{known} are known of");
+    let late = Duration::from_millis(10);
+    rig.faulty.standing(Some(Fault::late(late)));
+    let (calls, begun) = (rig.faulty.calls(), Instant::now());
+    rig.guard.due(9).await.unwrap();
+    let calls = rig.faulty.calls() - calls;
+    assert_eq!(rig.guard.elsewhere().len(), 96);
+    assert!(
+        begun.elapsed() <= 5 * late,
+        "{calls} calls took {:?}",
+        begun.elapsed()
+    );
+}
+
 /// It is ours, and a cancel through a sibling is under way.
 #[tokio::test(start_paused = true)]
 async fn what_is_hidden_in_the_store_is_ours_still() {
