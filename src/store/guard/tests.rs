@@ -894,6 +894,26 @@ async fn what_is_out_is_known_although_the_store_forgot_it() {
     assert!(!rig.guard.may_miss_rows());
 }
 
+/// One failed call is no failover there: only where it was away, others may have to put back their rows.
+#[tokio::test(start_paused = true)]
+async fn who_says_what_it_forgot_misses_no_row_after_a_failed_call() {
+    let rig = rig(OnStoreError::Share);
+    rig.faulty.never_forgets_unsaid();
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    rig.faulty.script([Fault::gone()]);
+    assert!(rig.guard.count(Place::Out).await.is_err());
+    assert!(rig.guard.may_miss_rows(), "it is not told of ours yet");
+    rig.guard.due(9).await.unwrap();
+    assert!(!rig.guard.may_miss_rows());
+    assert!(rig.faulty.end("a", None).await.unwrap().is_some());
+    let row = rig.guard.row("a").await.unwrap();
+    assert!(row.is_none(), "it is believed");
+    lose(&rig).await;
+    rig.faulty.standing(None);
+    rig.guard.due(9).await.unwrap();
+    assert!(rig.guard.may_miss_rows());
+}
+
 /// As a replica that takes over may: it never heard of the last ends.
 #[tokio::test(start_paused = true)]
 async fn the_last_ends_are_told_again_after_a_failure() {
