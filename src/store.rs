@@ -406,6 +406,12 @@ pub trait Store: std::fmt::Debug + Send + Sync {
         0
     }
 
+    /// Whether it may have forgotten its last writes without saying so ([`StoreError::Wiped`]) where it answers again
+    /// after a failed call, as one does whose replica took its place.
+    fn forgets_unsaid(&self) -> bool {
+        true
+    }
+
     /// How far [`Store::now`] may be from the clock that decides, in microseconds.
     fn doubt(&self) -> u64 {
         0

@@ -7,6 +7,10 @@
 mod actions;
 #[path = "scenarios/adopted.rs"]
 mod adopted;
+#[path = "scenarios/back.rs"]
+mod back;
+#[path = "scenarios/beside.rs"]
+mod beside;
 #[path = "scenarios/bounds.rs"]
 mod bounds;
 #[path = "scenarios/crossings.rs"]
@@ -127,6 +131,7 @@ scenarios! {
     crowded::crowding_is_offered_again: 6;
     crowded::crowding_is_taken_unheard: 4;
     crowded::crowding_goes_back: 6;
+    crowded::crowding_lapses: 4;
     held::never_given_back_where_it_burns: 6;
     held::kept_by_a_slow_backend: 4;
     held::kept_though_heartbeats_hang: 4;
@@ -158,6 +163,11 @@ scenarios! {
     outages::hidden_a_second_time: 3;
     outages::looked_up_behind_a_gateway: 4;
     outages::one_cannot_be_looked_up: 6;
+    back::taken_over_meanwhile: 16;
+    back::told_once_for_each_loss: 4;
+    back::undone_when_its_row_has_ended: 4;
+    beside::of_a_worker: 3;
+    beside::of_held_jobs: 3;
     outages::hang_up_while_slow: 12;
     outages::slow_and_limited_from_now_on: 12;
     lives::longer_than_visibility: 5 limit;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -76,6 +76,8 @@ pub struct Faulty {
     calls: AtomicUsize,
     /// Siblings that live beside those that the store knows.
     siblings: AtomicUsize,
+    /// See [`Store::forgets_unsaid`].
+    forgets_unsaid: AtomicBool,
 }
 
 struct Plan {
@@ -108,12 +110,18 @@ impl Faulty {
             }),
             calls: AtomicUsize::new(0),
             siblings: AtomicUsize::new(0),
+            forgets_unsaid: AtomicBool::new(true),
         }
     }
 
     /// From now on so many siblings more seem to live.
     pub fn with_siblings(&self, more: usize) {
         self.siblings.store(more, Ordering::Relaxed);
+    }
+
+    /// From now on it says what it has forgotten.
+    pub fn never_forgets_unsaid(&self) {
+        self.forgets_unsaid.store(false, Ordering::Relaxed);
     }
 
     /// How many operations the store was asked for.
@@ -231,6 +239,10 @@ impl Store for Faulty {
 
     fn times_wiped(&self) -> u64 {
         self.inner.times_wiped()
+    }
+
+    fn forgets_unsaid(&self) -> bool {
+        self.forgets_unsaid.load(Ordering::Relaxed)
     }
 
     fn overrides(&self) -> &Overrides {

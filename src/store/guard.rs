@@ -148,12 +148,13 @@ impl Guard {
         state.returned.is_some_and(|at| since(at) < OTHERS_RETURN)
     }
 
-    /// Whether the store may miss rows: it is lost, or has failed since it was told of ours, and who answers now
-    /// may be one that took its place; or others have not put back theirs yet.
+    /// Whether the store may miss rows: it is lost, or has failed since it was told of ours; or others have not put
+    /// back theirs yet, where it was away, or where who answers now may be one that took its place.
     fn may_have_forgotten(&self, state: &State) -> bool {
         let since = |at: Timestamp| self.inner.now().since(at);
         let is_told = state.told.is_some_and(|at| since(at) < OTHERS_RETURN);
-        state.lost.is_some() || state.suspect || is_told || self.is_filling(state)
+        let is_another = is_told && self.inner.forgets_unsaid();
+        state.lost.is_some() || state.suspect || is_another || self.is_filling(state)
     }
 }
 

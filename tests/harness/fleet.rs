@@ -60,6 +60,12 @@ impl Way {
         self.member.deaf.store(true, Ordering::Relaxed);
     }
 
+    /// The next operation is done at once, and its answer comes after `late`; nothing else comes through any more.
+    pub fn late_and_cut(&self, late: Duration) {
+        self.cut(0);
+        self.faulty.script([Fault::late(late)]);
+    }
+
     /// Nothing is heard of siblings any more.
     pub fn deafen(&self) {
         self.member.deaf.store(true, Ordering::Relaxed);

@@ -46,6 +46,7 @@ pub struct Sidecar {
     net: Net,
     reload: Reload,
     addr: SocketAddr,
+    admin: SocketAddr,
     /// Its way to the store that it shares with others.
     pub way: Option<Way>,
 }
@@ -216,6 +217,7 @@ impl World {
         };
         let running = Running::start(settings, env).await.expect("a sidecar");
         let addr = running.addr().expect("an address");
+        let admin = running.admin_addr().expect("an address");
         let stop = Stop::default();
         let reload = running.reload();
         let task = tokio::spawn(running.serve(stop.clone()));
@@ -225,6 +227,7 @@ impl World {
             net,
             reload,
             addr,
+            admin,
             way,
         };
         (sidecar, memory)
@@ -302,7 +305,11 @@ impl World {
 
     /// A client of another sidecar.
     fn client_of(&self, sidecar: &Sidecar) -> Client {
-        let to = Arc::new(Mutex::new(sidecar.addr));
+        self.client_to(sidecar.addr)
+    }
+
+    fn client_to(&self, addr: SocketAddr) -> Client {
+        let to = Arc::new(Mutex::new(addr));
         Client::new(self.net.clone(), to, self.requests.clone())
     }
 
@@ -420,6 +427,20 @@ impl World {
             .get(path)
             .await
             .map_or(Value::Null, |reply| reply.json())
+    }
+
+    /// A number on the first sidecar's metrics page.
+    pub async fn metric(&self, series: &str) -> f64 {
+        let admin = {
+            let sidecar = self.sidecar.lock().expect("no panic");
+            sidecar.as_ref().expect("a sidecar").admin
+        };
+        let page = self.client_to(admin).get("/metrics").await;
+        let page = page.expect("a page").body;
+        let page = String::from_utf8_lossy(&page);
+        let mut lines = page.lines();
+        let number = lines.find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        number.and_then(|number| number.parse().ok()).expect(series)
     }
 
     /// How many jobs are held and how many out, by the store's rows.

@@ -379,6 +379,15 @@ async fn what_the_file_s_limits_overrule_has_a_hint() {
         (json!({"throttle": every(6, "PT1S")}), true),
         (json!({"throttle": every(4, "PT1S")}), false),
         (json!({"concurrency": 3, "rate": every(11, "PT1M")}), true),
+        // Of two of one window the stricter counts.
+        (
+            json!({"rate": [every(9, "PT1M"), every(20, "PT1M")]}),
+            false,
+        ),
+        (
+            json!({"rate": [every(20, "PT1M"), every(11, "PT1M")]}),
+            true,
+        ),
     ] {
         let state = set(&client, LIMIT, body.clone()).await;
         let hint = state["hint"].as_str();

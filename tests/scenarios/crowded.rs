@@ -1,36 +1,19 @@
 //! Held jobs that nobody asks for, more than there is room for, and others that need their places.
 
-use std::io::Write;
-use std::sync::Arc;
 use std::time::Duration;
 
-use ojs_throttle::backend::{EventKind, Lax};
+use ojs_throttle::backend::Lax;
 use ojs_throttle::store::guard::OnStoreError;
-use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::harness::worker::Hands;
 use crate::harness::world::Setup;
-use crate::harness::{Ctx, Fault, Job, Judge, Op, Way, Worker, World};
+use crate::harness::{Ctx, Fault, Job, Judge, Lines, Op, Sidecar, Way, Worker, World};
 
 /// Of each a worker takes a job, leaves another in the hold, and never comes again.
 const FORSAKEN: [&str; 18] = [
     "a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q", "r",
 ];
-
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Lines {
-    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().extend_from_slice(text);
-        Ok(text.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
 
 fn few(setup: Setup) -> Setup {
     setup
@@ -57,11 +40,33 @@ async fn forsaken(w: &World, one: &Hands) -> Vec<String> {
     out
 }
 
-/// No claim of them lapsed, and each ran once.
-fn judged(mut judge: Judge) -> Judge {
-    let all = judge.events.iter();
-    let lapsed = all.filter(|(_, event)| event.kind == EventKind::Expired);
-    let lapsed = lapsed.count();
+fn either(ctx: Ctx) -> Lax {
+    match ctx.even() {
+        true => Lax::spec(),
+        false => Lax::redis(),
+    }
+}
+
+/// A sidecar with what is forsaken, its sibling, and the worker with what is out.
+async fn beside_a_sibling(ctx: Ctx, lax: Lax) -> (World, Sidecar, Hands, Vec<String>) {
+    let setup = ctx.world().lax(lax).shared(OnStoreError::Share);
+    let w = few(setup).start().await;
+    let other = w.sibling().await;
+    w.pass(3_000).await;
+    let one = w.hands("one");
+    let out = forsaken(&w, &one).await;
+    (w, other, one, out)
+}
+
+/// What is out ends; then all is done, no claim has lapsed, and each job ran once.
+async fn ends_well(w: &World, one: &Hands, out: &[String]) -> Judge {
+    for job in out {
+        one.ack(job).await;
+    }
+    let done = w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.that(done, "not all were done");
+    let lapsed = judge.lapsed();
     judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
     judge.each_ran_once();
     judge.settled();
@@ -70,35 +75,19 @@ fn judged(mut judge: Judge) -> Judge {
 
 /// A sibling has workers for them.
 pub async fn crowding_is_offered(ctx: Ctx) -> Judge {
-    let lax = [Lax::spec(), Lax::redis()][(ctx.seed % 2) as usize].clone();
-    let setup = ctx.world().lax(lax).shared(OnStoreError::Share);
-    let w = few(setup).start().await;
-    let other = w.sibling().await;
-    w.pass(3_000).await;
-    let one = w.hands("one");
-    let out = forsaken(&w, &one).await;
+    let (w, other, one, out) = beside_a_sibling(ctx, either(ctx)).await;
     w.enqueue(job("slots")).await;
     w.worker(Worker::js(1).queues(&["slots"]).runs(50..100));
     w.pass(1_000 + ctx.seed * 300).await;
     w.worker_of(&other, Worker::js(4).queues(&FORSAKEN).runs(50..100));
-    for job in &out {
-        one.ack(job).await;
-    }
-    let done = w.until_done(60).await;
-    let mut judge = w.judge().await;
+    let mut judge = ends_well(&w, &one, &out).await;
     judge.that(out.len() == 18, format!("{} were out", out.len()));
-    judge.that(done, "not all were done");
-    judged(judge)
+    judge
 }
 
 /// The store misses the first offer.
 pub async fn crowding_is_offered_again(ctx: Ctx) -> Judge {
-    let setup = ctx.world().lax(Lax::spec()).shared(OnStoreError::Share);
-    let w = few(setup).start().await;
-    let other = w.sibling().await;
-    w.pass(3_000).await;
-    let one = w.hands("one");
-    let out = forsaken(&w, &one).await;
+    let (w, other, one, out) = beside_a_sibling(ctx, Lax::spec()).await;
     w.enqueue(job("slots")).await;
     w.worker(Worker::js(1).queues(&["slots"]).runs(50..100));
     // One look, and what comes with it.
@@ -106,44 +95,25 @@ pub async fn crowding_is_offered_again(ctx: Ctx) -> Judge {
     w.pass(ctx.seed * 100).await;
     w.first_way(Way::mend);
     w.worker_of(&other, Worker::js(4).queues(&FORSAKEN).runs(50..100));
-    for job in &out {
-        one.ack(job).await;
-    }
-    let done = w.until_done(60).await;
-    let mut judge = w.judge().await;
+    let mut judge = ends_well(&w, &one, &out).await;
     judge.that(out.len() == 18, format!("{} were out", out.len()));
-    judge.that(done, "not all were done");
-    judged(judge)
+    judge
 }
 
 /// A sibling takes them over, and the first sidecar does not hear of it: it warns of no claims that lapse, where none
 /// do.
 pub async fn crowding_is_taken_unheard(ctx: Ctx) -> Judge {
-    let lax = [Lax::spec(), Lax::redis()][(ctx.seed % 2) as usize].clone();
-    let setup = ctx.world().lax(lax).shared(OnStoreError::Share);
-    let w = few(setup).start().await;
-    let other = w.sibling().await;
-    w.pass(3_000).await;
-    let one = w.hands("one");
-    let out = forsaken(&w, &one).await;
+    let (w, other, one, out) = beside_a_sibling(ctx, either(ctx)).await;
     w.first_way(Way::deafen);
-    let lines = Lines::default();
-    let to = lines.clone();
-    let log = tracing_subscriber::fmt().with_writer(move || to.clone());
-    let _logged = tracing::subscriber::set_default(log.finish());
+    let (lines, _listening) = Lines::listen();
     w.enqueue(job("slots")).await;
     w.worker(Worker::js(1).queues(&["slots"]).runs(50..100));
     w.worker_of(&other, Worker::js(4).queues(&FORSAKEN).runs(9_000..9_500));
     w.pass(8_000).await;
-    for job in &out {
-        one.ack(job).await;
-    }
-    let done = w.until_done(60).await;
-    let mut judge = w.judge().await;
-    judge.that(done, "not all were done");
-    let text = String::from_utf8_lossy(&lines.0.lock()).into_owned();
-    judge.that(!text.contains("lapse"), text);
-    judged(judge)
+    let mut judge = ends_well(&w, &one, &out).await;
+    let warned = lines.with("lapse");
+    judge.that(warned.is_empty(), format!("{warned:?}"));
+    judge
 }
 
 /// Nobody has workers for them, and the backend takes them back, if slowly.
@@ -168,15 +138,35 @@ pub async fn crowding_goes_back(ctx: Ctx) -> Judge {
     while got.is_empty() && w.begun.elapsed() < begun + Duration::from_secs(20) {
         got = one.fetch(&["slots"], 1).await.unwrap_or_default();
     }
-    let took = got.iter().map(|delivery| &delivery.job);
-    for job in out.iter().chain(took) {
+    w.backend.mend();
+    let took = got.iter().map(|delivery| delivery.job.clone());
+    let out: Vec<String> = out.into_iter().chain(took).collect();
+    w.worker(Worker::js(4).queues(&FORSAKEN).runs(50..100));
+    let mut judge = ends_well(&w, &one, &out).await;
+    judge.that(got.len() == 1, "it found no place");
+    judge
+}
+
+/// Nobody has workers for them, and the backend takes none back: some lapse, and each of them is counted.
+pub async fn crowding_lapses(ctx: Ctx) -> Judge {
+    let (w, _other, one, out) = beside_a_sibling(ctx, Lax::spec()).await;
+    w.enqueue(job("slots")).await;
+    let next = w.worker(Worker::js(1).queues(&["slots"]).runs(50..100));
+    for job in &out {
         one.ack(job).await;
     }
-    w.backend.mend();
+    w.pass(10_000 + ctx.seed * 300).await;
+    let counted = w.metric("ojs_throttle_hold_lost_total").await;
+    next.stop();
     w.worker(Worker::js(4).queues(&FORSAKEN).runs(50..100));
-    let done = w.until_done(60).await;
-    let mut judge = w.judge().await;
-    judge.that(got.len() == 1, "it found no place");
-    judge.that(done, "not all were done");
-    judged(judge)
+    let mut judge = w.judge_when_done(90).await;
+    let lapsed = judge.lapsed();
+    judge.that(lapsed > 0, "none lapsed");
+    judge.that(
+        counted == lapsed as f64,
+        format!("{lapsed} claims lapsed, and {counted} are counted"),
+    );
+    judge.each_ran_once();
+    judge.settled();
+    judge
 }

@@ -258,6 +258,36 @@ async fn data_that_were_wiped_are_missed() {
     }
 }
 
+/// One that was restarted has forgotten nothing; one that was promoted may have, and is known by its history.
+#[tokio::test]
+async fn one_that_took_the_place_of_another_is_missed_like_wiped_data() {
+    let mut server = PostgresServer::start(UNSYNCED);
+    let store = on(&server, "promoted", "a", 1_000);
+    assert!(!store.forgets_unsaid());
+    answered(async || store.check().await).await;
+    for (is_promoted, expected) in [(false, Ok(0)), (true, Err(StoreError::Wiped))] {
+        server.kill();
+        if is_promoted {
+            std::fs::write(server.dir.path().join("data/standby.signal"), "").unwrap();
+        }
+        server.restart();
+        if is_promoted {
+            assert_eq!(sql(&server, "SELECT pg_promote()"), "t");
+        }
+        let begun = Instant::now();
+        let told = loop {
+            match store.count(Place::Out).await {
+                Err(StoreError::Unavailable(_) | StoreError::Timeout) => {
+                    assert!(begun.elapsed() < LONG, "it does not answer");
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                told => break told,
+            }
+        };
+        assert_eq!(told, expected);
+    }
+}
+
 #[tokio::test]
 async fn one_that_never_knew_the_lost_data_waits_for_those_that_did() {
     let server = shared_postgres();

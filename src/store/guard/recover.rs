@@ -8,13 +8,13 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::{Clock, Gen, Guard, MOST_ECHOED, Place, Row, State, StoreError};
+use super::{Clock, Ended, Gen, Guard, MOST_ECHOED, Place, Row, State, Store, StoreError};
 
 /// So many times it is told what happened meanwhile before it decides all the same.
 const ROUNDS: u32 = 3;
 /// How often it is said at most that the store was told of our rows again without being lost.
 const SAID: Duration = Duration::from_secs(10);
-/// So many ends are told at once.
+/// So many calls are on their way there at once.
 const AT_ONCE: usize = 32;
 /// So many ends are told again at each look: the look is also the word that this sidecar lives.
 const ECHOED_AT_ONCE: usize = 50;
@@ -38,7 +38,7 @@ impl Guard {
                 break;
             };
             let refused = self.inner.announce(&news.rows).await?;
-            self.give_up(&refused, &mut told).await?;
+            self.give_up(refused, &mut told).await?;
             for (job, generation) in &news.undone {
                 self.inner.back(job, *generation).await?;
                 self.state().is_sure(job, *generation);
@@ -51,30 +51,45 @@ impl Guard {
         Ok(())
     }
 
-    /// Ends there what has ended of late, many at once: it may have forgotten. Where that is so a sibling may have
-    /// to hear of it again. What it has heard of need not be told again if the next of them fails.
-    async fn tell_of_late(&self) -> Result<(), StoreError> {
-        let mut all = self.state().ended_of_late().into_iter();
-        let (mut telling, mut heard, mut all_told) = (JoinSet::new(), HashSet::new(), Ok(()));
+    /// Asks there about each of `all`, many at once, until a call fails. Gives what was answered.
+    async fn ask_each<T, A, F>(
+        &self,
+        all: impl IntoIterator<Item = T>,
+        ask: impl Fn(Arc<dyn Store>, T) -> F,
+    ) -> (Vec<A>, Result<(), StoreError>)
+    where
+        A: Send + 'static,
+        F: Future<Output = Result<A, StoreError>> + Send + 'static,
+    {
+        let (mut all, mut asking) = (all.into_iter(), JoinSet::new());
+        let (mut answers, mut all_asked) = (Vec::new(), Ok(()));
         loop {
-            while all_told.is_ok()
-                && telling.len() < AT_ONCE
-                && let Some(ended) = all.next()
+            while all_asked.is_ok()
+                && asking.len() < AT_ONCE
+                && let Some(one) = all.next()
             {
-                let store = Arc::clone(&self.inner);
-                telling.spawn(async move {
-                    let told = store.end(&ended.job, Some(ended.claim)).await;
-                    ((ended.job, ended.claim), told)
-                });
+                asking.spawn(ask(Arc::clone(&self.inner), one));
             }
-            match telling.join_next().await {
-                Some(Ok((ended, Ok(_)))) => drop(heard.insert(ended)),
-                Some(Ok((_, Err(error)))) => all_told = Err(error),
+            match asking.join_next().await {
+                Some(Ok(Ok(answer))) => answers.push(answer),
+                Some(Ok(Err(error))) => all_asked = Err(error),
                 // A panic in there was logged.
                 Some(Err(_)) => {}
-                None => break,
+                None => return (answers, all_asked),
             }
         }
+    }
+
+    /// Ends there what has ended of late: it may have forgotten. Where that is so a sibling may have to hear of it
+    /// again. What it has heard of need not be told again if the next of them fails.
+    async fn tell_of_late(&self) -> Result<(), StoreError> {
+        let ended = self.state().ended_of_late();
+        let tell = |store: Arc<dyn Store>, ended: Ended| async move {
+            store.end(&ended.job, Some(ended.claim)).await?;
+            Ok((ended.job, ended.claim))
+        };
+        let (heard, all_told) = self.ask_each(ended, tell).await;
+        let heard: HashSet<(Arc<str>, Gen)> = heard.into_iter().collect();
         let mut state = self.state();
         let recent = std::mem::take(&mut state.recent);
         for ended in recent {
@@ -90,26 +105,30 @@ impl Guard {
 
     /// Held rows that the store did not take are siblings' by now, or were until they ended; but for those that are
     /// ours and hidden, or out after a start that nobody heard of.
-    async fn give_up(&self, refused: &[Arc<str>], told: &mut Told) -> Result<(), StoreError> {
-        for job in refused {
-            let row = self.inner.row(job).await?;
-            let mut state = self.state();
+    async fn give_up(&self, refused: Vec<Arc<str>>, told: &mut Told) -> Result<(), StoreError> {
+        let look = |store: Arc<dyn Store>, job: Arc<str>| async move {
+            let row = store.row(&job).await?;
+            Ok((job, row))
+        };
+        let (looked, all_looked) = self.ask_each(refused, look).await;
+        let mut state = self.state();
+        for (job, row) in looked {
             let as_told = |own: &&Row| {
-                told.rows.get(job) == Some(&(own.claimed.generation, Place::Held))
+                told.rows.get(&job) == Some(&(own.claimed.generation, Place::Held))
                     && own.place == Place::Held
             };
-            let Some(own) = state.own.get(job).filter(as_told) else {
+            let Some(own) = state.own.get(&job).filter(as_told) else {
                 continue;
             };
             let claimed = own.claimed.clone();
             let is_it = |row: &Row| row.ours && row.claimed.generation == claimed.generation;
             if !row.as_ref().is_some_and(is_it) {
-                state.own.remove(job);
-                told.rows.remove(job);
-                state.elsewhere.insert(job.clone(), (claimed, row));
+                state.own.remove(&job);
+                told.rows.remove(&job);
+                state.elsewhere.insert(job, (claimed, row));
             }
         }
-        Ok(())
+        all_looked
     }
 
     /// Ends there what has ended. What it has heard of need not be told again if the next of them fails.

@@ -805,6 +805,38 @@ async fn what_siblings_took_over_is_given_up_when_the_store_is_back() {
     }
 }
 
+/// Nothing starts before all of them were asked about.
+#[tokio::test(start_paused = true)]
+async fn what_siblings_took_over_is_asked_about_side_by_side() {
+    let rig = rig(OnStoreError::Share);
+    rig.faulty.with_siblings(1);
+    let held: Vec<Claimed> = (0..96).map(|nth| claimed(&format!("j{nth}"), 9)).collect();
+    let held: Vec<&Claimed> = held.iter().collect();
+    rig.guard.take(&held, 0).await.unwrap();
+    lose(&rig).await;
+    rig.faulty.standing(None);
+    for job in held {
+        taken_over_meanwhile(&rig, job, 7).await;
+    }
+    // One of the answers does not come: those that came count.
+    rig.faulty.script([const { Fault::NONE }; 50]);
+    rig.faulty.script([Fault::gone()]);
+    let _fails_at_first = rig.guard.due(9).await;
+    let known = rig.guard.elsewhere().len();
+    assert!((45..96).contains(&known), "{known} are known of");
+    let late = Duration::from_millis(10);
+    rig.faulty.standing(Some(Fault::late(late)));
+    let (calls, begun) = (rig.faulty.calls(), Instant::now());
+    rig.guard.due(9).await.unwrap();
+    let calls = rig.faulty.calls() - calls;
+    assert_eq!(rig.guard.elsewhere().len(), 96);
+    assert!(
+        begun.elapsed() <= 5 * late,
+        "{calls} calls took {:?}",
+        begun.elapsed()
+    );
+}
+
 /// It is ours, and a cancel through a sibling is under way.
 #[tokio::test(start_paused = true)]
 async fn what_is_hidden_in_the_store_is_ours_still() {
@@ -860,6 +892,26 @@ async fn what_is_out_is_known_although_the_store_forgot_it() {
     assert!(rig.guard.may_miss_rows(), "of others");
     tokio::time::advance(Duration::from_secs(6)).await;
     assert!(!rig.guard.may_miss_rows());
+}
+
+/// One failed call is no failover there: only where it was away, others may have to put back their rows.
+#[tokio::test(start_paused = true)]
+async fn who_says_what_it_forgot_misses_no_row_after_a_failed_call() {
+    let rig = rig(OnStoreError::Share);
+    rig.faulty.never_forgets_unsaid();
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    rig.faulty.script([Fault::gone()]);
+    assert!(rig.guard.count(Place::Out).await.is_err());
+    assert!(rig.guard.may_miss_rows(), "it is not told of ours yet");
+    rig.guard.due(9).await.unwrap();
+    assert!(!rig.guard.may_miss_rows());
+    assert!(rig.faulty.end("a", None).await.unwrap().is_some());
+    let row = rig.guard.row("a").await.unwrap();
+    assert!(row.is_none(), "it is believed");
+    lose(&rig).await;
+    rig.faulty.standing(None);
+    rig.guard.due(9).await.unwrap();
+    assert!(rig.guard.may_miss_rows());
 }
 
 /// As a replica that takes over may: it never heard of the last ends.

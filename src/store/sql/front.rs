@@ -364,6 +364,11 @@ impl Store for SqlStore {
         self.remote.anew.times()
     }
 
+    /// What was committed stays, and who takes the place of another has a history of its own.
+    fn forgets_unsaid(&self) -> bool {
+        false
+    }
+
     fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>> {
         if !self.may_have_row(job) {
             return Answer::now(None);

@@ -1,0 +1,97 @@
+//! Heartbeats that go to the backend in several calls: one call that hangs keeps none of the others back.
+
+use std::time::Duration;
+
+use ojs_throttle::backend::Lax;
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::harness::{Ctx, Fault, Judge, Op, World};
+use crate::job;
+
+/// Each of these makes a heartbeat of its own, for each wants another time.
+const VISIBILITIES: [u64; 4] = [31_000, 41_000, 51_000, 61_000];
+
+/// How long one call hangs.
+const HANGS: Duration = Duration::from_secs(6);
+
+async fn four(ctx: Ctx, slots: u32) -> World {
+    let limits =
+        format!("[[policy]]\nname = 'p'\nkey = 'k:{{meta.tenant}}'\nconcurrency = {slots}");
+    ctx.world().lax(Lax::spec()).limits(&limits).start().await
+}
+
+/// How many heartbeats the backend got within moments.
+fn beats(w: &World, from: Instant) -> usize {
+    let soon = from + Duration::from_millis(100);
+    let seen = w.backend.seen().into_iter();
+    let beats = seen.filter(|sent| sent.path.ends_with("/heartbeat") && sent.at >= from);
+    beats.filter(|beat| beat.at <= soon).count()
+}
+
+/// A worker's heartbeat names jobs that were claimed for it.
+pub async fn of_a_worker(ctx: Ctx) -> Judge {
+    let w = four(ctx, 4).await;
+    w.enqueue_all(VISIBILITIES.len(), |_| job()).await;
+    let mut out = Vec::new();
+    for visibility in VISIBILITIES {
+        let one = w.hands("one").visibility(visibility);
+        let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+        out.extend(got.into_iter().map(|delivery| delivery.job));
+    }
+    w.pass(ctx.seed * 900).await;
+    let (one, from) = (w.hands("one"), Instant::now());
+    // The first is the worker's own.
+    w.backend
+        .next(Op::Heartbeat, 1, Fault::Slow(Duration::ZERO));
+    w.backend.next(Op::Heartbeat, 1, Fault::Slow(HANGS));
+    let status = one.beat(&out, true).await;
+    let took = from.elapsed();
+    let beats = beats(&w, from);
+    for job in &out {
+        one.ack(job).await;
+    }
+    let mut judge = w.judge().await;
+    judge.that(out.len() == 4, format!("{} were out", out.len()));
+    judge.that(status == 200, format!("the heartbeat got {status}"));
+    judge.that(took >= HANGS, format!("none hung: {took:?}"));
+    judge.that(beats == 5, format!("{beats} of 5 were sent at once"));
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// Held jobs are asked about before they go out.
+pub async fn of_held_jobs(ctx: Ctx) -> Judge {
+    let w = four(ctx, 4).await;
+    let one = w.hands("one");
+    w.enqueue_all(4, |_| job()).await;
+    for visibility in VISIBILITIES {
+        let own = job().option("visibility_timeout_ms", json!(visibility));
+        let limit = json!({ "key": "own", "concurrency": 4 });
+        w.enqueue(own.option("rate_limit", limit)).await;
+    }
+    let out = one.fetch(&["mail"], 8).await.unwrap_or_default();
+    let held = w.rows().await.0;
+    // What the backend said of them is old by then; none of them is due to be kept alive.
+    w.pass(2_000 + ctx.seed * 130).await;
+    for delivery in &out {
+        one.ack(&delivery.job).await;
+    }
+    w.backend.next(Op::Heartbeat, 1, Fault::Slow(HANGS));
+    let from = Instant::now();
+    let got = one.fetch(&["mail"], 4).await.unwrap_or_default();
+    let took = from.elapsed();
+    let beats = beats(&w, from);
+    for delivery in &got {
+        one.ack(&delivery.job).await;
+    }
+    let mut judge = w.judge_when_done(30).await;
+    judge.that(held == 4, format!("{held} were held"));
+    judge.that(took >= HANGS, format!("none hung: {took:?}"));
+    judge.that(beats == 4, format!("{beats} of 4 were sent at once"));
+    judge.that(got.len() == 4, format!("{} started", got.len()));
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
