@@ -48,8 +48,8 @@ struct Inner {
     policies: Mutex<HashMap<Arc<str>, Arc<PolicySeries>>>,
     calls: Mutex<HashMap<(&'static str, u16), Histogram>>,
     queues: Mutex<HashSet<Box<str>>>,
-    /// The pressure that was last measured, by the label of queues.
-    pressure: Mutex<HashMap<String, f64>>,
+    /// The part of the page that has the pressures which were last measured.
+    pressure: Mutex<String>,
     top_keys: usize,
     overrides: Gauge,
     held: Gauge,
@@ -134,10 +134,7 @@ impl Metrics {
             )
             .and_then(|b| b.set_buckets(CALLS));
         // Both lists above are constants and not empty, the only thing the builder refuses.
-        let recorder = builder.expect("buckets are not empty").build_recorder();
-        for (name, text) in DESCRIPTIONS {
-            recorder.describe_counter((*name).into(), None::<Unit>, (*text).into());
-        }
+        let recorder = described(builder.expect("buckets are not empty"));
         let inner = Inner {
             handle: recorder.handle(),
             overrides: gauge(&recorder, "ojs_throttle_overrides_active", vec![]),
@@ -179,7 +176,7 @@ impl Metrics {
 
     /// The page that `/metrics` serves.
     pub fn render(&self) -> String {
-        self.0.handle.render()
+        self.0.handle.render() + &self.0.pressure.lock()
     }
 
     /// Keeps histograms from growing with every sample, whether anybody scrapes or not. Never ends.
@@ -343,19 +340,21 @@ impl Metrics {
         self.of_queue("ojs_backpressure_dropped_total", queue, jobs);
     }
 
-    /// The part of the nearest bound that is used, of each queue of which something is known. Queues that share a
-    /// series show the largest, and one of which nothing is known any more shows 0.
+    /// The part of the nearest bound that is used, of each queue of which something is known; others have no series
+    /// from here on. Queues that share one show the largest.
     pub fn pressure(&self, queues: &[(Arc<str>, f64)]) {
-        let mut measured = self.0.pressure.lock();
-        measured.values_mut().for_each(|part| *part = 0.0);
+        let mut measured: HashMap<String, f64> = HashMap::new();
         for (queue, part) in queues {
             let most = measured.entry(self.queue_label(queue)).or_default();
             *most = most.max(*part);
         }
-        for (label, part) in &*measured {
-            let labels = vec![Label::new("queue", label.clone())];
-            gauge(&self.0.recorder, "ojs_backpressure_pressure", labels).set(*part);
+        // Of its own, and for once: a recorder forgets no series.
+        let recorder = described(PrometheusBuilder::new());
+        for (label, part) in measured {
+            let labels = vec![Label::new("queue", label)];
+            gauge(&recorder, "ojs_backpressure_pressure", labels).set(part);
         }
+        *self.0.pressure.lock() = recorder.handle().render();
     }
 
     /// How many enqueues wait for room.
@@ -586,6 +585,15 @@ impl Metrics {
     }
 }
 
+/// A recorder that knows what each series says of itself.
+fn described(builder: PrometheusBuilder) -> PrometheusRecorder {
+    let recorder = builder.build_recorder();
+    for (name, text) in DESCRIPTIONS {
+        recorder.describe_counter((*name).into(), None::<Unit>, (*text).into());
+    }
+    recorder
+}
+
 const METADATA: Metadata<'static> = Metadata::new("ojs_throttle", Level::INFO, None);
 
 fn counter(recorder: &PrometheusRecorder, name: &'static str, labels: Vec<Label>) -> Counter {
@@ -657,12 +665,11 @@ mod tests {
         // The full one has room again, and the first is forgotten.
         all.retain(|(queue, part)| *part < 1.0 && **queue != *"q-0");
         metrics.pressure(&all);
-        shows("q-0", 0.0);
+        assert!(!metrics.render().contains("\"q-0\""));
         shows("q-1", 0.5);
         shows(OTHER, 0.3);
         metrics.pressure(&[]);
-        shows("q-1", 0.0);
-        shows(OTHER, 0.0);
+        assert!(!metrics.render().contains("ojs_backpressure_pressure{"));
     }
 
     #[test]

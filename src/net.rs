@@ -80,9 +80,7 @@ fn listen(addr: SocketAddr, shared: bool) -> io::Result<Listener> {
     };
     socket.set_reuseaddr(true)?;
     socket.set_reuseport(shared)?;
-    // What it accepts inherits this. A WebSocket has no time of its own: a peer that vanished without a
-    // word would keep its place for ever.
-    socket.set_keepalive(true)?;
+    dial::ask_when_silent((&socket).into())?;
     socket.bind(addr)?;
     Ok(Listener::Tcp(socket.listen(1024)?))
 }

@@ -43,6 +43,8 @@ pub enum Operation<'a> {
     CancelJob { id: Cow<'a, str> },
     /// `POST /ojs/v1/admin/jobs/{id}/retry`
     RetryJob { id: Cow<'a, str> },
+    /// `POST /ojs/v1/admin/jobs/bulk/retry` and `POST /ojs/v1/admin/dead-letter/retry`
+    RetryMany,
     /// `GET /ojs/v1/admin/jobs`
     AdminJobs,
     /// `GET /ojs/v1/admin/jobs/{id}`
@@ -216,6 +218,7 @@ fn admin<'a>(method: &str, rest: &[&str], name: impl Fn() -> Cow<'a, str>) -> Op
         ("GET", ["jobs"]) => Operation::AdminJobs,
         ("GET", ["jobs", _]) => Operation::AdminJob { id: name() },
         ("POST", ["jobs", _, "cancel"]) => Operation::CancelJob { id: name() },
+        ("POST", ["jobs", "bulk", "retry"] | ["dead-letter", "retry"]) => Operation::RetryMany,
         ("POST", ["jobs", _, "retry"]) => Operation::RetryJob { id: name() },
         ("GET", ["queues"]) => Operation::AdminQueues,
         ("GET", ["queues", _]) => Operation::AdminQueue { queue: name() },
@@ -399,6 +402,21 @@ mod tests {
                 "POST",
                 "/ojs/v1/admin/jobs/q/cancel",
                 Operation::CancelJob { id: q() },
+            ),
+            (
+                "POST",
+                "/ojs/v1/admin/jobs/q/retry",
+                Operation::RetryJob { id: q() },
+            ),
+            (
+                "POST",
+                "/ojs/v1/admin/jobs/bulk/retry",
+                Operation::RetryMany,
+            ),
+            (
+                "POST",
+                "/ojs/v1/admin/dead-letter/retry",
+                Operation::RetryMany,
             ),
             ("GET", "/ojs/v1/admin/jobs", Operation::AdminJobs),
             ("GET", "/ojs/v1/jobs/q/events", Operation::BackendEvents),

@@ -652,6 +652,13 @@ impl Pressure {
         known.map(|(name, _)| Arc::clone(name)).collect()
     }
 
+    /// Jobs may have come to any queue: each is looked at before its next enqueue is let in.
+    pub fn doubt_all(&self) {
+        let mut state = self.state.lock();
+        let queues = state.queues.values_mut();
+        queues.for_each(|queue| queue.estimate.doubt_all());
+    }
+
     /// Forgets all that is known of queues (`dev`'s reset); bounds stay.
     pub fn clear(&self) {
         let mut state = self.state.lock();

@@ -187,6 +187,7 @@ scenarios! {
     adopted::heartbeat_while_the_store_stumbles: 12;
     adopted::reloaded_while_the_list_hangs: 6;
     adopted::first_limit_given_up: 12;
+    adopted::only_held: 12;
     overdue::held_meanwhile: 4;
     overdue::nobody_can_ask: 30;
     overdue::heard_of_meanwhile: 8;

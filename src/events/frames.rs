@@ -1,11 +1,11 @@
 //! The frames of an event stream: cut out of bytes that come in pieces, and read.
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf as _, Bytes, BytesMut};
 
 /// The largest frame, in bytes.
 const LARGEST: usize = 1 << 20;
 
-/// A frame is larger than we read.
+/// A frame is larger than we read, and left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("an event of more than {LARGEST} bytes")]
 pub struct TooLong;
@@ -18,6 +18,8 @@ pub struct Frames {
     searched: usize,
     /// The last byte was a carriage return, whose line feed may follow.
     returned: bool,
+    /// Up to the end of a frame nothing counts: it is too long.
+    skips: bool,
 }
 
 impl Frames {
@@ -36,27 +38,41 @@ impl Frames {
     /// The next whole frame, with its empty line. What is left at the end of a stream is no frame.
     ///
     /// # Errors
-    /// What was taken is longer than a frame may be.
+    /// The next one is longer than a frame may be: it is left out, and what follows it comes.
     #[expect(clippy::should_implement_trait, reason = "more may come after None")]
     pub fn next(&mut self) -> Result<Option<Bytes>, TooLong> {
-        let from = self.searched.saturating_sub(1);
-        let rest = self.buffer.get(from..).unwrap_or_default();
-        match memchr::memmem::find(rest, b"\n\n") {
-            Some(at) => {
-                self.searched = 0;
-                Ok(Some(self.buffer.split_to(from + at + 2).freeze()))
+        loop {
+            let from = self.searched.saturating_sub(1);
+            let rest = self.buffer.get(from..).unwrap_or_default();
+            let Some(at) = memchr::memmem::find(rest, b"\n\n") else {
+                break;
+            };
+            self.searched = 0;
+            let frame = self.buffer.split_to(from + at + 2);
+            if !std::mem::take(&mut self.skips) {
+                return Ok(Some(frame.freeze()));
             }
-            None if self.buffer.len() > LARGEST => Err(TooLong),
-            None => {
-                self.searched = self.buffer.len();
-                Ok(None)
-            }
+        }
+        let too_long = !self.skips && self.buffer.len() > LARGEST;
+        self.skips |= too_long;
+        if self.skips {
+            // The last byte may be half of its end.
+            let gone = self.buffer.len().saturating_sub(1);
+            self.buffer.advance(gone);
+        }
+        self.searched = self.buffer.len();
+        match too_long {
+            true => Err(TooLong),
+            false => Ok(None),
         }
     }
 
     /// The whole lines before the next frame that say nothing: comments, which are signs of life, and empty
     /// ones.
     pub fn comments(&mut self) -> Bytes {
+        if self.skips {
+            return Bytes::new();
+        }
         let lines = self.buffer.split_inclusive(|byte| *byte == b'\n');
         let silent = lines.take_while(|line| line.starts_with(b":") || line.starts_with(b"\n"));
         let whole = silent.filter(|line| line.ends_with(b"\n"));
@@ -164,14 +180,31 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_without_end_is_given_up() {
-        let mut frames = Frames::default();
-        for _ in 0..LARGEST / 1024 {
-            frames.push(&[b'x'; 1024]);
-            assert_eq!(frames.next(), Ok(None));
+    fn a_frame_that_is_too_long_is_left_out() {
+        for end in ["\n\n", "\r\n\r\n", ":no comment\n\n"] {
+            let mut frames = Frames::default();
+            for _ in 0..LARGEST / 1024 {
+                frames.push(&[b'x'; 1024]);
+                assert_eq!(frames.next(), Ok(None));
+            }
+            frames.push(b"x");
+            assert_eq!(frames.next(), Err(TooLong));
+            for byte in end.bytes() {
+                assert_eq!((frames.next(), frames.comments()), (Ok(None), Bytes::new()));
+                frames.push(&[byte]);
+            }
+            assert!(frames.buffer.len() < 1024, "it is not kept");
+            frames.push(b"data: 1\n\n:ping\n");
+            assert_eq!(
+                frames.next(),
+                Ok(Some(Bytes::from("data: 1\n\n"))),
+                "{end:?}"
+            );
+            assert_eq!(
+                (frames.next(), frames.comments()),
+                (Ok(None), Bytes::from(":ping\n"))
+            );
         }
-        frames.push(b"x");
-        assert_eq!(frames.next(), Err(TooLong));
     }
 
     #[test]

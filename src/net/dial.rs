@@ -1,4 +1,5 @@
-//! Connections that are opened: which address of a name, and whether the other side is still there.
+//! Connections that are opened: which address of a name; and, of those that are accepted too, whether the other side is
+//! still there.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,7 +12,7 @@ use tokio::task::JoinSet;
 /// How long an address has for itself. One that lets packets vanish must not take the time of those after it.
 const AHEAD: Duration = Duration::from_millis(250);
 /// Silence after which the other side is asked whether it is there, how often, and the answers that it may miss.
-/// A host that vanished sends no word of it, and an event stream has no time of its own.
+/// A host that vanished sends no word of it, and an event stream and a WebSocket have no time of their own.
 const SILENCE: Duration = Duration::from_secs(15);
 const EACH: Duration = Duration::from_secs(5);
 const MISSED: u32 = 3;
@@ -21,12 +22,17 @@ const MISSED: u32 = 3;
 pub(super) async fn open(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
     let stream = first_of(addresses, TcpStream::connect).await?;
     stream.set_nodelay(true)?;
+    ask_when_silent(SockRef::from(&stream))?;
+    Ok(stream)
+}
+
+/// Has the system end a connection when the other side is not there any more. What a listener accepts inherits it.
+pub(super) fn ask_when_silent(socket: SockRef<'_>) -> io::Result<()> {
     let keepalive = TcpKeepalive::new()
         .with_time(SILENCE)
         .with_interval(EACH)
         .with_retries(MISSED);
-    SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
-    Ok(stream)
+    socket.set_tcp_keepalive(&keepalive)
 }
 
 /// What the first address that answers gives. The next is tried when one has failed, and beside those that
@@ -64,6 +70,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
+    use crate::net::{Net, Stream};
 
     /// How an address answers: after so many milliseconds, and whether well.
     async fn tried(ports: &'static [(u64, bool)]) -> (Result<u16, io::ErrorKind>, u128) {
@@ -97,18 +104,21 @@ mod tests {
     }
 
     #[tokio::test]
-    #[expect(clippy::disallowed_methods, reason = "a socket is what is looked at")]
     async fn a_host_that_vanished_is_noticed() {
-        let there = tokio::net::TcpListener::bind(("127.0.0.1", 0))
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut there = Net::Tcp.bind(any).await.unwrap();
+        let opened = open(std::iter::once(there.local_addr().unwrap()))
             .await
             .unwrap();
-        let stream = open(std::iter::once(there.local_addr().unwrap()))
-            .await
-            .unwrap();
-        let socket = SockRef::from(&stream);
-        assert!(socket.keepalive().unwrap());
-        assert_eq!(socket.tcp_keepalive_time().unwrap(), SILENCE);
-        assert_eq!(socket.tcp_keepalive_interval().unwrap(), EACH);
-        assert_eq!(socket.tcp_keepalive_retries().unwrap(), MISSED);
+        let Ok((Stream::Tcp(accepted), _)) = there.accept().await else {
+            panic!("nothing came")
+        };
+        for stream in [opened, accepted] {
+            let socket = SockRef::from(&stream);
+            assert!(socket.keepalive().unwrap());
+            assert_eq!(socket.tcp_keepalive_time().unwrap(), SILENCE);
+            assert_eq!(socket.tcp_keepalive_interval().unwrap(), EACH);
+            assert_eq!(socket.tcp_keepalive_retries().unwrap(), MISSED);
+        }
     }
 }

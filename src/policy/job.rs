@@ -1,6 +1,7 @@
 //! The `rate_limit` that comes with a job: every spelling found in the wild, read into one form.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 
 use super::numbers::{self, Window, Wrong};
@@ -111,8 +112,8 @@ pub fn own_policies(job: Json<'_>, queue: &str) -> Vec<Limited> {
 /// As [`read`], of one that its producer can still mend: what would limit less than it seems to say is refused.
 /// What the backend has already is read as it is, so that the rest of it limits.
 fn read_sent(raw: Json<'_>, at: &str, queue: &str) -> Result<Option<Limited>, FieldError> {
-    let stranger = spelling::stranger(raw, At(at))?;
-    one_rate(raw, At(at))?;
+    let stranger = spelling::stranger(raw, At::Path(at))?;
+    one_rate(raw, At::Path(at))?;
     let policy = read(raw, at, queue)?;
     match (stranger, &policy) {
         (Some(name), Some(policy)) if policy.limits == Limits::default() => {
@@ -120,7 +121,7 @@ fn read_sent(raw: Json<'_>, at: &str, queue: &str) -> Result<Option<Limited>, Fi
                 "is not known, and nothing beside it is a limit; known are {}",
                 spelling::known()
             );
-            Err(At(at).field(&name, message))
+            Err(At::Path(at).field(&name, message))
         }
         _ => Ok(policy),
     }
@@ -137,7 +138,7 @@ fn read(value: Json<'_>, at: &str, queue: &str) -> Result<Option<Limited>, Field
     if value.is_null() {
         return Ok(None);
     }
-    let at = At(at);
+    let at = At::Path(at);
     if value.kind() != Kind::Object {
         return Err(at.error(
             "must be an object such as {\"key\": \"stripe\", \"concurrency\": 5}",
@@ -148,7 +149,7 @@ fn read(value: Json<'_>, at: &str, queue: &str) -> Result<Option<Limited>, Field
     let mut keyless = None;
     if let Some(most) = at.int(value, "max_per_second")? {
         let spacing = numbers::throttle(most, 1_000_000, 1)
-            .map_err(|wrong| at.member("max_per_second").wrong(wrong))?;
+            .map_err(|wrong| at.field("max_per_second", wrong.message))?;
         // Two spacings of one key would be one state asked twice: the slower one says both.
         throttle = Some(throttle.map_or(spacing, |other| slower(other, spacing)));
         keyless = Some(template::key_of("max_per_second:", queue));
@@ -279,7 +280,7 @@ pub(super) fn read_rates(value: Json<'_>, at: At<'_>) -> Result<Vec<Rate>, Field
     };
     let inside = at.member("rate");
     match rate.kind() {
-        Kind::Object => Ok(vec![one(rate, inside.at())?]),
+        Kind::Object => Ok(vec![one(rate, inside)?]),
         Kind::Number => {
             let limit = at.int(value, "rate")?.unwrap_or_default();
             Ok(vec![read_rate(value, limit, "rate", at)?])
@@ -287,17 +288,15 @@ pub(super) fn read_rates(value: Json<'_>, at: At<'_>) -> Result<Vec<Rate>, Field
         Kind::Array => {
             numbers::rates(rate.items().count()).map_err(|wrong| at.wrong(wrong))?;
             let each = rate.items().enumerate().map(|(index, item)| {
-                let inside = Path(format!("{}[{index}]", inside.0));
+                let inside = inside.item(index);
                 match item.kind() {
-                    Kind::Object => one(item, inside.at()),
-                    _ => Err(inside
-                        .at()
-                        .error("must be an object with limit and period", item)),
+                    Kind::Object => one(item, inside),
+                    _ => Err(inside.error("must be an object with limit and period", item)),
                 }
             });
             each.collect()
         }
-        _ => Err(inside.at().error(
+        _ => Err(inside.error(
             "must be an object such as {\"limit\": 100, \"period\": \"PT1M\"}",
             rate,
         )),
@@ -345,8 +344,7 @@ pub(super) fn read_throttle(value: Json<'_>, at: At<'_>) -> Result<Option<Thrott
     let Some(throttle) = present(value, "throttle") else {
         return Ok(None);
     };
-    let inside = at.member("throttle");
-    let at = inside.at();
+    let at = at.member("throttle");
     if throttle.kind() != Kind::Object {
         return Err(at.error(
             "must be an object such as {\"limit\": 10, \"period\": \"PT1S\"}",
@@ -385,38 +383,40 @@ pub(super) fn present<'a>(value: Json<'a>, name: &str) -> Option<Json<'a>> {
     value.get(name).filter(|member| !member.is_null())
 }
 
-/// Where a value stands, for messages.
+/// Where a value stands, for messages: it is written out only when something is wrong.
 #[derive(Clone, Copy)]
-pub(super) struct At<'a>(pub(super) &'a str);
+pub(super) enum At<'a> {
+    /// A path; empty where the text begins.
+    Path(&'a str),
+    /// A member of the object there.
+    Member(&'a At<'a>, &'a str),
+    /// An item of the list there, from 0.
+    Item(&'a At<'a>, usize),
+}
 
-/// As [`At`], made for a member.
-pub(super) struct Path(pub(super) String);
-
-impl Path {
-    pub(super) fn at(&self) -> At<'_> {
-        At(&self.0)
-    }
-    /// The number at this path is wrong.
-    pub(super) fn wrong(&self, wrong: Wrong) -> FieldError {
-        FieldError {
-            field: self.0.clone(),
-            message: wrong.message,
+impl fmt::Display for At<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            At::Path(path) => f.write_str(path),
+            At::Member(At::Path(""), name) => f.write_str(name),
+            At::Member(at, name) => write!(f, "{at}.{name}"),
+            At::Item(at, index) => write!(f, "{at}[{index}]"),
         }
     }
 }
 
 impl At<'_> {
-    pub(super) fn member(self, name: &str) -> Path {
-        Path(if self.0.is_empty() {
-            name.into()
-        } else {
-            format!("{}.{name}", self.0)
-        })
+    pub(super) fn member<'m>(&'m self, name: &'m str) -> At<'m> {
+        At::Member(self, name)
+    }
+
+    pub(super) fn item(&self, index: usize) -> At<'_> {
+        At::Item(self, index)
     }
 
     pub(super) fn field(self, name: &str, message: impl Into<String>) -> FieldError {
         FieldError {
-            field: self.member(name).0,
+            field: self.member(name).to_string(),
             message: message.into(),
         }
     }
@@ -428,7 +428,7 @@ impl At<'_> {
 
     pub(super) fn error(self, should: &str, found: Json<'_>) -> FieldError {
         FieldError {
-            field: self.0.into(),
+            field: self.to_string(),
             message: format!("{should}, found {}", kind_name(found.kind())),
         }
     }
@@ -440,10 +440,7 @@ impl At<'_> {
         match found.int() {
             Some(number) => Ok(Some(number)),
             None if found.kind() == Kind::Number => Err(self.field(name, "must be a whole number")),
-            None => Err(self
-                .member(name)
-                .at()
-                .error("must be a whole number", found)),
+            None => Err(self.member(name).error("must be a whole number", found)),
         }
     }
 
@@ -460,7 +457,7 @@ impl At<'_> {
             None if found.kind() == Kind::String => {
                 Err(self.field(name, "has half of a surrogate pair"))
             }
-            None => Err(self.member(name).at().error("must be a string", found)),
+            None => Err(self.member(name).error("must be a string", found)),
         }
     }
 
@@ -471,7 +468,6 @@ impl At<'_> {
         let Some(text) = found.text() else {
             return Err(self
                 .member(name)
-                .at()
                 .error("must be a duration such as \"PT1M\"", found));
         };
         duration::parse_period(&text)

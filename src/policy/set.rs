@@ -1,7 +1,7 @@
 //! Limits as they are set over HTTP: overrides of a key, limits of a queue, and what a queue's config
 //! says of them. Read strictly: an operator's word that is not understood changes nothing.
 
-use super::job::{At, Path, kind_name, one_rate, present, read_rates, read_throttle, slower};
+use super::job::{At, kind_name, one_rate, present, read_rates, read_throttle, slower};
 use super::{FieldError, numbers};
 use crate::duration;
 use crate::json::{Json, Kind};
@@ -68,7 +68,7 @@ impl SetLimits {
     /// # Errors
     /// The first member that is wrong, unknown, or missing; a body that sets no limit.
     pub fn read(body: Json<'_>, now: Timestamp) -> Result<SetLimits, FieldError> {
-        let at = At("");
+        let at = At::Path("");
         if body.kind() != Kind::Object {
             return Err(FieldError {
                 field: "body".into(),
@@ -110,7 +110,7 @@ impl NextStart {
     /// # Errors
     /// The member that is wrong, unknown or missing; a time that has passed or is over 366 days away.
     pub fn read(body: Json<'_>, now: Timestamp) -> Result<NextStart, FieldError> {
-        let at = At("");
+        let at = At::Path("");
         let example = "{\"after\": \"PT30S\"}";
         if body.kind() != Kind::Object {
             return Err(FieldError {
@@ -151,7 +151,7 @@ impl QueueConfig {
     /// # Errors
     /// The first member about limits that is wrong.
     pub fn read(body: Json<'_>) -> Result<QueueConfig, FieldError> {
-        let at = At("");
+        let at = At::Path("");
         let concurrency = match body.get("concurrency") {
             None => None,
             Some(_) => Some(concurrency(body, at)?),
@@ -189,13 +189,15 @@ impl QueueConfig {
 }
 
 /// `rate_limit` of a queue's config: an object, or a number of starts a second.
-fn queue_rate_limit(given: Json<'_>, path: Path) -> Result<Limits, FieldError> {
-    let at = path.at();
+fn queue_rate_limit(given: Json<'_>, at: At<'_>) -> Result<Limits, FieldError> {
     if given.kind() == Kind::Number {
         let limit = given
             .int()
             .ok_or_else(|| at.error("must be a whole number or an object", given))?;
-        let rate = numbers::rate(limit, 1_000_000).map_err(|wrong| path.wrong(wrong))?;
+        let rate = numbers::rate(limit, 1_000_000).map_err(|wrong| FieldError {
+            field: at.to_string(),
+            message: wrong.message,
+        })?;
         return Ok(Limits {
             rates: vec![rate],
             ..Limits::default()
@@ -220,27 +222,27 @@ fn queue_rate_limit(given: Json<'_>, path: Path) -> Result<Limits, FieldError> {
 fn read_rate_limit(value: Json<'_>, at: At<'_>) -> Result<Limits, FieldError> {
     one_rate(value, at)?;
     if let Some(rate) = present(value, "rate") {
-        let path = at.member("rate");
+        let inside = at.member("rate");
         match rate.kind() {
-            Kind::Object => known(rate, path.at(), &RATE)?,
+            Kind::Object => known(rate, inside, &RATE)?,
             Kind::Array => {
                 if rate.items().next().is_none() {
                     return Err(at.field("rate", "is an empty list: leave it out"));
                 }
                 for (index, item) in rate.items().enumerate() {
-                    known(item, At(&format!("{}[{index}]", path.0)), &RATE)?;
+                    known(item, inside.item(index), &RATE)?;
                 }
             }
             _ => {}
         }
     }
     if let Some(throttle) = present(value, "throttle") {
-        known(throttle, at.member("throttle").at(), &THROTTLE)?;
+        known(throttle, at.member("throttle"), &THROTTLE)?;
     }
     let mut throttle = read_throttle(value, at)?;
     if let Some(most) = at.int(value, "max_per_second")? {
         let spacing = numbers::throttle(most, 1_000_000, 1)
-            .map_err(|wrong| at.member("max_per_second").wrong(wrong))?;
+            .map_err(|wrong| at.field("max_per_second", wrong.message))?;
         throttle = Some(throttle.map_or(spacing, |other| slower(other, spacing)));
     }
     Ok(Limits {

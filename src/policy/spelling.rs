@@ -54,14 +54,14 @@ fn edits(one: &str, other: &str) -> usize {
 pub(super) fn stranger(policy: Json<'_>, at: At<'_>) -> Result<Option<String>, FieldError> {
     let stranger = no_slip(policy, at, &POLICY)?;
     if let Some(rate) = present(policy, "rate") {
-        let path = at.member("rate");
-        no_slip(rate, path.at(), &RATE)?;
+        let at = at.member("rate");
+        no_slip(rate, at, &RATE)?;
         for (index, item) in rate.items().enumerate() {
-            no_slip(item, At(&format!("{}[{index}]", path.0)), &RATE)?;
+            no_slip(item, at.item(index), &RATE)?;
         }
     }
     if let Some(throttle) = present(policy, "throttle") {
-        no_slip(throttle, at.member("throttle").at(), &THROTTLE)?;
+        no_slip(throttle, at.member("throttle"), &THROTTLE)?;
     }
     Ok(stranger)
 }

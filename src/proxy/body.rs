@@ -36,8 +36,8 @@ enum Kind {
     Tunnel(Tunnel),
 }
 
-/// Makes of what came what is passed on, which may be nothing yet; `None`: that was all.
-type Change = dyn FnMut(&[u8]) -> Option<Bytes> + Send;
+/// Makes of what came what is passed on, which may be nothing yet.
+type Change = dyn FnMut(&[u8]) -> Bytes + Send;
 
 impl Body {
     /// No body.
@@ -57,8 +57,8 @@ impl Body {
     }
 
     /// A body that streams, with each of its parts changed on the way: into nothing where more is needed
-    /// first, and `None` ends it. One that does not stream stays as it is.
-    pub fn changed(self, change: impl FnMut(&[u8]) -> Option<Bytes> + Send + 'static) -> Body {
+    /// first. One that does not stream stays as it is.
+    pub fn changed(self, change: impl FnMut(&[u8]) -> Bytes + Send + 'static) -> Body {
         match self.0 {
             Kind::Stream(body) => Body(Kind::Changed(body, Box::new(change))),
             _ => self,
@@ -173,9 +173,9 @@ fn poll_changed(
             end => return Poll::Ready(end),
         };
         let Ok(came) = part.into_data() else { continue };
-        match change(&came) {
-            Some(bytes) if bytes.is_empty() => {}
-            out => return Poll::Ready(out.map(|bytes| Ok(Frame::data(bytes)))),
+        let bytes = change(&came);
+        if !bytes.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(bytes))));
         }
     }
 }

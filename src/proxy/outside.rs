@@ -145,6 +145,21 @@ impl Proxy {
         respond::answer(parts, answer, false)
     }
 
+    /// Retry of whatever has failed: the answer says how many jobs wait again, but not where.
+    pub(super) async fn revive_many(&self, parts: &Parts, body: Bytes) -> Response<Body> {
+        let proxy = self.clone();
+        let call = self.plain_call(parts, body);
+        // To its end, as the retry of one.
+        let work = Box::pin(async move {
+            let answer = proxy.upstream.call(call).await;
+            // Without an answer it may have been carried out too.
+            proxy.sidecar.pressure.doubt_all();
+            answer
+        });
+        let answer = to_the_end(&self.sidecar.left, Client::default(), work).await;
+        respond::answer(parts, answer, false)
+    }
+
     /// Pause and resume: held jobs of a paused queue stay from the moment the call comes.
     pub(super) async fn pause(
         &self,

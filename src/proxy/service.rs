@@ -106,6 +106,7 @@ impl Proxy {
             | Operation::Pause { .. }
             | Operation::Resume { .. }
             | Operation::RetryJob { .. }
+            | Operation::RetryMany
             | Operation::RetryDeadLetter { .. }
             | Operation::Reset => self.with_body(parts, body, operation).await,
             Operation::Job { .. }
@@ -175,6 +176,7 @@ impl Proxy {
             Operation::RetryJob { id } | Operation::RetryDeadLetter { id } => {
                 Box::pin(self.revive(&parts, bytes, &id)).await
             }
+            Operation::RetryMany => Box::pin(self.revive_many(&parts, bytes)).await,
             Operation::Pause { queue } => Box::pin(self.pause(parts, bytes, &queue, true)).await,
             Operation::Resume { queue } => Box::pin(self.pause(parts, bytes, &queue, false)).await,
             Operation::RateLimit { key } | Operation::Override { key } => {

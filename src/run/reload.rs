@@ -324,7 +324,8 @@ impl Following {
                 let (level, before) = (new.server.log_level, running.server.log_level);
                 let outcome = self.reload.apply(new);
                 if matches!(outcome, Outcome::Applied(_)) {
-                    if level != before {
+                    // One that is to say less has this reload's own lines still.
+                    if level > before {
                         self.log_from(level);
                     }
                     if warnings.warnings() > 0 {
@@ -353,6 +354,7 @@ impl Following {
             Outcome::Applied(diff) => {
                 let ms = took.as_secs_f64() * 1_000.0;
                 tracing::info!(%file, took_ms = format!("{ms:.1}"), "config reloaded: {diff}");
+                self.log_from(self.reload.settings().server.log_level);
             }
             Outcome::Unchanged if was_bad => {
                 tracing::info!(%file, "the config file is good again, and as it runs");

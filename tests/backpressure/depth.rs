@@ -778,3 +778,34 @@ async fn a_retry_by_hand_counts_although_its_client_hangs_up() {
     full(&client.offer("q").await, "q", 3);
     sidecar.stop().await;
 }
+
+/// A retry of all that has failed does not say what waits again, and where: the next enqueue finds out.
+#[tokio::test(start_paused = true)]
+async fn a_retry_of_many_is_counted_before_the_next_enqueue() {
+    for path in [
+        "/ojs/v1/admin/jobs/bulk/retry",
+        "/ojs/v1/admin/dead-letter/retry",
+    ] {
+        let waiting = AtomicU64::new(0);
+        let answers = move |_: &Method, asked: &str| match asked {
+            "/ojs/v1/jobs" => {
+                waiting.fetch_add(1, Ordering::SeqCst);
+                (201, r#"{"job":{"id":"x","queue":"q"}}"#.to_owned())
+            }
+            _ if asked == path => {
+                waiting.fetch_add(5, Ordering::SeqCst);
+                (200, json!({"matched": 5, "succeeded": 5}).to_string())
+            }
+            _ => {
+                let available = waiting.load(Ordering::SeqCst);
+                (200, json!({"counts": {"available": available}}).to_string())
+            }
+        };
+        let (_, sidecar, client) = told(FILE, Duration::ZERO, answers).await;
+        client.fill("q", 1).await;
+        assert_eq!(client.post(path, "{}").await.status, 200);
+        let error = full(&client.offer("q").await, "q", 3);
+        assert_eq!(error["depth"], 6, "{path}");
+        sidecar.stop().await;
+    }
+}

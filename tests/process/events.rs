@@ -207,12 +207,17 @@ fn the_backends_stream_is_relayed_and_taken_up_again() {
     assert_eq!(client.after("data: "), "{\"type\":\"job.completed\"}");
 }
 
-/// A backend's streams of one job and of one queue pass without mirrors, and each sign of life at once.
+/// A backend's streams of one job and of one queue pass without mirrors, each sign of life at once, and an event that
+/// is too long ends none of them.
 #[test]
 fn a_jobs_own_stream_shows_no_mirror() {
     for path in ["/ojs/v1/jobs/j/events", "/ojs/v1/queues/%71/events"] {
         let frame = "id: b1\nevent: job.enqueued\ndata: {\"id\":\"j\",\"meta\":{\"ojs.rate_limit.mirror\":{\"policy\":{\"key\":\"k\"},\"at\":\"options\"}}}\n\n:ping\n:half";
-        let (go_on, only) = scene(&[STREAM, frame]);
+        let long = format!(
+            "\n\nid: b2\ndata: {}\n\nid: b3\ndata: 1\n\n",
+            "x".repeat(2 << 20)
+        );
+        let (go_on, only) = scene(&[STREAM, frame, long.leak()]);
         let backend = Scripted::run(vec![only]);
         let sidecar = backend.sidecar();
         let mut stream = TcpStream::connect(sidecar.data).unwrap();
@@ -229,6 +234,8 @@ fn a_jobs_own_stream_shows_no_mirror() {
         assert_eq!(data["rate_limit"], json!({"key": "k"}));
         assert!(!data.to_string().contains("mirror"), "{data}");
         assert_eq!(client.after(":"), "ping");
+        go_on.send(()).unwrap();
+        assert_eq!(client.after("id: "), "b3", "the one before is too long");
     }
 }
 

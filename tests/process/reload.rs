@@ -282,6 +282,14 @@ fn the_level_of_the_log_changes_while_it_runs() {
     f.sidecar.signal("HUP");
     until("asked", || says("looked at as asked").then_some(()));
     assert!(!says(&before) && !says(&after), "{}", f.sidecar.log());
+    // The line about a reload is there whichever of the two levels would show it.
+    let reloads = || f.sidecar.log().matches("config reloaded: ").count();
+    f.replace(config(f.backend.addr, "log_level = \"warn\"", &slots(1)));
+    until("its line", || (reloads() == 3).then_some(()));
+    f.replace(config(f.backend.addr, "log_level = \"warn\"", &slots(2)));
+    until("warn", || (f.results("applied") == 4.0).then_some(()));
+    f.replace(f.text(&slots(2)));
+    until("its line", || (reloads() == 4).then_some(()));
 }
 
 #[test]

@@ -188,3 +188,38 @@ pub async fn first_limit_given_up(ctx: Ctx) -> Judge {
     judge.that(more == 1, format!("{more} started beside three of four"));
     judge
 }
+
+/// A sidecar dies that has one job of a key out and holds five: the next one cannot tell those from jobs that run
+/// until their claims are over. With a store that outlives it, it can.
+pub async fn only_held(ctx: Ctx) -> Judge {
+    let lax = [Lax::redis(), Lax::postgres(), Lax::spec()][(ctx.seed % 3) as usize].clone();
+    let world = ctx.world().lax(lax).limits(ONE);
+    let world = world.settings("[hold]\nidle = '10m'");
+    let (world, patience) = match ctx.even() {
+        true => (world.shared(OnStoreError::Share), 12),
+        false => (world, 30),
+    };
+    let w = world.start().await;
+    let held = || job().label("k:a").meta("tenant", json!("a"));
+    w.enqueue_all(6, |_| held()).await;
+    let (one, two) = (w.hands("one"), w.hands("two"));
+    let out = one.fetch(&["mail"], 6).await.unwrap_or_default();
+    w.pass(ctx.seed * 2_000).await;
+    w.kill_sidecar();
+    w.start_sidecar().await;
+    let early = two.fetch(&["mail"], 1).await.unwrap_or_default().len();
+    for delivery in &out {
+        one.ack(&delivery.job).await;
+    }
+    let gets_one = async || {
+        let got = two.fetch(&["mail"], 1).await;
+        got.is_ok_and(|got| !got.is_empty())
+    };
+    let freed = w.until(patience, gets_one).await;
+    let mut judge = w.judge().await;
+    judge.that(out.len() == 1, format!("{} were out", out.len()));
+    judge.that(early == 0, format!("{early} started beside one of one"));
+    judge.soon(freed, format!("nothing starts within {patience} s"));
+    judge.concurrency("k:a", 1);
+    judge
+}

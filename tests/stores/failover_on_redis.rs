@@ -1,6 +1,7 @@
 //! The store on a cluster and behind sentinels: all that a store must do, and what is left when the node that
 //! had our keys is gone.
 
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 use ojs_throttle::store::guard::{Guard, OnStoreError};
 use ojs_throttle::store::redis::{Config, RedisStore, Target};
 use ojs_throttle::store::{Clock, Place, Store, Wake};
+use socket2::{Domain, Socket, Type};
 
 use crate::redis_servers::{RedisCluster, WatchedRedis, cli};
 use crate::rig::{Opened, Rig, T, claimed, clock, limited, started, take};
@@ -193,4 +195,44 @@ async fn a_sentinel_that_fails_over() {
         async || watched.borrow_mut().fail_over(),
     )
     .await;
+}
+
+/// A port that leaves whoever connects without an answer, for as long as what comes with it lives.
+fn silent() -> (SocketAddr, (Socket, TcpStream)) {
+    let silent = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    silent
+        .bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())
+        .unwrap();
+    silent.listen(0).unwrap();
+    let addr = silent.local_addr().unwrap().as_socket().unwrap();
+    // It has room for one.
+    let first = TcpStream::connect(addr).unwrap();
+    (addr, (silent, first))
+}
+
+async fn answers_beside_a_silent_one(url: &str) {
+    let (addr, _silent) = silent();
+    let url = url.replacen("://", &format!("://{addr},"), 1);
+    let config = Config {
+        timeout: Duration::from_millis(500),
+        ..config(&url, "ojs-throttle", "a")
+    };
+    let store = RedisStore::new(config, Clock::new(T));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while let Err(error) = store.check().await {
+        assert!(Instant::now() < deadline, "{error}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_sentinel_that_is_silent_keeps_nobody_from_the_others() {
+    let watched = WatchedRedis::start("");
+    answers_beside_a_silent_one(&watched.url()).await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_silent_keeps_nobody_from_the_cluster() {
+    let cluster = RedisCluster::start();
+    answers_beside_a_silent_one(&cluster.url()).await;
 }

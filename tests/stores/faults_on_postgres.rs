@@ -1,6 +1,7 @@
 //! What goes wrong with a Postgres, each by name.
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,6 +14,7 @@ use ojs_throttle::store::{
 };
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
+use socket2::{Domain, Socket, Type};
 
 use crate::fleet::{lost_data_are_put_back_first, what_was_set_by_hand_is_put_back};
 use crate::on_postgres::{config, shared_postgres};
@@ -221,6 +223,34 @@ async fn what_it_cannot_keep_of_one_fails_no_other() {
     let unfit = guarded.set(adopt).await;
     assert!(matches!(unfit, Err(StoreError::Unfit(_))), "{unfit:?}");
     assert!(started(&take(&guarded, claimed("c", 1, &free)).await));
+}
+
+#[tokio::test]
+async fn an_address_that_is_silent_keeps_nobody_from_the_next() {
+    let server = shared_postgres();
+    let silent = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    silent
+        .bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())
+        .unwrap();
+    silent.listen(0).unwrap();
+    let addr = silent.local_addr().unwrap().as_socket().unwrap();
+    // It has room for one, and leaves all others without an answer.
+    let _first = TcpStream::connect(addr).unwrap();
+    let folder = server.dir.path().display().to_string();
+    let folder = folder.replace('/', "%2F");
+    let url = format!("postgres://postgres@{addr},{folder}:5432/postgres");
+    let config = Config {
+        target: Target::parse(&url, None).unwrap(),
+        timeout: Duration::from_secs(4),
+        ..config(&server, "silent", "a")
+    };
+    let store = open(config, Clock::new(T));
+    let begun = Instant::now();
+    store.check().await.unwrap();
+    assert!(
+        begun.elapsed() >= Duration::from_secs(1),
+        "it was not asked"
+    );
 }
 
 #[tokio::test]

@@ -34,11 +34,10 @@ impl Proxy {
                     Ok(Some(frame)) => out.extend_from_slice(&without_mirrors(frame)),
                     Ok(None) => {
                         out.extend_from_slice(&frames.comments());
-                        return Some(out.freeze());
+                        return out.freeze();
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "the backend's event stream is not read on");
-                        return None;
+                        tracing::warn!(%error, "an event of the backend's is left out of its stream");
                     }
                 }
             }

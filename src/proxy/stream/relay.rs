@@ -195,8 +195,7 @@ impl Relay {
                         }
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "the backend's event stream is not read on");
-                        self.broke();
+                        tracing::warn!(%error, "an event of the backend's is left out of its stream");
                     }
                     Ok(None) => match timeout_at(*heard + SILENCE, body.frame()).await {
                         Ok(Some(Ok(part))) => {

@@ -16,6 +16,10 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::super::{Clock, StoreError, distrusted};
 use super::table::{Failed, Session};
 
+/// One in so many parts of the timeout is what an address has that lets packets vanish. Whoever needs longer has no
+/// session in time: that takes more than so many round trips.
+const ADDRESSES: u32 = 4;
+
 /// The longest name that Postgres tells apart.
 const LONGEST_NAME: usize = 63;
 
@@ -124,8 +128,12 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) fn new(config: &super::Config) -> Link {
+        let mut target = config.target.clone();
+        if target.config.get_connect_timeout().is_none() {
+            target.config.connect_timeout(config.timeout / ADDRESSES);
+        }
         Link {
-            target: config.target.clone(),
+            target,
             namespace: config.namespace.clone(),
             timeout: config.timeout,
         }

@@ -10,7 +10,7 @@ use parking_lot::{Mutex, MutexGuard};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
-use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
+use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind, ProtocolVersion, PushInfo, PushKind, RedisError,
     Value,
@@ -24,6 +24,10 @@ use super::target::{Kind, Target};
 /// After a connection could not be made, calls fail at once for this long.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// One in so many parts of the timeout is what a node of a cluster has that is silent: all that are named are waited
+/// for, then those that they name.
+const SILENT: u32 = 3;
+
 /// One connection for all calls, and for what others tell.
 pub(super) struct Link {
     target: Target,
@@ -33,7 +37,6 @@ pub(super) struct Link {
     state: Mutex<State>,
     /// Held while a connection is made, so that one is made and not many.
     making: tokio::sync::Mutex<()>,
-    sentinel: tokio::sync::Mutex<Option<SentinelClient>>,
     /// The last connection to a cluster of which a node was lost.
     broken: Arc<AtomicU64>,
 }
@@ -90,7 +93,6 @@ impl Link {
             news,
             state: Mutex::default(),
             making: tokio::sync::Mutex::default(),
-            sentinel: tokio::sync::Mutex::default(),
             broken: Arc::default(),
         }
     }
@@ -253,21 +255,18 @@ impl Link {
                 Connection::One(made.await?)
             }
             Kind::Sentinel { nodes, master, .. } => {
-                let mut sentinel = self.sentinel.lock().await;
-                if sentinel.is_none() {
-                    let addresses = nodes.iter().map(|node| node.addr().clone());
-                    let kind = SentinelServerType::Master;
-                    let builder = SentinelClientBuilder::new(addresses, master, kind)?;
-                    *sentinel = Some(self.target.of_sentinel(builder).build()?);
-                }
-                let Some(client) = sentinel.as_mut() else {
-                    return Err(RedisError::from(std::io::Error::other("no sentinel")));
-                };
+                let mut addresses: Vec<_> = nodes.iter().map(|node| node.addr().clone()).collect();
+                // Their answers are taken in this order, and the wait for a silent one takes all the time there is:
+                // the next attempt begins with another.
+                addresses.rotate_left(usize::try_from(number).unwrap_or(0) % nodes.len().max(1));
+                let kind = SentinelServerType::Master;
+                let builder = SentinelClientBuilder::new(addresses, master, kind)?;
+                let mut client = self.target.of_sentinel(builder).build()?;
                 Connection::One(client.get_async_connection_with_config(&config).await?)
             }
             Kind::Cluster(nodes) => {
                 let builder = ClusterClient::builder(nodes.clone())
-                    .connection_timeout(self.timeout)
+                    .connection_timeout(self.timeout / SILENT)
                     .response_timeout(self.timeout)
                     .retries(1)
                     .use_protocol(ProtocolVersion::RESP3)
