@@ -491,7 +491,7 @@ impl Sidecar {
         let held = self.hold.proofs();
         let offers = held
             .iter()
-            .map(|(claimed, _)| Change::until(claimed, OFFERED));
+            .map(|(claimed, ..)| Change::until(claimed, OFFERED));
         self.renew_rows(offers.collect()).await;
         let patience = Instant::now() + OFFER.min(most);
         while !self.hold.proofs().is_empty() && Instant::now() < patience {
