@@ -140,6 +140,7 @@ scenarios! {
     held::within_its_bytes: 2 limit;
     visibilities::short_beside_others: 12;
     visibilities::long_beside_others: 6;
+    visibilities::short_and_unheard: 6;
     order::priorities: 10 limit real;
     order::kept_without_a_word: 6;
     order::limited_high_lets_low_go: 5 limit;

@@ -3,7 +3,7 @@
 use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 
-use crate::harness::{Ctx, Job, Judge, Worker, World};
+use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker, World};
 use crate::job;
 
 const ONE: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 1";
@@ -103,6 +103,36 @@ pub async fn long_beside_others(ctx: Ctx) -> Judge {
     judge.that(next.len() == 1, format!("{} went out", next.len()));
     let are_back = left.iter().all(|(state, _)| state != "active");
     judge.that(are_back, format!("after the death they are {left:?}"));
+    judge.that(done, "not all were done");
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// The heartbeat that shortens a held job's claim is carried out and not answered: the job does not go out, and keeps
+/// its claim.
+pub async fn short_and_unheard(ctx: Ctx) -> Judge {
+    let w = world(ctx).await;
+    w.enqueue(job()).await;
+    let others = w.enqueue_all(2, |_| once()).await;
+    let (one, two) = (w.hands("one"), w.hands("two").visibility(4_000));
+    let out = one.fetch(&["mail"], 3).await.unwrap_or_default();
+    w.pass(800 + ctx.seed * 90).await;
+    for delivery in &out {
+        one.ack(&delivery.job).await;
+    }
+    w.backend.often(Op::Heartbeat, 1.0, Fault::ReplyLost);
+    w.backend.often(Op::Job, 1.0, Fault::Status(503));
+    let next = two.fetch(&["mail"], 1).await.unwrap_or_default();
+    w.backend.mend();
+    w.pass(5_500).await;
+    let held = states(&w, &others).await;
+    w.worker(Worker::js(2).queues(&["mail"]));
+    let done = w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.that(next.is_empty(), "one went out of which nobody had a word");
+    let is_kept = |(state, attempt): &(String, i64)| state == "active" && *attempt == 1;
+    judge.that(held.iter().all(is_kept), format!("held jobs were {held:?}"));
     judge.that(done, "not all were done");
     judge.each_ran_once();
     judge.settled();

@@ -300,8 +300,12 @@ impl Proxy {
                     held.prove(since, lasts);
                     ours.push(held);
                 }
-                // Not said to be gone, so it stays; not known to be ours, so it does not go out.
-                Some(Word::None) => unheard.push(held),
+                // Not said to be gone, so it stays; not known to be ours, so it does not go out. The backend may have
+                // carried the heartbeat out: the next sweep asks for what held jobs get.
+                Some(Word::None) => {
+                    held.doubt();
+                    unheard.push(held);
+                }
                 Some(Word::Gone) | None => {
                     self.sidecar.lose(&held.claimed).await;
                 }
