@@ -439,7 +439,7 @@ impl Sidecar {
     }
 
     /// A held job is not ours any more: this is its row.
-    fn forget_for(&self, job: &str, row: Option<Row>) {
+    pub(super) fn forget_for(&self, job: &str, row: Option<Row>) {
         let taken = row.filter(|row| !row.ours && row.place == Place::Held);
         if let Some(row) = taken.filter(|_| self.hold.has(job)) {
             // First, so that it counts all the time.
