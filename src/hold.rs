@@ -570,12 +570,12 @@ impl Hold {
         self.state().queues.get(lane)?.asked_at
     }
 
-    /// Up to `max` waiting jobs of the lane, with their attempts, that were claimed under `claim_id` and not proven since
-    /// `before`, next to leave first: they are proven together with the one that is due.
+    /// Up to `max` waiting jobs of the lane, with their attempts, that are `alike` and not proven since `before`, next
+    /// to leave first: they are proven together with the one that is due.
     pub fn unproven(
         &self,
         lane: &Lane,
-        claim_id: &str,
+        alike: impl Fn(&Claimed) -> bool,
         before: Instant,
         max: usize,
     ) -> Vec<(Arc<str>, u32)> {
@@ -584,7 +584,7 @@ impl Hold {
             return Vec::new();
         };
         (queue.jobs())
-            .filter(|held| held.proven < before && &*held.claimed.claim_id == claim_id)
+            .filter(|held| held.proven < before && alike(&held.claimed))
             .take(max)
             .map(|held| (held.claimed.job.clone(), held.claimed.attempt))
             .collect()
@@ -608,11 +608,11 @@ impl Hold {
         }
     }
 
-    /// The jobs that are not in hand, each with when the backend last said that it is ours.
-    pub fn proofs(&self) -> Vec<(Claimed, Instant)> {
+    /// The jobs that are not in hand, each with when the backend last said that it is ours, and for how long from then.
+    pub fn proofs(&self) -> Vec<(Claimed, Instant, Duration)> {
         self.state()
             .each()
-            .map(|held| (held.claimed.clone(), held.proven))
+            .map(|held| (held.claimed.clone(), held.proven, held.granted))
             .collect()
     }
 

@@ -342,25 +342,41 @@ impl Sidecar {
 
     /// A held job is not ours any more: cancelled, settled, or taken back by the backend.
     async fn lose(&self, claimed: &Claimed) {
-        self.lose_with(claimed, false).await;
+        let was_held = self.forget_held(claimed);
+        let ended = self.end(&claimed.job, Some(claimed.generation)).await;
+        if was_held {
+            self.count_lost(ended.is_some() || self.store.is_lost());
+        }
     }
 
-    /// The same; its row was ended already, if `had_row`. What a sibling took over is not counted as lost.
-    async fn lose_with(&self, claimed: &Claimed, had_row: bool) {
+    /// A held job that is ours is let go: its claim lapses, if the backend has not taken it back. Its row may have
+    /// ended already.
+    async fn abandon(&self, claimed: &Claimed) {
+        let was_held = self.forget_held(claimed);
+        self.end(&claimed.job, Some(claimed.generation)).await;
+        if was_held {
+            self.count_lost(true);
+        }
+    }
+
+    /// Forgets a held job that most likely waits in the backend from now on. Says whether it was held.
+    fn forget_held(&self, claimed: &Claimed) -> bool {
         let (job, generation) = (&claimed.job, claimed.generation);
         let was_held = self.hold.has_claim(job, generation);
         if was_held {
-            // Most were taken back, and wait there from now on. Before it leaves the hold: what counts twice
-            // for a moment is not over a bound unseen.
+            // Before it leaves the hold: what counts twice for a moment is not over a bound unseen.
             self.pressure.came(&claimed.queue, None);
         }
         self.hold.forget_claim(job, generation);
+        was_held
+    }
+
+    /// A held job left the hold without a start. What a sibling took over is not counted as lost.
+    fn count_lost(&self, was_ours: bool) {
         let store = &self.store;
         // Right after an outage it was most likely a sibling that had it meanwhile.
         let after_outage = store.may_miss_rows() && !store.is_lost();
-        let ended = self.end(job, Some(generation)).await.is_some();
-        let was_ours = had_row || ended || store.is_lost();
-        if was_held && (store.siblings() == 0 || (was_ours && !after_outage)) {
+        if store.siblings() == 0 || (was_ours && !after_outage) {
             self.metrics.count(Counted::HoldLost);
         }
     }

@@ -40,6 +40,8 @@ mod outages;
 mod overdue;
 #[path = "sidecar/port.rs"]
 mod port;
+#[path = "scenarios/visibilities.rs"]
+mod visibilities;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -141,6 +143,9 @@ scenarios! {
     held::held_past_a_short_visibility: 10 limit;
     held::goes_out_with_its_whole_visibility: 12;
     held::within_its_bytes: 2 limit;
+    visibilities::short_beside_others: 12;
+    visibilities::long_beside_others: 6;
+    visibilities::short_and_unheard: 6;
     order::priorities: 10 limit real;
     order::kept_without_a_word: 6;
     order::limited_high_lets_low_go: 5 limit;

@@ -659,7 +659,7 @@ async fn what_was_proven_before_is_in_doubt() {
     hold.doubt_before(then);
     let proofs = hold.proofs();
     let in_doubt = |id: &str| {
-        let (_, proven) = (proofs.iter().find(|(claimed, _)| &*claimed.job == id)).unwrap();
+        let (_, proven, _) = (proofs.iter().find(|(claimed, ..)| &*claimed.job == id)).unwrap();
         then.duration_since(*proven) >= Duration::from_secs(30)
     };
     let doubts = ["waits", "aside", "hidden", "later"].map(in_doubt);

@@ -13,12 +13,11 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::body::Body;
-use super::prove::named;
+use super::prove::{Extension, named};
 use super::sweep::heard;
 use super::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH};
-use super::{ours, respond, said};
+use super::{ours, respond};
 use crate::json::{Json, Kind, Splice, quote};
-use crate::limit::Timestamp;
 use crate::metrics::Counted;
 use crate::store::{Change, Place, Row};
 use crate::tick;
@@ -43,16 +42,13 @@ struct Beat {
     crooked: bool,
 }
 
-/// The claim id of jobs, the visibility to ask for them, and from when on it counts, if not from now.
-type ClaimedFor = (Arc<str>, Duration, Option<Timestamp>);
-
 /// Whose the jobs of a heartbeat are.
 #[derive(Default)]
 struct Split {
     /// The worker's own claims.
     own: Vec<Arc<str>>,
     /// Those of sidecars.
-    ours: BTreeMap<ClaimedFor, Group>,
+    ours: BTreeMap<Extension, Group>,
     /// Some of the worker's own may be a sibling's: the store could not say.
     unsure: bool,
 }
@@ -104,10 +100,10 @@ impl Proxy {
         loop {
             // Side by side, so that one which hangs keeps no other back.
             while beats.len() < AT_ONCE
-                && let Some((claimed_for, group)) = ours.next()
+                && let Some((extension, group)) = ours.next()
             {
                 let proxy = self.clone();
-                beats.spawn(async move { proxy.beat_for(scope, &claimed_for, &group).await });
+                beats.spawn(async move { proxy.beat_for(scope, &extension, &group).await });
             }
             match beats.join_next().await {
                 Some(Ok(Some(theirs))) => {
@@ -133,10 +129,10 @@ impl Proxy {
             // A call that failed says nothing of the job, and under the worker's own id its claim is not extended.
             match self.sidecar.row_by(job, deadline, Result::is_err).await {
                 Ok(Some(row)) if row.place == Place::Out => {
-                    let counts_from = self.sidecar.backend.counts_from(row.claimed.claimed_at);
-                    let claim_id = row.claimed.claim_id.clone();
-                    let claim = (claim_id, Self::asks(beat, &row), counts_from);
-                    let group = split.ours.entry(claim).or_default();
+                    let (asks, backend) = (Self::asks(beat, &row), &self.sidecar.backend);
+                    // Time in the hold was none of the worker's, and counts where claims last from their start.
+                    let extension = Extension::of(&row.claimed, asks, backend);
+                    let group = split.ours.entry(extension).or_default();
                     group.ids.push(job.clone());
                     group.rows.push(row);
                 }
@@ -159,18 +155,9 @@ impl Proxy {
     }
 
     /// One heartbeat for jobs that the sidecar claimed; the backend's answer, if it is one.
-    async fn beat_for(
-        &self,
-        scope: u64,
-        (claim_id, asks, counts_from): &ClaimedFor,
-        group: &Group,
-    ) -> Option<Bytes> {
+    async fn beat_for(&self, scope: u64, extension: &Extension, group: &Group) -> Option<Bytes> {
         let sidecar = &self.sidecar;
-        let now = sidecar.store.now();
-        // Time in the hold was none of the worker's, and counts where claims last from their start.
-        let age = Duration::from_micros(counts_from.map_or(0, |from| now.since(from)));
-        let ms = sidecar.backend.heartbeat_value(*asks, age).as_millis();
-        let body = said::heartbeat(claim_id, group.ids.iter().map(|id| &**id), ms);
+        let body = extension.heartbeat(group.ids.iter().map(|id| &**id), sidecar);
         let call = super::post(self, scope, "/ojs/v1/workers/heartbeat", body);
         let reply = match super::call(self, "heartbeat", call).await {
             Ok(reply) if reply.status.is_success() => reply.body,
@@ -180,7 +167,7 @@ impl Proxy {
         // A list that is only an echo proves nothing: those slots wait until the backend is asked.
         if !sidecar.backend.worker_liveness() {
             let now = sidecar.store.now();
-            let lasts = super::job::micros(*asks);
+            let lasts = super::job::micros(extension.lasts);
             let is_extended = |row: &&Row| extended.iter().any(|id| **id == *row.claimed.job);
             let renewals = group.rows.iter().filter(is_extended);
             let renewals = renewals.map(|row| Change::Until {

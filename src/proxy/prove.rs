@@ -8,8 +8,10 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::lookup::{Lookup, job_in};
-use super::{Proxy, REPLY_DEPTH, said};
+use super::{Backend, DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, Sidecar, said};
 use crate::json::Json;
+use crate::limit::Timestamp;
+use crate::store::Claimed;
 
 /// So many jobs are looked up at once.
 const AT_ONCE: usize = 16;
@@ -19,6 +21,47 @@ const LEAST: Duration = Duration::from_secs(1);
 
 /// A job, and the attempt it was claimed in.
 pub(super) type Named = (Arc<str>, u32);
+
+/// What one heartbeat asks for: the same for all jobs that it names.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(super) struct Extension {
+    /// The worker id under which they were claimed.
+    claim_id: Arc<str>,
+    /// How long they shall be ours from now on.
+    pub(super) lasts: Duration,
+    /// From when on the backend counts that, if not from now.
+    counts_from: Option<Timestamp>,
+}
+
+impl Extension {
+    /// What makes a job's claim last so long from now on.
+    pub(super) fn of(claimed: &Claimed, lasts: Duration, backend: &Backend) -> Extension {
+        Extension {
+            claim_id: claimed.claim_id.clone(),
+            lasts,
+            counts_from: backend.counts_from(claimed.claimed_at),
+        }
+    }
+
+    /// What a job gets while it is held. It needs no more than the default: should this process die, the backend has
+    /// it back soon. The worker's own visibility is given when it goes out.
+    pub(super) fn of_held(claimed: &Claimed, backend: &Backend) -> Extension {
+        let its_own = Duration::from_micros(claimed.visibility);
+        Extension::of(claimed, its_own.min(DEFAULT_VISIBILITY), backend)
+    }
+
+    /// The heartbeat for these jobs.
+    pub(super) fn heartbeat<'a>(
+        &self,
+        jobs: impl Iterator<Item = &'a str>,
+        sidecar: &Sidecar,
+    ) -> String {
+        let now = sidecar.store.now();
+        let age = Duration::from_micros(self.counts_from.map_or(0, |from| now.since(from)));
+        let ms = sidecar.backend.heartbeat_value(self.lasts, age).as_millis();
+        said::heartbeat(&self.claim_id, jobs, ms)
+    }
+}
 
 /// What the backend says of a claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,23 +76,20 @@ pub(super) enum Word {
 
 impl Proxy {
     /// One heartbeat for `jobs`, and what the backend says of each. The first `asked` are looked up, several
-    /// at once, where its answer does not name them, until a third of `visibility` is over: what hangs is asked
-    /// anew while the claims last. `age`: how long ago they were claimed, where that counts.
+    /// at once, where its answer does not name them, until a third of what it asks for is over: what hangs is asked
+    /// anew while the claims last.
     pub(super) async fn confirm(
         &self,
         scope: u64,
-        claim_id: &str,
+        extension: &Extension,
         jobs: &[Named],
         asked: usize,
-        visibility: Duration,
-        age: Duration,
     ) -> Vec<Word> {
         let sidecar = &self.sidecar;
         let sent = Instant::now();
-        let ms = sidecar.backend.heartbeat_value(visibility, age).as_millis();
-        let body = said::heartbeat(claim_id, jobs.iter().map(|(job, _)| &**job), ms);
+        let body = extension.heartbeat(jobs.iter().map(|(job, _)| &**job), sidecar);
         let target = "/ojs/v1/workers/heartbeat";
-        let patience = (visibility / 3).max(LEAST);
+        let patience = (extension.lasts / 3).max(LEAST);
         let mut heartbeat = super::post(self, scope, target, body);
         heartbeat.timeout = heartbeat.timeout.min(patience);
         let answer = super::call(self, "heartbeat", heartbeat).await;
@@ -64,7 +104,7 @@ impl Proxy {
         let mut unnamed = Vec::new();
         for (nth, ((job, attempt), word)) in jobs.iter().zip(&mut words).enumerate() {
             if named.iter().any(|id| **id == **job) {
-                sidecar.hold.proved(job, sent, visibility);
+                sidecar.hold.proved(job, sent, extension.lasts);
                 *word = Word::Ours(sent);
             } else if nth < asked {
                 unnamed.push((nth, job.clone(), *attempt));

@@ -439,7 +439,7 @@ impl Sidecar {
     }
 
     /// A held job is not ours any more: this is its row.
-    fn forget_for(&self, job: &str, row: Option<Row>) {
+    pub(super) fn forget_for(&self, job: &str, row: Option<Row>) {
         let taken = row.filter(|row| !row.ours && row.place == Place::Held);
         if let Some(row) = taken.filter(|_| self.hold.has(job)) {
             // First, so that it counts all the time.
@@ -491,7 +491,7 @@ impl Sidecar {
         let held = self.hold.proofs();
         let offers = held
             .iter()
-            .map(|(claimed, _)| Change::until(claimed, OFFERED));
+            .map(|(claimed, ..)| Change::until(claimed, OFFERED));
         self.renew_rows(offers.collect()).await;
         let patience = Instant::now() + OFFER.min(most);
         while !self.hold.proofs().is_empty() && Instant::now() < patience {

@@ -14,13 +14,9 @@ use crate::hold::{self, Episode, Held, Lane, Refused, Wakes};
 use crate::limit::{OnLimit, Refusal, Strategy, Timestamp};
 use crate::proxy::drop::acting;
 use crate::proxy::job::micros;
-use crate::proxy::prove::{Named, Word};
-use crate::proxy::{PROOF, Proxy};
+use crate::proxy::prove::{Extension, Named, Word};
+use crate::proxy::{PROOF, Proxy, Sidecar};
 use crate::store::{Claimed, Verdict};
-
-/// Held jobs that are asked about in one go: their claim id, the visibility that they shall have, and from when on
-/// that counts, if not from now.
-type Group = (Arc<str>, Duration, Option<Timestamp>);
 
 /// The claims of some jobs; few FETCHes are for more.
 pub(super) type Claims<'a> = SmallVec<[&'a Claimed; 16]>;
@@ -304,8 +300,12 @@ impl Proxy {
                     held.prove(since, lasts);
                     ours.push(held);
                 }
-                // Not said to be gone, so it stays; not known to be ours, so it does not go out.
-                Some(Word::None) => unheard.push(held),
+                // Not said to be gone, so it stays; not known to be ours, so it does not go out. The backend may have
+                // carried the heartbeat out: the next sweep asks for what held jobs get.
+                Some(Word::None) => {
+                    held.doubt();
+                    unheard.push(held);
+                }
                 Some(Word::Gone) | None => {
                     self.sidecar.lose(&held.claimed).await;
                 }
@@ -315,43 +315,34 @@ impl Proxy {
         ours
     }
 
-    /// What the backend says of held jobs that are not past their deadline, asked together with others
-    /// of the lane that would be due soon.
+    /// What the backend says of held jobs that are not past their deadline, asked together with others of the lane
+    /// that would be due soon, if those get by that what held jobs get.
     async fn ask_about_held(
         &self,
         lane: &Lane,
         doubtful: Vec<&Held>,
         visibility: Option<Duration>,
     ) -> HashMap<Arc<str>, Word> {
+        let Sidecar { backend, hold, .. } = &*self.sidecar;
         let now = Instant::now();
-        let stored_now = self.sidecar.store.now();
-        let mut due: HashMap<Group, Vec<Named>> = HashMap::new();
+        let mut due: HashMap<Extension, Vec<Named>> = HashMap::new();
         for held in doubtful.into_iter().filter(|held| now < held.deadline) {
             let claimed = &held.claimed;
-            let counts_from = self.sidecar.backend.counts_from(claimed.claimed_at);
-            due.entry((
-                claimed.claim_id.clone(),
-                held.wanted(visibility),
-                counts_from,
-            ))
-            .or_default()
-            .push((claimed.job.clone(), claimed.attempt));
+            let extension = Extension::of(claimed, held.wanted(visibility), backend);
+            let jobs = due.entry(extension).or_default();
+            jobs.push((claimed.job.clone(), claimed.attempt));
         }
         let (mut due, mut asking, mut told) = (due.into_iter(), JoinSet::new(), HashMap::new());
         loop {
             while asking.len() < AT_ONCE
-                && let Some(((claim_id, lasts, counts_from), mut jobs)) = due.next()
+                && let Some((extension, mut jobs)) = due.next()
             {
                 let (proxy, scope, asked) = (self.clone(), lane.scope, jobs.len());
-                let age = counts_from.map_or(0, |from| stored_now.since(from));
-                let age = Duration::from_micros(age);
-                // Where values count from the claims, this one would be wrong for others.
-                if counts_from.is_none() {
-                    let hold = &self.sidecar.hold;
-                    jobs.extend(hold.unproven(lane, &claim_id, now - proof(lasts) / 2, TOGETHER));
-                }
+                let is_alike = |of: &Claimed| Extension::of_held(of, backend) == extension;
+                let before = now - proof(extension.lasts) / 2;
+                jobs.extend(hold.unproven(lane, is_alike, before, TOGETHER));
                 asking.spawn(async move {
-                    let words = proxy.confirm(scope, &claim_id, &jobs, asked, lasts, age);
+                    let words = proxy.confirm(scope, &extension, &jobs, asked);
                     (words.await, jobs)
                 });
             }

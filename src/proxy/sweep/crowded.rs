@@ -65,9 +65,10 @@ impl Proxy {
         for held in crowding.by_ref() {
             let claimed = held.claimed.clone();
             let harmless = sidecar.backend.requeue_harmless();
-            let back = match harmless {
-                true => self.give_back(held).await,
-                false => sidecar.withdraw(&claimed).await,
+            let back = match sidecar.withdraw(&claimed).await {
+                Withdrawn::Elsewhere => Back::Elsewhere,
+                Withdrawn::Ended if harmless => self.requeue(held).await,
+                Withdrawn::Ended | Withdrawn::Unsure => Back::Stays,
             };
             if back == Back::Stays {
                 if warned.now() {
@@ -79,8 +80,7 @@ impl Proxy {
                          raise hold.max and hold.max_bytes"
                     );
                 }
-                // What was withdrawn has no row any more.
-                sidecar.lose_with(&claimed, !harmless).await;
+                sidecar.abandon(&claimed).await;
             }
             sidecar.hold.ended(&claimed.job, claimed.generation);
             // Each would be let go like one in doubt.
@@ -93,13 +93,30 @@ impl Proxy {
     }
 }
 
+/// What became of the row of a job that is let go.
+enum Withdrawn {
+    /// No sibling takes it over from here on.
+    Ended,
+    /// A sibling had taken it over.
+    Elsewhere,
+    /// It may be ours still: the store did not say.
+    Unsure,
+}
+
 impl Sidecar {
-    /// Ends the row of a job that is let go, so that no sibling takes it over from here on, if none has.
-    async fn withdraw(&self, claimed: &Claimed) -> Back {
-        let ended = self.end(&claimed.job, Some(claimed.generation)).await;
-        match ended.is_none() && self.went_elsewhere(&claimed.job).await {
-            true => Back::Elsewhere,
-            false => Back::Stays,
+    /// Ends the row of a job that is let go. One that a sibling has taken over is forgotten.
+    async fn withdraw(&self, claimed: &Claimed) -> Withdrawn {
+        let job = &claimed.job;
+        if self.end(job, Some(claimed.generation)).await.is_some() || self.store.siblings() == 0 {
+            return Withdrawn::Ended;
+        }
+        match self.store.row(job).await {
+            // It was offered: a sibling has it, or had it until it ended.
+            Ok(row) if row.as_ref().is_none_or(|row| !row.ours) => {
+                self.forget_for(job, row);
+                Withdrawn::Elsewhere
+            }
+            _ => Withdrawn::Unsure,
         }
     }
 

@@ -146,11 +146,11 @@ impl Proxy {
 
     /// Gives a job in hand back. Where a requeued job goes to the head of its queue, the last must go first, so
     /// that their order is kept.
-    pub(super) async fn give_back(&self, mut held: Held) -> Back {
+    async fn give_back(&self, held: Held) -> Back {
         let sidecar = &self.sidecar;
-        let (job, generation) = (held.claimed.job.clone(), held.claimed.generation);
+        let job = held.claimed.job.clone();
         // First, so that no sibling takes it over meanwhile; if one has, the row is not ours to end.
-        let ended = sidecar.end(&job, Some(generation)).await;
+        let ended = sidecar.end(&job, Some(held.claimed.generation)).await;
         if ended.is_none() && sidecar.store.siblings() > 0 {
             if sidecar.went_elsewhere(&job).await {
                 return Back::Elsewhere;
@@ -158,6 +158,13 @@ impl Proxy {
             self.keep(held).await;
             return Back::Stays;
         }
+        self.requeue(held).await
+    }
+
+    /// Gives a job in hand back that no sibling can take over.
+    pub(super) async fn requeue(&self, mut held: Held) -> Back {
+        let sidecar = &self.sidecar;
+        let (job, generation) = (held.claimed.job.clone(), held.claimed.generation);
         let left = held.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() || !sidecar.hold.has_claim(&job, generation) {
             // A job whose claim may be over may be with a worker.
@@ -192,8 +199,7 @@ impl Proxy {
     }
 
     async fn let_go(&self, held: &Held) -> Back {
-        // Its row has ended already.
-        self.sidecar.lose_with(&held.claimed, true).await;
+        self.sidecar.abandon(&held.claimed).await;
         Back::InDoubt
     }
 

@@ -10,9 +10,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::EVERY;
-use crate::limit::Timestamp;
-use crate::proxy::prove::{Named, Word};
-use crate::proxy::{DEFAULT_VISIBILITY, Proxy};
+use crate::proxy::prove::{Extension, Named, Word};
+use crate::proxy::{PROOF, Proxy};
 use crate::store::Claimed;
 
 /// Jobs in one heartbeat.
@@ -20,8 +19,17 @@ const TOGETHER: usize = 256;
 /// So many heartbeats are on their way at once.
 const AT_ONCE: usize = 16;
 
-/// Claims that are kept in one go: their scope, claim id and visibility, and from when on that counts, if not from now.
-type Group = (u64, Arc<str>, Duration, Option<Timestamp>);
+/// Claims that are kept in one go: their scope, and what they get.
+type Group = (u64, Extension);
+
+/// How long a held job is left with the time that the backend has `granted` it, where it is to have what `lasts` says.
+fn rests(granted: Duration, lasts: Duration) -> Duration {
+    match granted > lasts {
+        // It was to go out for longer, and did not: as soon as it would have to be proven anew.
+        true => PROOF.min(lasts / 3),
+        false => granted / 3,
+    }
+}
 
 impl Proxy {
     /// Keeps the claims of held jobs until told to stop.
@@ -58,23 +66,19 @@ impl Proxy {
         }
     }
 
-    /// The held jobs, but for those that are `asked` about, whose claim is a third over, those first that have the
-    /// least time left, and last those that have none.
+    /// The held jobs, but for those that are `asked` about, whose claim is a third over or longer than it need be, those
+    /// first that have the least time left, and last those that have none.
     fn due_claims(&self, asked: &HashSet<Arc<str>>) -> Vec<(Group, Vec<Claimed>)> {
         let now = Instant::now();
         let mut due: HashMap<Group, Vec<(Instant, Claimed)>> = HashMap::new();
-        for (claimed, proven) in self.sidecar.hold.proofs() {
+        for (claimed, proven, granted) in self.sidecar.hold.proofs() {
             if asked.contains(&claimed.job) || self.sidecar.store.sets_aside(&claimed) {
                 continue;
             }
-            // A held job needs no more than the default: should this process die, the backend has it
-            // back soon. The worker's own visibility is given when it goes out.
-            let visibility = Duration::from_micros(claimed.visibility).min(DEFAULT_VISIBILITY);
-            if now.duration_since(proven) >= visibility / 3 {
-                let counts_from = self.sidecar.backend.counts_from(claimed.claimed_at);
-                let claim_id = claimed.claim_id.clone();
-                let group = (claimed.scope, claim_id, visibility, counts_from);
-                let ends = proven + visibility;
+            let extension = Extension::of_held(&claimed, &self.sidecar.backend);
+            if now.duration_since(proven) >= rests(granted, extension.lasts) {
+                let ends = proven + granted;
+                let group = (claimed.scope, extension);
                 due.entry(group).or_default().push((ends, claimed));
             }
         }
@@ -92,25 +96,17 @@ impl Proxy {
     }
 
     /// One heartbeat for these.
-    async fn keep_claims(
-        self,
-        (scope, claim_id, visibility, counts_from): Group,
-        claims: Vec<Claimed>,
-    ) {
+    async fn keep_claims(self, (scope, extension): Group, claims: Vec<Claimed>) {
         let jobs: Vec<Named> = claims
             .iter()
             .map(|claimed| (claimed.job.clone(), claimed.attempt))
             .collect();
         let hold = &self.sidecar.hold;
-        let now = self.sidecar.store.now();
-        let age = Duration::from_micros(counts_from.map_or(0, |from| now.since(from)));
-        let words = self
-            .confirm(scope, &claim_id, &jobs, jobs.len(), visibility, age)
-            .await;
+        let words = self.confirm(scope, &extension, &jobs, jobs.len()).await;
         for (claimed, word) in claims.iter().zip(words) {
             let gone = match word {
                 Word::Ours(since) => {
-                    hold.proved(&claimed.job, since, visibility);
+                    hold.proved(&claimed.job, since, extension.lasts);
                     false
                 }
                 Word::Gone => true,

@@ -1,0 +1,140 @@
+//! Held jobs of one lane that go out for different visibilities: each has its own, and no other has it.
+
+use ojs_throttle::backend::Lax;
+use serde_json::{Value, json};
+
+use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker, World};
+use crate::job;
+
+const ONE: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 1";
+
+/// A backend where claims count attempts.
+async fn world(ctx: Ctx) -> World {
+    ctx.world().lax(Lax::spec()).limits(ONE).start().await
+}
+
+/// A job that the backend discards if its claim lapses.
+fn once() -> Job {
+    job().option("retry", json!({ "max_attempts": 1 }))
+}
+
+/// State and attempt of jobs, as the backend has them.
+async fn states(w: &World, ids: &[String]) -> Vec<(String, i64)> {
+    let mut states = Vec::new();
+    for id in ids {
+        let path = format!("/ojs/v1/jobs/{id}");
+        let shown = w.backend.direct("GET", &path, &Value::Null).await;
+        let shown = shown.get("job").unwrap_or(&shown);
+        let state = shown["state"].as_str().unwrap_or_default().to_owned();
+        states.push((state, shown["attempt"].as_i64().unwrap_or(-1)));
+    }
+    states
+}
+
+/// A job that goes out for a short visibility, its own or the worker's, leaves the others their claims.
+pub async fn short_beside_others(ctx: Ctx) -> Judge {
+    // Asked for all, more are proven for the short time than start.
+    let (short, count) =
+        [(600, 1), (1_000, 5), (3_000, 1), (8_000, 5)][(ctx.seed / 2 % 4) as usize];
+    let w = world(ctx).await;
+    w.enqueue(job()).await;
+    let (second, two) = match ctx.even() {
+        true => {
+            let its_own = job().option("visibility_timeout_ms", json!(short));
+            (its_own, w.hands("two"))
+        }
+        false => (job(), w.hands("two").visibility(short)),
+    };
+    w.enqueue(second).await;
+    let others = w.enqueue_all(4, |_| once()).await;
+    let one = w.hands("one");
+    let out = one.fetch(&["mail"], 6).await.unwrap_or_default();
+    w.pass(800 + ctx.seed * 90).await;
+    for delivery in &out {
+        one.ack(&delivery.job).await;
+    }
+    let next = two.fetch(&["mail"], count).await.unwrap_or_default();
+    for delivery in &next {
+        two.ack(&delivery.job).await;
+    }
+    w.pass(short + 1_500).await;
+    let held = states(&w, &others).await;
+    w.worker(Worker::js(2).queues(&["mail"]));
+    let done = w.until_done(60).await;
+    let ended = states(&w, &others).await;
+    let mut judge = w.judge().await;
+    judge.that(out.len() == 1, format!("{} went first", out.len()));
+    judge.that(next.len() == 1, format!("{} went then", next.len()));
+    let is =
+        |states: &[(String, i64)], state: &str| states.iter().all(|of| *of == (state.into(), 1));
+    judge.that(is(&held, "active"), format!("held jobs were {held:?}"));
+    judge.that(is(&ended, "completed"), format!("they ended as {ended:?}"));
+    judge.that(done, "not all were done");
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// A job goes out for a long visibility, and the sidecar dies: the backend has those that never ran back as soon as ever.
+pub async fn long_beside_others(ctx: Ctx) -> Judge {
+    let w = world(ctx).await;
+    w.enqueue_all(2, |_| job()).await;
+    let others = w.enqueue_all(4, |_| job()).await;
+    let (one, two) = (w.hands("one"), w.hands("two").visibility(600_000));
+    let out = one.fetch(&["mail"], 6).await.unwrap_or_default();
+    w.pass(800 + ctx.seed * 90).await;
+    for delivery in &out {
+        one.ack(&delivery.job).await;
+    }
+    // Asked for all, more are proven for the long time than start, and that is mended soon.
+    let (count, pass) = [(1, 0), (5, 2_000)][(ctx.seed % 2) as usize];
+    let next = two.fetch(&["mail"], count).await.unwrap_or_default();
+    w.pass(pass + ctx.seed * 150).await;
+    w.kill_sidecar();
+    w.pass(31_000).await;
+    let left = states(&w, &others).await;
+    w.start_sidecar().await;
+    for delivery in &next {
+        two.ack(&delivery.job).await;
+    }
+    w.worker(Worker::js(2).queues(&["mail"]));
+    let done = w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.that(next.len() == 1, format!("{} went out", next.len()));
+    let are_back = left.iter().all(|(state, _)| state != "active");
+    judge.that(are_back, format!("after the death they are {left:?}"));
+    judge.that(done, "not all were done");
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// The heartbeat that shortens a held job's claim is carried out and not answered: the job does not go out, and keeps
+/// its claim.
+pub async fn short_and_unheard(ctx: Ctx) -> Judge {
+    let w = world(ctx).await;
+    w.enqueue(job()).await;
+    let others = w.enqueue_all(2, |_| once()).await;
+    let (one, two) = (w.hands("one"), w.hands("two").visibility(4_000));
+    let out = one.fetch(&["mail"], 3).await.unwrap_or_default();
+    w.pass(800 + ctx.seed * 90).await;
+    for delivery in &out {
+        one.ack(&delivery.job).await;
+    }
+    w.backend.often(Op::Heartbeat, 1.0, Fault::ReplyLost);
+    w.backend.often(Op::Job, 1.0, Fault::Status(503));
+    let next = two.fetch(&["mail"], 1).await.unwrap_or_default();
+    w.backend.mend();
+    w.pass(5_500).await;
+    let held = states(&w, &others).await;
+    w.worker(Worker::js(2).queues(&["mail"]));
+    let done = w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.that(next.is_empty(), "one went out of which nobody had a word");
+    let is_kept = |(state, attempt): &(String, i64)| state == "active" && *attempt == 1;
+    judge.that(held.iter().all(is_kept), format!("held jobs were {held:?}"));
+    judge.that(done, "not all were done");
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
