@@ -153,7 +153,7 @@ impl Guard {
     fn may_have_forgotten(&self, state: &State) -> bool {
         let since = |at: Timestamp| self.inner.now().since(at);
         let is_told = state.told.is_some_and(|at| since(at) < OTHERS_RETURN);
-        state.lost.is_some() || state.suspect || is_told || self.is_filling(state)
+        state.suspect || is_told || self.is_filling(state)
     }
 }
 
@@ -285,7 +285,7 @@ impl Store for Guard {
                 let state = self.state();
                 (state.lost.clone(), state.failed, state.suspect)
             };
-            if lost.is_some() || suspect {
+            if suspect {
                 let back = self.recover().await;
                 if let (Err(_), Some(lost)) = (&back, lost) {
                     return lost.local.due(max).await;
@@ -365,8 +365,7 @@ impl Store for Guard {
 
     fn known(&self, job: &str) -> Known {
         let state = self.state();
-        let in_doubt = state.suspect || !state.known || state.doubt.contains_key(job);
-        if in_doubt || state.lost.is_some() {
+        if state.suspect || !state.known || state.doubt.contains_key(job) {
             return Known::Unsure;
         }
         match state.own.get(job) {
