@@ -224,7 +224,10 @@ mod tests {
             (jobs, bytes)
         };
         held(&hold, 1, 3);
+        let is_idle = || hold.is_idle(&lane(1), IDLE, Instant::now());
+        assert!(!is_idle());
         pass(&hold, IDLE).await;
+        assert!(is_idle());
         let three = (3, hold.bytes());
         assert_eq!(idle(), three);
         // Another lane is busy meanwhile.

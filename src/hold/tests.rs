@@ -263,6 +263,7 @@ async fn a_hand_out_undone_after_the_job_came_again_is_void() {
     let picked = hold.pick(&lane(1), 5, NOW);
     assert_eq!(ids(&picked), ["a1"]);
     assert_eq!(picked[0].claimed.generation, Gen(2));
+    assert!(hold.has_claim("a1", Gen(2)) && !hold.has_claim("a1", Gen(1)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -470,6 +471,11 @@ async fn who_waits_is_woken_by_what_may_help() {
     assert!(woken().await, "the queue's own");
     hold.nudge(&lanes[0]);
     assert!(!woken().await, "nothing is held");
+    hold.wake(&limits(&["q"]));
+    assert!(!woken().await, "a job's key of that name");
+    let behind = hold.stand(&lanes, now);
+    hold.leave(&lanes, &behind);
+    assert!(!woken().await, "one behind has left");
     hold.add(vec![job("a", 0, &["k"])]);
     assert!(!woken().await, "who claimed asks next");
     hold.nudge(&lanes[0]);
@@ -519,8 +525,9 @@ async fn who_found_the_hold_full_of_what_is_on_its_way_is_woken_when_it_comes() 
     assert_eq!(hold.lookahead(&lane(1), 4, 1 << 20), Lookahead::Free(1));
     hold.asking(&lane(3), 1, now);
     assert_eq!(hold.lookahead(&lane(1), 4, 1 << 20), Lookahead::Soon);
+    assert!(hold.more(&lane(2)));
     hold.asked(&lane(2), 4, false, now);
-    assert!(woken().await);
+    assert!(woken().await && !hold.more(&lane(2)));
     hold.asked(&lane(3), 1, false, now);
     assert!(!woken().await, "once");
     assert_eq!(hold.of_queue("q"), (0, 0));

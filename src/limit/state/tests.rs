@@ -190,8 +190,13 @@ fn of_many_windows_the_longest_is_forgotten_and_opens_in_its_time() {
     );
     assert!(key.ask(&gone, T.plus(31 * SECOND)).is_ok());
     let few = key.bytes();
-    for seconds in 41..=99 {
-        key.take(std::iter::once(&windows_of(&[rate(9, seconds)])), T, T);
+    // Longer ones, and shorter ones.
+    for micros in (1..60).flat_map(|n| [(40 + n) * SECOND, n * 1_000]) {
+        let one = Rate {
+            period: NonZeroU64::new(micros).unwrap(),
+            ..rate(9, 1)
+        };
+        key.take(std::iter::once(&windows_of(&[one])), T, T);
     }
     assert_eq!(key.bytes(), few, "there are no more of them");
 }

@@ -278,4 +278,69 @@ mod tests {
         assert_eq!(turns.take_unused(T.plus(EARLY + 1)), (0, vec![]), "once");
         assert!(turns.is_idle());
     }
+
+    #[test]
+    fn a_turn_is_used_only_while_it_is_sure_by_the_stores_clock() {
+        let mut turns = Turns::new(&window(128));
+        let (turn, doubt) = (T.plus(10_000), 2_000);
+        let grant = |turns: &mut Turns| {
+            assert!(matches!(turns.next(1, T), Next::Ask(_)));
+            let one = Turn {
+                from: turn,
+                at: turn,
+            };
+            let reserved = Reserved {
+                turns: vec![one],
+                refused: None,
+            };
+            turns.answered(Some(reserved), doubt, T);
+        };
+        grant(&mut turns);
+        let from = turn.plus(doubt);
+        assert_eq!(turns.next(1, T.plus(11_999)), Next::Wait(from));
+        assert!(matches!(turns.next(1, from), Next::Go(mine) if mine.at == turn));
+        grant(&mut turns);
+        let last = T.plus(10_000 + EARLY - doubt);
+        assert_eq!(turns.room(last).starts, 1);
+        assert_eq!(turns.take_unused(last), (0, vec![]));
+        assert_eq!(turns.take_unused(last.plus(1)), (1, vec![turn]));
+    }
+
+    #[test]
+    fn a_refusal_is_heeded_until_something_can_be_had() {
+        let mut turns = Turns::new(&window(128));
+        let refuse = |turns: &mut Turns, granted: Vec<Turn>, at, now| {
+            let refused = Some(Refusal {
+                strategy: crate::limit::Strategy::Rate,
+                limit: 128,
+                current: 128,
+                at: Some(at),
+                slot: false,
+            });
+            let turn = Reserved {
+                turns: granted,
+                refused,
+            };
+            turns.answered(Some(turn), 0, now);
+        };
+        // As many as could start now, up to an eighth of the limit in the time ahead.
+        assert_eq!(turns.next(5, T), Next::Ask(5));
+        let until = T.plus(1_000_000 - AHEAD / 2);
+        refuse(&mut turns, vec![], T.plus(1_000_000), T);
+        let before = Timestamp(until.0 - 1);
+        assert!(matches!(turns.next(5, before), Next::Refused(_, at) if at == until));
+        assert_eq!(turns.room(before).starts, 0);
+        assert!(turns.room(until).starts > 0);
+        assert_eq!(turns.next(50, until), Next::Ask(8));
+        // Not at once in any case.
+        refuse(&mut turns, vec![], until, until);
+        assert!(matches!(turns.next(1, until), Next::Refused(_, at) if at == until.plus(1_000)));
+        let now = until.plus(1_000);
+        assert!(matches!(turns.next(1, now), Next::Ask(_)));
+        // Where some were granted, what ended them is no news for who comes after they are used.
+        let one = Turn { from: now, at: now };
+        refuse(&mut turns, vec![one], now.plus(9_000_000), now);
+        assert!(matches!(turns.next(1, now), Next::Go(_)));
+        assert!(matches!(turns.next(1, now), Next::Ask(_)));
+    }
 }
