@@ -530,12 +530,7 @@ impl Hold {
             .groups
             .iter()
             .find(|(_, groups)| groups.iter().any(|g| !g.jobs.is_empty()));
-        match (queue.priorities, best) {
-            (Some((highest, lowest)), Some((Reverse(best), _))) => {
-                highest > lowest && highest > *best
-            }
-            _ => false,
-        }
+        best.is_some_and(|(Reverse(best), _)| queue.highest > Some(*best))
     }
 
     /// Whether and when a job of the lane could start by itself, and the policy that it waits for.

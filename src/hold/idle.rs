@@ -217,6 +217,35 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn what_is_asked_for_says_nothing_of_what_is_idle() {
+        let hold = Hold::default();
+        let idle = || {
+            let Amount { jobs, bytes } = hold.state().idle;
+            (jobs, bytes)
+        };
+        held(&hold, 1, 3);
+        let is_idle = || hold.is_idle(&lane(1), IDLE, Instant::now());
+        assert!(!is_idle());
+        pass(&hold, IDLE).await;
+        assert!(is_idle());
+        let three = (3, hold.bytes());
+        assert_eq!(idle(), three);
+        // Another lane is busy meanwhile.
+        held(&hold, 2, 2);
+        held(&hold, 2, 0);
+        hold.forget("2a");
+        assert_eq!(idle(), three);
+        hold.forget("1a");
+        hold.forget("1b");
+        assert_eq!(idle(), (1, three.1 / 3));
+        // What left is not counted again at the next look.
+        pass(&hold, Duration::ZERO).await;
+        assert_eq!(idle(), (1, three.1 / 3));
+        held(&hold, 1, 0);
+        assert_eq!(idle(), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn where_places_are_needed_the_longest_idle_go() {
         let hold = Hold::default();
         for scope in 1..=3 {

@@ -92,8 +92,8 @@ pub(super) struct Queue {
     pub(super) fetched_at: Instant,
     /// Whether the backend's last answer left more behind, as far as we know.
     pub(super) more: bool,
-    /// Highest and lowest priority seen.
-    pub(super) priorities: Option<(i32, i32)>,
+    /// The highest priority seen.
+    pub(super) highest: Option<i32>,
     /// Jobs asked of the backend and not yet answered.
     pub(super) in_flight: usize,
     /// Jobs known, in hand and hidden ones included.
@@ -116,7 +116,7 @@ impl Queue {
             asked_at: None,
             fetched_at: now,
             more: true,
-            priorities: None,
+            highest: None,
             in_flight: 0,
             known: 0,
             bytes: 0,
@@ -140,10 +140,7 @@ impl Queue {
     }
 
     pub(super) fn saw(&mut self, priority: i32) {
-        self.priorities = Some(match self.priorities {
-            None => (priority, priority),
-            Some((highest, lowest)) => (highest.max(priority), lowest.min(priority)),
-        });
+        self.highest = self.highest.max(Some(priority));
     }
 
     /// A job waits at that end of its group.

@@ -115,9 +115,7 @@ impl State {
     pub(super) fn enter(&mut self, mut held: Held, end: End) {
         let wakes = self.wakes();
         let queue = self.know(&mut held, Whereabouts::Waiting);
-        if end == End::Back {
-            queue.saw(held.claimed.priority);
-        }
+        queue.saw(held.claimed.priority);
         queue.place(held, end, wakes);
     }
 

@@ -161,6 +161,7 @@ async fn a_refused_group_is_asked_again_only_in_time_or_when_a_slot_ends() {
     let early = hold.pick(&lane(1), 1, NOW.plus(45_000));
     assert_eq!(ids(&early), ["b1"]);
     put_all_back(&hold, early);
+    assert_eq!(hold.prospect(&lane(1)).1.as_deref(), Some("a"));
     hold.wake(&limits(&["a"]));
     assert_eq!(ids(&hold.pick(&lane(1), 1, NOW)), ["a1"]);
 }
@@ -237,10 +238,47 @@ async fn a_job_that_comes_again_replaces_the_earlier_claim() {
     hold.add(vec![job("a1", 0, &["a"])]);
     hold.put_back(first, None);
     assert_eq!(hold.len(), 1);
-    assert_eq!(
-        ids(&hold.pick(&lane(1), 5, NOW)),
-        ["a1"],
-        "the earlier claim is void"
+    let mut picked = hold.pick(&lane(1), 5, NOW);
+    assert_eq!(ids(&picked), ["a1"], "the earlier claim is void");
+    // So too while the earlier one waits, and it leaves nothing behind.
+    let size = hold.bytes();
+    hold.put_back(picked.remove(0), None);
+    hold.add(vec![job("a1", 0, &["a"])]);
+    assert_eq!((hold.len(), hold.bytes()), (1, size));
+    assert_eq!(ids(&hold.pick(&lane(1), 5, NOW)), ["a1"]);
+    hold.forget("a1");
+    assert!(!hold.holds(&lane(1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hand_out_undone_after_the_job_came_again_is_void() {
+    let hold = Hold::default();
+    hold.add(vec![job("a1", 0, &["a"])]);
+    let first = hold.pick(&lane(1), 1, NOW).remove(0);
+    assert!(starts(&hold, &first));
+    let mut again = job("a1", 0, &["a"]);
+    again.claimed.generation = Gen(2);
+    hold.add(vec![again]);
+    hold.undo(first);
+    let picked = hold.pick(&lane(1), 5, NOW);
+    assert_eq!(ids(&picked), ["a1"]);
+    assert_eq!(picked[0].claimed.generation, Gen(2));
+    assert!(hold.has_claim("a1", Gen(2)) && !hold.has_claim("a1", Gen(1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn fresh_claims_go_out_unheld_only_where_nothing_is_before_them() {
+    let hold = Hold::default();
+    hold.fetched(&lane(1), &Gate::default(), Instant::now());
+    hold.fetched(&lane(2), &Gate::default(), Instant::now());
+    let fresh = |id| [job(id, 0, &["a"])];
+    assert!(hold.is_first(&lane(1), &fresh("a")));
+    hold.add(vec![job("a", 0, &["a"])]);
+    assert!(!hold.is_first(&lane(1), &fresh("b")), "one waits");
+    assert!(hold.is_first(&lane(2), &fresh("b")));
+    assert!(
+        !hold.is_first(&lane(2), &fresh("a")),
+        "it is held elsewhere"
     );
 }
 
@@ -383,6 +421,164 @@ async fn what_is_empty_and_idle_is_forgotten() {
     assert!(hold.state().queues.is_empty());
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_is_tidied_is_in_nobodys_way() {
+    let (hold, now) = (Hold::default(), Instant::now());
+    hold.add(vec![job("a1", 0, &["a"]), job("b1", 0, &["b"])]);
+    hold.asking(&lane(2), 1, now);
+    hold.fetched(&lane(3), &Gate::default(), now);
+    let waiter = hold.stand(&[lane(4)], now);
+    hold.forget("a1");
+    tokio::time::advance(Duration::from_secs(100)).await;
+    hold.tidy(now);
+    let lanes = |hold: &Hold| hold.state().queues.values().count();
+    assert_eq!(lanes(&hold), 4);
+    hold.tidy(Instant::now());
+    assert_eq!(lanes(&hold), 3, "nobody has asked for one of them since");
+    let groups = hold
+        .state()
+        .queues
+        .values()
+        .flat_map(|q| q.all_groups())
+        .count();
+    assert_eq!(groups, 1, "of those one is empty");
+    assert_eq!(ids(&hold.pick(&lane(1), 9, NOW)), ["b1"]);
+    hold.asked(&lane(2), 1, true, now);
+    hold.leave(&[lane(4)], &waiter);
+    hold.forget("b1");
+    hold.tidy(Instant::now());
+    assert_eq!(lanes(&hold), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_is_woken_by_what_may_help() {
+    let (hold, now) = (Hold::default(), Instant::now());
+    hold.fetched(&lane(1), &gate(&["g"]), now);
+    let lanes = [lane(1)];
+    let waiter = hold.stand(&lanes, now);
+    let woken = async || {
+        tokio::time::timeout(Duration::ZERO, waiter.woken())
+            .await
+            .is_ok()
+    };
+    assert!(!woken().await);
+    hold.wake(&limits(&["other"]));
+    assert!(!woken().await, "nothing waits for it");
+    hold.wake(&limits(&["g"]));
+    assert!(woken().await, "the gate's");
+    let key = |name| Key::new(name).unwrap();
+    hold.wake_keys(&[(Space::Queue, key("q"))]);
+    assert!(woken().await, "the queue's own");
+    hold.nudge(&lanes[0]);
+    assert!(!woken().await, "nothing is held");
+    hold.wake(&limits(&["q"]));
+    assert!(!woken().await, "a job's key of that name");
+    let behind = hold.stand(&lanes, now);
+    hold.leave(&lanes, &behind);
+    assert!(!woken().await, "one behind has left");
+    hold.add(vec![job("a", 0, &["k"])]);
+    assert!(!woken().await, "who claimed asks next");
+    hold.nudge(&lanes[0]);
+    assert!(woken().await, "it may be asked for");
+    hold.wake(&limits(&["k"]));
+    assert!(woken().await, "a held job's");
+    let refuse = || {
+        let held = hold.pick(&lanes[0], 1, NOW).remove(0);
+        let refused = refusal(Refused::ForSlot(Timestamp(0)), Arc::from("k"));
+        hold.put_back(held, Some(refused));
+    };
+    refuse();
+    hold.nudge(&lanes[0]);
+    hold.wake_keys(&[(Space::Queue, key("k"))]);
+    assert!(!woken().await, "a queue of that name");
+    assert!(hold.pick(&lanes[0], 1, NOW).is_empty());
+    hold.wake_keys(&[(Space::Queue, key("q"))]);
+    assert!(woken().await);
+    refuse();
+    hold.ask_all();
+    assert!(woken().await);
+    let held = hold.pick(&lanes[0], 1, NOW).remove(0);
+    assert!(starts(&hold, &held));
+    hold.undo(held);
+    assert!(woken().await, "it may start here");
+    hold.set_aside(|_| true);
+    assert!(!woken().await);
+    hold.set_aside(|_| false);
+    assert!(woken().await, "it may start again");
+    hold.wake_all();
+    assert!(woken().await);
+    hold.clear();
+    assert!(woken().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_found_the_hold_full_of_what_is_on_its_way_is_woken_when_it_comes() {
+    let (hold, now) = (Hold::default(), Instant::now());
+    let waiter = hold.stand(&[lane(1)], now);
+    let woken = async || {
+        let woken = tokio::time::timeout(Duration::ZERO, waiter.woken());
+        woken.await.is_ok()
+    };
+    hold.asking(&lane(2), 5, now);
+    hold.asked(&lane(2), 1, true, now);
+    assert!(!woken().await, "it found nothing yet");
+    assert_eq!(hold.lookahead(&lane(1), 4, 1 << 20), Lookahead::Free(1));
+    hold.asking(&lane(3), 1, now);
+    assert_eq!(hold.lookahead(&lane(1), 4, 1 << 20), Lookahead::Soon);
+    assert!(hold.more(&lane(2)));
+    hold.asked(&lane(2), 4, false, now);
+    assert!(woken().await && !hold.more(&lane(2)));
+    hold.asked(&lane(3), 1, false, now);
+    assert!(!woken().await, "once");
+    assert_eq!(hold.of_queue("q"), (0, 0));
+    hold.taking_over(&lane(2), now);
+    assert_eq!(hold.of_queue("q"), (0, 1));
+    assert_eq!(hold.promised("q", &Gate::default()), 1);
+    assert_eq!(hold.lookahead(&lane(1), 4, 1 << 20), Lookahead::Free(3));
+    hold.taken_over(&lane(2), now);
+    assert_eq!(hold.of_queue("q"), (0, 0));
+    assert_eq!(hold.lookahead(&lane(1), 4, 1 << 20), Lookahead::Free(4));
+    hold.add(vec![job("a", 0, &["k"])]);
+    assert_eq!(hold.of_queue("q"), (1, 0));
+    assert_eq!(hold.counts()["q"], 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn claims_of_one_id_are_proven_together_and_end_one_by_one() {
+    let hold = Hold::default();
+    let claim = |id: &str, claim_id: &str| {
+        let mut held = job(id, 0, &["k"]);
+        held.claimed.claim_id = claim_id.into();
+        held
+    };
+    hold.add(vec![claim("a", "x"), claim("b", "y"), claim("c", "x")]);
+    tokio::time::advance(Duration::from_secs(10)).await;
+    let now = Instant::now();
+    let unproven = |before| {
+        let jobs = hold.unproven(&lane(1), "x", before, 9);
+        jobs.iter()
+            .map(|(job, _)| job.to_string())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(unproven(now), ["a", "c"]);
+    assert_eq!(hold.unproven(&lane(1), "x", now, 1).len(), 1);
+    hold.proved("c", now, Duration::from_secs(30));
+    assert_eq!(unproven(now), ["a"]);
+    // 30 s less the margin after each was proven.
+    tokio::time::advance(Duration::from_secs(18)).await;
+    assert!(hold.is_past_deadline("a") && !hold.is_past_deadline("c"));
+    tokio::time::advance(Duration::from_secs(9)).await;
+    assert!(!hold.is_past_deadline("c"));
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert!(hold.is_past_deadline("c") && !hold.is_past_deadline("unknown"));
+    let margin = |seconds| {
+        let visibility = Duration::from_secs(seconds);
+        (now + visibility).duration_since(deadline(now, visibility))
+    };
+    assert_eq!(margin(5), Duration::from_millis(500));
+    assert_eq!(margin(3_600), Duration::from_secs(2));
+}
+
 #[test]
 fn a_prospect_keeps_the_soonest_time_and_the_slot() {
     let at = |t| Prospect::at(Timestamp(t));
@@ -469,7 +665,31 @@ async fn a_job_in_hand_during_a_change_is_asked_again() {
     assert!(hold.before(1).is_empty());
     let picked = hold.pick(&lane(1), 1, NOW);
     assert_eq!(picked.len(), 1, "they are one group again");
+    put_all_back(&hold, picked);
+    let picked = hold.pick(&lane(1), 9, NOW);
+    assert_eq!(ids(&picked), ["a2", "a1"]);
     assert!(picked.iter().all(|held| starts(&hold, held)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_found_for_an_earlier_claim_is_not_for_a_newer_one() {
+    let hold = Hold::default();
+    hold.add(vec![job("a1", 0, &["a"])]);
+    let found = hold.before(1);
+    let mut again = job("a1", 0, &["b"]);
+    again.claimed.generation = Gen(2);
+    hold.add(vec![again]);
+    let of = |held: &Held| Relimited {
+        limits: limits(&["c"]),
+        generation: held.claimed.generation,
+        job: held.claimed.job.clone(),
+    };
+    hold.relimit(1, found.iter().map(of).collect());
+    let held = hold.pick(&lane(1), 1, NOW).remove(0);
+    assert_eq!(
+        (held.edition, held.claimed.limited[0].key.as_str()),
+        (0, "b")
+    );
 }
 
 #[tokio::test(start_paused = true)]

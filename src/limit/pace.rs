@@ -333,6 +333,7 @@ mod tests {
             (10, 5),
             (7, 3),
             (100, 1),
+            (3_200, 1),
             (7_000, 1),
             (7_000, 2),
         ] {
@@ -352,6 +353,9 @@ mod tests {
                     let then = Timestamp(more.0 - EARLY);
                     assert!(pace.room(&some, then).starts > room.starts);
                     assert_eq!(pace.room(&some, Timestamp(then.0 - 1)).starts, room.starts);
+                } else {
+                    let later = now.plus(3_600_000_000);
+                    assert_eq!(pace.room(&some, later).starts, room.starts);
                 }
                 if round % 3 == 0 {
                     pace = trial;

@@ -1,6 +1,6 @@
 //! Starts of a key that are granted ahead of their time, so that one question serves many.
 
-use super::{EARLY, KeyState, Limits, Refusal, Strategy, Timestamp};
+use super::{EARLY, KeyState, Limits, Refusal, Timestamp};
 
 /// A start that was granted ahead. It is counted already; one that is not used is given back
 /// ([`KeyState::release`]).
@@ -57,8 +57,7 @@ impl KeyState {
                 Err(refusal) => {
                     let next = refusal.at.map(|at| Timestamp(at.0.saturating_sub(EARLY)));
                     let soon = next.filter(|next| *next > from && *next <= until);
-                    let waits = refusal.slot || refusal.strategy == Strategy::Shut || only_now;
-                    match soon.filter(|_| !waits) {
+                    match soon.filter(|_| !refusal.slot && !only_now) {
                         Some(next) => from = next,
                         None => {
                             reserved.refused = Some(refusal);
@@ -90,7 +89,7 @@ mod tests {
     use rand::{Rng as _, SeedableRng};
 
     use super::*;
-    use crate::limit::{Rate, Shut, Throttle};
+    use crate::limit::{Rate, Shut, Strategy, Throttle};
 
     const T: Timestamp = Timestamp(1_800_000_000_000_000);
     const SECOND: u64 = 1_000_000;

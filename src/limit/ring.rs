@@ -190,6 +190,48 @@ mod tests {
     }
 
     #[test]
+    fn however_far_two_starts_are_apart_neither_counts_as_the_other() {
+        for apart in 0..3 * SLOTS {
+            let mut ring = Ring::new(1_000_000, T);
+            // The oldest that has a slot.
+            let first = Timestamp(ring.low * ring.width);
+            let second = first.plus(apart * ring.width);
+            ring.add(first);
+            ring.add(second);
+            let leaves = ring.leaves(1, first).unwrap();
+            assert!(leaves >= second.plus(1_000_000 + EARLY), "{apart} apart");
+            assert_eq!(
+                ring.count(Timestamp(leaves.0 - 1)),
+                1 + u32::from(apart == 0)
+            );
+        }
+    }
+
+    #[test]
+    fn the_oldest_that_counts_can_be_uncounted() {
+        let mut ring = Ring::new(1_000_000, T);
+        ring.add(T);
+        let leaves = ring.leaves(0, T).unwrap();
+        let last = Timestamp(leaves.0 - 1);
+        assert_eq!(ring.forget(last), 1);
+        // A sub-window of another turn has the same slot.
+        for turns in [SLOTS, 2 * SLOTS] {
+            ring.remove(T.plus(turns * ring.width));
+            ring.remove(Timestamp(T.0 - turns * ring.width));
+        }
+        assert_eq!(ring.count(last), 1);
+        ring.remove(T);
+        assert_eq!(ring.count(last), 0);
+    }
+
+    #[test]
+    fn a_leap_to_the_end_of_time_takes_none() {
+        let mut ring = Ring::new(1_000_000, T);
+        ring.add(T);
+        assert_eq!(ring.forget(Timestamp::NEVER), 0);
+    }
+
+    #[test]
     fn what_is_uncounted_is_the_newest_or_not_but_never_another() {
         let mut ring = Ring::new(1_000_000, T);
         ring.add(T);

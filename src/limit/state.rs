@@ -375,3 +375,6 @@ fn windows<'a>(limits: impl Iterator<Item = &'a Limits> + Clone) -> impl Iterato
         .filter(move |(n, rate)| !earlier.clone().take(*n).any(|other| same(other, rate)))
         .map(|(_, rate)| rate)
 }
+
+#[cfg(test)]
+mod tests;

@@ -154,7 +154,7 @@ impl Guard {
         let since = |at: Timestamp| self.inner.now().since(at);
         let is_told = state.told.is_some_and(|at| since(at) < OTHERS_RETURN);
         let is_another = is_told && self.inner.forgets_unsaid();
-        state.lost.is_some() || state.suspect || is_another || self.is_filling(state)
+        state.suspect || is_another || self.is_filling(state)
     }
 }
 
@@ -286,7 +286,7 @@ impl Store for Guard {
                 let state = self.state();
                 (state.lost.clone(), state.failed, state.suspect)
             };
-            if lost.is_some() || suspect {
+            if suspect {
                 let back = self.recover().await;
                 if let (Err(_), Some(lost)) = (&back, lost) {
                     return lost.local.due(max).await;
@@ -366,8 +366,7 @@ impl Store for Guard {
 
     fn known(&self, job: &str) -> Known {
         let state = self.state();
-        let in_doubt = state.suspect || !state.known || state.doubt.contains_key(job);
-        if in_doubt || state.lost.is_some() {
+        if state.suspect || !state.known || state.doubt.contains_key(job) {
             return Known::Unsure;
         }
         match state.own.get(job) {

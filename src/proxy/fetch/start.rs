@@ -356,3 +356,41 @@ impl Proxy {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Claim;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_backends_word_is_taken_for_a_moment_and_for_what_it_was() {
+        let (second, ms) = (Duration::from_secs(1), Duration::from_millis);
+        let now = Instant::now();
+        // Held from now on, though the claim is that much older.
+        let held = |granted, came: Duration| {
+            let mut held = Held::of(Claim::of("a"));
+            held.prove(now, granted);
+            held.since = now + came;
+            held
+        };
+        let half_minute = held(30 * second, Duration::ZERO);
+        assert!(half_minute.is_proven(None, now + PROOF));
+        assert!(!half_minute.is_proven(None, now + PROOF + ms(1)));
+        assert!(
+            !half_minute.is_proven(Some(10 * second), now),
+            "another one is wanted"
+        );
+        // A twentieth of a short one may be over.
+        let short = held(10 * second, Duration::ZERO);
+        let is_proven = |held: &Held, at| held.is_proven(Some(10 * second), now + at);
+        assert!(is_proven(&short, ms(500)) && !is_proven(&short, ms(501)));
+        // A claim that took long is not asked about again at once, unless it took too long.
+        let late = held(10 * second, ms(900));
+        assert!(is_proven(&late, ms(900)) && !is_proven(&late, ms(1_001)));
+        assert!(!is_proven(&held(10 * second, 2 * second), 2 * second));
+        // Past its deadline it is not ours.
+        let brief = held(ms(500), ms(449));
+        assert!(brief.is_proven(Some(ms(500)), now + ms(449)));
+        assert!(!brief.is_proven(Some(ms(500)), now + ms(450)));
+    }
+}

@@ -299,4 +299,22 @@ mod tests {
         assert_eq!(limits(3, 1_000), (1, 3_000));
         assert_eq!(limits(1, 1_000), (1, 8_000));
     }
+
+    #[test]
+    fn a_part_in_a_longer_period_has_no_edges() {
+        let part_of = |limit| {
+            let limits = Limits {
+                rates: vec![Rate {
+                    limit: NonZeroU32::new(limit).unwrap(),
+                    period: NonZeroU64::new(1_000).unwrap(),
+                    window: WindowKind::Fixed,
+                }],
+                ..Limits::default()
+            };
+            let rate = part(&limits, 8, 0).rates.remove(0);
+            (rate.limit.get(), rate.period.get(), rate.window)
+        };
+        assert_eq!(part_of(16), (2, 1_000, WindowKind::Fixed));
+        assert_eq!(part_of(3), (1, 3_000, WindowKind::Sliding));
+    }
 }

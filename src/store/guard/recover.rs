@@ -154,7 +154,7 @@ impl Guard {
     pub(super) async fn tell_again(&self) {
         let (some, at_last) = {
             let mut state = self.state();
-            if state.suspect || state.lost.is_some() {
+            if state.suspect {
                 return;
             }
             let count = state.echoed.len().min(ECHOED_AT_ONCE);
@@ -181,7 +181,7 @@ impl Guard {
     /// decides in any case.
     fn news(&self, told: &mut Told, at_last: bool) -> Option<News> {
         let mut state = self.state();
-        if !state.suspect && state.lost.is_none() {
+        if !state.suspect {
             return None;
         }
         // Without a loss nothing starts meanwhile, and what ends is told by itself.

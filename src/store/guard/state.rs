@@ -52,7 +52,7 @@ pub(super) struct State {
     pub(super) takes_failed: u32,
     /// All that were ever counted.
     pub(super) failed: u64,
-    /// The store may have forgotten something: our rows are put back before anything starts.
+    /// The store is lost, or may have forgotten something: our rows are put back before anything starts.
     pub(super) suspect: bool,
     /// It has answered before.
     pub(super) known: bool,
@@ -102,9 +102,8 @@ impl State {
     /// The store was told of this end, and may forget it.
     pub(super) fn has_ended(&mut self, ended: Ended) {
         let is_old = |first: &Ended| ended.at.since(first.at) > RECENT;
-        let fails = self.suspect || self.lost.is_some();
         let recent = &mut self.recent;
-        while recent.len() >= MOST_RECENT || (!fails && recent.front().is_some_and(is_old)) {
+        while recent.len() >= MOST_RECENT || (!self.suspect && recent.front().is_some_and(is_old)) {
             recent.pop_front();
         }
         recent.push_back(ended);

@@ -974,3 +974,179 @@ async fn what_was_heard_of_the_last_ends_is_not_told_again() {
     }
     assert!(looks > 2);
 }
+
+#[tokio::test(start_paused = true)]
+async fn failures_with_answers_between_them_are_no_loss() {
+    let rig = rig(OnStoreError::Share);
+    let unfit = StoreError::Unfit("too long".into());
+    let no_loss = [StoreError::Settling, StoreError::Wiped, unfit].map(Some);
+    for before in no_loss.into_iter().chain([None, None]) {
+        rig.faulty.script([Fault::gone()]);
+        assert!(rig.guard.count(Place::Out).await.is_err());
+        rig.faulty.script([Fault {
+            before,
+            ..Fault::NONE
+        }]);
+        drop(rig.guard.count(Place::Out).await);
+        assert!(!rig.guard.is_lost());
+    }
+}
+
+/// As after a restart without its data.
+#[tokio::test(start_paused = true)]
+async fn whatever_call_finds_the_store_emptied_it_is_told_again() {
+    let rig = rig(OnStoreError::Share);
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    assert!(rig.faulty.end("a", None).await.unwrap().is_some());
+    rig.faulty.script([Fault {
+        before: Some(StoreError::Wiped),
+        ..Fault::NONE
+    }]);
+    assert!(rig.guard.count(Place::Out).await.is_err());
+    assert!(rig.guard.may_miss_rows());
+    rig.guard.due(9).await.unwrap();
+    assert!(rig.faulty.row("a").await.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_a_siblings_now_is_not_put_back() {
+    let rig = rig(OnStoreError::Share);
+    let a = claimed("a", 3);
+    let verdicts = rig.guard.take(&[&a], 0).await.unwrap();
+    assert_eq!(verdicts, [Verdict::Unasked]);
+    assert!(rig.guard.state().own.contains_key("a"));
+    taken_over_meanwhile(&rig, &a, 9).await;
+    let verdicts = rig.guard.take(&[&a], 1).await.unwrap();
+    assert_eq!(verdicts, [Verdict::Lost]);
+    assert!(!rig.guard.state().own.contains_key("a"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_share_of_a_rate_is_divided_by_all_that_lived() {
+    for (siblings, share) in [(0, 4), (1, 2), (3, 1)] {
+        let rig = rig(OnStoreError::Share);
+        rig.faulty.with_siblings(siblings);
+        assert!(starts(&rig.guard, "a").await.unwrap());
+        lose(&rig).await;
+        let mut started = 0;
+        for nth in 0..6 {
+            let mut job = claimed(&nth.to_string(), 1);
+            job.generation = Gen(2);
+            job.limited = Arc::from([Limited {
+                limits: Limits {
+                    rates: vec![Rate {
+                        limit: NonZeroU32::new(4).unwrap(),
+                        period: NonZeroU64::new(600_000_000).unwrap(),
+                        window: WindowKind::Sliding,
+                    }],
+                    ..Limits::default()
+                },
+                ..job.limited[0].clone()
+            }]);
+            let verdicts = rig.guard.take(&[&job], 1).await.unwrap();
+            started += usize::from(matches!(verdicts[0], Verdict::Started { .. }));
+        }
+        assert_eq!(started, share, "beside {siblings}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_out_is_known_unasked_as_long_as_it_is_sure() {
+    let rig = rig(OnStoreError::Share);
+    let is_out = || matches!(rig.guard.known("a"), Known::Out(_));
+    assert!(!is_out());
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    assert!(is_out());
+    match rig.guard.known("a") {
+        Known::Out(row) => assert_eq!(row.started, Some(rig.guard.now())),
+        other => panic!("{other:?}"),
+    }
+    // A hand-out that did not happen.
+    let before = rig.faulty.calls();
+    assert!(rig.guard.back("a", Gen(1)).await.unwrap());
+    assert!(!is_out());
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    assert_eq!(rig.faulty.calls() - before, 2, "nothing was in doubt");
+    assert!(is_out());
+    // Earlier claims are others.
+    assert!(!rig.guard.back("a", Gen(0)).await.unwrap());
+    assert!(rig.guard.end("a", Some(Gen(0))).await.unwrap().is_none());
+    assert!(is_out());
+    rig.faulty.script([Fault::gone()]);
+    assert!(rig.guard.count(Place::Out).await.is_err());
+    assert!(!is_out(), "it may have been forgotten");
+    rig.guard.due(9).await.unwrap();
+    assert!(is_out());
+    lose(&rig).await;
+    assert!(!is_out());
+    rig.faulty.standing(None);
+    rig.guard.due(9).await.unwrap();
+    assert!(is_out());
+    assert!(rig.guard.end("a", Some(Gen(1))).await.unwrap().is_some());
+    assert!(!is_out());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_is_put_back_as_it_was_changed_last() {
+    let rig = rig(OnStoreError::Share);
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    let until = |generation, until, visibility| Change::Until {
+        job: "a".into(),
+        generation: Gen(generation),
+        until,
+        visibility,
+    };
+    let (later, minute) = (Timestamp(T).plus(90_000_000), 60_000_000);
+    assert!(rig.guard.set(until(1, later, minute)).await.unwrap());
+    assert!(!rig.guard.set(until(7, Timestamp::NEVER, 1)).await.unwrap());
+    let later = later.plus(1);
+    let all = vec![until(1, later, minute)];
+    rig.guard.set_all(all).await.unwrap();
+    let row = rig.faulty.row("a").await.unwrap().unwrap();
+    assert_eq!(row.until, later);
+    // A replica that takes over may not have heard of the job.
+    assert!(rig.faulty.end("a", None).await.unwrap().is_some());
+    rig.faulty.script([Fault::gone()]);
+    assert!(rig.guard.count(Place::Out).await.is_err());
+    rig.guard.due(9).await.unwrap();
+    let row = rig.faulty.row("a").await.unwrap().unwrap();
+    assert_eq!((row.until, row.claimed.visibility), (later, minute));
+}
+
+#[tokio::test(start_paused = true)]
+async fn few_ends_are_remembered_and_longer_while_the_store_fails() {
+    let rig = rig(OnStoreError::Share);
+    let remembered = || {
+        let state = rig.guard.state();
+        let jobs = state.recent.iter().map(|ended| ended.job.to_string());
+        jobs.collect::<Vec<_>>()
+    };
+    let end = async |job: &str| {
+        assert!(rig.guard.end(job, None).await.unwrap().is_some());
+    };
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    end("a").await;
+    tokio::time::advance(Duration::from_secs(4)).await;
+    for job in ["b", "c", "d"] {
+        assert!(starts(&rig.guard, job).await.unwrap());
+    }
+    end("b").await;
+    assert_eq!(remembered(), ["a", "b"]);
+    tokio::time::advance(Duration::from_secs(2)).await;
+    end("c").await;
+    assert_eq!(remembered(), ["b", "c"]);
+    rig.faulty.script([Fault::gone()]);
+    assert!(rig.guard.count(Place::Out).await.is_err());
+    tokio::time::advance(Duration::from_secs(60)).await;
+    end("d").await;
+    assert_eq!(remembered(), ["b", "c", "d"]);
+    for nth in 0..6_000_u64 {
+        rig.guard.state().has_ended(Ended {
+            at: rig.guard.now(),
+            job: nth.to_string().into(),
+            claim: Gen(1),
+            theirs: false,
+        });
+    }
+    assert_eq!(remembered().len(), 5_000);
+}

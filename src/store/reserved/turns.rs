@@ -203,3 +203,144 @@ impl Turns {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::{NonZeroU32, NonZeroU64};
+
+    use super::*;
+    use crate::limit::{Rate, WindowKind};
+
+    const T: Timestamp = Timestamp(1_800_000_000_000_000);
+
+    fn window(limit: u32) -> Limits {
+        Limits {
+            rates: vec![Rate {
+                limit: NonZeroU32::new(limit).unwrap(),
+                period: NonZeroU64::new(1_000_000).unwrap(),
+                window: WindowKind::Sliding,
+            }],
+            ..Limits::default()
+        }
+    }
+
+    /// Asks for one job, is granted as much as was asked for, and uses so many of it in time; says how much it was.
+    fn batch(turns: &mut Turns, now: Timestamp, used: usize) -> usize {
+        let Next::Ask(asked) = turns.next(1, now) else {
+            panic!("{turns:?}");
+        };
+        assert_eq!(turns.next(1, now), Next::Asked);
+        let turn = Turn { from: now, at: now };
+        let reserved = Reserved {
+            turns: vec![turn; asked],
+            refused: None,
+        };
+        turns.answered(Some(reserved), 0, now);
+        for _ in 0..used.min(asked) {
+            assert!(matches!(turns.next(1, turn.last()), Next::Go(_)));
+        }
+        asked
+    }
+
+    #[test]
+    fn no_more_are_asked_for_than_were_used() {
+        let mut turns = Turns::new(&window(128));
+        let mut now = T;
+        let mut asked = |used| {
+            now = now.plus(1_000_000);
+            batch(&mut turns, now, used)
+        };
+        let whole: Vec<usize> = (0..6).map(|_| asked(16)).collect();
+        assert_eq!(whole, [1, 2, 4, 8, 8, 8], "twice as many, up to an eighth");
+        // Half of it after each of which some were lost, and at least one.
+        let lost: Vec<usize> = (0..5).map(|_| asked(0)).collect();
+        assert_eq!(lost, [8, 4, 2, 1, 1]);
+        // The more often that went wrong, the longer until it is tried again.
+        let again: Vec<usize> = (0..150).map(|_| asked(16)).collect();
+        let first = |size| again.iter().position(|asked| *asked == size);
+        assert_eq!(
+            [first(2), first(4), first(8)],
+            [Some(64), Some(96), Some(112)]
+        );
+    }
+
+    #[test]
+    fn only_windows_are_given_back_what_nobody_used() {
+        let mut turns = Turns::new(&window(128));
+        assert_eq!(batch(&mut turns, T, 0), 1);
+        assert_eq!(
+            turns.take_unused(T.plus(EARLY)),
+            (0, vec![]),
+            "its last moment"
+        );
+        assert!(!turns.is_idle());
+        assert_eq!(turns.take_unused(T.plus(EARLY + 1)), (1, vec![T]));
+        assert_eq!(turns.take_unused(T.plus(EARLY + 1)), (0, vec![]), "once");
+        assert!(turns.is_idle());
+    }
+
+    #[test]
+    fn a_turn_is_used_only_while_it_is_sure_by_the_stores_clock() {
+        let mut turns = Turns::new(&window(128));
+        let (turn, doubt) = (T.plus(10_000), 2_000);
+        let grant = |turns: &mut Turns| {
+            assert!(matches!(turns.next(1, T), Next::Ask(_)));
+            let one = Turn {
+                from: turn,
+                at: turn,
+            };
+            let reserved = Reserved {
+                turns: vec![one],
+                refused: None,
+            };
+            turns.answered(Some(reserved), doubt, T);
+        };
+        grant(&mut turns);
+        let from = turn.plus(doubt);
+        assert_eq!(turns.next(1, T.plus(11_999)), Next::Wait(from));
+        assert!(matches!(turns.next(1, from), Next::Go(mine) if mine.at == turn));
+        grant(&mut turns);
+        let last = T.plus(10_000 + EARLY - doubt);
+        assert_eq!(turns.room(last).starts, 1);
+        assert_eq!(turns.take_unused(last), (0, vec![]));
+        assert_eq!(turns.take_unused(last.plus(1)), (1, vec![turn]));
+    }
+
+    #[test]
+    fn a_refusal_is_heeded_until_something_can_be_had() {
+        let mut turns = Turns::new(&window(128));
+        let refuse = |turns: &mut Turns, granted: Vec<Turn>, at, now| {
+            let refused = Some(Refusal {
+                strategy: crate::limit::Strategy::Rate,
+                limit: 128,
+                current: 128,
+                at: Some(at),
+                slot: false,
+            });
+            let turn = Reserved {
+                turns: granted,
+                refused,
+            };
+            turns.answered(Some(turn), 0, now);
+        };
+        // As many as could start now, up to an eighth of the limit in the time ahead.
+        assert_eq!(turns.next(5, T), Next::Ask(5));
+        let until = T.plus(1_000_000 - AHEAD / 2);
+        refuse(&mut turns, vec![], T.plus(1_000_000), T);
+        let before = Timestamp(until.0 - 1);
+        assert!(matches!(turns.next(5, before), Next::Refused(_, at) if at == until));
+        assert_eq!(turns.room(before).starts, 0);
+        assert!(turns.room(until).starts > 0);
+        assert_eq!(turns.next(50, until), Next::Ask(8));
+        // Not at once in any case.
+        refuse(&mut turns, vec![], until, until);
+        assert!(matches!(turns.next(1, until), Next::Refused(_, at) if at == until.plus(1_000)));
+        let now = until.plus(1_000);
+        assert!(matches!(turns.next(1, now), Next::Ask(_)));
+        // Where some were granted, what ended them is no news for who comes after they are used.
+        let one = Turn { from: now, at: now };
+        refuse(&mut turns, vec![one], now.plus(9_000_000), now);
+        assert!(matches!(turns.next(1, now), Next::Go(_)));
+        assert!(matches!(turns.next(1, now), Next::Ask(_)));
+    }
+}

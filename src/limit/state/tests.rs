@@ -1,0 +1,202 @@
+use std::num::{NonZeroU32, NonZeroU64};
+
+use super::*;
+use crate::limit::WindowKind;
+
+const T: Timestamp = Timestamp(1_800_000_000_000_000);
+const SECOND: u64 = 1_000_000;
+
+fn number(n: u32) -> NonZeroU32 {
+    NonZeroU32::new(n).unwrap()
+}
+
+fn rate(limit: u32, seconds: u64) -> Rate {
+    Rate {
+        limit: number(limit),
+        period: NonZeroU64::new(seconds * SECOND).unwrap(),
+        window: WindowKind::Sliding,
+    }
+}
+
+fn windows_of(rates: &[Rate]) -> Limits {
+    Limits {
+        rates: rates.to_vec(),
+        ..Limits::default()
+    }
+}
+
+/// So many a second, one after the other.
+fn spaced(limit: u32, measure: Measure) -> Limits {
+    Limits {
+        throttle: Some(Throttle {
+            limit: number(limit),
+            period: NonZeroU64::new(SECOND).unwrap(),
+            burst: NonZeroU32::MIN,
+            measure,
+        }),
+        ..Limits::default()
+    }
+}
+
+fn start(key: &mut KeyState, limits: &Limits, now: Timestamp) -> Undo {
+    let at = key.ask(limits, now).unwrap();
+    key.take(std::iter::once(limits), at, now)
+}
+
+#[test]
+fn an_undone_start_gives_its_spacing_back_unless_another_came() {
+    let ten = spaced(10, Measure::Start);
+    let mut key = KeyState::default();
+    let first = start(&mut key, &ten, T);
+    key.back(std::iter::once(&ten), &first);
+    assert_eq!(key.ask(&ten, T), Ok(T));
+    let first = start(&mut key, &ten, T);
+    start(&mut key, &ten, T.plus(100_000));
+    key.back(std::iter::once(&ten), &first);
+    let next = key.next_start(&ten.throttle.unwrap(), T);
+    assert_eq!(next, Some(T.plus(200_000)));
+}
+
+#[test]
+fn a_start_counts_once_in_a_window_that_two_policies_name() {
+    let (few, many) = (windows_of(&[rate(3, 60)]), windows_of(&[rate(9, 60)]));
+    let fixed = windows_of(&[Rate {
+        window: WindowKind::Fixed,
+        ..rate(9, 60)
+    }]);
+    let all = || [&few, &many, &fixed].into_iter();
+    let mut key = KeyState::default();
+    let undo = key.take(all(), T, T);
+    let counts = |key: &KeyState| [&few, &fixed].map(|of| key.counted(&of.rates[0], T).0);
+    assert_eq!(counts(&key), [1, 1]);
+    key.take(all(), T, T);
+    key.back(all(), &undo);
+    assert_eq!((counts(&key), key.active()), ([1, 1], 1));
+}
+
+#[test]
+fn a_running_time_counts_only_where_every_spacing_says_so() {
+    let (from_start, from_end) = (spaced(1, Measure::Start), spaced(1, Measure::Completion));
+    for (limits, next) in [
+        (vec![&from_end], 700_000),
+        (vec![&from_end, &from_end], 700_000),
+        (vec![&from_end, &from_start], SECOND),
+        (vec![&from_start], SECOND),
+    ] {
+        let mut key = KeyState::default();
+        let undo = key.take(limits.iter().copied(), T, T);
+        key.completed(limits.iter().copied(), &undo, T.plus(300_000));
+        let next_start = key.next_start(&from_end.throttle.unwrap(), T);
+        assert_eq!(next_start, Some(T.plus(next)), "{limits:?}");
+    }
+}
+
+#[test]
+fn the_refusal_is_that_of_the_limit_that_lets_go_last() {
+    let (short, long) = (rate(1, 1), rate(1, 60));
+    for rates in [[short.clone(), long.clone()], [long, short]] {
+        let both = windows_of(&rates);
+        let mut key = KeyState::default();
+        start(&mut key, &both, T);
+        let refusal = key.ask(&both, T).unwrap_err();
+        assert_eq!(refusal.at, Some(T.plus(60 * SECOND + 2 * EARLY)));
+        // There is room again when the last of them has some.
+        let room = key.room(&both, T);
+        assert_eq!((room.starts, room.at), (0, refusal.at));
+        // A slot outlasts any time, and the time must have come too.
+        let slot = Limits {
+            concurrency: Some(1),
+            ..both
+        };
+        let slot = key.ask(&slot, T).unwrap_err();
+        assert_eq!((slot.strategy, slot.slot), (Strategy::Concurrency, true));
+        assert_eq!(slot.at, refusal.at);
+    }
+}
+
+#[test]
+fn of_two_that_leave_no_room_the_last_to_let_go_is_named() {
+    let full = |at: Option<u64>, slot| Room {
+        starts: 0,
+        at: at.map(Timestamp),
+        slot,
+        by: 0,
+    };
+    let by = |one, other| Room::of_all([one, other].into_iter()).by;
+    assert_eq!(by(full(Some(5), false), full(Some(9), false)), 1);
+    assert_eq!(by(full(Some(9), false), full(Some(5), false)), 0);
+    assert_eq!(by(full(Some(9), false), full(Some(9), false)), 0);
+    assert_eq!(by(full(Some(9), false), full(None, true)), 1);
+}
+
+#[test]
+fn whether_a_key_is_shut_and_was() {
+    let shut = |from: u64, until: u64| Shut::new(T.plus(from), T.plus(until), None);
+    let mut key = KeyState::default();
+    assert!(key.stays(&shut(0, 0), false), "it is open");
+    assert!(!key.stays(&shut(0, 9), true));
+    key.shut(Some(shut(0, 9)));
+    assert!(key.stays(&shut(1, 9), false) && key.stays(&shut(1, 9), true));
+    assert!(key.stays(&shut(1, 5), true), "it is shut for longer");
+    assert!(!key.stays(&shut(1, 5), false) && !key.stays(&shut(1, 1), false));
+    assert!(!key.stays(&shut(1, 10), true));
+    assert!(!key.was_shut(T, T.plus(1)), "it was shut at that time");
+    assert!(key.was_shut(T.plus(1), T.plus(8)));
+    assert!(!key.was_shut(T.plus(1), T.plus(9)), "it is open by now");
+    assert!(!key.idle(T.plus(8)) && key.idle(T.plus(9)));
+    // What is over when it is said opens the key.
+    key.shut(Some(shut(5, 5)));
+    assert!(key.is_shut(T).is_none() && key.bytes() == KeyState::default().bytes());
+}
+
+#[test]
+fn a_probe_that_did_not_happen_is_still_due() {
+    let second = |n: u64| T.plus(n * SECOND);
+    let every = NonZeroU64::new(SECOND);
+    let mut key = KeyState::default();
+    key.shut(Some(Shut::new(T, second(10), every)));
+    let all = Limits::default();
+    let named = |key: &KeyState, now| {
+        let room = key.room(&all, now);
+        (room.starts, room.at.map(|at| at.since(T) - EARLY))
+    };
+    assert_eq!(named(&key, T), (0, Some(SECOND)));
+    assert_eq!(named(&key, second(1)), (1, Some(10 * SECOND)));
+    let first = start(&mut key, &all, second(1));
+    let next = start(&mut key, &all, second(2));
+    key.back(std::iter::once(&all), &first);
+    assert!(key.ask(&all, second(2)).is_err(), "the next one was sent");
+    key.back(std::iter::once(&all), &next);
+    assert_eq!(key.ask(&all, second(2)), Ok(second(2)));
+    // A start of the reserve is such a probe, and none comes ahead of it.
+    let reserved = key.reserve(&all, 5, second(9), second(2));
+    assert_eq!(reserved.turns.len(), 1);
+}
+
+#[test]
+fn of_many_windows_the_longest_is_forgotten_and_opens_in_its_time() {
+    let mut key = KeyState::default();
+    for seconds in 1..=40 {
+        key.take(std::iter::once(&windows_of(&[rate(9, seconds)])), T, T);
+    }
+    let (known, gone) = (windows_of(&[rate(9, 10)]), windows_of(&[rate(9, 30)]));
+    assert_eq!(key.room(&known, T).starts, 8, "it is known");
+    assert_eq!(key.room(&gone, T).starts, 0);
+    assert!(key.ask(&known, T).is_ok() && key.ask(&gone, T).is_err());
+    assert!(
+        key.reserve(&gone, 1, T.plus(90 * SECOND), T)
+            .turns
+            .is_empty()
+    );
+    assert!(key.ask(&gone, T.plus(31 * SECOND)).is_ok());
+    let few = key.bytes();
+    // Longer ones, and shorter ones.
+    for micros in (1..60).flat_map(|n| [(40 + n) * SECOND, n * 1_000]) {
+        let one = Rate {
+            period: NonZeroU64::new(micros).unwrap(),
+            ..rate(9, 1)
+        };
+        key.take(std::iter::once(&windows_of(&[one])), T, T);
+    }
+    assert_eq!(key.bytes(), few, "there are no more of them");
+}
