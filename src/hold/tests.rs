@@ -554,14 +554,15 @@ async fn claims_of_one_id_are_proven_together_and_end_one_by_one() {
     hold.add(vec![claim("a", "x"), claim("b", "y"), claim("c", "x")]);
     tokio::time::advance(Duration::from_secs(10)).await;
     let now = Instant::now();
+    let alike = |claimed: &Claimed| &*claimed.claim_id == "x";
     let unproven = |before| {
-        let jobs = hold.unproven(&lane(1), "x", before, 9);
+        let jobs = hold.unproven(&lane(1), alike, before, 9);
         jobs.iter()
             .map(|(job, _)| job.to_string())
             .collect::<Vec<_>>()
     };
     assert_eq!(unproven(now), ["a", "c"]);
-    assert_eq!(hold.unproven(&lane(1), "x", now, 1).len(), 1);
+    assert_eq!(hold.unproven(&lane(1), alike, now, 1).len(), 1);
     hold.proved("c", now, Duration::from_secs(30));
     assert_eq!(unproven(now), ["a"]);
     // 30 s less the margin after each was proven.
