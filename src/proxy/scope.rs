@@ -161,6 +161,12 @@ impl Scopes {
         }
     }
 
+    /// Whether calls for this scope carry its credentials: they were seen, and not forgotten. 0 is nobody's, and its
+    /// calls carry the sidecar's own.
+    pub(super) fn knows(&self, scope: u64) -> bool {
+        scope == 0 || self.known.lock().credentials.contains_key(&scope)
+    }
+
     fn credentials(&self, scope: u64) -> Credentials {
         let mut known = self.known.lock();
         let used = known.next_use();

@@ -203,7 +203,7 @@ impl Proxy {
         }
         let over = carried_out
             || match (answer, row) {
-                (Ok(_), Some(row)) => Box::pin(self.ended_otherwise(settled.scope, row)).await,
+                (Ok(_), Some(row)) => Box::pin(self.ended_otherwise(row)).await,
                 _ => false,
             };
         if over {
@@ -240,8 +240,8 @@ impl Proxy {
     }
 
     /// Whether a job whose ACK or nack the backend refused is over all the same: its verdict passes as it is,
-    /// and the slot follows what it says of the job.
-    async fn ended_otherwise(&self, scope: u64, row: &Row) -> bool {
+    /// and the slot follows what it says of the job to those who claimed it. To others it may say that there is none.
+    async fn ended_otherwise(&self, row: &Row) -> bool {
         let of = &row.claimed;
         self.still_active(scope, &of.job, Some(of.attempt)).await == Some(false)
     }
