@@ -167,6 +167,13 @@ impl Scopes {
         scope == 0 || self.known.lock().credentials.contains_key(&scope)
     }
 
+    /// The tenant that requests of this scope name, if it is known.
+    pub(super) fn tenant_of(&self, scope: u64) -> Option<Box<str>> {
+        let known = self.known.lock();
+        let tenant = known.credentials.get(&scope)?.tenant.as_ref()?;
+        std::str::from_utf8(tenant.as_bytes()).ok().map(Box::from)
+    }
+
     fn credentials(&self, scope: u64) -> Credentials {
         let mut known = self.known.lock();
         let used = known.next_use();

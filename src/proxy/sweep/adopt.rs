@@ -411,11 +411,17 @@ impl Sidecar {
                 queue: &queue,
                 kind: &kind,
                 meta: job.get("meta"),
-                tenant: None,
+                tenant: live.trusted(tenant.as_deref()),
             };
-            let live = self.live();
+            if scope == 0 && live.settings.trust_tenant_header && live.policies.lacks_tenant(&view)
+            {
+                // Whose it is only its FETCH said. Its worker's heartbeats say it too.
+                return None;
+            }
+        let tenant = self.scopes.tenant_of(scope);
             job::limits_of(&view, &own, &live, &mut live.known())
         };
+            let live = self.live();
         let limited = self.limits_now(&queue, &limits).into_owned();
         if limited.is_empty() || self.hold.has(&id) {
             return None;
