@@ -177,6 +177,9 @@ scenarios! {
     adopted::heartbeat_while_the_store_stumbles: 12;
     adopted::reloaded_while_the_list_hangs: 6;
     adopted::first_limit_given_up: 12;
+    adopted::heartbeat_after_a_flood: 2;
+    adopted::tenant_of_a_running_job: 4;
+    held::tenant_goes_with_the_job: 4;
     overdue::held_meanwhile: 4;
     overdue::nobody_can_ask: 30;
     overdue::heard_of_meanwhile: 8;
