@@ -174,6 +174,13 @@ impl Scopes {
         std::str::from_utf8(tenant.as_bytes()).ok().map(Box::from)
     }
 
+    /// Whether who names this tenant is told of what was claimed under that scope.
+    pub(super) fn is_of(&self, scope: u64, tenant: &HeaderValue) -> bool {
+        let known = self.known.lock();
+        let of = known.credentials.get(&scope);
+        of.is_some_and(|of| of.tenant.as_ref() == Some(tenant))
+    }
+
     fn credentials(&self, scope: u64) -> Credentials {
         let mut known = self.known.lock();
         let used = known.next_use();
