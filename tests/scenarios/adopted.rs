@@ -232,3 +232,21 @@ pub async fn tenant_of_a_running_job(ctx: Ctx) -> Judge {
     judge.that(free == 1, format!("{free} started where nothing runs"));
     judge
 }
+
+/// One heartbeat asks the store about no more jobs than workers run, however many it makes up.
+pub async fn heartbeat_of_made_up_ids(ctx: Ctx) -> Judge {
+    let world = ctx.world().shared(OnStoreError::Share);
+    let w = world.limits(ONE).start().await;
+    let _other = w.sibling().await;
+    // Nothing is adopted any more.
+    w.pass(65_000).await;
+    w.first_way(|way| way.slow(ctx.seed, Duration::from_millis(10)));
+    let made_up: Vec<String> = (0..6_000).map(|nth| format!("made_up_{nth}")).collect();
+    let begun = Instant::now();
+    let beat = w.hands("stranger").beat(&made_up, ctx.even()).await;
+    let took = begun.elapsed();
+    let mut judge = w.judge().await;
+    judge.that(beat == 200, format!("a heartbeat got {beat}"));
+    judge.that(took.as_secs() < 12, format!("it took {took:?}"));
+    judge
+}
