@@ -44,6 +44,8 @@ pub struct Event<'a> {
     pub job: Option<&'a str>,
     /// The type of that job.
     pub job_type: Option<&'a str>,
+    /// Under whose credentials that job was claimed, if that is known.
+    pub scope: Option<u64>,
     /// The members of `data`, exactly.
     pub data: &'a [(&'static str, Value<'a>)],
 }
@@ -67,6 +69,7 @@ pub struct Told {
     queue: Option<Box<str>>,
     job: Option<Box<str>>,
     job_type: Option<Box<str>>,
+    scope: Option<u64>,
     /// `id:`, `event:` and `data:` lines and the empty one.
     frame: Bytes,
 }
@@ -75,6 +78,16 @@ impl Told {
     /// Its id: `evt_` and a UUIDv7.
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// Whether it is of one job.
+    pub fn is_of_a_job(&self) -> bool {
+        self.job.is_some()
+    }
+
+    /// Under whose credentials its job was claimed, if it has one and that is known.
+    pub fn scope(&self) -> Option<u64> {
+        self.scope
     }
 
     /// The whole frame of an event stream, under [`Told::id`].
@@ -152,6 +165,7 @@ impl Events {
             queue: event.queue.map(Box::from),
             job: event.job.map(Box::from),
             job_type: event.job_type.map(Box::from),
+            scope: event.scope,
         };
         // The last subscriber may have left just now.
         let _heard_by = self.0.ring.send(Arc::new(told));

@@ -240,6 +240,12 @@ impl PolicySet {
             })
     }
 
+    /// Whether the key of a policy that limits the job is made from its tenant, and nothing says which that is.
+    pub fn lacks_tenant(&self, job: &JobView<'_>) -> bool {
+        let asks = |policy: &Policy| policy.key.sees_tenants() && policy.matching.matches(job);
+        job.tenant_id().is_none() && self.policies.iter().any(asks)
+    }
+
     /// Whether no entry limits anything.
     pub fn is_empty(&self) -> bool {
         self.policies.is_empty() && self.queues.is_empty()

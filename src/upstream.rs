@@ -413,6 +413,12 @@ impl Upstream {
         self.0.idle.lock().pop(now, self.0.limits.idle)
     }
 
+    /// Closes the idle connections on which nothing was asked since `then`: a call of that time hears nothing, and they
+    /// may be as dead.
+    pub fn close_idle_since_before(&self, then: Instant) {
+        self.0.idle.lock().close_before(then);
+    }
+
     /// Takes a connection back.
     fn put(&self, link: Box<Link>) {
         if self.0.idle.lock().push(link) {

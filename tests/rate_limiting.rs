@@ -48,6 +48,8 @@ mod rig;
 mod seen;
 #[path = "rate_limiting/spellings.rs"]
 mod spellings;
+#[path = "rate_limiting/strangers.rs"]
+mod strangers;
 #[path = "rate_limiting/surface.rs"]
 mod surface;
 #[path = "rate_limiting/templates.rs"]

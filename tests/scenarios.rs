@@ -193,6 +193,10 @@ scenarios! {
     adopted::reloaded_while_the_list_hangs: 6;
     adopted::first_limit_given_up: 12;
     adopted::only_held: 12;
+    adopted::heartbeat_after_a_flood: 2;
+    adopted::heartbeat_of_made_up_ids: 2;
+    adopted::tenant_of_a_running_job: 4;
+    held::tenant_goes_with_the_job: 4;
     overdue::held_meanwhile: 4;
     overdue::nobody_can_ask: 30;
     overdue::heard_of_meanwhile: 8;

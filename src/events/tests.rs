@@ -16,6 +16,7 @@ fn event<'a>(kind: &'static str, queue: &'a str, job: &'a str) -> Event<'a> {
         queue: Some(queue),
         job: Some(job),
         job_type: Some("mail.send"),
+        scope: None,
         data: &[("key", Value::Text("k\"")), ("limit", Value::Number(5))],
     }
 }

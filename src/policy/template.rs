@@ -120,6 +120,11 @@ impl Template {
         self.parts.contains(&Part::Place(Attribute::Type))
     }
 
+    /// Whether a job's tenant is part of its key.
+    pub fn sees_tenants(&self) -> bool {
+        self.parts.contains(&Part::Place(Attribute::Tenant))
+    }
+
     /// Whether some job may have this key. `false` is certain.
     pub fn may_give(&self, key: &Key) -> bool {
         let text = key.as_str();

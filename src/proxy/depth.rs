@@ -135,6 +135,7 @@ impl Sidecar {
             queue: Some(queue),
             job: job.map(|(id, _)| id),
             job_type: job.map(|(_, kind)| kind),
+            scope: None,
             data,
         };
         self.events.tell(self.store.now(), &event);

@@ -19,7 +19,7 @@ use super::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH};
 use super::{ours, respond};
 use crate::json::{Json, Kind, Splice, quote};
 use crate::metrics::Counted;
-use crate::store::{Change, Place, Row};
+use crate::store::{Change, Known, Place, Row};
 use crate::tick;
 use crate::upstream::{Call, Reply, UpstreamError};
 
@@ -29,6 +29,9 @@ const LONGEST: Duration = Duration::from_secs(10);
 const LEAST: Duration = Duration::from_secs(1);
 /// How long a store that fails is asked again about the jobs of a heartbeat. By then it has answered or is lost.
 const LOOKS: Duration = Duration::from_secs(1);
+/// So many jobs of which nothing is known here are asked of the store for one heartbeat. No worker runs more, and a
+/// body has room for some 700,000 made-up ids.
+const MOST: usize = 1_000;
 /// So many heartbeats are on their way at once for one of a worker's.
 const AT_ONCE: usize = 16;
 
@@ -125,7 +128,15 @@ impl Proxy {
     async fn split(&self, beat: &Beat) -> Split {
         let mut split = Split::default();
         let deadline = Instant::now() + LOOKS;
+        let mut asked = 0;
         for job in &beat.jobs {
+            if matches!(self.sidecar.store.known(job), Known::Unsure) {
+                asked += 1;
+                if asked > MOST {
+                    split.own.push(job.clone());
+                    continue;
+                }
+            }
             // A call that failed says nothing of the job, and under the worker's own id its claim is not extended.
             match self.sidecar.row_by(job, deadline, Result::is_err).await {
                 Ok(Some(row)) if row.place == Place::Out => {

@@ -261,7 +261,9 @@ pub(super) fn own(job: Json<'_>, queue: &str) -> Box<[Limited]> {
 
 /// The tenant header of a request, as text.
 pub(super) fn tenant(headers: &http::HeaderMap) -> Option<&str> {
-    headers.get(&scope::TENANT)?.to_str().ok()
+    let value = headers.get(&scope::TENANT)?;
+    // The server has refused what is none.
+    std::str::from_utf8(value.as_bytes()).ok()
 }
 
 /// A duration in the store's unit.

@@ -161,6 +161,26 @@ impl Scopes {
         }
     }
 
+    /// Whether calls for this scope carry its credentials: they were seen, and not forgotten. 0 is nobody's, and its
+    /// calls carry the sidecar's own.
+    pub(super) fn knows(&self, scope: u64) -> bool {
+        scope == 0 || self.known.lock().credentials.contains_key(&scope)
+    }
+
+    /// The tenant that requests of this scope name, if it is known.
+    pub(super) fn tenant_of(&self, scope: u64) -> Option<Box<str>> {
+        let known = self.known.lock();
+        let tenant = known.credentials.get(&scope)?.tenant.as_ref()?;
+        std::str::from_utf8(tenant.as_bytes()).ok().map(Box::from)
+    }
+
+    /// Whether who names this tenant is told of what was claimed under that scope.
+    pub(super) fn is_of(&self, scope: u64, tenant: &HeaderValue) -> bool {
+        let known = self.known.lock();
+        let of = known.credentials.get(&scope);
+        of.is_some_and(|of| of.tenant.as_ref() == Some(tenant))
+    }
+
     fn credentials(&self, scope: u64) -> Credentials {
         let mut known = self.known.lock();
         let used = known.next_use();

@@ -85,7 +85,8 @@ impl Proxy {
     }
 
     /// Answers one request.
-    pub async fn handle(&self, parts: Box<Parts>, body: Incoming) -> Response<Body> {
+    pub async fn handle(&self, mut parts: Box<Parts>, body: Incoming) -> Response<Body> {
+        self.sidecar.keep_control_token(&mut parts);
         // A reference to the same bytes: the operation's names are parts of them.
         let uri = parts.uri.clone();
         let operation = match Operation::of(&parts.method, uri.path()) {

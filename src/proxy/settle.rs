@@ -3,6 +3,7 @@
 //! that is down or cuts its reply is asked again in here, and a request whose worker never got its answer is
 //! answered, when it comes again, by what has become of the job.
 
+mod beside;
 pub(super) mod feedback;
 mod unheard;
 
@@ -203,7 +204,7 @@ impl Proxy {
         }
         let over = carried_out
             || match (answer, row) {
-                (Ok(_), Some(row)) => Box::pin(self.ended_otherwise(settled.scope, row)).await,
+                (Ok(_), Some(row)) => Box::pin(self.ended_otherwise(row)).await,
                 _ => false,
             };
         if over {
@@ -240,10 +241,11 @@ impl Proxy {
     }
 
     /// Whether a job whose ACK or nack the backend refused is over all the same: its verdict passes as it is,
-    /// and the slot follows what it says of the job.
-    async fn ended_otherwise(&self, scope: u64, row: &Row) -> bool {
+    /// and the slot follows what it says of the job to those who claimed it. To others it may say that there is none.
+    async fn ended_otherwise(&self, row: &Row) -> bool {
         let of = &row.claimed;
-        self.still_active(scope, &of.job, Some(of.attempt)).await == Some(false)
+        self.sidecar.scopes.knows(of.scope)
+            && self.still_active(of.scope, &of.job, Some(of.attempt)).await == Some(false)
     }
 
     /// Until the backend answers, GET tells how it ended, or time is up.
@@ -255,7 +257,11 @@ impl Proxy {
     ) -> Result<Reply, UpstreamError> {
         let mut pause = PAUSES.0;
         loop {
-            let error = match super::call(self, "settle", settling.call.clone()).await {
+            let (answer, twice) = self.try_once(settling, deadline).await;
+            if twice {
+                doubt = Some(Doubt::Tried);
+            }
+            let error = match answer {
                 Ok(reply) if reply.status.is_success() => return Ok(reply),
                 // An error after a try that may have been carried out: perhaps it was.
                 Ok(reply) => {

@@ -232,10 +232,12 @@ impl Proxy {
             return Again::Unclear;
         };
         let lane = Lane::of(claimed);
+        // That of the FETCH which claimed it: the scope says both.
+        let tenant = sidecar.scopes.tenant_of(claimed.scope);
         let origin = Origin {
             asked: 1,
             scope: claimed.scope,
-            tenant: None,
+            tenant: tenant.as_deref(),
             lanes: &[lane],
             claim_id: &claimed.claim_id,
             visibility: Some(Duration::from_micros(claimed.visibility)),

@@ -19,9 +19,11 @@ use uuid::Uuid;
 
 use super::body::Body;
 use super::respond::Fault;
+use super::scope::TENANT;
 use super::{Proxy, Sidecar, ours, refuse};
 use crate::events::{Channel, Event, Filter, Next, Subscription, Told, Value};
 use crate::limit::Timestamp;
+use crate::upstream::detached;
 use relay::{Begun, Relay, Relayed};
 
 /// How often a stream says that it is alive (real-time text, 2.4).
@@ -59,6 +61,7 @@ impl Proxy {
         let stream = Stream {
             sidecar: Arc::clone(&self.sidecar),
             subscription,
+            tenant: parts.headers.get(&TENANT).map(detached),
             relay,
             out,
         };
@@ -126,6 +129,8 @@ fn told_at(id: &str) -> Option<Timestamp> {
 struct Stream {
     sidecar: Arc<Sidecar>,
     subscription: Subscription,
+    /// Who names one is told of its jobs only, as in lists.
+    tenant: Option<HeaderValue>,
     relay: Relay,
     out: mpsc::Sender<Bytes>,
 }
@@ -144,6 +149,7 @@ impl Stream {
             let frame = tokio::select! {
                 () = self.out.closed() => return,
                 next = self.subscription.next() => match next {
+                    Next::Event(told) if !self.sees(&told) => continue,
                     Next::Event(told) => self.frame(&told),
                     Next::Lost(lost) => self.lost(lost),
                     Next::Over => return self.end(),
@@ -166,6 +172,16 @@ impl Stream {
             sent = self.out.send(frame) => sent.is_ok(),
             () = self.sidecar.events.closed() => false,
         }
+    }
+
+    /// Whether the client is told of this: of a job of which nobody knows whose it is, who names a tenant is not.
+    fn sees(&self, told: &Told) -> bool {
+        let Some(tenant) = self.tenant.as_ref().filter(|_| told.is_of_a_job()) else {
+            return true;
+        };
+        let scopes = &self.sidecar.scopes;
+        told.scope()
+            .is_some_and(|scope| scopes.is_of(scope, tenant))
     }
 
     fn frame(&self, told: &Told) -> Bytes {
@@ -217,6 +233,7 @@ impl Stream {
             queue: None,
             job: None,
             job_type: None,
+            scope: None,
             data: &data,
         };
         self.sidecar.events.notice(self.sidecar.store.now(), &event)

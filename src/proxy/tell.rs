@@ -74,6 +74,7 @@ impl Sidecar {
             queue: Some(queue),
             job: None,
             job_type: None,
+            scope: None,
             data: &[
                 ("key", Value::Text(&key)),
                 ("strategy", Value::Text(why.strategy.as_str())),
@@ -118,6 +119,7 @@ impl Sidecar {
             queue: Some(&by.queue),
             job: Some(&by.job),
             job_type: None,
+            scope: Some(by.scope),
             data: &[
                 ("key", Value::Text(key.as_str())),
                 ("until", Value::Time(pause.until)),
@@ -152,6 +154,7 @@ impl Sidecar {
             queue: Some(&about.claimed.queue),
             job: Some(&about.claimed.job),
             job_type: Some(&about.job_type),
+            scope: Some(about.claimed.scope),
             data: &data,
         };
         self.events.tell(self.store.now(), &event);

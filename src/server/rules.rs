@@ -8,6 +8,9 @@ use http::{Method, StatusCode, Version};
 use crate::proxy::respond::Fault;
 use crate::upstream::named_by_connection;
 
+/// The tenant header of the OJS multi-tenancy text.
+const TENANT: HeaderName = HeaderName::from_static("x-ojs-tenant");
+
 /// What may be asked with, whatever a path makes of it.
 const SERVED: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
@@ -18,7 +21,7 @@ pub(super) fn check(head: &Parts) -> Result<(), Fault> {
         return Err(Fault::not_allowed(SERVED, message).closing());
     }
     let headers = &head.headers;
-    let mut hosts = 0;
+    let (mut hosts, mut logins, mut tenants) = (0, 0, 0);
     // One look at each line costs less than a lookup for each rule.
     for (name, value) in headers {
         match *name {
@@ -29,8 +32,20 @@ pub(super) fn check(head: &Parts) -> Result<(), Fault> {
             header::TRANSFER_ENCODING => transfer_encoding(headers)?,
             header::EXPECT => expect(value, head.version)?,
             header::CONNECTION => connection(headers)?,
+            header::AUTHORIZATION => logins += 1,
+            _ if *name == TENANT => {
+                tenants += 1;
+                tenant(value)?;
+            }
             _ => {}
         }
+    }
+    // Some read the first, some the last, some join them.
+    if logins > 1 {
+        return Err(refuse("the request has two Authorization headers"));
+    }
+    if tenants > 1 {
+        return Err(refuse("the request has two X-OJS-Tenant headers"));
     }
     // RFC 9112, 3.2; HTTP/1.0 may say none.
     match hosts {
@@ -51,6 +66,14 @@ fn host(value: &HeaderValue) -> Result<(), Fault> {
         return Ok(());
     }
     Err(refuse("Host is no host and port"))
+}
+
+/// What is no text would be no tenant here, and some tenant to the backend.
+fn tenant(value: &HeaderValue) -> Result<(), Fault> {
+    match std::str::from_utf8(value.as_bytes()) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(refuse("X-OJS-Tenant is not UTF-8")),
+    }
 }
 
 /// Nothing but one `chunked`: we undo no other coding, and a second one is how requests are
@@ -144,9 +167,16 @@ mod tests {
             (("expect", "100-Continue"), 200),
             (("expect", "foo"), 417),
             (("host", "other"), 400),
+            (("x-ojs-tenant", "café"), 200),
         ] {
             assert_eq!(status(&[line]), want, "{line:?}");
         }
+        for name in ["X-OJS-Tenant", "authorization"] {
+            assert_eq!(status(&[(name, "a")]), 200);
+            assert_eq!(status(&[(name, "a"), (name, "b")]), 400, "{name}");
+        }
+        let latin = HeaderValue::from_bytes(b"caf\xe9").unwrap();
+        assert!(tenant(&latin).is_err());
         assert_eq!(
             status(&[
                 ("transfer-encoding", "chunked"),

@@ -240,6 +240,11 @@ impl Idle {
         self.swept
     }
 
+    /// Closes those whose last request began before `then`.
+    pub(super) fn close_before(&mut self, then: Instant) {
+        self.links.retain(|link| link.since >= then);
+    }
+
     /// Closes what has been idle for too long.
     fn expire(&mut self, now: Instant, idle: Duration) {
         while self

@@ -332,6 +332,18 @@ impl World {
         )
     }
 
+    /// A worker of another sidecar, by hand, whose requests carry a header.
+    pub fn hands_of_with(
+        &self,
+        name: &str,
+        sidecar: &Sidecar,
+        header: &'static str,
+        value: &str,
+    ) -> Hands {
+        let client = self.client_of(sidecar).with(header, value);
+        Hands::new(name.into(), client, self.ledger.clone())
+    }
+
     /// Starts a worker.
     pub fn worker(&self, worker: Worker) -> Handle {
         self.worker_to(self.client(), worker)

@@ -223,3 +223,65 @@ pub async fn only_held(ctx: Ctx) -> Judge {
     judge.concurrency("k:a", 1);
     judge
 }
+
+/// Somebody names 12,000 jobs that nobody has: those that run are adopted all the same.
+pub async fn heartbeat_after_a_flood(ctx: Ctx) -> Judge {
+    let (w, ids) = without_a_list(ctx, 12, ctx.even()).await;
+    w.pass(1_500).await;
+    let made_up: Vec<String> = (0..12_000).map(|nth| format!("made_up_{nth}")).collect();
+    // He waits for what comes of it, or for no longer than anybody.
+    w.hands("stranger").beat(&made_up, false).await;
+    let one = w.hands("one");
+    let beat = one.beat(&ids, false).await;
+    let mut judge = w.judge().await;
+    judge.that(beat == 200, format!("a heartbeat got {beat}"));
+    one_is_free(&w, &mut judge).await;
+    judge
+}
+
+/// A job whose tenant only its FETCH named runs when the sidecar starts anew, with or without a list of such: its
+/// worker's heartbeat says whose it is.
+pub async fn tenant_of_a_running_job(ctx: Ctx) -> Judge {
+    const TENANT: &str = "[[policy]]\nname = 'p'\nkey = 'crm:{tenant}'\nconcurrency = 1\n";
+    let world = ctx.world().server("trust_tenant_header = true");
+    let w = world.limits(TENANT).start().await;
+    w.enqueue_all(3, |_| job()).await;
+    w.enqueue(job().queue("other")).await;
+    let acme = |name| w.hands_with(name, "x-ojs-tenant", "acme");
+    let out = acme("one").fetch(&["mail"], 1).await.unwrap_or_default();
+    let out: Vec<String> = out.into_iter().map(|delivery| delivery.job).collect();
+    if ctx.even() {
+        w.backend.often(Op::List, 1.0, Fault::Status(403));
+    }
+    w.kill_sidecar();
+    w.start_sidecar().await;
+    acme("one").beat(&out, false).await;
+    let more = acme("two").fetch(&["mail"], 1).await;
+    let more = more.map_or(0, |got| got.len());
+    // Of another tenant, or of none, nothing runs.
+    let free = w.hands("three").fetch(&["other"], 1).await;
+    let free = free.map_or(0, |got| got.len());
+    let mut judge = w.judge().await;
+    judge.that(out.len() == 1, format!("{} are out", out.len()));
+    judge.that(more == 0, format!("{more} started beside one of one"));
+    judge.that(free == 1, format!("{free} started where nothing runs"));
+    judge
+}
+
+/// One heartbeat asks the store about no more jobs than workers run, however many it makes up.
+pub async fn heartbeat_of_made_up_ids(ctx: Ctx) -> Judge {
+    let world = ctx.world().shared(OnStoreError::Share);
+    let w = world.limits(ONE).start().await;
+    let _other = w.sibling().await;
+    // Nothing is adopted any more.
+    w.pass(65_000).await;
+    w.first_way(|way| way.slow(ctx.seed, Duration::from_millis(10)));
+    let made_up: Vec<String> = (0..6_000).map(|nth| format!("made_up_{nth}")).collect();
+    let begun = Instant::now();
+    let beat = w.hands("stranger").beat(&made_up, ctx.even()).await;
+    let took = begun.elapsed();
+    let mut judge = w.judge().await;
+    judge.that(beat == 200, format!("a heartbeat got {beat}"));
+    judge.that(took.as_secs() < 12, format!("it took {took:?}"));
+    judge
+}

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ojs_throttle::backend::{EventKind, Lax};
+use ojs_throttle::store::guard::OnStoreError;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -593,5 +594,35 @@ pub async fn within_its_bytes(ctx: Ctx) -> Judge {
     judge.concurrency("k:a", 2);
     judge.each_ran_once();
     judge.settled();
+    judge
+}
+
+/// Held jobs of a tenant that only the FETCH names go to a sibling, and count under that tenant there.
+pub async fn tenant_goes_with_the_job(ctx: Ctx) -> Judge {
+    const TENANT: &str = "[[policy]]\nname = 'p'\nkey = 'crm:{tenant}'\nconcurrency = 1\n";
+    let world = ctx.world().server("trust_tenant_header = true");
+    let world = world.limits(TENANT).settings("[hold]\nidle = '1s'");
+    let w = world.shared(OnStoreError::Share).start().await;
+    let other = w.sibling().await;
+    w.pass(1_500).await;
+    w.enqueue_all(4, |_| job()).await;
+    let one = w.hands_with("one", "x-ojs-tenant", "acme");
+    let out = one.fetch(&["mail"], 4).await.unwrap_or_default();
+    let out: Vec<String> = out.into_iter().map(|delivery| delivery.job).collect();
+    let two = w.hands_of_with("two", &other, "x-ojs-tenant", "acme");
+    let mut more = 0;
+    for _ in 0..10 {
+        one.beat(&out, ctx.even()).await;
+        w.pass(1_500 + ctx.seed * 100).await;
+        more += two.fetch(&["mail"], 1).await.map_or(0, |got| got.len());
+    }
+    for id in &out {
+        one.ack(id).await;
+    }
+    let next = two.fetch(&["mail"], 1).await.map_or(0, |got| got.len());
+    let mut judge = w.judge().await;
+    judge.that(out.len() == 1, format!("{} are out", out.len()));
+    judge.that(more == 0, format!("{more} started beside one of one"));
+    judge.that(next == 1, format!("{next} started when that was free"));
     judge
 }

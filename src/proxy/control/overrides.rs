@@ -146,8 +146,24 @@ impl Sidecar {
         Err(fault)
     }
 
-    /// Whether the request's `Authorization` is the control token, which is nobody else's business.
+    /// Takes the control token off a request and notes that it had it: it is nobody else's business, and the backend
+    /// would not know it. Where it is `upstream.token` too, the backend knows it.
+    pub(in crate::proxy) fn keep_control_token(&self, parts: &mut Parts) {
+        if !self.has_control_token(parts) {
+            return;
+        }
+        parts.extensions.insert(Controls);
+        let sent = parts.headers.get(header::AUTHORIZATION);
+        if sent != self.live().settings.token.as_ref() {
+            parts.headers.remove(header::AUTHORIZATION);
+        }
+    }
+
+    /// Whether the request came with the control token.
     pub(super) fn has_control_token(&self, parts: &Parts) -> bool {
+        if parts.extensions.get::<Controls>().is_some() {
+            return true;
+        }
         let Some(token) = &self.live().settings.control_token else {
             return false;
         };
@@ -158,6 +174,10 @@ impl Sidecar {
         })
     }
 }
+
+/// Marks a request that came with the control token.
+#[derive(Clone, Copy)]
+struct Controls;
 
 /// Says in the log what was set over HTTP for a key, until when, by whom and why.
 fn tell_set(key: &str, set: Option<&Override>) {

@@ -147,18 +147,17 @@ impl Proxy {
         Ok(())
     }
 
-    /// Sends the request on; the control token stays here.
+    /// Sends the request on; for one with the control token, which stays here, with the sidecar's own.
     pub(super) async fn ask_config(
         &self,
         parts: &Parts,
         body: Bytes,
     ) -> Result<Reply, UpstreamError> {
         let mut call = self.plain_call(parts, body);
-        if self.sidecar.has_control_token(parts) {
-            call.headers.remove(header::AUTHORIZATION);
-            if let Some(token) = &self.sidecar.live().settings.token {
-                call.headers.insert(header::AUTHORIZATION, token.clone());
-            }
+        if self.sidecar.has_control_token(parts)
+            && let Some(token) = &self.sidecar.live().settings.token
+        {
+            call.headers.insert(header::AUTHORIZATION, token.clone());
         }
         crate::proxy::call(self, "queue_config", call).await
     }

@@ -32,6 +32,8 @@ const PAGES: usize = 100;
 const LIST_AGAIN: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1)];
 /// So many jobs that heartbeats name are looked up at once.
 const LOOK_UPS: usize = 16;
+/// The most that are looked up for one heartbeat; the rest is for the next one.
+const MOST: usize = 1_000;
 /// How long a look-up waits for its turn. Past that it is for the next heartbeat.
 const TURN: Duration = Duration::from_secs(5);
 /// How long a heartbeat waits for the look-ups of its jobs.
@@ -316,10 +318,18 @@ impl Proxy {
         let sidecar = &self.sidecar;
         let mut look_ups = Vec::new();
         for id in jobs {
-            let known = matches!(sidecar.row_of(id).await, Ok(Some(_)) | Err(_));
-            if !known && !sidecar.hold.has(id) && sidecar.first_seen(id) {
-                let looking = self.clone().adopt_if_running(scope, id.clone());
-                look_ups.push(sidecar.tasks.spawn(looking));
+            if look_ups.len() >= MOST {
+                break;
+            }
+            if sidecar.hold.has(id) || !sidecar.first_seen(id) {
+                continue;
+            }
+            match sidecar.row_of(id).await {
+                Ok(None) => {
+                    let looking = self.clone().adopt_if_running(scope, id.clone());
+                    look_ups.push(sidecar.tasks.spawn(looking));
+                }
+                Ok(Some(_)) | Err(_) => sidecar.unsee(id),
             }
         }
         let all = async {
@@ -331,8 +341,8 @@ impl Proxy {
         let _late = timeout(PATIENCE, all).await;
     }
 
-    /// Looks one job up and takes its slots if it is running. Where the backend or the store did not answer, it is
-    /// for the next heartbeat.
+    /// Looks one job up and takes its slots if it is running. Where the backend did not show it, or the store did not
+    /// answer, it is for the next heartbeat: of what is made up, or another's, nothing is remembered.
     async fn adopt_if_running(self, scope: u64, id: Arc<str>) {
         let sidecar = &self.sidecar;
         let known = match timeout(TURN, sidecar.adoption.look_ups.acquire()).await {
@@ -350,8 +360,7 @@ impl Proxy {
         let number = self.sidecar.next_claim(self.sidecar.store.now());
         let reply = match self.look_up(scope, id).await {
             Lookup::Found(reply) => reply,
-            Lookup::Gone | Lookup::Unknown => return Some(false),
-            Lookup::Unanswered => return None,
+            Lookup::Gone | Lookup::Unknown | Lookup::Unanswered => return None,
         };
         match job_in(&reply) {
             Some(job) => self.adopt(scope, job, number).await,
@@ -405,15 +414,21 @@ impl Sidecar {
         let queue = filed.or_else(|| text(queue));
         let queue = queue.unwrap_or_else(|| "default".to_owned());
         let kind = text(kind).unwrap_or_default();
+        let tenant = self.scopes.tenant_of(scope);
         let limits = {
             let own = job::own(job, &queue);
+            let live = self.live();
             let view = JobView {
                 queue: &queue,
                 kind: &kind,
                 meta: job.get("meta"),
-                tenant: None,
+                tenant: live.trusted(tenant.as_deref()),
             };
-            let live = self.live();
+            if scope == 0 && live.settings.trust_tenant_header && live.policies.lacks_tenant(&view)
+            {
+                // Whose it is only its FETCH said. Its worker's heartbeats say it too.
+                return None;
+            }
             job::limits_of(&view, &own, &live, &mut live.known())
         };
         let limited = self.limits_now(&queue, &limits).into_owned();

@@ -1,0 +1,252 @@
+//! Clients of one sidecar that are strangers to each other: what one sends takes nothing from another and tells
+//! nothing of it; and a backend that keeps tenants apart.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, header};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use ojs_throttle::backend::Lax;
+use ojs_throttle::net::{Net, sim};
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::client::{Client, Reply};
+use crate::listen::Listener;
+use crate::sidecar::Sidecar;
+use crate::simulated;
+use crate::upstream::{answering, answering_by, bind};
+
+async fn send(client: &Client, path: &str, login: &str, body: serde_json::Value) -> Reply {
+    let headers = [("authorization", login)];
+    let path = format!("/ojs/v1/{path}");
+    let body = body.to_string();
+    client.send(Method::POST, &path, &headers, body).await
+}
+
+/// The ids that a FETCH under a login gets.
+async fn fetched(client: &Client, login: &str) -> Vec<String> {
+    let body = json!({"queues": ["q"], "count": 1, "worker_id": "w"});
+    let reply = send(client, "workers/fetch", login, body).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let jobs = reply.json()["jobs"].as_array().unwrap().clone();
+    let ids = jobs.iter().map(|job| job["id"].as_str().unwrap());
+    ids.map(str::to_owned).collect()
+}
+
+/// A backend that shows and settles the jobs of `Bearer a` for no other login.
+fn apart() -> impl Fn(&http::request::Parts) -> (u16, Bytes) + Clone + Send + 'static {
+    let given = Arc::new(AtomicUsize::new(0));
+    move |head| {
+        let path = head.uri.path();
+        let its_own = head.headers.get(header::AUTHORIZATION) == Some(&"Bearer a".parse().unwrap());
+        let job = |id: &str| json!({"id": id, "type": "t", "queue": "q", "state": "active", "attempt": 1, "args": []});
+        let (status, body) = match path.strip_prefix("/ojs/v1/") {
+            Some("workers/fetch") if its_own => {
+                let nth = given.fetch_add(1, Ordering::Relaxed);
+                (200, json!({"jobs": [job(&format!("a{nth}"))]}))
+            }
+            Some("workers/ack" | "workers/nack") if its_own => (200, json!({"acknowledged": true})),
+            Some("workers/ack" | "workers/nack") => (404, json!({"error": {"code": "not_found"}})),
+            Some(path) if path.starts_with("jobs/") => match its_own {
+                true => (200, json!({"job": job(path.trim_start_matches("jobs/"))})),
+                false => (404, json!({"error": {"code": "not_found"}})),
+            },
+            _ => (200, json!({"jobs": []})),
+        };
+        (status, body.to_string().into())
+    }
+}
+
+const ONE: &str = "[[policy]]\nname = \"crm\"\nkey = \"crm\"\nconcurrency = 1\n";
+
+/// To a stranger the backend says that there is no such job. That ends nothing.
+#[tokio::test(start_paused = true)]
+async fn who_settles_the_job_of_another_frees_no_slot() {
+    let config = format!("[fetch]\nmax_wait = \"1s\"\n{ONE}");
+    let (_backend, sidecar, client) = answering_by(Duration::ZERO, &config, apart()).await;
+    assert_eq!(fetched(&client, "Bearer a").await, ["a0"]);
+    for verb in ["ack", "nack"] {
+        let path = format!("workers/{verb}");
+        let error = json!({"code": "c", "message": "m"});
+        let body = json!({"job_id": "a0", "error": error});
+        let refused = send(&client, &path, "Bearer b", body).await;
+        assert_eq!(refused.status, 404, "{}", refused.text());
+        let none: [&str; 0] = [];
+        assert_eq!(fetched(&client, "Bearer a").await, none, "{verb}");
+    }
+    let done = send(&client, "workers/ack", "Bearer a", json!({"job_id": "a0"})).await;
+    assert_eq!(done.status, 200, "{}", done.text());
+    assert_eq!(fetched(&client, "Bearer a").await.len(), 1);
+    sidecar.stop().await;
+}
+
+/// Whoever sees what the backend is sent must not be able to change limits.
+#[tokio::test(start_paused = true)]
+async fn the_control_token_stays_here() {
+    let policy = "[[policy]]\nname = \"k\"\nkey = \"k\"\nmatch = { queue = \"q\" }\nrate = { limit = 1, period = \"1m\" }\n";
+    for (own, asked_with) in [
+        ("", None),
+        ("[upstream]\ntoken = \"own\"\n", Some("Bearer own")),
+    ] {
+        let config = format!("control_token = \"s3cret\"\n{own}{policy}");
+        let body = r#"{"queue":{"available_count":7,"available":7},"available":7}"#;
+        let (backend, sidecar, client) = answering(200, body, &config).await;
+        let login = [("authorization", "Bearer s3cret")];
+        for (method, path, body) in [
+            (Method::PUT, "/ojs/v1/rate-limits/k", r#"{"concurrency":5}"#),
+            (Method::GET, "/ojs/v1/rate-limits/k", ""),
+            (Method::GET, "/ojs/v1/rate-limits", ""),
+            (
+                Method::PUT,
+                "/ojs/v1/admin/queues/q/rate-limit",
+                r#"{"concurrency":5}"#,
+            ),
+            (Method::GET, "/ojs/v1/admin/queues/q/config", ""),
+            (Method::GET, "/ojs/v1/health", ""),
+            (Method::GET, "/ojs/v1/anything", ""),
+        ] {
+            let reply = client.send(method, path, &login, body).await;
+            assert!(reply.status < 400, "{path}: {}", reply.text());
+        }
+        let heard = backend.requests();
+        let with = |path: &str| {
+            let mut of = heard.iter().filter(|(head, _)| head.uri.path() == path);
+            let (head, _) = of.next().unwrap_or_else(|| panic!("{path} was not asked"));
+            let login = head.headers.get(header::AUTHORIZATION);
+            login.map(|login| login.to_str().unwrap().to_owned())
+        };
+        let leaked = heard
+            .iter()
+            .filter(|(head, _)| format!("{:?}", head.headers).contains("s3cret"));
+        let leaked: Vec<_> = leaked.map(|(head, _)| head.uri.path()).collect();
+        assert_eq!(leaked, [""; 0]);
+        assert_eq!(with("/ojs/v1/admin/queues/q").as_deref(), asked_with);
+        assert_eq!(
+            with("/ojs/v1/anything"),
+            None,
+            "it is no right to the sidecar's own token"
+        );
+        sidecar.stop().await;
+    }
+}
+
+/// Who names a tenant hears of its jobs, and who names none of all.
+#[tokio::test(start_paused = true)]
+async fn events_of_jobs_are_told_to_their_tenant() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let path = "/ojs/v1/events/stream?types=rate_limit.*";
+    let mut all = Listener::open(&client, path, &[]).await;
+    let mut its_own = Listener::open(&client, path, &[("x-ojs-tenant", "a")]).await;
+    let mut other = Listener::open(&client, path, &[("x-ojs-tenant", "b")]).await;
+    for _ in 0..2 {
+        let policy = json!({"key": "k", "concurrency": 1});
+        let job = json!({"type": "t", "args": [], "options": {"queue": "q", "rate_limit": policy}});
+        client.enqueue(job).await;
+    }
+    let body = json!({"queues": ["q"], "count": 5, "worker_id": "w"}).to_string();
+    let tenant = [("x-ojs-tenant", "a")];
+    let path = "/ojs/v1/workers/fetch";
+    let reply = client.send(Method::POST, path, &tenant, body).await;
+    assert_eq!(reply.json()["jobs"].as_array().unwrap().len(), 1);
+    let heard = [&mut all, &mut its_own, &mut other];
+    let mut counts = Vec::new();
+    for listener in heard {
+        counts.push(listener.so_far().await.len());
+    }
+    assert_eq!(counts, [1, 1, 0]);
+    pair.stop().await;
+}
+
+/// A tenant whose name is not of English letters is one all the same, and no producer's word stands for it.
+#[tokio::test(start_paused = true)]
+async fn a_tenant_of_any_letters_is_the_one_that_is_named() {
+    let config = "trust_tenant_header = true\n[[policy]]\nname = \"crm\"\nkey = \"crm:{tenant}\"\nconcurrency = 1\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    let job = json!({"type": "t", "args": [], "meta": {"tenant_id": "victim"}, "options": {"queue": "q"}});
+    client.enqueue(job).await;
+    let body = json!({"queues": ["q"], "worker_id": "w"}).to_string();
+    let tenant = [("x-ojs-tenant", "café")];
+    let path = "/ojs/v1/workers/fetch";
+    let reply = client.send(Method::POST, path, &tenant, body).await;
+    assert_eq!(reply.json()["jobs"].as_array().unwrap().len(), 1);
+    let active = async |key: &str| {
+        let reply = client.get(&format!("/ojs/v1/rate-limits/{key}")).await;
+        (reply.status == 200).then(|| reply.json()["concurrency"]["active"].as_u64())
+    };
+    assert_eq!(active("crm:cafx_C3x_A9").await, Some(Some(1)));
+    assert_ne!(active("crm:victim").await, Some(Some(1)));
+    pair.stop().await;
+}
+
+/// A backend some of whose connections die without a sign: when the first ACK comes, that one and all that are open
+/// then are answered nothing any more.
+async fn dies_silently() -> (Sidecar, Client, Arc<AtomicUsize>) {
+    let net = Net::Sim(sim::Network::default());
+    let (mut listener, base) = bind(&net).await;
+    let acks = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&acks);
+    tokio::spawn(async move {
+        let (mut opened, dead) = (0, Arc::new(AtomicUsize::new(0)));
+        let number = Arc::new(AtomicUsize::new(0));
+        while let Ok((stream, _)) = listener.accept().await {
+            opened += 1;
+            number.store(opened, Ordering::Relaxed);
+            let (own, number, dead, acks) = (
+                opened,
+                Arc::clone(&number),
+                Arc::clone(&dead),
+                Arc::clone(&counted),
+            );
+            let answer = move |request: Request<Incoming>| {
+                let (number, dead, acks) =
+                    (Arc::clone(&number), Arc::clone(&dead), Arc::clone(&acks));
+                async move {
+                    let (head, sent) = request.into_parts();
+                    sent.collect().await.unwrap();
+                    let path = head.uri.path();
+                    if path.ends_with("/ack") && acks.fetch_add(1, Ordering::Relaxed) == 0 {
+                        dead.store(number.load(Ordering::Relaxed), Ordering::Relaxed);
+                    }
+                    if own <= dead.load(Ordering::Relaxed) {
+                        std::future::pending::<()>().await;
+                    }
+                    // So that two requests at once need two connections.
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                    let job = json!({"id": "a", "type": "t", "state": "active", "attempt": 1});
+                    let body = json!({"jobs": [], "job": job}).to_string();
+                    Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(body))))
+                }
+            };
+            let connection = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service_fn(answer));
+            tokio::spawn(connection);
+        }
+    });
+    let sidecar = Sidecar::start(net.clone(), &base, 7, "").await;
+    let client = Client::new(&net, sidecar.addr);
+    (sidecar, client, acks)
+}
+
+/// An ACK that hears nothing while the backend answers others goes again on a new connection, in time for its
+/// claim.
+#[tokio::test(start_paused = true)]
+async fn an_ack_into_a_dead_connection_goes_again() {
+    let (sidecar, client, acks) = dies_silently().await;
+    // Two idle connections.
+    let (one, two) = tokio::join!(client.get("/ojs/v1/x"), client.get("/ojs/v1/x"));
+    assert_eq!((one.status, two.status), (200, 200));
+    let begun = Instant::now();
+    let reply = client.ack("a").await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(4), "{took:?}");
+    assert_eq!(acks.load(Ordering::Relaxed), 2);
+    sidecar.stop().await;
+}
