@@ -53,7 +53,7 @@ pub struct Config {
 /// Keeps usage in Redis.
 #[derive(Debug)]
 pub struct RedisStore {
-    link: Link,
+    link: Arc<Link>,
     scripts: Scripts,
     prefix: String,
     owner: Arc<str>,

@@ -13,8 +13,9 @@ use tokio_postgres::config::SslMode;
 use tokio_postgres::{AsyncMessage, Client, Connection, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use super::super::remote::to_connect;
 use super::super::{Clock, StoreError, distrusted};
-use super::table::{Failed, Session};
+use super::table::{ALIVE, Failed, Session};
 
 /// The longest name that Postgres tells apart.
 const LONGEST_NAME: usize = 63;
@@ -131,15 +132,30 @@ impl Link {
         }
     }
 
-    /// A connection that is ready for work.
+    /// A connection that is ready for work, made beside what waits for it.
     pub(super) async fn session(&self, given: Option<Clock>) -> Result<Session, StoreError> {
         if self.namespace.len() > LONGEST_NAME {
             let why = format!("store.namespace is longer than {LONGEST_NAME} bytes");
             return Err(StoreError::Unusable(why));
         }
-        let client = self.connect(None).await?;
-        let made = Session::new(client, &self.namespace, self.timeout, given).await;
-        made.map_err(|failed| self.told(&failed))
+        let longest = to_connect(self.timeout);
+        let made = tokio::time::timeout(longest, async {
+            let client = self.connect(None).await?;
+            let made = Session::new(client, &self.namespace, self.timeout, given).await;
+            made.map_err(|failed| self.told(&failed))
+        });
+        let late = || {
+            let place = &self.target.place;
+            StoreError::Unavailable(format!("{place}: no connection within {longest:?}"))
+        };
+        made.await.map_err(|_| late())?
+    }
+
+    /// A question could not wait any longer for the connection.
+    pub(super) fn not_yet(&self) -> StoreError {
+        let (place, timeout) = (&self.target.place, self.timeout);
+        let why = format!("{place}: no connection yet, within the {timeout:?} of store.timeout");
+        StoreError::Unavailable(why)
     }
 
     /// Passes on what others say, for as long as the connection lasts.
@@ -148,18 +164,16 @@ impl Link {
             me: me.to_owned(),
             to: news.clone(),
         };
-        let Ok(Ok(client)) = tokio::time::timeout(self.timeout, self.connect(Some(heard))).await
-        else {
+        let channel = super::schema::quoted(&self.namespace);
+        let listening = tokio::time::timeout(to_connect(self.timeout), async {
+            let client = self.connect(Some(heard)).await.ok()?;
+            client.batch_execute(ALIVE).await.ok()?;
+            let listen = client.batch_execute(&format!("LISTEN {channel}")).await;
+            listen.ok().map(|()| client)
+        });
+        let Ok(Some(client)) = listening.await else {
             return;
         };
-        let channel = super::schema::quoted(&self.namespace);
-        if client
-            .batch_execute(&format!("LISTEN {channel}"))
-            .await
-            .is_err()
-        {
-            return;
-        }
         // What was said before was not heard.
         let _received = news.send("all".to_owned());
         while !client.is_closed() && !news.is_closed() {
