@@ -340,6 +340,21 @@ impl Store for RedisStore {
         })
     }
 
+    fn end_all<'a>(&'a self, claims: &'a [(Arc<str>, Gen)]) -> Answer<'a, ()> {
+        Answer::later(async move {
+            for some in claims.chunks(AT_ONCE) {
+                let write = |to: &mut Cmd| {
+                    to.arg("end").arg(some.len());
+                    for (job, claim) in some {
+                        to.arg(&**job).arg(wire::time(claim.0));
+                    }
+                };
+                self.run(&self.scripts.end, write).await?;
+            }
+            Ok(())
+        })
+    }
+
     fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
         if self.remote.is_quiet(self.now()) {
             return Answer::now(Vec::new());

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::{Clock, Gen, Guard, MOST_ECHOED, Place, Row, State, StoreError};
@@ -14,8 +13,8 @@ use super::{Clock, Gen, Guard, MOST_ECHOED, Place, Row, State, StoreError};
 const ROUNDS: u32 = 3;
 /// How often it is said at most that the store was told of our rows again without being lost.
 const SAID: Duration = Duration::from_secs(10);
-/// So many ends are told at once.
-const AT_ONCE: usize = 32;
+/// So many ends are told in one call.
+pub(super) const AT_ONCE: usize = 256;
 /// So many ends are told again at each look: the look is also the word that this sidecar lives.
 const ECHOED_AT_ONCE: usize = 50;
 
@@ -51,30 +50,23 @@ impl Guard {
         Ok(())
     }
 
-    /// Ends there what has ended of late, many at once: it may have forgotten. Where that is so a sibling may have
-    /// to hear of it again. What it has heard of need not be told again if the next of them fails.
-    async fn tell_of_late(&self) -> Result<(), StoreError> {
-        let mut all = self.state().ended_of_late().into_iter();
-        let (mut telling, mut heard, mut all_told) = (JoinSet::new(), HashSet::new(), Ok(()));
-        loop {
-            while all_told.is_ok()
-                && telling.len() < AT_ONCE
-                && let Some(ended) = all.next()
-            {
-                let store = Arc::clone(&self.inner);
-                telling.spawn(async move {
-                    let told = store.end(&ended.job, Some(ended.claim)).await;
-                    ((ended.job, ended.claim), told)
-                });
+    /// Ends claims there, many in each call. Says which it has heard of: they need not be told again if a later call
+    /// fails.
+    async fn end_there(&self, claims: &[(Arc<str>, Gen)]) -> (Heard, Result<(), StoreError>) {
+        let mut heard = HashSet::new();
+        for some in claims.chunks(AT_ONCE) {
+            if let Err(error) = self.inner.end_all(some).await {
+                return (heard, Err(error));
             }
-            match telling.join_next().await {
-                Some(Ok((ended, Ok(_)))) => drop(heard.insert(ended)),
-                Some(Ok((_, Err(error)))) => all_told = Err(error),
-                // A panic in there was logged.
-                Some(Err(_)) => {}
-                None => break,
-            }
+            heard.extend(some.iter().cloned());
         }
+        (heard, Ok(()))
+    }
+
+    /// Ends there what has ended of late: it may have forgotten. Where that is so a sibling may have to hear of it again.
+    async fn tell_of_late(&self) -> Result<(), StoreError> {
+        let ended = self.state().ended_of_late();
+        let (heard, all_told) = self.end_there(&ended).await;
         let mut state = self.state();
         let recent = std::mem::take(&mut state.recent);
         for ended in recent {
@@ -112,16 +104,9 @@ impl Guard {
         Ok(())
     }
 
-    /// Ends there what has ended. What it has heard of need not be told again if the next of them fails.
+    /// Ends there what has ended.
     async fn tell_ended(&self, ended: &[(Arc<str>, Gen)]) -> Result<(), StoreError> {
-        let (mut heard, mut told) = (HashSet::new(), Ok(()));
-        for one in ended {
-            told = self.inner.end(&one.0, Some(one.1)).await.map(drop);
-            if told.is_err() {
-                break;
-            }
-            heard.insert(one);
-        }
+        let (heard, told) = self.end_there(ended).await;
         let mut state = self.state();
         state.ended.retain(|one| !heard.contains(one));
         if let Some(lost) = &state.lost {
@@ -219,6 +204,9 @@ impl Guard {
         Ok(())
     }
 }
+
+/// Claims of which the store has heard that they ended.
+type Heard = HashSet<(Arc<str>, Gen)>;
 
 /// What the store was told since it can be asked again.
 #[derive(Default, Debug)]
