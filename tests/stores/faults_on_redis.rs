@@ -192,6 +192,8 @@ async fn data_that_are_older_than_they_were_count_as_lost() {
     assert!(started(&take(&b, claimed("ended", 1, &one)).await));
     let pause = set("deleted", Some(Override::default()));
     assert!(a.set(pause).await.unwrap());
+    let step = Step::Add { by: 7, most: None };
+    assert_eq!(a.number("open", step).await.unwrap().value, 7);
     assert_eq!(cli(&server, &["SAVE"]), "OK");
     assert!(b.end("ended", None).await.unwrap().is_some());
     assert!(started(&take(&a, claimed("out", 1, &one)).await));
@@ -214,6 +216,13 @@ async fn data_that_are_older_than_they_were_count_as_lost() {
     assert_eq!(early, Err(StoreError::Settling));
     micros.fetch_add(3_600_000, Ordering::AcqRel);
     assert!(!started(&take(&b, ask.clone()).await), "one is out");
+    // Of these places nobody will ever say that they are free.
+    let open = b.number("open", Step::Read).await.unwrap();
+    assert_eq!((open.value, open.version), (0, 0));
+    let step = Step::Add { by: 2, most: None };
+    let open = b.number("open", step).await.unwrap();
+    assert_eq!((open.value, open.version), (2, 1));
+    assert_eq!(a.number("open", Step::Read).await.unwrap().value, 2);
     assert!(b.row("ended").await.unwrap().is_none());
     assert!(a.end("out", None).await.unwrap().is_some());
     assert!(started(&take(&b, ask).await), "and nothing else was");
