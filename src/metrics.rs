@@ -291,11 +291,11 @@ impl Metrics {
         }
     }
 
-    /// How many jobs are out of all the job keys that share a series.
-    pub fn others_active(&self, jobs: u32) {
+    /// How many jobs are out of all the job keys that share a series; not a number: nobody knows.
+    pub fn others_active(&self, jobs: f64) {
         let keys = self.keys();
         if let Some(other) = keys.other.as_ref().filter(|_| !keys.other_queues) {
-            other.active.set(f64::from(jobs));
+            other.active.set(jobs);
         }
     }
 

@@ -332,6 +332,17 @@ pub trait Store: std::fmt::Debug + Send + Sync {
     /// ends any claim. Ending twice is ending once. Gives the row as it was.
     fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Row>>;
 
+    /// Ends these claims, and older ones of the same jobs, many in one step where the store can. If it fails some may
+    /// have been ended.
+    fn end_all<'a>(&'a self, claims: &'a [(Arc<str>, Gen)]) -> Answer<'a, ()> {
+        Answer::later(async move {
+            for (job, claim) in claims {
+                self.end(job, Some(*claim)).await?;
+            }
+            Ok(())
+        })
+    }
+
     /// The rows whose `until` has passed, oldest first, at most `max` that are held and `max` that are out:
     /// ours, and those out with workers of siblings that have not looked in time (no other sidecar is handed
     /// such a row for a while then). What was offered to siblings keeps nothing else from being named, and is

@@ -6,6 +6,8 @@
 mod contract;
 #[path = "stores/failover_on_redis.rs"]
 mod failover_on_redis;
+#[path = "stores/far.rs"]
+mod far;
 #[path = "stores/faults_on_postgres.rs"]
 mod faults_on_postgres;
 #[path = "stores/faults_on_redis.rs"]

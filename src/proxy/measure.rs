@@ -7,8 +7,10 @@ use super::Sidecar;
 use crate::limit::{Key, Limited, Space};
 use crate::store::Place;
 
-/// Keys without series of their own that are asked about at each scrape.
-const MAX_ASKED: usize = 1_000;
+/// Of so many keys without series of their own a shared store is asked in one call.
+const AT_ONCE: usize = 1_000;
+/// Of more than so many it is not asked at all.
+const MAX_ASKED: usize = 20_000;
 
 /// How long a scrape waits for what only the store knows.
 const ASKING: Duration = Duration::from_secs(2);
@@ -41,12 +43,24 @@ impl Sidecar {
         let own: HashSet<(Space, Key)> = own.into_iter().collect();
         let all = self.named.keys().into_iter().map(|key| (Space::Job, key));
         let others: Vec<_> = all.filter(|key| !own.contains(key)).collect();
-        // More are not asked for at every scrape: then it is as it was counted.
-        if (1..=MAX_ASKED).contains(&others.len())
-            && let Ok(active) = self.store.active(&others).await
-        {
-            self.metrics.others_active(active.iter().sum());
+        if let Some(out) = self.out_of(&others).await {
+            self.metrics.others_active(out);
         }
+    }
+
+    /// How many jobs of these keys are out in all: not a number where they are too many to ask for; `None` where the
+    /// store does not say, or there are none. They cannot be counted here: what starts through one sidecar may end
+    /// through another.
+    async fn out_of(&self, keys: &[(Space, Key)]) -> Option<f64> {
+        if self.store.is_shared() && keys.len() > MAX_ASKED {
+            return Some(f64::NAN);
+        }
+        let mut out = None;
+        for some in keys.chunks(AT_ONCE) {
+            let active = self.store.active(some).await.ok()?;
+            *out.get_or_insert(0.0) += active.into_iter().map(f64::from).sum::<f64>();
+        }
+        out
     }
 
     /// The gauges that no store is asked for.

@@ -83,8 +83,8 @@ impl Anew {
             tracing::error!(
                 set_over_http = knew.len(),
                 put_back,
-                "the store came back empty, or older than it was: its windows and spacing are forgotten, and what \
-                 was set over HTTP is there again"
+                "the store came back empty, or older than it was: its windows and spacing are empty, or as old as \
+                 its data, and what was set over HTTP is there again"
             );
         } else {
             let names = missing.get(..MOST_NAMES).unwrap_or(&missing).join(" ");

@@ -225,6 +225,10 @@ impl Store for Faulty {
         self.run(move || self.inner.end(job, generation))
     }
 
+    fn end_all<'a>(&'a self, claims: &'a [(Arc<str>, Gen)]) -> Answer<'a, ()> {
+        self.run(move || self.inner.end_all(claims))
+    }
+
     fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
         self.run(move || self.inner.due(max))
     }

@@ -6,7 +6,7 @@
 //! waits meanwhile shares the next transaction. The server's clock decides.
 //!
 //! Two connections work and one listens. A connection that fails is dropped, and the next operation makes
-//! another.
+//! another: that takes many round trips, so it goes on while operations fail that cannot wait for it.
 
 mod clock;
 mod columns;
@@ -21,6 +21,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::mpsc::{Receiver, channel};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
 
 use super::record::Written;
 use super::sql::{Books, Due, Head, Job, MOST, Need, Page, Post, SqlStore, serve};
@@ -103,6 +105,8 @@ struct Server {
     given: Option<Clock>,
     timeout: Duration,
     session: Option<table::Session>,
+    /// The next one, as long as it is being made.
+    making: Option<JoinHandle<Result<table::Session, StoreError>>>,
     /// How often our tables were found to be gone, by any connection, and how often when this one was
     /// made: its statements are of tables that are no more.
     gone: Arc<AtomicU64>,
@@ -119,6 +123,7 @@ impl Server {
             given,
             timeout: config.timeout,
             session: None,
+            making: None,
             gone,
             made: 0,
             after: String::new(),
@@ -131,33 +136,41 @@ impl Server {
         &mut self,
         what: impl AsyncFnOnce(&mut table::Session) -> Result<T, table::Failed>,
     ) -> Result<T, StoreError> {
+        let until = Instant::now() + self.timeout;
+        let session = timeout_at(until, self.session()).await;
+        let session = session.map_err(|_| self.link.not_yet())??;
+        self.on(session, until, what).await
+    }
+
+    /// The connection there is, or a new one. Whoever does not wait for the end of its making leaves it to the next.
+    async fn session(&mut self) -> Result<table::Session, StoreError> {
         let gone = self.gone.load(Ordering::Acquire);
+        if self.made != gone {
+            (self.session, self.making) = (None, None);
+        }
         let known = self.session.take();
-        let known = known.filter(|session| !session.is_closed() && self.made == gone);
+        if let Some(session) = known.filter(|session| !session.is_closed()) {
+            return Ok(session);
+        }
         self.made = gone;
-        let link = self.link.clone();
-        let given = self.given.clone();
-        let session = async {
-            match known {
-                Some(session) => Ok(session),
-                None => link.session(given).await,
-            }
-        };
-        self.on(session, what).await
+        let making = self.making.get_or_insert_with(|| {
+            let (link, given) = (self.link.clone(), self.given.clone());
+            tokio::spawn(async move { link.session(given).await })
+        });
+        let made = making.await;
+        self.making = None;
+        let ended = || StoreError::Unavailable("a connection was not made".to_owned());
+        made.map_err(|_| ended())?
     }
 
     async fn on<T>(
         &mut self,
-        session: impl Future<Output = Result<table::Session, StoreError>>,
+        mut session: table::Session,
+        until: Instant,
         what: impl AsyncFnOnce(&mut table::Session) -> Result<T, table::Failed>,
     ) -> Result<T, StoreError> {
-        let done = tokio::time::timeout(self.timeout, async {
-            let mut session = session.await?;
-            let done = what(&mut session).await;
-            Ok::<_, StoreError>((done, session))
-        });
-        let (done, session) = done.await.map_err(|_| StoreError::Timeout)??;
-        match done {
+        let done = timeout_at(until, what(&mut session)).await;
+        match done.map_err(|_| StoreError::Timeout)? {
             Ok(value) => {
                 self.session = Some(session);
                 Ok(value)
@@ -193,7 +206,8 @@ impl Books for Server {
         let lost =
             || StoreError::Unavailable("the connection was lost before the commit".to_owned());
         let begun = self.session.take().ok_or_else(lost)?;
-        self.on(async { Ok(begun) }, async |session| {
+        let until = Instant::now() + self.timeout;
+        self.on(begun, until, async |session| {
             session.commit(page, &me).await
         })
         .await

@@ -53,7 +53,7 @@ pub struct Config {
 /// Keeps usage in Redis.
 #[derive(Debug)]
 pub struct RedisStore {
-    link: Link,
+    link: Arc<Link>,
     scripts: Scripts,
     prefix: String,
     owner: Arc<str>,
@@ -337,6 +337,21 @@ impl Store for RedisStore {
             let told = self.run(&self.scripts.end, write).await?;
             let rows = self.rows(told.get(1..).unwrap_or_default())?;
             Ok(rows.into_iter().next())
+        })
+    }
+
+    fn end_all<'a>(&'a self, claims: &'a [(Arc<str>, Gen)]) -> Answer<'a, ()> {
+        Answer::later(async move {
+            for some in claims.chunks(AT_ONCE) {
+                let write = |to: &mut Cmd| {
+                    to.arg("end").arg(some.len());
+                    for (job, claim) in some {
+                        to.arg(&**job).arg(wire::time(claim.0));
+                    }
+                };
+                self.run(&self.scripts.end, write).await?;
+            }
+            Ok(())
         })
     }
 

@@ -1,6 +1,7 @@
 //! What stores that are elsewhere have in common, however they are asked: a Redis, or a database.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use super::anew::Anew;
 use super::clock::{Clock, ServerClock};
@@ -115,6 +116,12 @@ impl Remote {
         let each = states.iter().zip(limited);
         Room::of_all(each.map(|(state, one)| state.room_ahead(&one.limits, now, lead)))
     }
+}
+
+/// How long a connection to a store may take to be made that is asked for no longer than `timeout`: it is many round
+/// trips, and a question is one or few. Longer, and one to a server that is gone is given up too late.
+pub(super) fn to_connect(timeout: Duration) -> Duration {
+    (10 * timeout).min(timeout.max(Duration::from_secs(5)))
 }
 
 /// What is to be put back of these rows: what adopts those that are out, and the jobs of those that are held,

@@ -218,7 +218,7 @@ impl Store for ReservedStore {
                 }
                 let mut there = Vec::new();
                 for claim in claims {
-                    let was_there = state.there.remove(&claim.job);
+                    let was_there = state.there.remove(&claim.job).is_some();
                     if was_there || !state.is_reserved(&claim.limited) {
                         there.push(*claim);
                     }
@@ -390,6 +390,14 @@ impl Store for ReservedStore {
     }
 
     fn forgot(&self, gone: &[(Claimed, Option<Row>)]) {
+        let mut state = self.state();
+        for (claimed, _) in gone {
+            // It may have been claimed here again.
+            if state.there.get(&claimed.job) == Some(&claimed.generation) {
+                state.there.remove(&claimed.job);
+            }
+        }
+        drop(state);
         self.inner.forgot(gone);
     }
 
@@ -417,7 +425,7 @@ impl Store for ReservedStore {
         Box::pin(async {
             let wake = self.inner.wake().await;
             if let Wake::Row { job } = &wake
-                && self.state().there.contains(job)
+                && self.state().there.contains_key(job)
                 && let Ok(row) = self.inner.row(job).await
                 && row.is_none_or(|row| !row.ours)
             {

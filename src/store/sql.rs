@@ -64,6 +64,7 @@ pub(super) enum Op {
     Claimed(Vec<(Arc<str>, Gen)>),
     Back(Arc<str>, Gen),
     End(Arc<str>, Option<Gen>),
+    EndAll(Vec<(Arc<str>, Gen)>),
     Set(Change),
     /// Many at once, none of which [is apart](Change::is_apart).
     SetAll(Vec<Change>),
@@ -149,7 +150,9 @@ impl Op {
             Op::Reserve { limited, .. } => {
                 need.name(record::name(limited.space, &limited.key));
             }
-            Op::Claimed(claims) => claims.iter().for_each(|(job, _)| need.job(job)),
+            Op::Claimed(claims) | Op::EndAll(claims) => {
+                claims.iter().for_each(|(job, _)| need.job(job))
+            }
             Op::Back(job, _) | Op::End(job, _) | Op::Row(job) => need.job(job),
             Op::Set(change) => need.change(change),
             Op::SetAll(changes) => changes.iter().for_each(|change| need.change(change)),
@@ -196,6 +199,7 @@ impl Op {
             Op::Claimed(claims) => Reply::Rows(page.claimed(claims, me)),
             Op::Back(job, claim) => Reply::Done(page.back(job, *claim)),
             Op::End(job, claim) => Reply::Ended(page.end(job, *claim, me)),
+            Op::EndAll(claims) => Reply::Done(page.end_all(claims, me)),
             Op::Set(change) => Reply::Done(page.set_one(change, me)?),
             Op::SetAll(changes) => Reply::Done(page.set_all(changes, me)),
             Op::Row(job) => Reply::Row(page.row(job, me)),

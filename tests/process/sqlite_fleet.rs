@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::fleet_on_redis::{
     held_on, paused_by_a_sibling, taken_over, taken_over_from_one_that_drains, woken_in_time,
 };
-use crate::http::{ack, enqueue, fetch, get};
+use crate::http::{ack, ask, enqueue, fetch, get};
 use crate::ledger::Ledger;
 use crate::rig::{Backend, Sidecar, config, until};
 
@@ -103,6 +103,38 @@ fn a_key_is_shown_whichever_sidecar_its_jobs_came_through() {
     shown(&sidecar(&backend, &dir, ""));
     let unknown = get(second.data, "/ojs/v1/rate-limits/unknown");
     assert_eq!(unknown.status, 404, "{unknown:?}");
+}
+
+/// What starts through one sidecar ends through another, and of these keys nobody else says how many are out.
+#[test]
+fn the_keys_that_share_a_series_are_right_in_a_fleet() {
+    let (backend, dir) = (Backend::start(Lax::redis()), tempfile::tempdir().unwrap());
+    let policy = "[[policy]]\nname = \"p\"\nmatch = { queue = \"q\" }\nkey = \"{meta.who}\"\nconcurrency = 1\n\
+        [metrics]\ntop_keys = 1\n";
+    let [first, second] = [(); 2].map(|()| sidecar(&backend, &dir, policy));
+    let keys = 1_050;
+    let job = |n| {
+        let options = json!({"queue": "q", "visibility_timeout_ms": 600_000});
+        json!({"type": "t", "args": [], "meta": {"who": format!("k{n}")}, "options": options})
+    };
+    for some in (0..keys).collect::<Vec<_>>().chunks(50) {
+        let jobs: Vec<_> = some.iter().map(job).collect();
+        let batch = json!({"jobs": jobs}).to_string();
+        let stored = ask(backend.addr, "POST", "/ojs/v1/jobs/batch", &batch);
+        assert_eq!(stored.status, 201, "{stored:?}");
+    }
+    let mut out = Vec::new();
+    until("all are out", || {
+        out.extend(fetch(first.data, "q", 50, "w").jobs());
+        (out.len() == keys).then_some(())
+    });
+    for job in &out {
+        assert_eq!(ack(second.data, job, "w").status, 200);
+    }
+    for sidecar in [first, second] {
+        assert_eq!(sidecar.metric("ojs_throttle_slots"), 0.0);
+        assert_eq!(sidecar.metric("ojs_rate_limit_active{key=\"_other\"}"), 0.0);
+    }
 }
 
 fn file(dir: &tempfile::TempDir) -> String {

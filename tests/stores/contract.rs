@@ -193,6 +193,25 @@ pub async fn ending_twice_is_ending_once(rig: &dyn Rig) {
     assert_eq!(usage(&*store, &two[0]).await.unwrap().active, 1);
 }
 
+/// In several steps, if they are so many; those that are over already, and newer claims, are left alone.
+pub async fn many_claims_end_at_once(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    let many = [limited("k", Some(1_000), None, None)];
+    let mut claims: Vec<(Arc<str>, Gen)> = Vec::new();
+    for nth in 0..300 {
+        let ask = claimed(&format!("{nth}"), 2, &many);
+        claims.push((ask.job.clone(), Gen(2 - u64::from(nth == 7))));
+        store.take(&[&ask], usize::from(nth > 20)).await.unwrap();
+    }
+    claims.push(("unknown".into(), Gen(2)));
+    store.end_all(&claims).await.unwrap();
+    assert_eq!(store.count(Place::Out).await.unwrap(), 0);
+    assert_eq!(store.count(Place::Held).await.unwrap(), 1);
+    assert!(store.row("7").await.unwrap().is_some(), "a newer claim");
+    assert!(usage(&*store, &many[0]).await.is_none(), "no slot is taken");
+    store.end_all(&claims).await.unwrap();
+}
+
 pub async fn a_hidden_row_does_not_start_until_shown(rig: &dyn Rig) {
     let store = rig.open("a").await;
     let one = [limited("k", Some(1), None, None)];

@@ -102,6 +102,40 @@ fn a_master_behind_a_sentinel_does_all_that_a_store_must() {
     crate::run_fleet!(async { Behind::new(&url) });
 }
 
+/// The replica is master for the sentinel from now on; the old one serves on, and knows of nothing.
+fn promote(url: &str) {
+    let port = url.trim_end_matches("/main").rsplit(':').next().unwrap();
+    let sentinel: u16 = port.parse().unwrap();
+    let known = cli(sentinel, &["SENTINEL", "REPLICAS", "main"]);
+    let replica = known.lines().skip_while(|line| *line != "port").nth(1);
+    let replica = replica.unwrap();
+    assert_eq!(
+        cli(replica.parse().unwrap(), &["REPLICAOF", "NO", "ONE"]),
+        "OK"
+    );
+    assert_eq!(cli(sentinel, &["SENTINEL", "REMOVE", "main"]), "OK");
+    let monitor = ["SENTINEL", "MONITOR", "main", "127.0.0.1", replica, "1"];
+    assert_eq!(cli(sentinel, &monitor), "OK");
+}
+
+/// It is cut off from the sentinel and its replica, and not from a sidecar.
+#[tokio::test]
+async fn a_master_that_its_sentinel_no_longer_names_is_left() {
+    let watched = WatchedRedis::start("");
+    let (a, b) = (sidecar(&watched.url(), "a"), sidecar(&watched.url(), "b"));
+    back(&a).await;
+    promote(&watched.url());
+    back(&b).await;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    // They hear of each other only where both are.
+    while a.siblings() == 0 {
+        assert!(Instant::now() < deadline, "it stays with the old master");
+        a.due(9).await.ok();
+        b.due(9).await.ok();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 #[tokio::test]
 async fn sentinels_that_want_a_password_get_it() {
     let watched = WatchedRedis::start("s3cret");

@@ -16,6 +16,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 use socket2::{Domain, Socket, Type};
 
+use crate::far::{self, far};
 use crate::fleet::{lost_data_are_put_back_first, what_was_set_by_hand_is_put_back};
 use crate::on_postgres::{config, shared_postgres};
 use crate::postgres_server::{PostgresServer, UNSYNCED, programs};
@@ -531,6 +532,40 @@ async fn many_rows_are_changed_in_few_transactions() {
         assert_eq!(store.count(place).await.unwrap(), 256);
     }
     assert_eq!(store.room(&free).await.unwrap().starts, 999 - 256);
+}
+
+/// A connection is many round trips before its first question, and a question is few.
+#[tokio::test]
+async fn a_server_in_another_place_is_reached() {
+    let server = shared_postgres();
+    on(&server, "far", "a", 10_000).check().await.unwrap();
+    let socket = far::Place::Socket(server.dir.path().join(".s.PGSQL.5432"));
+    let port = far(socket, Duration::from_millis(25)).await;
+    let url = format!("postgres://postgres@127.0.0.1:{port}/postgres");
+    let config = Config {
+        target: Target::parse(&url, None).unwrap(),
+        timeout: Duration::from_millis(500),
+        ..config(&server, "far", "b")
+    };
+    let store = open(config, Clock::new(T));
+    let asked = Instant::now();
+    let why = store.check().await.unwrap_err().to_string();
+    assert!(
+        asked.elapsed() < Duration::from_secs(3),
+        "no question waits for it"
+    );
+    assert!(
+        why.contains("in time") || why.contains("store.timeout"),
+        "{why}"
+    );
+    answered(async || store.check().await).await;
+    let one = [limited("k", Some(1), None, None)];
+    let ask = claimed("1", 1, &one);
+    let verdicts = answered(async || store.take(&[&ask], 1).await).await;
+    assert!(
+        started(&verdicts[0]) || verdicts[0] == Verdict::Lost,
+        "it is out"
+    );
 }
 
 /// Who cannot hear of others does not know that it is alone.

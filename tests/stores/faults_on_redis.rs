@@ -6,9 +6,12 @@ use std::time::{Duration, Instant};
 
 use ojs_throttle::limit::{Key, Space, Timestamp};
 use ojs_throttle::store::redis::{Config, RedisStore, Target};
-use ojs_throttle::store::{Change, Clock, Gen, Override, Place, Store, StoreError, Verdict, Wake};
+use ojs_throttle::store::{
+    Change, Clock, Gen, Override, Place, Step, Store, StoreError, Verdict, Wake,
+};
 
 use crate::failover_on_redis::USER;
+use crate::far::{self, far};
 use crate::fleet::{lost_data_are_put_back_first, what_was_set_by_hand_is_put_back};
 use crate::on_redis::config;
 use crate::redis_server::RedisServer;
@@ -62,6 +65,62 @@ async fn the_servers_clock_decides() {
         panic!()
     };
     assert!(at.0.abs_diff(seconds * 1_000_000) < 60 * SECOND);
+}
+
+/// A connection is many round trips before its first question, and a question is one.
+#[tokio::test]
+async fn a_server_in_another_place_is_reached() {
+    let server = RedisServer::start();
+    let port = far(far::Place::Port(server.port), Duration::from_millis(100)).await;
+    let config = Config {
+        target: Target::parse(&format!("redis://127.0.0.1:{port}"), None).unwrap(),
+        timeout: Duration::from_millis(350),
+        ..config(&server, "a")
+    };
+    let store = RedisStore::new(config, Clock::new(T));
+    let asked = Instant::now();
+    assert!(store.count(Place::Out).await.is_err());
+    assert!(
+        asked.elapsed() < Duration::from_secs(2),
+        "no question waits for it"
+    );
+    answered(async || store.check().await).await;
+    let one = [limited("k", Some(1), None, None)];
+    let ask = claimed("1", 1, &one);
+    let verdicts = answered(async || store.take(&[&ask], 1).await).await;
+    assert!(
+        started(&verdicts[0]) || verdicts[0] == Verdict::Lost,
+        "it is out"
+    );
+}
+
+/// Nobody else takes its place here; but behind a sentinel, or a name, somebody may have.
+#[tokio::test]
+async fn a_master_that_lacks_its_replicas_is_left() {
+    let server = RedisServer::start();
+    let store = open(&server, "a", 5_000);
+    store.check().await.unwrap();
+    let client = |line: &str| {
+        let id = line.split(' ').find_map(|field| field.strip_prefix("id="));
+        id.map(str::to_owned)
+    };
+    let clients = || -> Vec<String> {
+        let list = cli(&server, &["CLIENT", "LIST"]);
+        let ours = list.lines().filter(|line| line.contains("sub=1"));
+        ours.filter_map(client).collect()
+    };
+    let before = clients();
+    assert_eq!(before.len(), 1);
+    cli(&server, &["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    let one = [limited("k", Some(1), None, None)];
+    let ask = claimed("1", 1, &one);
+    let told = store.take(&[&ask], 1).await;
+    assert!(
+        matches!(&told, Err(StoreError::Unavailable(why)) if why.contains("NOREPLICAS")),
+        "{told:?}"
+    );
+    store.count(Place::Out).await.unwrap();
+    assert!(!clients().contains(&before[0]), "it asks elsewhere");
 }
 
 #[tokio::test]
@@ -133,6 +192,8 @@ async fn data_that_are_older_than_they_were_count_as_lost() {
     assert!(started(&take(&b, claimed("ended", 1, &one)).await));
     let pause = set("deleted", Some(Override::default()));
     assert!(a.set(pause).await.unwrap());
+    let step = Step::Add { by: 7, most: None };
+    assert_eq!(a.number("open", step).await.unwrap().value, 7);
     assert_eq!(cli(&server, &["SAVE"]), "OK");
     assert!(b.end("ended", None).await.unwrap().is_some());
     assert!(started(&take(&a, claimed("out", 1, &one)).await));
@@ -155,6 +216,13 @@ async fn data_that_are_older_than_they_were_count_as_lost() {
     assert_eq!(early, Err(StoreError::Settling));
     micros.fetch_add(3_600_000, Ordering::AcqRel);
     assert!(!started(&take(&b, ask.clone()).await), "one is out");
+    // Of these places nobody will ever say that they are free.
+    let open = b.number("open", Step::Read).await.unwrap();
+    assert_eq!((open.value, open.version), (0, 0));
+    let step = Step::Add { by: 2, most: None };
+    let open = b.number("open", step).await.unwrap();
+    assert_eq!((open.value, open.version), (2, 1));
+    assert_eq!(a.number("open", Step::Read).await.unwrap().value, 2);
     assert!(b.row("ended").await.unwrap().is_none());
     assert!(a.end("out", None).await.unwrap().is_some());
     assert!(started(&take(&b, ask).await), "and nothing else was");

@@ -121,6 +121,7 @@ macro_rules! contract {
                 a_newer_claim_takes_the_place_of_an_older_one,
                 a_start_that_did_not_happen_is_uncounted,
                 ending_twice_is_ending_once,
+                many_claims_end_at_once,
                 a_hidden_row_does_not_start_until_shown,
                 rows_are_due_in_order_and_again_until_moved,
                 a_shut_key_opens_by_itself_and_queues_are_never_shut,

@@ -79,7 +79,7 @@ impl Lost {
     }
 
     /// The store has heard of these.
-    pub(super) fn forget_ended(&self, heard: &HashSet<&(Arc<str>, Gen)>) {
+    pub(super) fn forget_ended(&self, heard: &HashSet<(Arc<str>, Gen)>) {
         let mut ended = self.ended.lock();
         ended.retain(|one| !heard.contains(one));
     }

@@ -8,14 +8,16 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::{Clock, Ended, Gen, Guard, MOST_ECHOED, Place, Row, State, Store, StoreError};
+use super::{Clock, Gen, Guard, MOST_ECHOED, Place, Row, State, Store, StoreError};
 
 /// So many times it is told what happened meanwhile before it decides all the same.
 const ROUNDS: u32 = 3;
 /// How often it is said at most that the store was told of our rows again without being lost.
 const SAID: Duration = Duration::from_secs(10);
-/// So many calls are on their way there at once.
-const AT_ONCE: usize = 32;
+/// So many questions are on their way there at once.
+const ASKED_AT_ONCE: usize = 32;
+/// So many ends are told in one call.
+pub(super) const AT_ONCE: usize = 256;
 /// So many ends are told again at each look: the look is also the word that this sidecar lives.
 const ECHOED_AT_ONCE: usize = 50;
 
@@ -65,7 +67,7 @@ impl Guard {
         let (mut answers, mut all_asked) = (Vec::new(), Ok(()));
         loop {
             while all_asked.is_ok()
-                && asking.len() < AT_ONCE
+                && asking.len() < ASKED_AT_ONCE
                 && let Some(one) = all.next()
             {
                 asking.spawn(ask(Arc::clone(&self.inner), one));
@@ -80,16 +82,23 @@ impl Guard {
         }
     }
 
-    /// Ends there what has ended of late: it may have forgotten. Where that is so a sibling may have to hear of it
-    /// again. What it has heard of need not be told again if the next of them fails.
+    /// Ends claims there, many in each call. Says which it has heard of: they need not be told again if a later call
+    /// fails.
+    async fn end_there(&self, claims: &[(Arc<str>, Gen)]) -> (Heard, Result<(), StoreError>) {
+        let mut heard = HashSet::new();
+        for some in claims.chunks(AT_ONCE) {
+            if let Err(error) = self.inner.end_all(some).await {
+                return (heard, Err(error));
+            }
+            heard.extend(some.iter().cloned());
+        }
+        (heard, Ok(()))
+    }
+
+    /// Ends there what has ended of late: it may have forgotten. Where that is so a sibling may have to hear of it again.
     async fn tell_of_late(&self) -> Result<(), StoreError> {
         let ended = self.state().ended_of_late();
-        let tell = |store: Arc<dyn Store>, ended: Ended| async move {
-            store.end(&ended.job, Some(ended.claim)).await?;
-            Ok((ended.job, ended.claim))
-        };
-        let (heard, all_told) = self.ask_each(ended, tell).await;
-        let heard: HashSet<(Arc<str>, Gen)> = heard.into_iter().collect();
+        let (heard, all_told) = self.end_there(&ended).await;
         let mut state = self.state();
         let recent = std::mem::take(&mut state.recent);
         for ended in recent {
@@ -131,16 +140,9 @@ impl Guard {
         all_looked
     }
 
-    /// Ends there what has ended. What it has heard of need not be told again if the next of them fails.
+    /// Ends there what has ended.
     async fn tell_ended(&self, ended: &[(Arc<str>, Gen)]) -> Result<(), StoreError> {
-        let (mut heard, mut told) = (HashSet::new(), Ok(()));
-        for one in ended {
-            told = self.inner.end(&one.0, Some(one.1)).await.map(drop);
-            if told.is_err() {
-                break;
-            }
-            heard.insert(one);
-        }
+        let (heard, told) = self.end_there(ended).await;
         let mut state = self.state();
         state.ended.retain(|one| !heard.contains(one));
         if let Some(lost) = &state.lost {
@@ -238,6 +240,9 @@ impl Guard {
         Ok(())
     }
 }
+
+/// Claims of which the store has heard that they ended.
+type Heard = HashSet<(Arc<str>, Gen)>;
 
 /// What the store was told since it can be asked again.
 #[derive(Default, Debug)]

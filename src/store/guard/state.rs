@@ -20,7 +20,7 @@ const MOST_RECENT: usize = 5_000;
 const AWAY: Duration = Duration::from_secs(2);
 
 /// A claim that has ended.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Ended {
     pub(super) at: Timestamp,
     pub(super) job: Arc<str>,
@@ -110,12 +110,13 @@ impl State {
     }
 
     /// What has ended of late, but for claims that have begun again here.
-    pub(super) fn ended_of_late(&self) -> Vec<Ended> {
+    pub(super) fn ended_of_late(&self) -> Vec<(Arc<str>, Gen)> {
         let is_over = |ended: &&Ended| {
             let own = self.own.get(&ended.job);
             own.is_none_or(|row| row.claimed.generation > ended.claim)
         };
-        self.recent.iter().filter(is_over).cloned().collect()
+        let over = self.recent.iter().filter(is_over);
+        over.map(|ended| (ended.job.clone(), ended.claim)).collect()
     }
 
     /// Whether this claim is a sibling's by now.

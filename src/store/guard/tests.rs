@@ -956,7 +956,7 @@ async fn one_failed_call_puts_nothing_in_doubt_and_two_seconds_of_them_do() {
 #[tokio::test(start_paused = true)]
 async fn what_was_heard_of_the_last_ends_is_not_told_again() {
     let rig = rig(OnStoreError::Share);
-    for nth in 0..100 {
+    for nth in 0..3 * recover::AT_ONCE {
         let job = format!("j{nth}");
         assert!(starts(&rig.guard, &job).await.unwrap());
         assert!(rig.guard.end(&job, None).await.unwrap().is_some());
@@ -967,7 +967,7 @@ async fn what_was_heard_of_the_last_ends_is_not_told_again() {
     while rig.guard.may_miss_rows() {
         looks += 1;
         assert!(looks < 9, "it goes on from where it was");
-        rig.faulty.script([const { Fault::NONE }; 20]);
+        rig.faulty.script([const { Fault::NONE }; 2]);
         rig.faulty.script([Fault::gone()]);
         let _fails_at_first = rig.guard.due(9).await;
         tokio::time::advance(Duration::from_secs(6)).await;
@@ -1149,4 +1149,21 @@ async fn few_ends_are_remembered_and_longer_while_the_store_fails() {
         });
     }
     assert_eq!(remembered().len(), 5_000);
+}
+
+/// Nothing starts before it has heard of them, and they are thousands where much runs.
+#[tokio::test(start_paused = true)]
+async fn the_last_ends_are_told_again_in_few_calls() {
+    let rig = rig(OnStoreError::Share);
+    for nth in 0..2_000 {
+        let job = format!("j{nth}");
+        assert!(starts(&rig.guard, &job).await.unwrap());
+        assert!(rig.guard.end(&job, None).await.unwrap().is_some());
+    }
+    rig.faulty.script([Fault::gone()]);
+    assert!(rig.guard.count(Place::Out).await.is_err());
+    let before = rig.faulty.calls();
+    assert!(starts(&rig.guard, "next").await.unwrap());
+    let calls = rig.faulty.calls() - before;
+    assert!(calls < 20, "{calls} calls before it starts");
 }

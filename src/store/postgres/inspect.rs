@@ -3,6 +3,7 @@
 use tokio::time::{Instant, timeout};
 use tokio_postgres::Client;
 
+use super::super::remote::to_connect;
 use super::super::sql::{Inspection, SILENCE};
 use super::super::{Clock, StoreError};
 use super::link::Link;
@@ -25,7 +26,7 @@ pub async fn inspect(
     calls: usize,
 ) -> Result<Inspection, StoreError> {
     let link = Link::new(config);
-    let looked = timeout(config.timeout, async {
+    let looked = timeout(to_connect(config.timeout), async {
         let client = link.connect(None).await?;
         let seen = look(&client, &config.namespace).await;
         let (server, live) = seen.map_err(|failed| link.told(&failed))?;

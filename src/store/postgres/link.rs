@@ -13,11 +13,12 @@ use tokio_postgres::config::SslMode;
 use tokio_postgres::{AsyncMessage, Client, Connection, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use super::super::remote::to_connect;
 use super::super::{Clock, StoreError, distrusted};
-use super::table::{Failed, Session};
+use super::table::{ALIVE, Failed, Session};
 
-/// One in so many parts of the timeout is what an address has that lets packets vanish. Whoever needs longer has no
-/// session in time: that takes more than so many round trips.
+/// One in so many parts of the time to connect is what an address has that lets packets vanish. Whoever needs longer
+/// has no session in time: that takes more than so many round trips.
 const ADDRESSES: u32 = 4;
 
 /// The longest name that Postgres tells apart.
@@ -130,7 +131,7 @@ impl Link {
     pub(super) fn new(config: &super::Config) -> Link {
         let mut target = config.target.clone();
         if target.config.get_connect_timeout().is_none() {
-            target.config.connect_timeout(config.timeout / ADDRESSES);
+            (target.config).connect_timeout(to_connect(config.timeout) / ADDRESSES);
         }
         Link {
             target,
@@ -139,15 +140,30 @@ impl Link {
         }
     }
 
-    /// A connection that is ready for work.
+    /// A connection that is ready for work, made beside what waits for it.
     pub(super) async fn session(&self, given: Option<Clock>) -> Result<Session, StoreError> {
         if self.namespace.len() > LONGEST_NAME {
             let why = format!("store.namespace is longer than {LONGEST_NAME} bytes");
             return Err(StoreError::Unusable(why));
         }
-        let client = self.connect(None).await?;
-        let made = Session::new(client, &self.namespace, self.timeout, given).await;
-        made.map_err(|failed| self.told(&failed))
+        let longest = to_connect(self.timeout);
+        let made = tokio::time::timeout(longest, async {
+            let client = self.connect(None).await?;
+            let made = Session::new(client, &self.namespace, self.timeout, given).await;
+            made.map_err(|failed| self.told(&failed))
+        });
+        let late = || {
+            let place = &self.target.place;
+            StoreError::Unavailable(format!("{place}: no connection within {longest:?}"))
+        };
+        made.await.map_err(|_| late())?
+    }
+
+    /// A question could not wait any longer for the connection.
+    pub(super) fn not_yet(&self) -> StoreError {
+        let (place, timeout) = (&self.target.place, self.timeout);
+        let why = format!("{place}: no connection yet, within the {timeout:?} of store.timeout");
+        StoreError::Unavailable(why)
     }
 
     /// Passes on what others say, for as long as the connection lasts.
@@ -156,18 +172,16 @@ impl Link {
             me: me.to_owned(),
             to: news.clone(),
         };
-        let Ok(Ok(client)) = tokio::time::timeout(self.timeout, self.connect(Some(heard))).await
-        else {
+        let channel = super::schema::quoted(&self.namespace);
+        let listening = tokio::time::timeout(to_connect(self.timeout), async {
+            let client = self.connect(Some(heard)).await.ok()?;
+            client.batch_execute(ALIVE).await.ok()?;
+            let listen = client.batch_execute(&format!("LISTEN {channel}")).await;
+            listen.ok().map(|()| client)
+        });
+        let Ok(Some(client)) = listening.await else {
             return;
         };
-        let channel = super::schema::quoted(&self.namespace);
-        if client
-            .batch_execute(&format!("LISTEN {channel}"))
-            .await
-            .is_err()
-        {
-            return;
-        }
         // What was said before was not heard.
         let _received = news.send("all".to_owned());
         while !client.is_closed() && !news.is_closed() {

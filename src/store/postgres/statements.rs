@@ -48,6 +48,43 @@ fn due() -> String {
     )
 }
 
+/// What every operation has to know.
+fn head() -> String {
+    let (now, ahead, behind) = (clock::now(), clock::ahead(), clock::behind());
+    format!(
+        "SELECT {now}, epoch, opens, edition, array(SELECT owner FROM live ORDER BY owner),
+         array(SELECT seen FROM live ORDER BY owner), {ahead}, {behind}
+         FROM (SELECT 1) AS one LEFT JOIN meta ON id = 1"
+    )
+}
+
+/// Rows of one lane that may be taken over.
+fn offered_of_lane() -> String {
+    let now = clock::now();
+    let offered = others(&format!("{} AND lane = $3", offered()));
+    format!(
+        "WITH t AS (SELECT {now} AS now) SELECT each.job FROM t, LATERAL (
+             SELECT job {offered} ORDER BY until, job LIMIT $4) AS each"
+    )
+}
+
+/// How many jobs of a queue others hold. The queue's name is read as the index has it.
+fn held() -> String {
+    let now = clock::now();
+    format!(
+        "SELECT count(*) FROM rows LEFT JOIN live ON live.owner = rows.owner,
+         (SELECT {now} AS now) AS t
+         WHERE substr(lane, strpos(lane, ':') + 1) = $3 AND NOT is_out AND rows.owner <> $2
+         AND greatest(until, touched, live.seen) > t.now - lasts"
+    )
+}
+
+/// The next keys.
+fn walk() -> String {
+    let now = clock::now();
+    format!("SELECT name, state, {now} FROM keys WHERE name > $2 ORDER BY name LIMIT $3")
+}
+
 const LOCK: &str = "SELECT pg_advisory_xact_lock(class, hash) FROM (
          SELECT DISTINCT class, hashtext($2 || name) AS hash FROM (
              SELECT $1::int AS class, unnest($3::text[]) AS name
@@ -120,44 +157,61 @@ pub(super) struct Statements {
 
 impl Statements {
     pub(super) async fn new(client: &Client) -> Result<Statements, Error> {
-        let (now, ahead, behind) = (clock::now(), clock::ahead(), clock::behind());
-        let head = format!(
-            "SELECT {now}, epoch, opens, edition, array(SELECT owner FROM live ORDER BY owner),
-             array(SELECT seen FROM live ORDER BY owner), {ahead}, {behind}
-             FROM (SELECT 1) AS one LEFT JOIN meta ON id = 1"
-        );
-        let offered = others(&format!("{} AND lane = $3", offered()));
-        let offered = format!(
-            "WITH t AS (SELECT {now} AS now) SELECT each.job FROM t, LATERAL (
-                 SELECT job {offered} ORDER BY until, job LIMIT $4) AS each"
-        );
-        // As the index has it.
-        let held = format!(
-            "SELECT count(*) FROM rows LEFT JOIN live ON live.owner = rows.owner,
-             (SELECT {now} AS now) AS t
-             WHERE substr(lane, strpos(lane, ':') + 1) = $3 AND NOT is_out AND rows.owner <> $2
-             AND greatest(until, touched, live.seen) > t.now - lasts"
-        );
-        let walk =
-            format!("SELECT name, state, {now} FROM keys WHERE name > $2 ORDER BY name LIMIT $3");
+        let (head, due, walk) = (head(), due(), walk());
+        let (offered, held, keep_time) = (offered_of_lane(), held(), clock::keep());
+        // All are sent before the first is answered: one by one they would be as many round trips.
+        let (reads, writes, looks) = tokio::try_join!(
+            async {
+                tokio::try_join!(
+                    client.prepare(&head),
+                    client.prepare(LOCK),
+                    client.prepare(ROWS),
+                    client.prepare(LOCK_KEYS),
+                    client.prepare(KEYS),
+                    client.prepare(NUMBERS),
+                )
+            },
+            async {
+                tokio::try_join!(
+                    client.prepare(PUT_ROWS),
+                    client.prepare(DROP_ROWS),
+                    client.prepare(PUT_KEYS),
+                    client.prepare(DROP_KEYS),
+                    client.prepare(PUT_NUMBERS),
+                    client.prepare(SAY),
+                )
+            },
+            async {
+                tokio::try_join!(
+                    client.prepare(&due),
+                    client.prepare(&walk),
+                    client.prepare(&offered),
+                    client.prepare(&held),
+                    client.prepare(&keep_time),
+                )
+            },
+        )?;
+        let (head, lock, rows, lock_keys, keys, numbers) = reads;
+        let (put_rows, drop_rows, put_keys, drop_keys, put_numbers, say) = writes;
+        let (due, walk, offered, held, keep_time) = looks;
         Ok(Statements {
-            head: client.prepare(&head).await?,
-            lock: client.prepare(LOCK).await?,
-            rows: client.prepare(ROWS).await?,
-            lock_keys: client.prepare(LOCK_KEYS).await?,
-            keys: client.prepare(KEYS).await?,
-            numbers: client.prepare(NUMBERS).await?,
-            put_rows: client.prepare(PUT_ROWS).await?,
-            drop_rows: client.prepare(DROP_ROWS).await?,
-            put_keys: client.prepare(PUT_KEYS).await?,
-            drop_keys: client.prepare(DROP_KEYS).await?,
-            put_numbers: client.prepare(PUT_NUMBERS).await?,
-            say: client.prepare(SAY).await?,
-            due: client.prepare(&due()).await?,
-            walk: client.prepare(&walk).await?,
-            offered: client.prepare(&offered).await?,
-            held: client.prepare(&held).await?,
-            keep_time: client.prepare(&clock::keep()).await?,
+            head,
+            lock,
+            rows,
+            lock_keys,
+            keys,
+            numbers,
+            put_rows,
+            drop_rows,
+            put_keys,
+            drop_keys,
+            put_numbers,
+            say,
+            due,
+            walk,
+            offered,
+            held,
+            keep_time,
         })
     }
 }

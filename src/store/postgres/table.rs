@@ -19,6 +19,10 @@ use crate::limit::{KeyState, Timestamp};
 const OLDEST: i32 = 120_000;
 /// Limits set over HTTP are kept this long after their end, for whoever looks at them.
 const DAY: u64 = 24 * 3600 * 1_000_000;
+/// After how long the server drops a connection of which it hears nothing any more: by itself it would keep the session
+/// of each one that was cut off silently for two hours.
+pub(super) const ALIVE: &str = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5;
+    SET tcp_keepalives_count = 3; SET tcp_user_timeout = 25000";
 /// More than this a notification cannot carry.
 const LONGEST_NEWS: usize = 7_900;
 
@@ -84,7 +88,7 @@ impl Session {
             .batch_execute(&format!(
                 "SET search_path = {schema}; SET statement_timeout = {millis};
                  SET idle_in_transaction_session_timeout = {millis};
-                 SET default_transaction_isolation = 'read committed'"
+                 SET default_transaction_isolation = 'read committed'; {ALIVE}"
             ))
             .await?;
         schema::prepare(&client, namespace).await?;
@@ -253,12 +257,11 @@ impl Session {
         }
         let before = |past: u64| number(now.0.saturating_sub(past));
         let (ended, long_ended, silent) = (before(0), before(DAY), before(SILENCE));
-        let me = me.replace('\'', "''");
-        let now = number(now.0);
+        let (me, now) = (literal(me), number(now.0));
         let some = "FOR UPDATE SKIP LOCKED LIMIT 1000";
         self.client
             .batch_execute(&format!(
-                "INSERT INTO live VALUES ('{me}', {now})
+                "INSERT INTO live VALUES ({me}, {now})
                  ON CONFLICT (owner) DO UPDATE SET seen = excluded.seen;
                  DELETE FROM numbers WHERE name IN (
                      SELECT name FROM numbers WHERE ends <= {ended} {some});
@@ -435,29 +438,40 @@ impl Session {
     /// Is counted among the living, and says which data these are.
     pub(super) async fn join(&self, me: &str, knew: Option<&str>) -> Result<String, Failed> {
         let now = self.head().await?.now;
-        self.keep_time(true).await?;
         let settled = number(now.plus(SETTLING).0);
         let fresh = format!("{:016x}", rand::random::<u64>());
-        let begin = "INSERT INTO meta VALUES (1, $1, $2, $3, 0, 0) ON CONFLICT DO NOTHING";
-        let with: [&(dyn ToSql + Sync); 3] = [&VERSION, &fresh, &self.timeline];
-        self.client.execute(begin, &with).await?;
+        let timeline = &self.timeline;
+        let lost = knew.map_or(String::new(), |knew| {
+            let knew = literal(knew);
+            format!(
+                "UPDATE meta SET opens = {settled}
+                     WHERE opens = 0 AND epoch || '.{timeline}' <> {knew};"
+            )
+        });
         // A standby that took over may not have heard of everything.
-        let history = "UPDATE meta SET timeline = $1, opens = $2 WHERE timeline <> $1";
-        self.client
-            .execute(history, &[&self.timeline, &settled])
-            .await?;
-        let epoch = self.head().await?.epoch;
-        if knew.is_some_and(|knew| knew != epoch) {
-            let lost = "UPDATE meta SET opens = $1 WHERE opens = 0";
-            self.client.execute(lost, &[&settled]).await?;
-        }
-        let live = "INSERT INTO live VALUES ($1, $2)
-            ON CONFLICT (owner) DO UPDATE SET seen = excluded.seen";
-        self.client.execute(live, &[&me, &number(now.0)]).await?;
+        let begin = format!(
+            "INSERT INTO meta VALUES (1, {VERSION}, '{fresh}', '{timeline}', 0, 0) ON CONFLICT DO NOTHING;
+             UPDATE meta SET timeline = '{timeline}', opens = {settled} WHERE timeline <> '{timeline}';
+             {lost}
+             INSERT INTO live VALUES ({}, {})
+             ON CONFLICT (owner) DO UPDATE SET seen = excluded.seen",
+            literal(me),
+            now.0,
+        );
         let joined = vec![news(me, "joined")];
         let say = &self.statements.say;
-        self.client.query(say, &[&self.namespace, &joined]).await?;
-        Ok(epoch)
+        let with: [&(dyn ToSql + Sync); 2] = [&self.namespace, &joined];
+        let (kept, begun, head, said) = tokio::join! {
+            biased;
+            self.keep_time(true),
+            self.client.batch_execute(&begin),
+            self.head(),
+            self.client.query(say, &with),
+        };
+        kept?;
+        begun?;
+        said?;
+        Ok(head?.epoch)
     }
 
     pub(super) async fn clear(&mut self) -> Result<bool, Failed> {
@@ -476,6 +490,11 @@ impl Session {
 
 fn strange() -> Failed {
     Failed::Unavailable("a row is not understood".to_owned())
+}
+
+/// A text as it stands in a statement.
+fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
 }
 
 fn news(me: &str, text: &str) -> String {

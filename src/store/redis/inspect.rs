@@ -54,6 +54,7 @@ impl RedisStore {
     /// # Errors
     /// It is not reachable, lacks rights, or has something else under our keys.
     pub async fn inspect(&self, calls: usize) -> Result<Inspection, StoreError> {
+        self.link.ready().await?;
         // First, as it says what is wrong with a server that answers.
         let (mut trips, mut ahead) = (Vec::new(), 0);
         for _ in 0..calls.max(1) {

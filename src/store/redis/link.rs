@@ -1,9 +1,9 @@
 //! The connection: made when it is needed, dropped when it fails, and never waited for longer than the
-//! store's timeout.
+//! store's timeout. What waits for none may take longer to be made: it is many round trips.
 
 use std::convert::Infallible;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -12,20 +12,24 @@ use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
 use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, ProtocolVersion, PushInfo, PushKind, RedisError,
-    Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion,
+    PushInfo, PushKind, RedisError, Value,
 };
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::time::Instant;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
 
+use super::super::remote::to_connect;
 use super::super::{StoreError, distrusted};
 use super::target::{Kind, Target};
 
 /// After a connection could not be made, calls fail at once for this long.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How often sentinels are asked whether the server that we are connected to is still the master.
+const LOOK: Duration = Duration::from_secs(3);
 
-/// One in so many parts of the timeout is what a node of a cluster has that is silent: all that are named are waited
-/// for, then those that they name.
+/// One in so many parts of the time to connect is what a node of a cluster has that is silent: all that are named are
+/// waited for, then those that they name.
 const SILENT: u32 = 3;
 
 /// One connection for all calls, and for what others tell.
@@ -35,8 +39,10 @@ pub(super) struct Link {
     channel: String,
     news: UnboundedSender<PushInfo>,
     state: Mutex<State>,
-    /// Held while a connection is made, so that one is made and not many.
-    making: tokio::sync::Mutex<()>,
+    /// The connection that is being made, by a task of its own: one is made and not many.
+    making: tokio::sync::Mutex<Option<JoinHandle<()>>>,
+    /// How often sentinels were asked.
+    looks: AtomicUsize,
     /// The last connection to a cluster of which a node was lost.
     broken: Arc<AtomicU64>,
 }
@@ -85,16 +91,17 @@ impl Link {
         timeout: Duration,
         channel: String,
         news: UnboundedSender<PushInfo>,
-    ) -> Link {
-        Link {
+    ) -> Arc<Link> {
+        Arc::new(Link {
             target,
             timeout,
             channel,
             news,
             state: Mutex::default(),
             making: tokio::sync::Mutex::default(),
+            looks: AtomicUsize::default(),
             broken: Arc::default(),
-        }
+        })
     }
 
     /// Where it leads, without password.
@@ -106,8 +113,13 @@ impl Link {
         self.timeout
     }
 
+    /// Waits until there is a connection, or says why there is none.
+    pub(super) async fn ready(self: &Arc<Link>) -> Result<(), StoreError> {
+        self.connection().await.map(drop)
+    }
+
     /// One command and its answer, within the timeout.
-    pub(super) async fn send(&self, command: &Cmd) -> Result<Value, Failed> {
+    pub(super) async fn send(self: &Arc<Link>, command: &Cmd) -> Result<Value, Failed> {
         let mut used = None;
         let answer = tokio::time::timeout(self.timeout, async {
             let (mut connection, number) = self.connection().await.map_err(Failed::Store)?;
@@ -120,14 +132,25 @@ impl Link {
         });
         match answer.await {
             Ok(answer) => answer,
-            Err(_) => {
-                // What does not answer may be a connection that leads nowhere any more.
-                if let Some(number) = used {
+            Err(_) => Err(Failed::Store(match used {
+                Some(number) => {
+                    // What does not answer may be a connection that leads nowhere any more.
                     self.drop_made(number);
+                    StoreError::Timeout
                 }
-                Err(Failed::Store(StoreError::Timeout))
-            }
+                None => {
+                    let within = format!("the {:?} of store.timeout", self.timeout);
+                    let why = format!("{}: no connection yet, within {within}", self.place());
+                    StoreError::Unavailable(why)
+                }
+            })),
         }
+    }
+
+    /// Whether that connection is the one in use.
+    fn is_used(&self, number: u64) -> bool {
+        let state = self.state();
+        state.number == number && state.made.is_some()
     }
 
     /// That connection is not used again; another one may be there by now.
@@ -140,7 +163,15 @@ impl Link {
 
     fn failed(&self, number: u64, error: &RedisError) -> Failed {
         let code = error.code().unwrap_or_default();
-        let gone = ["READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN"].contains(&code);
+        // What they have in common: another server may be the one to ask.
+        let gone = [
+            "READONLY",
+            "LOADING",
+            "MASTERDOWN",
+            "CLUSTERDOWN",
+            "NOREPLICAS",
+        ]
+        .contains(&code);
         if gone || code.is_empty() {
             self.drop_made(number);
         }
@@ -158,34 +189,46 @@ impl Link {
         distrusted(text)
     }
 
-    async fn connection(&self) -> Result<(Connection, u64), StoreError> {
-        if let Some(made) = self.made()? {
-            return Ok(made);
+    /// The connection there is, or the next one. Who does not wait for that until it is made leaves it to others.
+    async fn connection(self: &Arc<Link>) -> Result<(Connection, u64), StoreError> {
+        loop {
+            if let Some(made) = self.made()? {
+                return Ok(made);
+            }
+            let mut making = self.making.lock().await;
+            if let Some(made) = self.made()? {
+                return Ok(made);
+            }
+            let link = Arc::clone(self);
+            let task = making.get_or_insert_with(|| tokio::spawn(link.make()));
+            // A panic in there was logged.
+            let _made = task.await;
+            *making = None;
         }
-        let _one_at_a_time = self.making.lock().await;
-        if let Some(made) = self.made()? {
-            return Ok(made);
-        }
+    }
+
+    /// Makes a connection, or says why there is none.
+    async fn make(self: Arc<Link>) {
         let number = {
             let mut state = self.state();
             state.number += 1;
             state.number
         };
-        let made = tokio::time::timeout(self.timeout, self.connect(number)).await;
-        let late = || StoreError::Unavailable(format!("{}: no connection in time", self.place()));
-        let made = made.map_err(|_| late());
+        let longest = to_connect(self.timeout);
+        let made = tokio::time::timeout(longest, self.connect(number)).await;
+        let late = || format!("{}: no connection within {longest:?}", self.place());
+        let made = made.map_err(|_| StoreError::Unavailable(late()));
         let made = made.and_then(|made| made.map_err(|error| self.refused(&error)));
         let mut state = self.state();
         match made {
-            Ok(connection) => {
+            Ok((connection, master)) => {
                 state.failed = None;
-                state.made = Some(connection.clone());
-                Ok((connection, number))
+                state.made = Some(connection);
+                if let Some(master) = master {
+                    tokio::spawn(watch(Arc::downgrade(&self), number, master));
+                }
             }
-            Err(error) => {
-                state.failed = Some((Instant::now(), error.clone()));
-                Err(error)
-            }
+            Err(error) => state.failed = Some((Instant::now(), error)),
         }
     }
 
@@ -240,9 +283,14 @@ impl Link {
         }
     }
 
-    async fn connect(&self, number: u64) -> Result<Connection, RedisError> {
+    /// A connection; and where sentinels say that the master is, if they were asked.
+    async fn connect(
+        &self,
+        number: u64,
+    ) -> Result<(Connection, Option<ConnectionAddr>), RedisError> {
+        let mut named = None;
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.timeout))
+            .set_connection_timeout(Some(to_connect(self.timeout)))
             .set_response_timeout(None)
             .set_push_sender(self.news.clone());
         let mut connection = match &self.target.kind {
@@ -255,18 +303,14 @@ impl Link {
                 Connection::One(made.await?)
             }
             Kind::Sentinel { nodes, master, .. } => {
-                let mut addresses: Vec<_> = nodes.iter().map(|node| node.addr().clone()).collect();
-                // Their answers are taken in this order, and the wait for a silent one takes all the time there is:
-                // the next attempt begins with another.
-                addresses.rotate_left(usize::try_from(number).unwrap_or(0) % nodes.len().max(1));
-                let kind = SentinelServerType::Master;
-                let builder = SentinelClientBuilder::new(addresses, master, kind)?;
-                let mut client = self.target.of_sentinel(builder).build()?;
-                Connection::One(client.get_async_connection_with_config(&config).await?)
+                let client = self.master(nodes, master).await?;
+                named = Some(client.get_connection_info().addr().clone());
+                let made = client.get_multiplexed_async_connection_with_config(&config);
+                Connection::One(made.await?)
             }
             Kind::Cluster(nodes) => {
                 let builder = ClusterClient::builder(nodes.clone())
-                    .connection_timeout(self.timeout / SILENT)
+                    .connection_timeout(to_connect(self.timeout) / SILENT)
                     .response_timeout(self.timeout)
                     .retries(1)
                     .use_protocol(ProtocolVersion::RESP3)
@@ -279,11 +323,51 @@ impl Link {
             }
         };
         connection.subscribe(&self.channel).await?;
-        Ok(connection)
+        Ok((connection, named))
+    }
+
+    /// The server that sentinels name as master, and that says so itself.
+    async fn master(&self, nodes: &[ConnectionInfo], name: &str) -> Result<Client, RedisError> {
+        let mut addresses: Vec<_> = nodes.iter().map(|node| node.addr().clone()).collect();
+        // Their answers are taken in this order, and the wait for a silent one takes all the time there is: the next
+        // look begins with another.
+        let look = self.looks.fetch_add(1, Ordering::Relaxed);
+        addresses.rotate_left(look % nodes.len().max(1));
+        let builder = SentinelClientBuilder::new(addresses, name, SentinelServerType::Master)?;
+        let mut client = self.target.of_sentinel(builder).build()?;
+        client.async_get_client().await
+    }
+
+    /// Whether sentinels name another master than this one.
+    async fn is_deposed(&self, known: &ConnectionAddr) -> bool {
+        let Kind::Sentinel { nodes, master, .. } = &self.target.kind else {
+            return false;
+        };
+        let named = tokio::time::timeout(to_connect(self.timeout), self.master(nodes, master));
+        matches!(named.await, Ok(Ok(client)) if client.get_connection_info().addr() != known)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
+    }
+}
+
+/// Drops this connection when sentinels name another master than the one it leads to: that may be cut off from them
+/// and not from us, and each of the two would let start what the limits allow.
+async fn watch(link: Weak<Link>, number: u64, master: ConnectionAddr) {
+    loop {
+        sleep(LOOK).await;
+        let Some(link) = link.upgrade().filter(|link| link.is_used(number)) else {
+            return;
+        };
+        if link.is_deposed(&master).await {
+            tracing::warn!(
+                store = link.place(),
+                from = %master,
+                "the sentinels name another master: it is used from now on"
+            );
+            link.drop_made(number);
+        }
     }
 }
 

@@ -1,7 +1,10 @@
 -- One step on a number that all share.
 
 local name, verb, value, other = P .. 'n:' .. arg(), arg(), num(), arg()
-local f = redis.call('HMGET', name, 'value', 'version', 'put')
+local f = redis.call('HMGET', name, 'value', 'version', 'put', 'epoch')
+-- One of data that counted as lost is none: what it has counted is over, and nobody will say so. One without a word of
+-- it was put by an earlier version.
+if f[4] and f[4] ~= meta[1] then f = {} end
 local known, version, put = tonumber(f[1] or '0'), tonumber(f[2] or '0'), tonumber(f[3] or '0')
 local done = true
 if verb == 'add' then
@@ -14,7 +17,7 @@ elseif verb == 'put' then
 end
 if done and verb ~= 'read' then
   version = version + 1
-  redis.call('HSET', name, 'value', known, 'version', version, 'put', put)
+  redis.call('HSET', name, 'value', known, 'version', version, 'put', put, 'epoch', meta[1])
   redis.call('PEXPIRE', name, 24 * 3600 * 1000)
 end
 return { now, known, version, put, done and 1 or 0 }

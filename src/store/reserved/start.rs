@@ -86,7 +86,7 @@ impl ReservedStore {
                 Next::Asked => answered.await,
                 Next::Ask(want) => {
                     if !self.ask(limited, want).await {
-                        self.state().leave(&ask.job);
+                        self.state().leave(&ask.job, ask.generation);
                         let told = self.inner.take(&[ask], 1).await?;
                         return Ok(told.into_iter().next().unwrap_or(Verdict::Lost));
                     }

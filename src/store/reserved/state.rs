@@ -17,8 +17,8 @@ pub(super) struct State {
     pub(super) rows: Books,
     /// The turns in which jobs of these rows went out.
     pub(super) out: HashMap<Arc<str>, (Limited, Mine)>,
-    /// Jobs that could be here, but have their rows in the store.
-    pub(super) there: HashSet<Arc<str>>,
+    /// Jobs that could be here, but have their rows in the store, and the claims of which these are.
+    pub(super) there: HashMap<Arc<str>, Gen>,
     /// By key, and for each of the different limits that jobs bring to it.
     pub(super) keys: HashMap<(Key, Limits), Turns>,
     pub(super) granted: u64,
@@ -31,7 +31,7 @@ impl State {
             policies: HashSet::new(),
             rows: Books::new(),
             out: HashMap::new(),
-            there: HashSet::new(),
+            there: HashMap::new(),
             keys: HashMap::new(),
             granted: 0,
             unused: 0,
@@ -50,20 +50,20 @@ impl State {
     /// Whether a job is started here now. One that has its row on the other side goes there by that.
     pub(super) fn goes_here(&mut self, ask: &Claimed, can: bool) -> bool {
         let known = self.rows.row(&ask.job).is_some();
-        if self.is_reserved(&ask.limited) && can && (known || !self.there.contains(&ask.job)) {
+        if self.is_reserved(&ask.limited) && can && (known || !self.there.contains_key(&ask.job)) {
             return true;
         }
         if known || self.is_reserved(&ask.limited) {
-            self.leave(&ask.job);
+            self.leave(&ask.job, ask.generation);
         }
         false
     }
 
     /// The row is here no longer; from now on the store has it.
-    pub(super) fn leave(&mut self, job: &str) -> Option<Row> {
+    pub(super) fn leave(&mut self, job: &Arc<str>, claim: Gen) -> Option<Row> {
         let row = self.rows.end(job, None, Timestamp(0));
         self.out.remove(job);
-        self.there.insert(Arc::from(job));
+        self.there.insert(job.clone(), claim);
         row
     }
 
@@ -89,11 +89,11 @@ impl State {
                 return Changed::There(change);
             }
             Change::Adopt { claimed, .. } => {
-                self.leave(&claimed.job);
+                self.leave(&claimed.job, claimed.generation);
                 return Changed::There(change);
             }
-            Change::Own { job, .. } => {
-                self.there.insert(job.clone());
+            Change::Own { job, next, .. } => {
+                self.there.insert(job.clone(), *next);
                 return Changed::There(change);
             }
             Change::Clear => {
@@ -108,9 +108,10 @@ impl State {
             }
         };
         let offered = matches!(&change, Change::Until { until: OFFERED, .. });
-        match self.rows.row(&job).map(|row| row.place) {
+        let known = self.rows.row(&job);
+        match known.map(|row| (row.place, row.claimed.generation)) {
             None => Changed::There(change),
-            Some(Place::Held) if offered => match self.leave(&job) {
+            Some((Place::Held, claim)) if offered => match self.leave(&job, claim) {
                 Some(row) => Changed::Offered(change, Box::new(row)),
                 None => Changed::There(change),
             },

@@ -267,6 +267,27 @@ async fn an_offered_job_goes_to_the_store_and_starts_from_there() {
     assert!(inner.row("a").await.unwrap().is_none());
 }
 
+/// Nothing ends what a sibling took over, and a process lives long.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_kept_of_an_offered_job_that_is_a_siblings() {
+    let store = on(Arc::new(MemoryStore::new(T)));
+    let held = claimed("a", &spaced(1_000, SECOND));
+    store.take(&[&held], 0).await.unwrap();
+    let offer = Change::Until {
+        job: held.job.clone(),
+        generation: held.generation,
+        until: Timestamp(0),
+        visibility: held.visibility,
+    };
+    store.set_all(vec![offer]).await.unwrap();
+    let mut newer = held.clone();
+    newer.generation = Gen(9);
+    store.forgot(&[(newer, None)]);
+    assert_eq!(store.state().there.len(), 1, "of another claim");
+    store.forgot(&[(held, None)]);
+    assert!(store.state().there.is_empty());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_start_that_did_not_happen_leaves_its_turn_to_the_next() {
     let inner = Arc::new(MemoryStore::new(T));

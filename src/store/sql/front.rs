@@ -338,6 +338,17 @@ impl Store for SqlStore {
         })
     }
 
+    fn end_all<'a>(&'a self, claims: &'a [(Arc<str>, Gen)]) -> Answer<'a, ()> {
+        Answer::later(async move {
+            let claims = claims.iter().filter(|(job, _)| self.may_have_row(job));
+            let claims: Vec<_> = claims.cloned().collect();
+            for some in claims.chunks(AT_ONCE) {
+                self.ask(Op::EndAll(some.to_vec())).await?;
+            }
+            Ok(())
+        })
+    }
+
     fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
         if self.remote.is_quiet(self.now()) {
             return Answer::now(Vec::new());

@@ -145,6 +145,15 @@ impl Page {
         Some(told(&row, me))
     }
 
+    /// Says whether there was one of them.
+    pub(super) fn end_all(&mut self, claims: &[(Arc<str>, Gen)], me: &str) -> bool {
+        let mut any = false;
+        for (job, claim) in claims {
+            any |= self.end(job, Some(*claim), me).is_some();
+        }
+        any
+    }
+
     pub(super) fn row(&self, job: &str, me: &str) -> Option<Row> {
         Some(told(self.kept(job)?, me))
     }
