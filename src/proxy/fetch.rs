@@ -10,6 +10,7 @@ mod claim;
 pub(super) mod gated;
 mod handout;
 pub(super) mod lead;
+mod more;
 mod start;
 mod wait;
 
@@ -40,6 +41,7 @@ use crate::upstream::{Path, Reply, UpstreamError};
 use asked::{Asked, once};
 use claim::{Allowance, Answer, Section, Wanted};
 use handout::{HandOut, Hint};
+use more::Ends;
 use wait::{ASK_AGAIN, Standing};
 
 /// What a FETCH came to.
@@ -371,22 +373,26 @@ impl Proxy {
         out: &mut HandOut,
         again: Option<&[bool]>,
         closed: &mut [Option<Allowance>],
-        (until, client): (Instant, &Client),
+        by: Ends<'_>,
     ) -> Result<Option<Reply>, UpstreamError> {
-        let sidecar = &self.sidecar;
-        let may_go = |lane: &&Lane| sidecar.hold.holds(lane) && !sidecar.paused.has(&lane.queue);
+        let (sidecar, (until, client)) = (&self.sidecar, by);
         for (nth, section) in sections.iter().enumerate() {
             if out.len() >= wanted.count || client.has_gone() {
                 break;
             }
             let ends = || section.gate.is_some() && sidecar.draining.is_cancelled();
             let was_shut = again.is_none_or(|shut| shut.get(nth).is_some_and(|shut| *shut));
-            for lane in section.lanes.iter().filter(may_go) {
+            for lane in section.lanes.iter().filter(|lane| self.may_go(lane)) {
                 let first = !ends() && sidecar.hold.outranked(lane);
                 if first && self.has_room(lane, section).await {
-                    self.claim(wanted, section, 1, out).await?;
+                    let asking = self.claim_into(wanted, section, 1, out, by);
+                    if asking.await?.is_none() {
+                        return Ok(None);
+                    }
                 }
-                self.start_into(lane, wanted, out).await;
+                if !self.start_into(lane, wanted, out, by).await {
+                    return Ok(None);
+                }
             }
             let mut n = wanted.count.saturating_sub(out.len());
             while n > 0 && !ends() {
@@ -409,15 +415,13 @@ impl Proxy {
                     break;
                 }
                 let before = out.len();
-                let short = match self.claim(wanted, section, n_now, out).await? {
-                    Answer::Other(reply) => return Ok(Some(reply)),
-                    Answer::Jobs { short } => short,
+                let short = match self.claim_into(wanted, section, n_now, out, by).await? {
+                    Some(Answer::Jobs { short }) => short,
+                    Some(Answer::Other(reply)) => return Ok(Some(reply)),
+                    None => return Ok(None),
                 };
-                for lane in section.lanes.iter().filter(may_go) {
-                    // Mostly all that came has started.
-                    if out.len() < wanted.count {
-                        self.start_into(lane, wanted, out).await;
-                    }
+                if !self.start_all_into(section, wanted, out, by).await {
+                    return Ok(None);
                 }
                 let missing = wanted.count.saturating_sub(out.len());
                 if short || missing == 0 || Instant::now() >= until || client.has_gone() {
@@ -446,11 +450,61 @@ impl Proxy {
         }
     }
 
-    async fn start_into(&self, lane: &Lane, wanted: &Wanted, out: &mut HandOut) {
-        let missing = wanted.count.saturating_sub(out.len());
+    /// Asks the backend for `n` jobs of a section; `None`: those that are `out` already cannot wait for them.
+    async fn claim_into(
+        &self,
+        wanted: &Wanted,
+        section: &Section,
+        n: usize,
+        out: &mut HandOut,
+        ends: Ends<'_>,
+    ) -> Result<Option<Answer>, UpstreamError> {
+        match out.is_empty() {
+            true => self.claim(wanted, section, n, out).await.map(Some),
+            false => boxed(|| self.claim_more(wanted, section, n, out, ends)).await,
+        }
+    }
+
+    /// Whether jobs of a lane are held, and may go out.
+    fn may_go(&self, lane: &Lane) -> bool {
+        self.sidecar.hold.holds(lane) && !self.sidecar.paused.has(&lane.queue)
+    }
+
+    /// Starts held jobs of all lanes of a section; `false`: those that are `out` already cannot wait for them.
+    async fn start_all_into(
+        &self,
+        section: &Section,
+        wanted: &Wanted,
+        out: &mut HandOut,
+        by: Ends<'_>,
+    ) -> bool {
+        for lane in section.lanes.iter().filter(|lane| self.may_go(lane)) {
+            if !self.start_into(lane, wanted, out, by).await {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Starts held jobs of a lane; `false`: those that are `out` already cannot wait for them.
+    async fn start_into(
+        &self,
+        lane: &Lane,
+        wanted: &Wanted,
+        out: &mut HandOut,
+        ends: Ends<'_>,
+    ) -> bool {
+        // Mostly all that came has started.
+        if out.len() >= wanted.count {
+            return true;
+        }
         // Boxed, so that a FETCH whose jobs all start at once has no room for it.
-        let starting = boxed(|| self.start(lane, missing, wanted.visibility()));
+        if !out.is_empty() {
+            return boxed(|| self.start_more(lane, wanted, out, ends)).await;
+        }
+        let starting = boxed(|| self.start(lane, wanted.count, wanted.visibility()));
         out.extend(starting.await);
+        true
     }
 
     /// What waiting could bring, over all queues; notes which of them have no room now. Those that the

@@ -41,7 +41,7 @@ pub(super) struct Wanted {
 }
 
 /// Queues that are asked together: one that limits can touch, or a run of others.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Section {
     pub(super) lanes: SmallVec<[Lane; 1]>,
     /// What the name of a limited queue says; `None`: no limit can touch these queues.
