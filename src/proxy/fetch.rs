@@ -44,6 +44,9 @@ use handout::{HandOut, Hint};
 use more::Ends;
 use wait::{ASK_AGAIN, Standing};
 
+/// So much longer each time, from the second on, is the pause before a FETCH of which all starts were late tries again.
+const LATE_AGAIN: Duration = Duration::from_millis(10);
+
 /// What a FETCH came to.
 enum Outcome {
     /// The backend's own answer, passed on as it is.
@@ -133,7 +136,8 @@ impl Proxy {
     }
 
     /// Claims and starts; once more if all that started is late by now. A stall of ours
-    /// is no reason to send a worker away from jobs that may start.
+    /// is no reason to send a worker away from jobs that may start. Where it is late again and again, it is tried more
+    /// and more seldom.
     #[expect(
         clippy::manual_async_fn,
         reason = "an `async fn` keeps each of its arguments twice in its future"
@@ -148,6 +152,7 @@ impl Proxy {
         async move {
             let begun = tick::now();
             let mut now = begun;
+            let mut pause = Duration::ZERO;
             let patience = begun + live.settings.max_wait.max(live.settings.claim_budget);
             loop {
                 let times = (begun, now);
@@ -172,6 +177,11 @@ impl Proxy {
                 if now >= patience || client.has_gone() {
                     return Outcome::Ours(out, hint);
                 }
+                if !pause.is_zero() {
+                    tokio::time::sleep(pause).await;
+                    now = Instant::now();
+                }
+                pause += LATE_AGAIN;
             }
         }
     }
