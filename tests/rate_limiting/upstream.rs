@@ -311,3 +311,35 @@ async fn a_fetch_asks_no_more_when_its_worker_has_gone() {
     assert!((1..=7).contains(&more), "{more}");
     sidecar.stop().await;
 }
+
+/// Who would have jobs claimed past everything that limits what is held is told why not; where nothing is limited
+/// the backend reads its FETCHes itself.
+#[tokio::test(start_paused = true)]
+async fn a_fetch_that_cannot_be_read_is_refused_where_there_are_limits() {
+    let deep = format!(
+        "{{\"queues\":[\"q\"],\"x\":{}1{}}}",
+        "[".repeat(70),
+        "]".repeat(70)
+    );
+    for body in [
+        r#"{"queues":["q",null],"count":2000}"#,
+        r#"{"queues":["\ud800"],"count":2000}"#,
+        r#"{"queues":["q"],"count":2000} x"#,
+        r#"{"queues":["q"],"count":1.5}"#,
+        r#"{"count":2000}"#,
+        &deep,
+    ] {
+        for (config, status, sent) in [(KEYED, 400, 0), ("", 200, 1)] {
+            let (backend, sidecar, client) = answering(200, NO_JOBS, config).await;
+            let path = "/ojs/v1/workers/fetch";
+            let reply = client.post(path, body.to_owned()).await;
+            assert_eq!((reply.status, fetches(&backend)), (status, sent), "{body}");
+            if status == 400 {
+                let error = reply.json()["error"].clone();
+                assert_eq!(error["code"], "invalid_request");
+                assert!(error["message"].as_str().unwrap().contains("`queues`"));
+            }
+            sidecar.stop().await;
+        }
+    }
+}
