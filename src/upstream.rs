@@ -75,11 +75,17 @@ pub enum UpstreamError {
     #[error("the backend's reply was lost: {0}")]
     Lost(String),
     /// The request may have been carried out; its reply did not come in time.
-    #[error("the backend did not answer within {0:?}")]
+    #[error("the backend did not answer within {:?}", rounded(*.0))]
     Timeout(Duration),
     /// The reply is larger than we read.
     #[error("the backend's reply is larger than {0} bytes")]
     TooLarge(usize),
+}
+
+/// To whole milliseconds: what is left of a budget is a number that nobody set.
+fn rounded(time: Duration) -> Duration {
+    let ms = time.as_micros().saturating_add(500) / 1_000;
+    Duration::from_millis(u64::try_from(ms).unwrap_or(u64::MAX))
 }
 
 impl UpstreamError {

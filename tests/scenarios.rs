@@ -111,6 +111,7 @@ scenarios! {
     faults::everything_goes_wrong: 10 limit;
     crossings::nack_carried_out_before_an_outage: 8;
     crossings::requeue_reply_lost_and_claimed_again: 6;
+    crossings::more_that_hangs: 4;
     crossings::two_ends_of_a_held_job: 6;
     crossings::failed_end_of_a_job_in_hand: 4;
     crossings::paused_before_it_went_out: 4;

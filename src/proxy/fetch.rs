@@ -10,6 +10,7 @@ mod claim;
 pub(super) mod gated;
 mod handout;
 pub(super) mod lead;
+mod more;
 mod start;
 mod wait;
 
@@ -40,7 +41,11 @@ use crate::upstream::{Path, Reply, UpstreamError};
 use asked::{Asked, once};
 use claim::{Allowance, Answer, Section, Wanted};
 use handout::{HandOut, Hint};
+use more::Ends;
 use wait::{ASK_AGAIN, Standing};
+
+/// So much longer each time, from the second on, is the pause before a FETCH of which all starts were late tries again.
+const LATE_AGAIN: Duration = Duration::from_millis(10);
 
 /// What a FETCH came to.
 enum Outcome {
@@ -69,13 +74,12 @@ impl Proxy {
         let looks = limits || sidecar.pressure.any();
         let asked = looks.then(|| Asked::read(&body)).flatten();
         let draining = sidecar.draining.is_cancelled();
-        let unread = limits && asked.is_none();
-        if draining && (unread || sidecar.brought.load(Ordering::Relaxed)) {
+        if let Some(fault) = asked::fault(asked.as_ref(), limits) {
+            return refuse(&parts, fault);
+        }
+        if draining && sidecar.brought.load(Ordering::Relaxed) {
             // What comes may be limited, and would only be held for its claim to end.
             return self.nothing(&parts);
-        }
-        if let Some(fault) = asked.as_ref().and_then(Asked::fault) {
-            return refuse(&parts, fault);
         }
         let touched = |queue: &Arc<str>| held || !live.policies.gate(queue).open();
         let touched = (asked.iter()).any(|asked| asked.queues.iter().any(touched));
@@ -104,8 +108,7 @@ impl Proxy {
             }
         }
         if (sections.iter()).all(|section: &Section| section.gate.is_none()) {
-            // A request that we do not understand but the backend does must not go round the limits.
-            match self.pass_whole(&parts, &mut wanted, unread, &live).await {
+            match self.pass_whole(&parts, &mut wanted, &live).await {
                 Whole::Answer(answer) if leaves_out => return respond::send_elsewhere(answer),
                 Whole::Answer(answer) => return answer,
                 Whole::Held(jobs, came) => {
@@ -131,7 +134,8 @@ impl Proxy {
     }
 
     /// Claims and starts; once more if all that started is late by now. A stall of ours
-    /// is no reason to send a worker away from jobs that may start.
+    /// is no reason to send a worker away from jobs that may start. Where it is late again and again, it is tried more
+    /// and more seldom.
     #[expect(
         clippy::manual_async_fn,
         reason = "an `async fn` keeps each of its arguments twice in its future"
@@ -146,6 +150,7 @@ impl Proxy {
         async move {
             let begun = tick::now();
             let mut now = begun;
+            let mut pause = Duration::ZERO;
             let patience = begun + live.settings.max_wait.max(live.settings.claim_budget);
             loop {
                 let times = (begun, now);
@@ -170,19 +175,18 @@ impl Proxy {
                 if now >= patience || client.has_gone() {
                     return Outcome::Ours(out, hint);
                 }
+                if !pause.is_zero() {
+                    tokio::time::sleep(pause).await;
+                    now = Instant::now();
+                }
+                pause += LATE_AGAIN;
             }
         }
     }
 
     /// A FETCH that no limit can touch by its queues: forwarded and returned as it is, unless jobs with
-    /// limits of their own came back, or `all` that comes is to be looked at.
-    async fn pass_whole(
-        &self,
-        parts: &Parts,
-        wanted: &mut Wanted,
-        all: bool,
-        live: &Live,
-    ) -> Whole {
+    /// limits of their own came back, or other policies came meanwhile.
+    async fn pass_whole(&self, parts: &Parts, wanted: &mut Wanted, live: &Live) -> Whole {
         let sidecar = &self.sidecar;
         let sent = tick::now();
         let mark = sidecar.pressure.mark();
@@ -191,7 +195,7 @@ impl Proxy {
             Err(error) => return Whole::Answer(refuse(parts, Fault::backend(&error, false))),
         };
         // Policies that came while the backend was asked may touch what it gave.
-        let all = all || sidecar.live().edition != live.edition;
+        let all = sidecar.live().edition != live.edition;
         let brings = mirror::may_bring(&reply.body);
         let limits =
             brings && live.policies.accept() != Accept::Ignore && mirror::may_limit(&reply.body);
@@ -371,22 +375,26 @@ impl Proxy {
         out: &mut HandOut,
         again: Option<&[bool]>,
         closed: &mut [Option<Allowance>],
-        (until, client): (Instant, &Client),
+        by: Ends<'_>,
     ) -> Result<Option<Reply>, UpstreamError> {
-        let sidecar = &self.sidecar;
-        let may_go = |lane: &&Lane| sidecar.hold.holds(lane) && !sidecar.paused.has(&lane.queue);
+        let (sidecar, (until, client)) = (&self.sidecar, by);
         for (nth, section) in sections.iter().enumerate() {
             if out.len() >= wanted.count || client.has_gone() {
                 break;
             }
             let ends = || section.gate.is_some() && sidecar.draining.is_cancelled();
             let was_shut = again.is_none_or(|shut| shut.get(nth).is_some_and(|shut| *shut));
-            for lane in section.lanes.iter().filter(may_go) {
+            for lane in section.lanes.iter().filter(|lane| self.may_go(lane)) {
                 let first = !ends() && sidecar.hold.outranked(lane);
                 if first && self.has_room(lane, section).await {
-                    self.claim(wanted, section, 1, out).await?;
+                    let asking = self.claim_into(wanted, section, 1, out, by);
+                    if asking.await?.is_none() {
+                        return Ok(None);
+                    }
                 }
-                self.start_into(lane, wanted, out).await;
+                if !self.start_into(lane, wanted, out, by).await {
+                    return Ok(None);
+                }
             }
             let mut n = wanted.count.saturating_sub(out.len());
             while n > 0 && !ends() {
@@ -409,15 +417,13 @@ impl Proxy {
                     break;
                 }
                 let before = out.len();
-                let short = match self.claim(wanted, section, n_now, out).await? {
-                    Answer::Other(reply) => return Ok(Some(reply)),
-                    Answer::Jobs { short } => short,
+                let short = match self.claim_into(wanted, section, n_now, out, by).await? {
+                    Some(Answer::Jobs { short }) => short,
+                    Some(Answer::Other(reply)) => return Ok(Some(reply)),
+                    None => return Ok(None),
                 };
-                for lane in section.lanes.iter().filter(may_go) {
-                    // Mostly all that came has started.
-                    if out.len() < wanted.count {
-                        self.start_into(lane, wanted, out).await;
-                    }
+                if !self.start_all_into(section, wanted, out, by).await {
+                    return Ok(None);
                 }
                 let missing = wanted.count.saturating_sub(out.len());
                 if short || missing == 0 || Instant::now() >= until || client.has_gone() {
@@ -446,11 +452,61 @@ impl Proxy {
         }
     }
 
-    async fn start_into(&self, lane: &Lane, wanted: &Wanted, out: &mut HandOut) {
-        let missing = wanted.count.saturating_sub(out.len());
+    /// Asks the backend for `n` jobs of a section; `None`: those that are `out` already cannot wait for them.
+    async fn claim_into(
+        &self,
+        wanted: &Wanted,
+        section: &Section,
+        n: usize,
+        out: &mut HandOut,
+        ends: Ends<'_>,
+    ) -> Result<Option<Answer>, UpstreamError> {
+        match out.is_empty() {
+            true => self.claim(wanted, section, n, out).await.map(Some),
+            false => boxed(|| self.claim_more(wanted, section, n, out, ends)).await,
+        }
+    }
+
+    /// Whether jobs of a lane are held, and may go out.
+    fn may_go(&self, lane: &Lane) -> bool {
+        self.sidecar.hold.holds(lane) && !self.sidecar.paused.has(&lane.queue)
+    }
+
+    /// Starts held jobs of all lanes of a section; `false`: those that are `out` already cannot wait for them.
+    async fn start_all_into(
+        &self,
+        section: &Section,
+        wanted: &Wanted,
+        out: &mut HandOut,
+        by: Ends<'_>,
+    ) -> bool {
+        for lane in section.lanes.iter().filter(|lane| self.may_go(lane)) {
+            if !self.start_into(lane, wanted, out, by).await {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Starts held jobs of a lane; `false`: those that are `out` already cannot wait for them.
+    async fn start_into(
+        &self,
+        lane: &Lane,
+        wanted: &Wanted,
+        out: &mut HandOut,
+        ends: Ends<'_>,
+    ) -> bool {
+        // Mostly all that came has started.
+        if out.len() >= wanted.count {
+            return true;
+        }
         // Boxed, so that a FETCH whose jobs all start at once has no room for it.
-        let starting = boxed(|| self.start(lane, missing, wanted.visibility()));
+        if !out.is_empty() {
+            return boxed(|| self.start_more(lane, wanted, out, ends)).await;
+        }
+        let starting = boxed(|| self.start(lane, wanted.count, wanted.visibility()));
         out.extend(starting.await);
+        true
     }
 
     /// What waiting could bring, over all queues; notes which of them have no room now. Those that the

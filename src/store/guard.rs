@@ -37,6 +37,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -103,6 +104,8 @@ pub struct Guard {
     /// It has answered before it was guarded.
     answered: bool,
     state: Mutex<State>,
+    /// The clock that starts count by while it is lost. Beside the lock, because it is read all the time.
+    alone: ArcSwapOption<Clock>,
     recovering: tokio::sync::Mutex<()>,
     /// The store is lost, or is sure to know all again: what may start is another question now.
     turned: Notify,
@@ -120,6 +123,7 @@ impl Guard {
             declared: Arc::default(),
             answered: false,
             state: Mutex::default(),
+            alone: ArcSwapOption::empty(),
             recovering: tokio::sync::Mutex::default(),
             turned: Notify::new(),
             begun: Instant::now(),
@@ -164,8 +168,13 @@ fn is_unfit<T>(answer: &Result<T, StoreError>) -> bool {
 }
 
 impl Store for Guard {
+    /// While it is lost this is the clock of what answers for it: what is known of the server's moves with each
+    /// answer to whoever tries whether it is back, and each start would seem early or late by that.
     fn at(&self, moment: Instant) -> Timestamp {
-        self.inner.at(moment)
+        match &*self.alone.load() {
+            Some(clock) => clock.at(moment),
+            None => self.inner.at(moment),
+        }
     }
 
     fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {

@@ -126,6 +126,14 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_rest_of_a_budget_is_told_as_the_budget() {
+        let told = |nanos| UpstreamError::Timeout(Duration::from_nanos(nanos)).to_string();
+        for (nanos, within) in [(9_999_980_661, "10s"), (1_234_567_890, "1.235s")] {
+            assert!(told(nanos).ends_with(within), "{}", told(nanos));
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn half_a_backend_is_one_outage() {
         let lines = Lines::default();

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::client::Client;
 use crate::sidecar::Sidecar;
-use crate::upstream::bind;
+use crate::upstream::{answering_after, bind};
 
 /// No jobs, in a list or for a FETCH.
 const NONE: (&str, &str) = ("200", r#"{"jobs":[],"items":[]}"#);
@@ -74,8 +74,24 @@ async fn who_waits_while_learning_fails_does_not_wait_once_more() {
     }
     // The first try is the start's own; then all have one together.
     let waited = begun.elapsed();
-    assert!(waited < Duration::from_secs(5), "{waited:?}");
+    assert!(waited < Duration::from_secs(7), "{waited:?}");
     sidecar.stop().await;
+}
+
+/// One that takes long for everything is not asked for ever in a time that is too short for it.
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_is_slow_to_say_what_it_is_is_heard_in_the_end() {
+    for (slow, late) in [(3, 0), (12, 2)] {
+        let slow = Duration::from_secs(slow);
+        let (_backend, sidecar, client) = answering_after(slow, 200, NONE.1, LIMITS).await;
+        for _ in 0..late {
+            assert_eq!(fetch(&client).await, 504);
+        }
+        let body = r#"{"queues":["q"],"worker_id":"w"}"#.to_owned();
+        let reply = client.post("/ojs/v1/workers/fetch", body).await;
+        assert_eq!(reply.status, 200, "{slow:?}: {}", reply.text());
+        sidecar.stop().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,6 +2,8 @@
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -310,4 +312,70 @@ async fn a_fetch_asks_no_more_when_its_worker_has_gone() {
     let more = fetches(&backend) - 30;
     assert!((1..=7).contains(&more), "{more}");
     sidecar.stop().await;
+}
+
+/// Who would have jobs claimed past everything that limits what is held is told why not; where nothing is limited
+/// the backend reads its FETCHes itself.
+#[tokio::test(start_paused = true)]
+async fn a_fetch_that_cannot_be_read_is_refused_where_there_are_limits() {
+    let deep = format!(
+        "{{\"queues\":[\"q\"],\"x\":{}1{}}}",
+        "[".repeat(70),
+        "]".repeat(70)
+    );
+    for body in [
+        r#"{"queues":["q",null],"count":2000}"#,
+        r#"{"queues":["\ud800"],"count":2000}"#,
+        r#"{"queues":["q"],"count":2000} x"#,
+        r#"{"queues":["q"],"count":1.5}"#,
+        r#"{"count":2000}"#,
+        &deep,
+    ] {
+        for (config, status, sent) in [(KEYED, 400, 0), ("", 200, 1)] {
+            let (backend, sidecar, client) = answering(200, NO_JOBS, config).await;
+            let path = "/ojs/v1/workers/fetch";
+            let reply = client.post(path, body.to_owned()).await;
+            assert_eq!((reply.status, fetches(&backend)), (status, sent), "{body}");
+            if status == 400 {
+                let error = reply.json()["error"].clone();
+                assert_eq!(error["code"], "invalid_request");
+                assert!(error["message"].as_str().unwrap().contains("`queues`"));
+            }
+            sidecar.stop().await;
+        }
+    }
+}
+
+/// A job that stands several times in a reply is one job: it goes out once, with one slot.
+#[tokio::test(start_paused = true)]
+async fn an_id_that_comes_several_times_goes_out_once() {
+    let job = |n: usize, id: &str| json!({"id": id, "type": "t", "queue": "q", "args": [n]});
+    for times in [2, 5, 40] {
+        let mut jobs: Vec<_> = (0..times).map(|n| job(n, "same")).collect();
+        jobs.insert(1, job(0, "other"));
+        let reply = json!({"jobs": jobs}).to_string();
+        let limits = "[[policy]]\nname = 'p'\nkey = 'k'\nconcurrency = 100\n";
+        let given = Arc::<AtomicBool>::default();
+        let (_backend, sidecar, client) = answering_by(Duration::ZERO, limits, move |head| {
+            let first = head.uri.path().ends_with("/fetch") && !given.swap(true, Relaxed);
+            (
+                200,
+                if first {
+                    reply.clone()
+                } else {
+                    NO_JOBS.to_owned()
+                }
+                .into(),
+            )
+        })
+        .await;
+        let fetch = json!({"queues": ["q"], "count": times + 1, "worker_id": "w"}).to_string();
+        let got = client.post("/ojs/v1/workers/fetch", fetch).await.json();
+        let mut got = got["jobs"].as_array().unwrap().clone();
+        got.sort_by_key(|job| job["id"].to_string());
+        assert_eq!(got, [job(0, "other"), job(times - 1, "same")]);
+        let key = client.get("/ojs/v1/rate-limits/k").await.json();
+        assert_eq!(key["active"], 2, "{key}");
+        sidecar.stop().await;
+    }
 }

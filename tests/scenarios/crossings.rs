@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ojs_throttle::store::guard::OnStoreError;
 use serde_json::json;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::harness::worker::Hands;
 use crate::harness::{Ctx, Fault, Job, Judge, Op, Way, Worker, World};
@@ -102,6 +102,45 @@ pub async fn requeue_reply_lost_and_claimed_again(ctx: Ctx) -> Judge {
         third.is_empty(),
         "a third worker got what the second one runs",
     );
+    judge.settled();
+    judge
+}
+
+/// The backend is asked for more, of another queue or of the same one, and hangs: the jobs that a FETCH has by then
+/// go out while their claims last, and what comes later is for the next one.
+pub async fn more_that_hangs(ctx: Ctx) -> Judge {
+    let w = (ctx.world().limits(TWO))
+        .server("upstream_timeout = '30s'")
+        .start()
+        .await;
+    let (queues, jobs, starts) = match ctx.even() {
+        true => (&["mail", "post"][..], 1, 1),
+        false => (&["mail"][..], 5, 2),
+    };
+    w.enqueue_all(jobs, |_| job()).await;
+    w.enqueue(job().queue("post")).await;
+    w.backend.next(Op::Fetch, 1, Fault::Slow(Duration::ZERO));
+    let hangs = Duration::from_secs(12);
+    w.backend.next(Op::Fetch, 1, Fault::Slow(hangs));
+    let one = w.hands("one").visibility(10_000);
+    let begun = Instant::now();
+    let got = one.fetch(queues, 3).await.unwrap_or_default();
+    let took = begun.elapsed();
+    for delivery in &got {
+        one.ack(&delivery.job).await;
+    }
+    let two = w.hands("two");
+    for _ in 0..30 {
+        w.pass(500).await;
+        for delivery in two.fetch(&["mail", "post"], 3).await.unwrap_or_default() {
+            two.ack(&delivery.job).await;
+        }
+    }
+    let mut judge = w.judge().await;
+    judge.that(got.len() == starts, format!("{} came", got.len()));
+    judge.that(took < hangs / 4, format!("they came after {took:?}"));
+    judge.concurrency("k:a", 2);
+    judge.each_ran_once();
     judge.settled();
     judge
 }

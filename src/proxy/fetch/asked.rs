@@ -203,6 +203,22 @@ impl Asked {
     }
 }
 
+/// Why a FETCH is refused, as it was read; `limits`: there are some. One that cannot be read the backend may
+/// understand all the same, and would give as much as it says: more than may be claimed, or held.
+pub(super) fn fault(asked: Option<&Asked>, limits: bool) -> Option<Fault> {
+    match asked {
+        None if limits => Some(unread()),
+        asked => asked.and_then(Asked::fault),
+    }
+}
+
+fn unread() -> Fault {
+    Fault::bad_request(format!(
+        "this FETCH cannot be read, and its jobs may be limited: it must be one JSON object, at most {DEPTH} levels \
+         deep, whose `queues` is a list of at least one name, and whose `count`, if there is one, is a whole number"
+    ))
+}
+
 /// Reads a list of names; `None` where it is something else.
 fn names<'a>(
     reader: &mut Reader<'a>,

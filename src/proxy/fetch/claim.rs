@@ -1,5 +1,6 @@
 //! Claiming: how many jobs may be asked of the backend, and asking for them.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,7 +42,7 @@ pub(super) struct Wanted {
 }
 
 /// Queues that are asked together: one that limits can touch, or a run of others.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Section {
     pub(super) lanes: SmallVec<[Lane; 1]>,
     /// What the name of a limited queue says; `None`: no limit can touch these queues.
@@ -241,13 +242,14 @@ impl Proxy {
         {
             let live = sidecar.live();
             let mut reading = sidecar.reading(&reply.body, origin, &live, ended);
-            for job in &all {
-                match sidecar.read_job(job, &mut reading) {
-                    Some(job) => jobs.push(job),
-                    None => sidecar.metrics.count(Counted::Nonsense),
-                }
-            }
+            let read = |job| sidecar.read_job(job, &mut reading);
+            jobs.extend(all.iter().filter_map(read));
         }
+        once_each(&mut jobs);
+        for _ in jobs.len()..shown {
+            sidecar.metrics.count(Counted::Nonsense);
+        }
+        let clear = clear && jobs.len() == shown;
         sidecar.metrics.claimed(jobs.len());
         sidecar.noted(jobs.iter().map(|held: &Held| &held.claimed));
         self.end_earlier(&jobs).await;
@@ -340,6 +342,29 @@ impl Proxy {
             sidecar.over(row);
             sidecar.metrics.count(Counted::SlotReclaimed);
         }
+    }
+}
+
+/// So many jobs are compared with each other sooner than put into a set.
+const FEW: usize = 16;
+
+/// Keeps each job once, as it stands last: however often the reply has it, it is one job and takes one slot.
+fn once_each(jobs: &mut Vec<Held>) {
+    let has_all = match jobs.len() <= FEW {
+        true => (jobs.iter().enumerate()).all(|(nth, one)| {
+            let mut earlier = jobs.iter().take(nth);
+            earlier.all(|other| other.claimed.job != one.claimed.job)
+        }),
+        false => {
+            let ids: HashSet<&str> = jobs.iter().map(|held| &*held.claimed.job).collect();
+            ids.len() == jobs.len()
+        }
+    };
+    if !has_all {
+        let mut seen = HashSet::new();
+        jobs.reverse();
+        jobs.retain(|held| seen.insert(Arc::clone(&held.claimed.job)));
+        jobs.reverse();
     }
 }
 

@@ -101,12 +101,32 @@ impl HandOut {
         self.jobs.is_empty()
     }
 
+    /// Takes over what another one has.
+    pub(super) fn join(&mut self, mut more: HandOut) {
+        self.extend(std::mem::take(&mut more.jobs));
+        if let Some(reply) = more.reply.take() {
+            self.came(reply, more.whole);
+        }
+    }
+
+    /// Until when its jobs may wait for more: for `most` at the longest, or a `part` of the visibility that one of
+    /// them is granted, since the backend said that it is ours or it came.
+    pub(super) fn may_wait(&self, (most, part): (Duration, u32)) -> Instant {
+        let until = |job: &Held| job.proven.max(job.since) + most.min(job.granted / part);
+        let first = self.jobs.iter().map(until).min();
+        first.unwrap_or_else(Instant::now)
+    }
+
     /// Waits until all may leave: where the store's word takes long, spaced starts are granted ahead of
-    /// their time. Then takes back those that would leave more than 5 ms after it: they would stand closer
-    /// to the next ones than was promised. `true`: all of them, and they are in the hold again.
+    /// their time. Then takes back those that would leave more than 5 ms after it, for they would stand closer
+    /// to the next ones than was promised, and those of which the claim may be over. `true`: all of them, and they
+    /// are in the hold again.
     pub(super) async fn all_late(&mut self) -> bool {
         let sidecar = &self.proxy.sidecar;
-        if !self.jobs.iter().any(|job| timed(&job.claimed.limited)) {
+        // Where nothing was waited for since the store's word came, the poll's clock says when that was.
+        let mut now = tick::now();
+        let is_over = |job: &Held, now| now >= job.deadline;
+        if !(self.jobs.iter()).any(|job| timed(&job.claimed.limited) || is_over(job, now)) {
             return false;
         }
         let is_spaced = |job: &&Held| {
@@ -120,13 +140,14 @@ impl HandOut {
             .map(|job| job.starts)
             .max();
         let from = Timestamp(last.unwrap_or_default().0.saturating_sub(EARLY));
-        // Where nothing was waited for since the store's word came, the poll's clock says when that was.
-        let mut now = sidecar.store.at(tick::now());
-        if from > now {
+        if from > sidecar.store.at(now) {
             tokio::time::sleep_until(sidecar.instant_of(from)).await;
-            now = sidecar.store.now();
+            now = Instant::now();
         }
-        let late = |job: &Held| now > job.starts.plus(EARLY) && timed(&job.claimed.limited);
+        let stored = sidecar.store.at(now);
+        let late = |job: &Held| {
+            is_over(job, now) || (stored > job.starts.plus(EARLY) && timed(&job.claimed.limited))
+        };
         if !self.jobs.iter().any(late) {
             return false;
         }
@@ -472,5 +493,15 @@ mod tests {
         advance(Duration::from_secs(1)).await;
         assert!(!out.all_late().await);
         assert_eq!(out.len(), 1);
+    }
+    #[tokio::test(start_paused = true)]
+    async fn what_may_be_another_s_by_now_does_not_leave() {
+        let mut out = out(0, false);
+        let deadline = out.jobs[0].deadline;
+        tokio::time::sleep_until(deadline - Duration::from_millis(1)).await;
+        assert!(!out.all_late().await);
+        advance(Duration::from_millis(1)).await;
+        assert!(out.all_late().await);
+        assert!(out.is_empty());
     }
 }

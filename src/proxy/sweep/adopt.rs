@@ -38,6 +38,9 @@ const MOST: usize = 1_000;
 const TURN: Duration = Duration::from_secs(5);
 /// How long a heartbeat waits for the look-ups of its jobs.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the backend may take for its manifest, and twice as long each time after it was late: one that hangs keeps
+/// nobody for long, and one that is slow is heard in the end.
+const MANIFEST: Duration = Duration::from_secs(2);
 /// No job that runs began longer ago, in microseconds. A time that was never set may be one of the year 1.
 const LONGEST: u64 = 30 * 86_400 * 1_000_000;
 
@@ -188,11 +191,22 @@ impl Proxy {
             // Who waited while another failed shares the failure: if each tried in turn, the last of them
             // would wait for all.
             let Unlearnt { count, last } = failures().clone();
+            let patience = match &last {
+                Some(UpstreamError::Timeout(time)) => time.saturating_mul(2),
+                _ => MANIFEST,
+            };
             if let Some(error) = last.filter(|_| count > before) {
                 return Err(error);
             }
-            let learnt = self.learn().await;
+            let learnt = self.learn(patience).await;
             if let Err(error) = &learnt {
+                if count == 0 {
+                    tracing::warn!(
+                        %error,
+                        "the backend has not told what it is (GET /ojs/manifest): FETCHes of queues that limits can \
+                         touch fail until it has"
+                    );
+                }
                 let mut failures = failures();
                 failures.count += 1;
                 failures.last = Some(error.clone());
@@ -203,9 +217,9 @@ impl Proxy {
         Box::pin(learning).await.map(drop)
     }
 
-    async fn learn(&self) -> Result<(), UpstreamError> {
+    async fn learn(&self, patience: Duration) -> Result<(), UpstreamError> {
         let mut call = crate::proxy::get(self, 0, "/ojs/manifest".to_owned());
-        call.timeout = Duration::from_secs(2);
+        call.timeout = patience.min(self.sidecar.live().settings.upstream_timeout);
         let reply = crate::proxy::call(self, "manifest", call).await?;
         if reply.status.is_server_error() {
             // Something between us and the backend speaks for it.

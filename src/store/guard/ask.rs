@@ -57,6 +57,7 @@ impl Guard {
                      whatever on_store_error says"
                 ),
             }
+            self.alone.store(Some(Arc::new(lost.clock.clone())));
             state.lost = Some(Arc::new(lost));
             self.turned.notify_one();
         }

@@ -21,6 +21,8 @@ const AGAIN: u64 = 500_000;
 #[derive(Debug)]
 pub(super) struct Lost {
     pub(super) local: MemoryStore,
+    /// What that goes by.
+    pub(super) clock: Clock,
     /// How many sidecars share the limits.
     pub(super) sidecars: u32,
     /// The claims up to this one may be siblings' by now; `None`: there are none.
@@ -46,8 +48,8 @@ impl Lost {
         let mut slots: HashMap<(Space, Key), u32> = HashMap::new();
         let clock = Clock::new(store.now().0);
         let local = match &state.before {
-            Some(before) => before.emptied(clock),
-            None => MemoryStore::on(clock),
+            Some(before) => before.emptied(clock.clone()),
+            None => MemoryStore::on(clock.clone()),
         };
         let own = state.own.values();
         for row in own.filter(|row| row.place == Place::Out) {
@@ -63,6 +65,7 @@ impl Lost {
         let siblings = store.siblings();
         Lost {
             local,
+            clock,
             sidecars: u32::try_from(siblings).unwrap_or(u32::MAX - 1) + 1,
             aside: state.newest.filter(|_| siblings > 0),
             slots,

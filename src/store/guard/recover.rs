@@ -207,6 +207,7 @@ impl Guard {
             self.told_anew.store(after.max(1), Ordering::Release);
         }
         if let Some(lost) = state.lost.take() {
+            self.alone.store(None);
             state.takes_failed = 0;
             let unheard = lost.take_ended().into_iter();
             state

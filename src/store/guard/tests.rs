@@ -73,6 +73,47 @@ async fn a_store_that_answers_and_lets_nothing_start_is_lost() {
     assert!(!rig.guard.is_lost(), "it was back, and is asked anew");
 }
 
+/// What answers for it has one clock, which stands whatever is learnt of the server's meanwhile: a start would be
+/// early or late by the difference.
+#[tokio::test(start_paused = true)]
+async fn while_it_is_lost_there_is_one_clock() {
+    let theirs = Arc::new(AtomicU64::new(T));
+    let inner = MemoryStore::on(Clock::given(theirs.clone()));
+    let faulty = Arc::new(Faulty::new(Arc::new(inner)));
+    let guard = Guard::new(faulty.clone(), OnStoreError::Share);
+    let rig = Rig { faulty, guard };
+    let spaced = |job: &str| {
+        let mut claimed = claimed(job, 3);
+        let mut limited = claimed.limited[0].clone();
+        limited.limits.rates = vec![Rate {
+            limit: NonZeroU32::new(8).unwrap(),
+            period: NonZeroU64::new(1_000_000).unwrap(),
+            window: WindowKind::Sliding,
+        }];
+        limited.limits.concurrency = None;
+        claimed.limited = [limited].into();
+        claimed
+    };
+    let starts_at = async |job: &str| {
+        let claimed = spaced(job);
+        match rig.guard.take(&[&claimed], 1).await.unwrap()[0] {
+            Verdict::Started { at } => at,
+            ref other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(starts_at("a").await, rig.guard.now());
+    lose(&rig).await;
+    theirs.store(T + 50_000, Ordering::Release);
+    assert_eq!(starts_at("b").await, rig.guard.now());
+    tokio::time::advance(Duration::from_millis(20)).await;
+    assert_eq!(rig.guard.now(), Timestamp(T + 20_000));
+    assert_eq!(starts_at("c").await, rig.guard.now());
+    rig.faulty.standing(None);
+    rig.guard.due(9).await.unwrap();
+    assert!(!rig.guard.is_lost());
+    assert_eq!(rig.guard.now(), Timestamp(T + 50_000));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_share_is_the_slots_that_were_ours() {
     let rig = rig(OnStoreError::Share);
