@@ -177,6 +177,8 @@ scenarios! {
     adopted::heartbeat_while_the_store_stumbles: 12;
     adopted::reloaded_while_the_list_hangs: 6;
     adopted::first_limit_given_up: 12;
+    adopted::ended_through_a_sibling: 9;
+    adopted::ending_through_a_sibling: 6;
     overdue::held_meanwhile: 4;
     overdue::nobody_can_ask: 30;
     overdue::heard_of_meanwhile: 8;
