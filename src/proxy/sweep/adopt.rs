@@ -328,7 +328,9 @@ impl Proxy {
         let _task = self.sidecar.tasks.spawn(async move {
             tokio::time::sleep(UNDER_WAY).await;
             for of in &adopted {
-                let active = proxy.still_active(of.scope, &of.job, Some(of.attempt));
+                // 0 where the list has no attempts.
+                let attempt = Some(of.attempt).filter(|attempt| *attempt > 0);
+                let active = proxy.still_active(of.scope, &of.job, attempt);
                 if active.await == Some(false) {
                     proxy.sidecar.reclaim(of).await;
                 }
