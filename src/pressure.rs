@@ -27,6 +27,7 @@ pub mod share;
 mod since;
 mod sizes;
 mod sums;
+mod tells;
 mod tenants;
 mod want;
 
@@ -59,6 +60,7 @@ use keys::Keys;
 use line::{Ahead, Line};
 use queue::{Asked, Queue};
 use sums::Sums;
+use tells::Tells;
 
 /// Why the backend could not be asked.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -90,7 +92,9 @@ pub struct Pressure {
     /// What the queues know of tenants, together.
     sums: Arc<Sums>,
     /// The backend was seen to tell how many jobs are scheduled, and how many are to be tried again.
-    tells: (AtomicBool, AtomicBool),
+    tells: (Tells, Tells),
+    /// Any job was seen to fail that is tried again.
+    retries: AtomicBool,
     /// Told when places are wanted of the store, or some were given.
     leases: Notify,
 }
@@ -172,6 +176,7 @@ impl Pressure {
             state: Mutex::default(),
             sums: Arc::default(),
             tells: Default::default(),
+            retries: AtomicBool::new(false),
             leases: Notify::new(),
         })
     }
@@ -539,12 +544,25 @@ impl Pressure {
     /// A job of a queue waits again: given back, or (`retry`) this one is to be tried again from then on.
     pub fn came(&self, name: &str, retry: Option<(&str, Timestamp)>) {
         let mark = self.mark();
+        if retry.is_some() {
+            self.retries.store(true, Ordering::Relaxed);
+        }
         self.with(name, |queue| {
             queue.came(mark);
             if let Some((job, due)) = retry {
                 queue.retries(job, due);
             }
         });
+    }
+
+    /// Whether a job that is given to us may be one that was [to be tried again](Self::came).
+    pub fn any_retries(&self) -> bool {
+        self.retries.load(Ordering::Relaxed)
+    }
+
+    /// A job of a queue was given to us: if it was to be tried again, that is now.
+    pub fn given_again(&self, name: &str, job: &str) {
+        self.with(name, |queue| queue.given(job));
     }
 
     /// A job of a queue that had failed was cancelled, or made available by hand. `false`: it is not known to have

@@ -198,6 +198,8 @@ scenarios! {
     adopted::heartbeat_of_made_up_ids: 2;
     adopted::tenant_of_a_running_job: 4;
     held::tenant_goes_with_the_job: 4;
+    adopted::ended_through_a_sibling: 9;
+    adopted::ending_through_a_sibling: 6;
     overdue::held_meanwhile: 4;
     overdue::nobody_can_ask: 30;
     overdue::heard_of_meanwhile: 8;

@@ -4,11 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use super::tells::Waits;
 use crate::limit::Timestamp;
 
 /// How long after its time a job may not be available yet, in microseconds: backends look for such jobs now
 /// and then.
 const LATE: u64 = 1_500_000;
+/// No clock of ours and no look is so much off, in microseconds.
+const SURELY: u64 = 1_000_000;
 /// More are not counted by their times in one queue.
 const MOST: usize = 100_000;
 
@@ -61,6 +64,30 @@ impl Hidden {
         waits && self.retryable.remove(job)
     }
 
+    /// A job is given to us: it waits for no time any more.
+    pub(super) fn given(&mut self, job: &str) {
+        self.retryable.remove(job);
+    }
+
+    /// Those that [`waiting`](Self::waiting) counts at `now`, scheduled and retryable.
+    pub(super) fn waits(&self, now: Timestamp) -> [Waits; 2] {
+        let far = now.plus(SURELY);
+        let (scheduled, retryable) = (&self.scheduled, &self.retryable);
+        let retries = retryable.jobs.len() as u64;
+        [
+            Waits {
+                all: scheduled.count,
+                early: scheduled.count - scheduled.due_by(now),
+                sure: scheduled.count - scheduled.due_by(far),
+            },
+            Waits {
+                all: retries,
+                early: retries - retryable.due_by(now),
+                sure: retries - retryable.due_by(far),
+            },
+        ]
+    }
+
     /// How many still waited at `now`, scheduled and retryable; tells `came` when the others came to be
     /// available, and how many.
     pub(super) fn waiting(
@@ -93,6 +120,11 @@ impl Later {
         true
     }
 
+    /// How many of them wait for a time that has come at `now`.
+    fn due_by(&self, now: Timestamp) -> u64 {
+        self.jobs.range(..=now).map(|(_, jobs)| jobs).sum()
+    }
+
     fn waiting(&mut self, now: Timestamp, came: &mut impl FnMut(Timestamp, u64)) -> u64 {
         while let Some(first) = self.jobs.first_entry()
             && first.key().plus(LATE) <= now
@@ -118,6 +150,11 @@ impl Retries {
     fn remove(&mut self, job: &str) -> bool {
         let known = self.jobs.remove_entry(job);
         known.is_some_and(|(job, due)| self.due.remove(&(due, job)))
+    }
+
+    /// How many of them wait for a time that has come at `now`.
+    fn due_by(&self, now: Timestamp) -> u64 {
+        self.due.iter().take_while(|(due, _)| *due <= now).count() as u64
     }
 
     fn waiting(&mut self, now: Timestamp, came: &mut impl FnMut(Timestamp, u64)) -> u64 {
@@ -170,6 +207,15 @@ mod tests {
         assert!(!hidden.unretry("x", at(5)));
         assert_eq!(hidden.waiting(at(5), |_, _| {}), (0, 2));
         assert_eq!(hidden.waiting(at(12), |_, _| {}), (0, 1));
+        let waits = |hidden: &Hidden, secs| {
+            let [_, Waits { all, early, sure }] = hidden.waits(at(secs));
+            (all, early, sure)
+        };
+        assert_eq!(waits(&hidden, 29), (1, 1, 0));
+        assert_eq!(waits(&hidden, 30), (1, 0, 0));
         assert!(hidden.unretry("c", at(25)) && hidden.is_empty());
+        hidden.retry("d", at(40));
+        hidden.given("d");
+        assert!(hidden.is_empty(), "it runs");
     }
 }

@@ -1,7 +1,6 @@
 //! Looks: one question to the backend for all who wait for its answer.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
@@ -100,7 +99,7 @@ impl Pressure {
     pub fn tells_all(&self, counts: &Counts) -> bool {
         let (tells_scheduled, tells_retryable) = &self.tells;
         let told = counts.scheduled.is_some() && counts.retryable.is_some();
-        told && tells_scheduled.load(Ordering::Relaxed) && tells_retryable.load(Ordering::Relaxed)
+        told && tells_scheduled.are_seen() && tells_retryable.are_seen()
     }
 
     /// When the last look is long enough ago; `None`: there was none.
@@ -142,6 +141,33 @@ impl Pressure {
         self.with(queue, |queue| queue.estimate.elsewhere.took());
     }
 
+    /// How many jobs of a queue are known here and in none of these numbers; tells if they leave them out for sure.
+    fn hides(
+        &self,
+        queue: &mut Queue,
+        counts: &Counts,
+        now: Now,
+        untold: &mut Option<Untold>,
+    ) -> u64 {
+        let [scheduled, retryable] = queue.waits(now);
+        let (tells_scheduled, tells_retryable) = &self.tells;
+        let states = [
+            (tells_scheduled, counts.scheduled, scheduled),
+            (tells_retryable, counts.retryable, retryable),
+        ];
+        // What came after the question is not in the answer.
+        let quiet = queue.estimate.since_asked() == 0;
+        let mut all = 0;
+        for (tells, told, waits) in states {
+            let hidden = tells.hides(told, waits, quiet);
+            if hidden > 0 && (told.is_none() || (quiet && waits.sure > 0)) {
+                *untold = Some(Untold::States);
+            }
+            all += hidden;
+        }
+        all
+    }
+
     /// A look ended. `shared`: what the store knew of the queue before the question left, and `others` what it
     /// knew after the answer, where a fleet shares it. Says whether the backend turns out not to tell of all that waits.
     pub fn looked(
@@ -154,25 +180,9 @@ impl Pressure {
         let mut state = self.state.lock();
         let queue = state.queues.get_mut(name)?;
         let mut untold = None;
-        let (scheduled, retryable) = queue.hidden(now);
         match told {
             Told::Counts(counts) => {
-                let (tells_scheduled, tells_retryable) = &self.tells;
-                // An answer without them tells nothing of them, whatever others told.
-                let hides = |tells: &AtomicBool, told: Option<u64>, ours: u64| {
-                    if told > Some(0) {
-                        tells.store(true, Ordering::Relaxed);
-                    }
-                    match told.is_some() && tells.load(Ordering::Relaxed) {
-                        true => 0,
-                        false => ours,
-                    }
-                };
-                let hidden = hides(tells_scheduled, counts.scheduled, scheduled)
-                    + hides(tells_retryable, counts.retryable, retryable);
-                if hidden > 0 {
-                    untold = Some(Untold::States);
-                }
+                let hidden = self.hides(queue, &counts, now, &mut untold);
                 let mark = self.mark();
                 let held = (self.held)(name);
                 let of_fleet = (shared, others);

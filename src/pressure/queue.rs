@@ -499,7 +499,15 @@ impl Queue {
     /// Where the queue stands now: its depth and its bound, and whether an edge was crossed.
     pub(super) fn level(&mut self, held: Held) -> Level {
         let bounds = Arc::clone(&self.bounds);
-        let (depth, bytes) = (self.told_depth(held), self.bytes(held));
+        // Places that siblings may not use bring no queue near its bound: those that they do are known with the next
+        // look, which comes soon there.
+        let known = self.known_depth(held);
+        let near = |bound: u64| known as f64 >= bound as f64 * bounds.warning_threshold;
+        let depth = match bounds.max_depth.is_some_and(near) {
+            true => self.told_depth(held),
+            false => known,
+        };
+        let bytes = self.bytes(held);
         let usage = |used, bound: Option<u64>, unit| {
             let of = |bound| Usage { used, bound, unit };
             bound.map(of)
@@ -594,7 +602,7 @@ impl Queue {
     /// Whether anything waits in it, or is remembered that no look at the backend would tell again.
     pub(super) fn has_some(&mut self, held: Held, now: Now) -> bool {
         // What is over by now is seen when somebody asks.
-        let (_scheduled, _retryable) = self.hidden(now);
+        self.hidden(now);
         let counts = |window: &Window| window.count(now.stamp) > 0;
         self.window = self.window.take().filter(counts);
         let bytes = self.bytes(held);

@@ -156,6 +156,16 @@ impl Sidecar {
         }
     }
 
+    /// Jobs were claimed: those that were to be tried again wait for that no longer.
+    pub(super) fn given_again(&self, held: &[crate::hold::Held]) {
+        if self.pressure.any_retries() {
+            for held in held {
+                let (queue, job) = (&held.claimed.queue, &held.claimed.job);
+                self.pressure.given_again(queue, job);
+            }
+        }
+    }
+
     /// How many of these jobs each bounded queue has.
     pub(super) fn by_queue(&self, held: &[crate::hold::Held]) -> Vec<(Arc<str>, u64)> {
         let bounded = |run: &[crate::hold::Held]| {
@@ -197,6 +207,11 @@ impl Sidecar {
                 }
             };
             self.gone(&queue, job);
+            if self.pressure.any_retries()
+                && let Some(id) = job.text_of("id")
+            {
+                self.pressure.given_again(&queue, &id);
+            }
             *counts.entry(queue).or_default() += 1;
         }
         for (queue, jobs) in counts {

@@ -6,16 +6,19 @@ use std::time::Duration;
 
 use http::Method;
 use ojs_throttle::backend::Lax;
+use ojs_throttle::duration::moment;
 use ojs_throttle::limit::Timestamp;
+use ojs_throttle::net::{Net, sim};
 use ojs_throttle::policy::Pattern;
 use ojs_throttle::pressure::{self, Answer, FileBounds, Given, Held, Now, Outcome, Pressure, Want};
+use ojs_throttle::store::memory::MemoryStore;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::subscriber::DefaultGuard;
 
 use crate::client::{Client, id};
-use crate::rig::{Told, directly, full, job, number, simulated, told, waiting};
+use crate::rig::{Told, directly, full, job, number, on_store, simulated, told, waiting};
 use crate::sidecar::Sidecar;
 
 const FILE: &str = "[[queue]]\nname = \"q\"\nmax_depth = 3\n";
@@ -752,6 +755,59 @@ async fn what_was_to_be_tried_again_is_gone_when_it_is_cancelled() {
         sleep(Duration::from_millis(200)).await;
         full(&client.offer("q").await, "q", 3);
         pair.stop().await;
+    }
+}
+
+/// A job that failed and was tried again, or may be, counts once, on backends that tell how many wait for that and on
+/// those that do not; and nobody hears that a backend hides what it tells.
+#[tokio::test(start_paused = true)]
+async fn what_is_tried_again_counts_once() {
+    let held = "[[policy]]\nname = \"p\"\nkey = \"p:{type}\"\nconcurrency = 9\n";
+    for (lax, limits) in [(Lax::spec(), ""), (Lax::redis(), ""), (Lax::redis(), held)] {
+        let (_guard, log) = logged();
+        let tells = lax.name == Lax::spec().name;
+        let bound = if tells { 2 } else { 3 };
+        let file = format!("[[queue]]\nname = \"q\"\nmax_depth = {bound}\n");
+        let net = Net::Sim(sim::Network::default());
+        let behind = crate::pair::backend(&net, lax.clone(), 7).await;
+        // Their clocks agree.
+        let made = directly(&behind.backend, "/ojs/v1/jobs", job("other")).await;
+        let now = moment(made["job"]["created_at"].as_str().unwrap()).unwrap();
+        let store = Arc::new(MemoryStore::new(now));
+        let (client, stop) = on_store(&net, &behind, &format!("{file}{limits}"), &store).await;
+        let fails = async |wait: &str| {
+            let job = json!({"type": "t", "args": [], "options": {"queue": "q",
+                "retry": {"max_attempts": 5, "initial_interval": wait}}});
+            client.enqueue(job).await;
+            let active = client.fetch("q", 1).await;
+            client.nack(id(&active[0]), true).await;
+        };
+        if !tells {
+            // One is seen to be left out.
+            fails("PT60S").await;
+            sleep(Duration::from_millis(200)).await;
+            client.fill("q", 1).await;
+            assert_eq!(client.fetch("q", 1).await.len(), 1);
+            sleep(Duration::from_millis(200)).await;
+        }
+        fails("PT0.1S").await;
+        // Some backends make it available a second late.
+        sleep(Duration::from_millis(1_300)).await;
+        assert_eq!(client.fetch("q", 1).await.len(), 1);
+        client.fill("q", 2).await;
+        full(&client.offer("q").await, "q", bound);
+        assert_eq!(client.fetch("q", 2).await.len(), 2);
+        if tells {
+            sleep(Duration::from_millis(2_000)).await;
+            fails("PT0.1S").await;
+            sleep(Duration::from_millis(1_300)).await;
+            // It waits, and nobody has it.
+            client.fill("q", 1).await;
+            full(&client.offer("q").await, "q", 2);
+            assert_eq!(log.with("scheduled or to be tried again"), [""; 0]);
+        }
+        stop.drain.cancel();
+        stop.now.cancel();
     }
 }
 

@@ -493,6 +493,9 @@ fn places_of_siblings_are_told_apart_from_jobs() {
         other => panic!("{other:?}"),
     };
     assert_eq!(full.at_least, 2);
+    // Two wait, and that is far from the bound.
+    let level = pressure.level("q").expect("it was looked at");
+    assert_eq!((level.depth, level.above), (2, false));
     assert!((14..=BOUND).contains(&full.depth), "{}", full.depth);
 }
 

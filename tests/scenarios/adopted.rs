@@ -285,3 +285,81 @@ pub async fn heartbeat_of_made_up_ids(ctx: Ctx) -> Judge {
     judge.that(took.as_secs() < 12, format!("it took {took:?}"));
     judge
 }
+
+/// Jobs end through a sibling while the list of running jobs is on its way to a sidecar that starts, reloads, or gets
+/// a queue's first limit: they have no slots after that.
+pub async fn ended_through_a_sibling(ctx: Ctx) -> Judge {
+    let limits = "[[queue]]\nname = 'mail'\nconcurrency = 3\n";
+    let world = ctx.world().shared(OnStoreError::Share).limits(limits);
+    let w = world.start().await;
+    let other = w.sibling().await;
+    w.pass(61_000).await;
+    w.enqueue_all(9, |_| job()).await;
+    let one = w.hands_of("one", &other);
+    let out = one.fetch(&["mail"], 3).await.unwrap_or_default();
+    let late = Fault::LateReply(Duration::from_millis(400));
+    w.backend.often(Op::List, 1.0, late);
+    let lists = || {
+        let seen = w.backend.seen();
+        let lists = seen.iter().filter(|sent| sent.path.ends_with("admin/jobs"));
+        lists.count()
+    };
+    let before = lists();
+    match ctx.seed % 3 {
+        0 => {
+            w.kill_sidecar();
+            w.start_sidecar().await;
+        }
+        1 => w.reload(&format!("{limits}[[queue]]\nname = 'z'\nconcurrency = 1")),
+        _ => set_limit(&w, "z").await,
+    }
+    let asked = w.until(3, async || lists() > before).await;
+    for delivery in &out {
+        one.ack(&delivery.job).await;
+    }
+    w.pass(2_000).await;
+    let more = one.fetch(&["mail"], 3).await.map_or(0, |got| got.len());
+    let mut judge = w.judge().await;
+    judge.that(out.len() == 3, format!("{} were out", out.len()));
+    judge.that(asked, "no list was asked for");
+    judge.that(more == 3, format!("{more} started where 3 may"));
+    judge
+}
+
+/// The ACKs of jobs are on their way through a sibling when their queue gets its first limit here: they have no
+/// slots after that.
+pub async fn ending_through_a_sibling(ctx: Ctx) -> Judge {
+    let w = ctx.world().shared(OnStoreError::Share).start().await;
+    let other = w.sibling().await;
+    w.pass(1_500).await;
+    w.enqueue_all(9, |_| job()).await;
+    let one = w.hands_of("one", &other);
+    let out = one.fetch(&["mail"], 3).await.unwrap_or_default();
+    let takes = Fault::Slow(Duration::from_millis(60 + ctx.seed * 30));
+    w.backend.often(Op::Ack, 1.0, takes);
+    let acks = async {
+        tokio::join!(
+            one.ack(&out[0].job),
+            one.ack(&out[1].job),
+            one.ack(&out[2].job)
+        )
+    };
+    let set = async {
+        w.pass(20).await;
+        set_limit(&w, "mail").await;
+    };
+    tokio::join!(acks, set);
+    w.pass(2_000).await;
+    let more = one.fetch(&["mail"], 4).await.map_or(0, |got| got.len());
+    let mut judge = w.judge().await;
+    judge.that(more == 3, format!("{more} started where 3 may"));
+    judge
+}
+
+/// Sets the first limit of a queue, and does not wait for the answer.
+async fn set_limit(w: &World, queue: &str) {
+    let path = format!("/ojs/v1/admin/queues/{queue}/rate-limit");
+    let client = w.client();
+    let set = client.call("PUT", &path, r#"{"concurrency":3}"#.into());
+    let _given_up = timeout(Duration::from_millis(100), set).await;
+}

@@ -10,6 +10,7 @@ use crate::pressure::Dropped;
 use crate::pressure::drain::Drain;
 use crate::pressure::estimate::{Counts, Held, Mark};
 use crate::pressure::share::{Others, Shared};
+use crate::pressure::tells::Waits;
 use crate::pressure::want::{Now, Want};
 
 /// How long a queue of which nothing could be dropped refuses until that is tried again.
@@ -167,6 +168,17 @@ impl Queue {
         let waited = self.hidden.unretry(job, now);
         self.later = self.later.saturating_sub(u64::from(waited));
         waited
+    }
+
+    /// A job was given to us that may have been tried before.
+    pub(in crate::pressure) fn given(&mut self, job: &str) {
+        self.hidden.given(job);
+    }
+
+    /// Those that are known to wait for a time, scheduled and retryable.
+    pub(in crate::pressure) fn waits(&mut self, now: Now) -> [Waits; 2] {
+        self.hidden(now);
+        self.hidden.waits(now.stamp)
     }
 
     /// How many are known to wait for a time, scheduled and retryable.

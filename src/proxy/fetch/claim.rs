@@ -323,6 +323,7 @@ impl Proxy {
         let sidecar = &self.sidecar;
         sidecar.register(&jobs).await;
         let claimed = sidecar.by_queue(&jobs);
+        sidecar.given_again(&jobs);
         sidecar.hold.add(jobs);
         sidecar.fetched(&claimed, origin.mark, false);
     }

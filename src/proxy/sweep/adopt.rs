@@ -41,6 +41,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How long the backend may take for its manifest, and twice as long each time after it was late: one that hangs keeps
 /// nobody for long, and one that is slow is heard in the end.
 const MANIFEST: Duration = Duration::from_secs(2);
+/// How long the end of a job may be on its way through a sibling that found no row of it.
+const UNDER_WAY: Duration = Duration::from_millis(250);
 /// No job that runs began longer ago, in microseconds. A time that was never set may be one of the year 1.
 const LONGEST: u64 = 30 * 86_400 * 1_000_000;
 
@@ -289,17 +291,23 @@ impl Proxy {
     /// place of a list.
     pub(in crate::proxy) async fn adopt_running(&self) -> Result<usize, Unlisted> {
         let _listing = Listing::begin(&self.sidecar);
-        for pause in LIST_AGAIN {
-            match self.adopt_listed().await {
-                Err(unlisted) if unlisted.may_come() => tokio::time::sleep(pause).await,
-                said => return said,
+        let mut adopted = Vec::new();
+        let mut pauses = LIST_AGAIN.into_iter();
+        let listed = loop {
+            let listed = self.adopt_listed(&mut adopted).await;
+            match (&listed, pauses.next()) {
+                (Err(unlisted), Some(pause)) if unlisted.may_come() => {
+                    tokio::time::sleep(pause).await;
+                }
+                _ => break listed,
             }
-        }
-        self.adopt_listed().await
+        };
+        let count = adopted.len();
+        self.look_again(adopted);
+        listed.map(|()| count)
     }
 
-    async fn adopt_listed(&self) -> Result<usize, Unlisted> {
-        let mut adopted = 0;
+    async fn adopt_listed(&self, adopted: &mut Vec<Claimed>) -> Result<(), Unlisted> {
         for page in 1..=PAGES {
             let target = format!("/ojs/v1/admin/jobs?state=active&page={page}&per_page={PAGE}");
             let mut call = crate::proxy::get(self, 0, target);
@@ -317,13 +325,33 @@ impl Proxy {
             let mut count = 0;
             for job in jobs.items() {
                 count += 1;
-                adopted += usize::from(self.adopt(0, job, number).await == Some(true));
+                adopted.extend(self.adopt(0, job, number).await.flatten());
             }
             if count < PAGE {
                 break;
             }
         }
-        Ok(adopted)
+        Ok(())
+    }
+
+    /// Where siblings share the store, jobs that ended through them before their slots were taken had no row to end
+    /// any more. So those that were adopted are asked about once more; a slot of one that is over ends.
+    fn look_again(&self, adopted: Vec<Claimed>) {
+        if adopted.is_empty() || !self.sidecar.store.is_shared() {
+            return;
+        }
+        let proxy = self.clone();
+        let _task = self.sidecar.tasks.spawn(async move {
+            tokio::time::sleep(UNDER_WAY).await;
+            for of in &adopted {
+                // 0 where the list has no attempts.
+                let attempt = Some(of.attempt).filter(|attempt| *attempt > 0);
+                let active = proxy.still_active(of.scope, &of.job, attempt);
+                if active.await == Some(false) {
+                    proxy.sidecar.reclaim(of).await;
+                }
+            }
+        });
     }
 
     /// Has the jobs of a heartbeat that have no row looked up, and their slots taken. Look-ups run to their ends
@@ -368,32 +396,33 @@ impl Proxy {
         }
     }
 
-    /// Says whether the job was adopted; `None`: it is not known whether it should be.
-    async fn looked_up(&self, scope: u64, id: &str) -> Option<bool> {
+    /// Adopts the job if it is running; `None`: it is not known whether it is.
+    async fn looked_up(&self, scope: u64, id: &str) -> Option<()> {
         let _listing = Listing::begin(&self.sidecar);
         let number = self.sidecar.next_claim(self.sidecar.store.now());
         let reply = match self.look_up(scope, id).await {
             Lookup::Found(reply) => reply,
             Lookup::Gone | Lookup::Unknown | Lookup::Unanswered => return None,
         };
-        match job_in(&reply) {
-            Some(job) => self.adopt(scope, job, number).await,
-            None => Some(false),
+        if let Some(job) = job_in(&reply) {
+            let adopted = self.adopt(scope, job, number).await?;
+            self.look_again(adopted.into_iter().collect());
         }
+        Some(())
     }
 
     /// Takes the slots of one running job, above its limits if need be. The number is from before the
-    /// backend was asked: a claim since then is a newer one. Says whether it was adopted; `None`: the store did
-    /// not say.
-    async fn adopt(&self, scope: u64, job: Json<'_>, number: Gen) -> Option<bool> {
+    /// backend was asked: a claim since then is a newer one. Says what was adopted, if anything; `None`: the
+    /// store did not say.
+    async fn adopt(&self, scope: u64, job: Json<'_>, number: Gen) -> Option<Option<Claimed>> {
         let sidecar = &self.sidecar;
         let Some(claimed) = sidecar.running(scope, job, number) else {
-            return Some(false);
+            return Some(None);
         };
         let (id, limited) = (claimed.job.clone(), claimed.limited.clone());
         let row = sidecar.store.row(&id).await.ok()?;
         if row.is_some() || sidecar.ended_meanwhile(&id) {
-            return Some(false);
+            return Some(None);
         }
         let until = sidecar.store.now().plus(claimed.visibility);
         let adopt = Change::Adopt {
@@ -401,7 +430,7 @@ impl Proxy {
             until,
         };
         if !sidecar.store.set(adopt).await.ok()? {
-            return Some(false);
+            return Some(None);
         }
         sidecar.scopes.accept_known(scope);
         sidecar.noted(std::iter::once(&claimed));
@@ -411,7 +440,7 @@ impl Proxy {
         if sidecar.ended_meanwhile(&id) {
             sidecar.end(&id, Some(number)).await;
         }
-        Some(true)
+        Some(Some(claimed))
     }
 }
 

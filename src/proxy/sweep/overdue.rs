@@ -14,7 +14,7 @@ use crate::limit::Timestamp;
 use crate::metrics::Counted;
 use crate::proxy::job::micros;
 use crate::proxy::{Proxy, Sidecar};
-use crate::store::{Change, Gen, Row};
+use crate::store::{Change, Claimed, Gen, Row};
 
 /// So many questions are on their way at once.
 const AT_ONCE: usize = 32;
@@ -128,7 +128,7 @@ impl Proxy {
                     slots.remove(&name(&row));
                     match active {
                         true => later.push(look_later(&row, sidecar.next_look(&row))),
-                        false => sidecar.reclaim(&row).await,
+                        false => sidecar.reclaim(&row.claimed).await,
                     }
                 }
                 Ok((row, None)) => unanswered.push(row),
@@ -177,7 +177,7 @@ impl Sidecar {
         let since = *asked.since.get_or_insert_with(Instant::now);
         if since.elapsed() >= Duration::from_micros(row.claimed.visibility) {
             slots.remove(&slot);
-            self.reclaim(&row).await;
+            self.reclaim(&row.claimed).await;
             return None;
         }
         let wait = row.claimed.visibility.min(micros(SOON));
@@ -185,8 +185,8 @@ impl Sidecar {
         Some((row, asked.to))
     }
 
-    async fn reclaim(&self, row: &Row) {
-        let claimed = &row.claimed;
+    /// The backend says that the job is over: so is its slot.
+    pub(super) async fn reclaim(&self, claimed: &Claimed) {
         let ended = self.end(&claimed.job, Some(claimed.generation)).await;
         if ended.is_some() {
             self.metrics.count(Counted::SlotReclaimed);
@@ -208,7 +208,7 @@ impl Sidecar {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Claim, Claimed, Place};
+    use crate::store::{Claim, Place};
 
     const SECOND: u64 = 1_000_000;
 
