@@ -23,7 +23,7 @@
 //! | [`events`] | what is told to those who listen: one ring, encoded once, nobody waits |
 //! | [`metrics`] | every series, declared once |
 //! | [`ojs`] | which operation a path names; the words of headers |
-//! | [`log`] | the lines of the log, which a thread of their own writes |
+//! | [`log`] | the lines of the log, which a thread of their own writes; how much of a name stands in one |
 //! | [`json`] | JSON as byte ranges, so that what is not changed keeps its bytes |
 //! | [`duration`] | `PT1M` and `100ms` |
 //! | [`boxed`] | futures made where they will live |
@@ -104,13 +104,13 @@
 //! cli      -> config
 //! admin    -> metrics proxy server
 //! server   -> net proxy::body proxy::load proxy::respond tick upstream
-//! proxy    -> boxed duration events hold json limit metrics ojs policy pressure store tick upstream
+//! proxy    -> boxed duration events hold json limit log metrics ojs policy pressure store tick upstream
 //! config   -> duration limit policy pressure store
 //! pressure -> duration json limit policy
 //! hold     -> limit policy store
 //! events   -> duration json limit metrics ojs
 //! metrics  -> limit
-//! store    -> limit
+//! store    -> limit log
 //! policy   -> duration json limit
 //! upstream -> boxed net tick
 //! backend  -> net

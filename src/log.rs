@@ -1,5 +1,6 @@
 //! The lines of the log, written by a thread of their own: whoever reads them, and stops, stops nothing else.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -10,6 +11,22 @@ use tracing_subscriber::fmt::MakeWriter;
 
 /// So many bytes may wait to be written; lines that come beyond are lost, and counted.
 const MOST: usize = 1 << 20;
+
+/// So many bytes of what others wrote stand in a line.
+const SHOWN: usize = 200;
+
+/// What others wrote, as a name or an answer, for a line: of more than 200 bytes only the first, and how many there
+/// are. A field has it as it is (`job = &*cut(job)`): one with `%` would write lines of its own.
+pub fn cut(text: &str) -> Cow<'_, str> {
+    let whole = text.len();
+    if whole <= SHOWN {
+        return text.into();
+    }
+    let ends = text.char_indices().map(|(at, _)| at);
+    let shown = ends.take_while(|end| *end <= SHOWN).last();
+    let shown = text.get(..shown.unwrap_or(0)).unwrap_or_default();
+    format!("{shown}… ({whole} bytes)").into()
+}
 
 /// Where lines go.
 #[derive(Clone, Debug, Default)]
@@ -138,6 +155,17 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn of_what_is_long_the_beginning_is_shown() {
+        let short = "a".repeat(SHOWN);
+        assert_eq!(cut(&short), short);
+        assert_eq!(cut(&format!("{short}b")), format!("{short}… (201 bytes)"));
+        // No character is torn.
+        let wide = format!("a{}", "é".repeat(SHOWN));
+        let shown = format!("a{}… (401 bytes)", "é".repeat(99));
+        assert_eq!(cut(&wide), shown);
     }
 
     #[test]

@@ -46,7 +46,7 @@ struct Inner {
     handle: PrometheusHandle,
     keys: Mutex<Keys>,
     policies: Mutex<HashMap<Arc<str>, Arc<PolicySeries>>>,
-    calls: Mutex<HashMap<(&'static str, u16), Histogram>>,
+    calls: Mutex<HashMap<(&'static str, Option<u16>), Histogram>>,
     queues: Mutex<HashSet<Box<str>>>,
     /// The part of the page that has the pressures which were last measured.
     pressure: Mutex<String>,
@@ -408,11 +408,14 @@ impl Metrics {
         self.0.fetch_wait.record(time.as_secs_f64());
     }
 
-    /// A call of the sidecar's own to the backend ended; `code` is its status, or 0 for none.
+    /// A call of the sidecar's own to the backend ended; `code` is its status, or 0 for none. Those that HTTP
+    /// does not have share a series.
     pub fn called(&self, op: &'static str, code: u16, time: Duration) {
+        let code = Some(code).filter(|code| matches!(code, 0 | 100..=599));
         let mut calls = self.0.calls.lock();
         let series = calls.entry((op, code)).or_insert_with(|| {
-            let labels = vec![Label::new("op", op), Label::new("code", code.to_string())];
+            let code = code.map_or_else(|| OTHER.to_owned(), |code| code.to_string());
+            let labels = vec![Label::new("op", op), Label::new("code", code)];
             histogram(
                 &self.0.recorder,
                 "ojs_throttle_upstream_request_duration_seconds",
@@ -702,6 +705,22 @@ mod tests {
         ] {
             assert!(page.contains(line), "{line}: {page}");
         }
+    }
+
+    #[test]
+    fn statuses_that_http_does_not_have_share_one_series() {
+        let metrics = Metrics::new(1);
+        for code in [0, 200, 599, 600, 999] {
+            metrics.called("look", code, Duration::from_millis(1));
+        }
+        let page = metrics.render();
+        for (code, calls) in [("0", 1), ("200", 1), ("599", 1), (OTHER, 2)] {
+            let labels = format!("{{op=\"look\",code=\"{code}\"}}");
+            let name = "ojs_throttle_upstream_request_duration_seconds_count";
+            let line = format!("{name}{labels} {calls}\n");
+            assert!(page.contains(&line), "{line}: {page}");
+        }
+        assert!(!page.contains("code=\"600\""), "{page}");
     }
 
     #[test]

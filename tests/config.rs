@@ -312,6 +312,24 @@ fn how_long_a_stop_serves_at_least() {
     }
 }
 
+/// A device has no end, and neither may have what somebody writes into a file.
+#[test]
+fn a_token_is_read_from_a_regular_file_of_some_size() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let read = |path: &Path| {
+        let path = path.display();
+        let text = format!("[server]\nupstream = 'http://ojs'\ncontrol_token = 'file:{path}'\n");
+        Settings::parse(&text, "t.toml").map_err(|report| report.to_string())
+    };
+    fs::write(file.path(), "x".repeat(64 << 10)).unwrap();
+    assert!(read(file.path()).is_ok());
+    fs::write(file.path(), "x".repeat((64 << 10) + 1)).unwrap();
+    let told = read(file.path()).unwrap_err();
+    assert!(told.contains("it is larger than 64 KiB"), "{told}");
+    let told = read(Path::new("/dev/null")).unwrap_err();
+    assert!(told.contains("it is no regular file"), "{told}");
+}
+
 #[test]
 fn check_says_what_is_in_a_file() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config");

@@ -2,6 +2,8 @@
 //! them are read.
 
 use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -26,6 +28,10 @@ use crate::store::{postgres, redis, sqlite};
 const LEAST: Duration = Duration::from_millis(1);
 /// The longest timeout that makes sense.
 const HOUR: Duration = Duration::from_secs(3_600);
+/// The largest file of a token, in bytes.
+const MOST_TOKEN: u32 = 64 << 10;
+/// The largest file of certificates, in bytes.
+const MOST_ROOTS: u32 = 16 << 20;
 
 /// Reads a whole file.
 pub(super) fn read(
@@ -328,14 +334,31 @@ fn upstream(root: &mut Table<'_>, backend: Backend) -> Option<Upstream> {
     })
 }
 
+/// What is in a regular file of at most so many bytes: the name of a device may stand there, which has no end.
+fn content(path: &Path, most: u32) -> io::Result<Vec<u8>> {
+    // First, because to open a pipe waits for who writes into it.
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    let mut bytes = Vec::new();
+    let read = File::open(path)?
+        .take(u64::from(most) + 1)
+        .read_to_end(&mut bytes)?;
+    if read > most as usize {
+        let why = format!("it is larger than {} KiB", most >> 10);
+        return Err(io::Error::other(why));
+    }
+    Ok(bytes)
+}
+
 /// A token as written, from the environment, or from a file.
 fn token(table: &mut Table<'_>, name: &'static str) -> Option<Secret> {
     let given = table.expanded(name)?;
     let path_of_field = table.path_of(name);
     let token = match given.text.strip_prefix("file:") {
         None => given.text,
-        Some(path) => match std::fs::read_to_string(path) {
-            Ok(text) => text.trim().to_owned(),
+        Some(path) => match content(Path::new(path), MOST_TOKEN) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).trim().to_owned(),
             Err(error) => {
                 table.error(
                     &given.span,
@@ -455,7 +478,7 @@ fn roots(table: &mut Table<'_>, name: &'static str) -> Option<PathBuf> {
 
 /// Whether a file has certificates, and all of them can be trusted; else why not.
 fn certificates(path: &Path) -> Result<(), String> {
-    let text = std::fs::read(path).map_err(|error| format!("cannot be read: {error}"))?;
+    let text = content(path, MOST_ROOTS).map_err(|error| format!("cannot be read: {error}"))?;
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(&text) {
         let certificate = certificate.map_err(|error| format!("is no PEM file: {error}"))?;

@@ -9,7 +9,7 @@ use super::values::Text;
 use crate::limit::{Limits, Measure, Rate, Throttle};
 use crate::policy::numbers::{self, Window, Wrong};
 
-/// A period that any limit may have, in microseconds.
+/// A period that any `rate` may have, in microseconds.
 const MINUTE: u64 = 60_000_000;
 
 /// `concurrency`, `rate` and `throttle` of a policy or queue.
@@ -114,39 +114,50 @@ fn period_text(table: &mut Table<'_>) -> Option<Text> {
 }
 
 fn throttle(mut table: Table<'_>) -> Option<Throttle> {
+    let by_interval = table.get("interval").is_some();
     let interval = table.micros("interval");
     let burst = table.integer("burst");
     let measure = table.word("measure", Measure::Start, &numbers::MEASURES);
     let (burst, burst_span) = burst.map_or((1, table.span.clone()), |(burst, span)| (burst, span));
+    if by_interval {
+        not_beside_interval(&mut table);
+    }
     let found = match interval {
-        Some((micros, span)) => {
-            for other in ["limit", "period"] {
-                if let Some(found) = table.get(other) {
-                    let title = format!("`{}` stands beside `interval`", found.path);
-                    table.error(
-                        &found.span,
-                        title,
-                        "write either interval, or limit and period",
-                    );
-                }
-            }
-            numbers::interval(micros, burst)
-                .map_err(|wrong| out_of_range(&table, wrong, [&span, &span, &burst_span]))
-        }
+        Some((micros, span)) => numbers::interval(micros, burst)
+            .map_err(|wrong| out_of_range(&table, wrong, [&span, &span, &burst_span])),
+        None if by_interval => Err(()),
         None => {
             let (limit, period) = (limit(&mut table), period(&mut table));
-            let whole = period.is_some();
             let read = limit.map(|(limit, at)| {
-                let (period, until) = period.unwrap_or_else(|| (MINUTE, at.clone()));
-                numbers::throttle(limit, period, burst)
-                    .map_err(|wrong| out_of_range(&table, wrong, [&at, &until, &burst_span]))
+                let (read, until) = match period {
+                    Some((period, until)) => {
+                        let read = numbers::throttle(limit, period, burst);
+                        (read.map(Some), until)
+                    }
+                    // How they go together depends on the period.
+                    None => {
+                        let alone = numbers::starts(limit);
+                        let alone = alone.and_then(|_| numbers::count("burst", burst));
+                        (alone.map(|_| None), at.clone())
+                    }
+                };
+                read.map_err(|wrong| out_of_range(&table, wrong, [&at, &until, &burst_span]))
             });
-            read.unwrap_or(Err(()))
-                .and_then(|read| whole.then_some(read).ok_or(()))
+            read.unwrap_or(Err(())).and_then(|read| read.ok_or(()))
         }
     };
     table.finish();
     found.ok().map(|spacing| Throttle { measure, ..spacing })
+}
+
+fn not_beside_interval(table: &mut Table<'_>) {
+    for other in ["limit", "period"] {
+        if let Some(found) = table.get(other) {
+            let title = format!("`{}` stands beside `interval`", found.path);
+            let hint = "write either interval, or limit and period";
+            table.error(&found.span, title, hint);
+        }
+    }
 }
 
 fn limit(table: &mut Table<'_>) -> Option<(i64, Range<usize>)> {

@@ -13,7 +13,8 @@ use tokio::time::Instant;
 /// So long somebody waits for a look-up: a little less than for a connection, so that it is said what was late.
 const LONGEST: Duration = Duration::from_millis(1_900);
 
-/// So long the addresses are kept that came too late: where each look-up takes as long, nobody would ever have any.
+/// So long the addresses are kept that came too late, before they are looked up anew: where each look-up takes as
+/// long, nobody would ever have any.
 const KEPT: Duration = Duration::from_secs(30);
 
 /// What was found, or why nothing was.
@@ -21,7 +22,14 @@ type Found = Result<Vec<IpAddr>, (io::ErrorKind, String)>;
 
 thread_local! {
     /// The look-ups of this thread that are under way, or whose addresses are kept.
-    static LOOK_UPS: RefCell<HashMap<String, watch::Receiver<Option<Found>>>> = RefCell::default();
+    static LOOK_UPS: RefCell<HashMap<String, LookUp>> = RefCell::default();
+}
+
+/// A look-up that is under way, or whose addresses are kept.
+struct LookUp {
+    found: watch::Receiver<Option<Found>>,
+    /// Whether somebody asked for the name since it was last looked at.
+    asked: bool,
 }
 
 /// All addresses of `host` with this port, in the order in which they are to be tried.
@@ -52,40 +60,72 @@ pub(super) async fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAdd
 /// The look-up of a name that is under way or kept, or a new one.
 fn join(host: &str) -> watch::Receiver<Option<Found>> {
     let name = host.to_owned();
-    join_or(host, async move {
-        let found = tokio::net::lookup_host((name, 0)).await?;
-        Ok(found.map(|address| address.ip()).collect())
+    join_or(host, move || {
+        let name = name.clone();
+        async move {
+            let found = tokio::net::lookup_host((name, 0)).await?;
+            Ok(found.map(|address| address.ip()).collect())
+        }
     })
 }
 
-/// The same; `look_up` is a new one.
-fn join_or(
+/// The same; `look_up` begins a new one.
+fn join_or<L>(
     host: &str,
-    look_up: impl Future<Output = io::Result<Vec<IpAddr>>> + Send + 'static,
-) -> watch::Receiver<Option<Found>> {
+    look_up: impl Fn() -> L + Send + 'static,
+) -> watch::Receiver<Option<Found>>
+where
+    L: Future<Output = io::Result<Vec<IpAddr>>> + Send + 'static,
+{
     LOOK_UPS.with_borrow_mut(|all| {
         // Of one whose runtime is gone nothing comes any more.
-        if let Some(known) = all.get(host).filter(|known| known.has_changed().is_ok()) {
-            return known.clone();
+        let known = all.get_mut(host);
+        if let Some(known) = known.filter(|known| known.found.has_changed().is_ok()) {
+            known.asked = true;
+            return known.found.clone();
         }
-        let (give, looked_up) = watch::channel(None);
-        all.insert(host.to_owned(), looked_up.clone());
-        let (host, begun) = (host.to_owned(), Instant::now());
-        tokio::spawn(async move {
-            let found = look_up.await;
-            let is_kept = found.is_ok() && begun.elapsed() > LONGEST;
-            give.send_replace(Some(found.map_err(|why| (why.kind(), why.to_string()))));
-            if is_kept {
-                tokio::time::sleep(KEPT).await;
-            }
-            LOOK_UPS.with_borrow_mut(|all| all.remove(&host));
-        });
-        looked_up
+        let (give, found) = watch::channel(None);
+        let new = LookUp {
+            found: found.clone(),
+            asked: false,
+        };
+        all.insert(host.to_owned(), new);
+        tokio::spawn(keep(host.to_owned(), give, look_up));
+        found
     })
+}
+
+/// Looks a name up. Where that takes too long the addresses are kept, and looked up anew for as long as somebody
+/// asks for them; those before stand until then, so that nobody waits.
+async fn keep<L>(host: String, give: watch::Sender<Option<Found>>, look_up: impl Fn() -> L)
+where
+    L: Future<Output = io::Result<Vec<IpAddr>>>,
+{
+    loop {
+        let begun = Instant::now();
+        let found = look_up().await;
+        let is_kept = found.is_ok() && begun.elapsed() > LONGEST;
+        give.send_replace(Some(found.map_err(|why| (why.kind(), why.to_string()))));
+        if !is_kept {
+            break;
+        }
+        tokio::time::sleep(KEPT).await;
+        let asked = LOOK_UPS.with_borrow_mut(|all| {
+            let known = all.get_mut(&host);
+            known.is_some_and(|known| std::mem::take(&mut known.asked))
+        });
+        if !asked {
+            break;
+        }
+    }
+    LOOK_UPS.with_borrow_mut(|all| all.remove(&host));
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
     use super::*;
 
     #[tokio::test]
@@ -104,8 +144,9 @@ mod tests {
     /// Time is paused, and the look-up has not begun.
     #[tokio::test(start_paused = true)]
     async fn a_look_up_that_takes_long_says_so_itself() {
-        let (_give, looked_up) = watch::channel(None);
-        LOOK_UPS.with_borrow_mut(|all| all.insert("slow.test".to_owned(), looked_up));
+        let (_give, found) = watch::channel(None);
+        let asked = false;
+        LOOK_UPS.with_borrow_mut(|all| all.insert("slow.test".to_owned(), LookUp { found, asked }));
         let error = addresses("slow.test", 80).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert_eq!(
@@ -113,29 +154,53 @@ mod tests {
             "the name slow.test was not looked up within 1.9s"
         );
     }
-    /// The look-up of a slow name server, unless its addresses are known.
-    fn slowly(gives: io::Result<Vec<IpAddr>>) -> watch::Receiver<Option<Found>> {
-        join_or("slow.test", async {
-            tokio::time::sleep(2 * LONGEST).await;
-            gives
+
+    const THERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    /// The look-up at a slow name server, unless its addresses are known. `known`: how often it finds them.
+    fn slowly(known: usize) -> watch::Receiver<Option<Found>> {
+        let left = AtomicUsize::new(known);
+        join_or("slow.test", move || {
+            let found = left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+            async move {
+                tokio::time::sleep(2 * LONGEST).await;
+                found.map_or(Err(io::ErrorKind::NotFound.into()), |_| Ok(vec![THERE]))
+            }
         })
     }
 
+    fn is_known() -> bool {
+        LOOK_UPS.with_borrow(|all| !all.is_empty())
+    }
+
+    /// Each second would be a connection.
     #[tokio::test(start_paused = true)]
-    async fn addresses_that_came_too_late_are_kept_for_the_next() {
-        let there = IpAddr::from([127, 0, 0, 1]);
-        let slow = slowly(Ok(vec![there]));
+    async fn addresses_that_come_too_late_are_there_for_as_long_as_they_are_asked_for() {
+        let _first = slowly(3);
         assert!(addresses("slow.test", 80).await.is_err());
         tokio::time::sleep(2 * LONGEST).await;
-        let asked = Instant::now();
-        let found = addresses("slow.test", 80).await.unwrap();
-        assert_eq!(found, [SocketAddr::new(there, 80)]);
-        assert_eq!(asked.elapsed(), Duration::ZERO);
-        // But not for ever, and no failure is.
+        let begun = Instant::now();
+        while begun.elapsed() < 3 * KEPT {
+            let asked = Instant::now();
+            let found = addresses("slow.test", 80).await.unwrap();
+            assert_eq!(found, [SocketAddr::new(THERE, 80)]);
+            assert_eq!(asked.elapsed(), Duration::ZERO);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        // It is not found any more, which is not kept.
         tokio::time::sleep(KEPT).await;
-        let failing = slowly(Err(io::ErrorKind::NotFound.into()));
-        assert!(!failing.same_channel(&slow));
+        assert!(!is_known());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn addresses_that_nobody_asks_for_any_more_are_forgotten() {
+        let first = slowly(9);
         tokio::time::sleep(3 * LONGEST).await;
-        LOOK_UPS.with_borrow(|all| assert!(all.is_empty()));
+        assert!(first.same_channel(&slowly(9)));
+        // Once more, because they were asked for.
+        tokio::time::sleep(KEPT + LONGEST).await;
+        assert!(is_known());
+        tokio::time::sleep(KEPT + LONGEST).await;
+        assert!(!is_known());
     }
 }

@@ -291,8 +291,11 @@ fn spaced(throttle: Throttle, member: &'static str) -> Result<Throttle, Wrong> {
     Ok(throttle)
 }
 
-/// A limit of starts.
-fn starts(limit: i64) -> Result<NonZeroU32, Wrong> {
+/// A limit of starts: 1 to [`MOST`].
+///
+/// # Errors
+/// Out of range.
+pub fn starts(limit: i64) -> Result<NonZeroU32, Wrong> {
     match limit {
         0 => wrong(
             "limit",
@@ -302,7 +305,11 @@ fn starts(limit: i64) -> Result<NonZeroU32, Wrong> {
     }
 }
 
-fn count(member: &'static str, number: i64) -> Result<NonZeroU32, Wrong> {
+/// A number from 1 to [`MOST`].
+///
+/// # Errors
+/// Out of range.
+pub fn count(member: &'static str, number: i64) -> Result<NonZeroU32, Wrong> {
     match u32::try_from(number).ok().and_then(NonZeroU32::new) {
         Some(fits) if number <= MOST => Ok(fits),
         _ => wrong(member, format!("must be from 1 to {MOST}, found {number}")),

@@ -21,6 +21,7 @@ use crate::duration;
 use crate::events::{Event, Value};
 use crate::json::Json;
 use crate::limit::Timestamp;
+use crate::log::cut;
 use crate::pressure::{Bounds, Edge, Level, Looking, Mark, Now, Told, Untold, Whose};
 use crate::store::Row;
 use crate::tick;
@@ -405,7 +406,7 @@ impl Unbounded {
 
 /// Warns of queues without bounds.
 fn warn_of(queues: &[String]) {
-    let shown: Vec<&str> = queues.iter().take(NAMED).map(String::as_str).collect();
+    let shown: Vec<_> = queues.iter().take(NAMED).map(|queue| cut(queue)).collect();
     let more = if queues.len() > NAMED { ", …" } else { "" };
     let names = format!("{}{more}", shown.join(", "));
     match queues.len() {

@@ -11,6 +11,7 @@ use super::{Proxy, REPLY_DEPTH, said};
 use crate::hold::Held;
 use crate::json::Json;
 use crate::limit::{Limited, OnLimit};
+use crate::log::cut;
 use crate::metrics::Counted;
 use crate::upstream::Call;
 
@@ -55,7 +56,12 @@ impl Proxy {
             End::Lost => sidecar.metrics.count(Counted::HoldLost),
             End::Dropped => {
                 if let Some(by) = acting(held, usize::MAX, OnLimit::Drop) {
-                    tracing::debug!(%job, policy = %by.policy, key = %by.key, "dropped: over its limit");
+                    tracing::debug!(
+                        job = &*cut(job),
+                        policy = %by.policy,
+                        key = %by.key,
+                        "dropped: over its limit"
+                    );
                     sidecar.metrics.dropped(&by.policy);
                     sidecar.tell_dropped(held, by);
                 }

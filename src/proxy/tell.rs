@@ -10,6 +10,7 @@ use crate::events::{Event, Value};
 use crate::hold::{Episode, Held};
 use crate::json::Json;
 use crate::limit::{Key, Limited, Refusal, Space};
+use crate::log::cut;
 use crate::metrics::Counted;
 use crate::policy::Pause;
 use crate::store::Claimed;
@@ -35,8 +36,8 @@ impl Sidecar {
     pub(super) fn exceeded(&self, held: &Held, by: &Limited, why: &Refusal) {
         self.metrics.exceeded(by, why.strategy);
         tracing::debug!(
-            job = &*held.claimed.job,
-            queue = &*held.claimed.queue,
+            job = &*cut(&held.claimed.job),
+            queue = &*cut(&held.claimed.queue),
             key = &*by.space.name_of(&by.key),
             policy = &*by.policy,
             strategy = why.strategy.as_str(),

@@ -1,6 +1,7 @@
 //! What is logged, and what never is.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, Stdio};
 
 use ojs_throttle::backend::Lax;
@@ -257,6 +258,50 @@ fn what_is_refused_is_found_at_debug() {
     let held = one("its limit allows no start");
     let wanted = "queue=\"q\" key=\"t\" policy=\"one\" strategy=\"concurrency\"";
     assert!(held.contains(wanted), "{held}");
+}
+
+/// A backend that has two jobs of the queue `q`, of which the second has this id.
+fn with_two_jobs(id: &str) -> SocketAddr {
+    let job = |id: &str| json!({"id": id, "type": "t", "queue": "q", "state": "active", "attempt": 1, "args": []});
+    let mut jobs = Some(json!({"jobs": [job("first"), job(id)]}));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut asked = vec![0; 1 << 16];
+            let read = stream.read(&mut asked).unwrap_or(0);
+            let is_fetch = asked[..read].starts_with(b"POST /ojs/v1/workers/fetch ");
+            let given = if is_fetch { jobs.take() } else { None };
+            let body = given.unwrap_or_else(|| json!({"jobs": [], "state": "discarded"}));
+            let body = body.to_string();
+            let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close";
+            let reply = format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+            drop(stream.write_all(reply.as_bytes()));
+        }
+    });
+    addr
+}
+
+/// Whoever stores a job may choose it: no lines of its own in the log, and no long ones.
+#[test]
+fn an_id_writes_no_line_of_its_own() {
+    let id = format!("a\n2026 ERROR forged \u{1b}[31m{}", "x".repeat(1_000));
+    let drops = "[[policy]]\nname = \"d\"\nmatch = { queue = \"q\" }\n\
+        rate = { limit = 1, period = \"1h\" }\non_limit = \"drop\"\n";
+    let text = config(with_two_jobs(&id), "log_level = \"debug\"", drops);
+    let sidecar = Sidecar::run(&text);
+    assert_eq!(fetch(sidecar.data, "q", 2, "w").jobs(), ["first"]);
+    let forged = || {
+        let lines = sidecar.lines().into_iter();
+        lines.filter(|line| line.contains("forged"))
+    };
+    until("the job is dropped", || {
+        forged().find(|line| line.contains("dropped: over its limit"))
+    });
+    for line in forged() {
+        assert!(line.contains("DEBUG") && !line.contains('\u{1b}'), "{line}");
+        assert!(line.len() < 500, "{line}");
+    }
 }
 
 /// A backend that does not let us look says so, with what to do; one that is none is told as that, once.

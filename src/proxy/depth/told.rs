@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::json::{Json, Kind, Splice, quote};
+use crate::log::cut;
 use crate::pressure::{Away, Bounds, Counts, Told};
 use crate::proxy::load::Seldom;
 use crate::proxy::lookup::job_in;
@@ -183,7 +184,7 @@ impl Proxy {
         if !stats.warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 queue,
-                job = &*job,
+                job = &*cut(&job),
                 "the backend's statistics say that a queue is empty in which a job waits: the depth of \
                  bounded queues is what passes through here"
             );

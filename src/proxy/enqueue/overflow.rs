@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::events::Value;
 use crate::hold::Held;
 use crate::json::{Json, quote};
+use crate::log::cut;
 use crate::pressure::{Dropped, Mark, Told};
 use crate::proxy::depth::told::waits_in;
 use crate::proxy::drop::End;
@@ -255,7 +256,7 @@ impl Proxy {
         let nack = said::requeue(job, &sidecar.name);
         let call = crate::proxy::post(self, scope, "/ojs/v1/workers/nack", nack);
         if let Err(error) = crate::proxy::call(self, "give_back", call).await {
-            tracing::debug!(job, %error, "not given back: it comes back when its claim lapses");
+            tracing::debug!(job = &*cut(job), %error, "not given back: it comes back when its claim lapses");
         }
     }
 
@@ -267,7 +268,7 @@ impl Proxy {
         sidecar.metrics.dropped_oldest(queue, 1);
         tracing::debug!(
             queue,
-            job = &*oldest.id,
+            job = &*cut(&oldest.id),
             "dropped: the oldest of a full queue"
         );
         let data = [

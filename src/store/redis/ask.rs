@@ -11,6 +11,7 @@ use super::link::Failed;
 use super::script::{Script, with_text};
 use super::{AT_ONCE, RedisStore, wire};
 use crate::limit::Timestamp;
+use crate::log::cut;
 use crate::store::fleet::SETTLING;
 use crate::store::{Row, Store, StoreError, record};
 
@@ -70,7 +71,7 @@ impl RedisStore {
                 }
                 Ok(told)
             }
-            Ok(other) => Err(self.failed(&format!("it answers {other:?}"))),
+            Ok(other) => Err(self.failed(&format!("it answers {}", cut(&format!("{other:?}"))))),
             Err(failed) => Err(self.refused(failed)),
         }
     }
@@ -177,7 +178,8 @@ impl RedisStore {
     }
 
     pub(super) fn strange(&self, told: &[Value]) -> StoreError {
-        self.failed(&format!("its answer is not understood: {told:?}"))
+        let told = format!("{told:?}");
+        self.failed(&format!("its answer is not understood: {}", cut(&told)))
     }
 
     pub(super) fn rows(&self, told: &[Value]) -> Result<Vec<Row>, StoreError> {
@@ -212,15 +214,19 @@ mod tests {
     use crate::store::Clock;
     use crate::store::redis::{Config, Target};
 
-    #[test]
-    fn what_a_script_may_not_do_is_a_matter_of_rights_whoever_says_it() {
+    fn store() -> RedisStore {
         let config = Config {
             target: Target::parse("redis://nowhere", None).unwrap(),
             namespace: "limits".to_owned(),
             owner: "a".to_owned(),
             timeout: Duration::from_secs(1),
         };
-        let store = RedisStore::new(config, Clock::new(0));
+        RedisStore::new(config, Clock::new(0))
+    }
+
+    #[test]
+    fn what_a_script_may_not_do_is_a_matter_of_rights_whoever_says_it() {
+        let store = store();
         let told = |text: &str| store.refused(Failed::Said("ERR".to_owned(), text.to_owned()));
         for text in [
             "ERR The user executing the script can't run this command or subcommand",
@@ -232,5 +238,14 @@ mod tests {
             assert!(why.contains("{limits}:*"), "{why}");
         }
         assert!(matches!(told("ERR other"), StoreError::Unavailable(_)));
+    }
+
+    #[test]
+    fn an_answer_that_is_not_understood_is_told_in_short() {
+        let value = Value::BulkString(vec![b'x'; 5_000]);
+        let StoreError::Unavailable(why) = store().strange(&[value]) else {
+            panic!("another error")
+        };
+        assert!(why.contains("bytes)") && why.len() < 400, "{why}");
     }
 }

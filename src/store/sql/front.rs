@@ -20,6 +20,7 @@ use super::super::{
 };
 use super::{Job, Op, Reply};
 use crate::limit::{Key, KeyState, Limited, Limits, Reserved, Space, Timestamp};
+use crate::log::cut;
 use ask::strange;
 
 /// So many rows are changed in one transaction: each is locked until it is written.
@@ -113,8 +114,8 @@ impl SqlStore {
                 Ok(verdicts) => verdicts.into_iter().next().ok_or_else(strange)?,
                 Err(StoreError::Unfit(why)) => {
                     tracing::warn!(
-                        job = ?ask.job,
-                        queue = ?ask.queue,
+                        job = &*cut(&ask.job),
+                        queue = &*cut(&ask.queue),
                         why,
                         "a limited job is left to the end of its claim, because the store cannot keep it: use \
                          shorter ids and names, without NUL"
