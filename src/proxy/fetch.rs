@@ -74,10 +74,11 @@ impl Proxy {
         let looks = limits || sidecar.pressure.any();
         let asked = looks.then(|| Asked::read(&body)).flatten();
         let draining = sidecar.draining.is_cancelled();
-        if let Some(fault) = asked::fault(asked.as_ref(), limits) {
+        if let Some(fault) = asked::fault(&body, asked.as_ref(), limits) {
             return refuse(&parts, fault);
         }
-        if draining && sidecar.brought.load(Ordering::Relaxed) {
+        let unread = limits && asked.is_none();
+        if draining && (unread || sidecar.brought.load(Ordering::Relaxed)) {
             // What comes may be limited, and would only be held for its claim to end.
             return self.nothing(&parts);
         }
@@ -108,7 +109,8 @@ impl Proxy {
             }
         }
         if (sections.iter()).all(|section: &Section| section.gate.is_none()) {
-            match self.pass_whole(&parts, &mut wanted, &live).await {
+            // What we do not understand but the backend does must not go round the limits.
+            match self.pass_whole(&parts, &mut wanted, unread, &live).await {
                 Whole::Answer(answer) if leaves_out => return respond::send_elsewhere(answer),
                 Whole::Answer(answer) => return answer,
                 Whole::Held(jobs, came) => {
@@ -185,8 +187,14 @@ impl Proxy {
     }
 
     /// A FETCH that no limit can touch by its queues: forwarded and returned as it is, unless jobs with
-    /// limits of their own came back, or other policies came meanwhile.
-    async fn pass_whole(&self, parts: &Parts, wanted: &mut Wanted, live: &Live) -> Whole {
+    /// limits of their own came back, or `all` that comes is to be looked at.
+    async fn pass_whole(
+        &self,
+        parts: &Parts,
+        wanted: &mut Wanted,
+        all: bool,
+        live: &Live,
+    ) -> Whole {
         let sidecar = &self.sidecar;
         let sent = tick::now();
         let mark = sidecar.pressure.mark();
@@ -195,7 +203,7 @@ impl Proxy {
             Err(error) => return Whole::Answer(refuse(parts, Fault::backend(&error, false))),
         };
         // Policies that came while the backend was asked may touch what it gave.
-        let all = sidecar.live().edition != live.edition;
+        let all = all || sidecar.live().edition != live.edition;
         let brings = mirror::may_bring(&reply.body);
         let limits =
             brings && live.policies.accept() != Accept::Ignore && mirror::may_limit(&reply.body);

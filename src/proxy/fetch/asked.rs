@@ -203,11 +203,15 @@ impl Asked {
     }
 }
 
-/// Why a FETCH is refused, as it was read; `limits`: there are some. One that cannot be read the backend may
-/// understand all the same, and would give as much as it says: more than may be claimed, or held.
-pub(super) fn fault(asked: Option<&Asked>, limits: bool) -> Option<Fault> {
+/// Why a FETCH is refused, as it was read; `limits`: there are some. One that is JSON and cannot be read the backend
+/// may understand all the same, and would give as much as it says: more than may be claimed, or held. What is no
+/// JSON is the backend's to refuse.
+pub(super) fn fault(body: &[u8], asked: Option<&Asked>, limits: bool) -> Option<Fault> {
     match asked {
-        None if limits => Some(unread()),
+        None if limits => match Json::parse(body, DEPTH) {
+            Err(JsonError::Malformed(_)) => None,
+            _ => Some(unread()),
+        },
         asked => asked.and_then(Asked::fault),
     }
 }
