@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Response, StatusCode};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::body::Body;
 use super::prove::{Extension, named};
@@ -21,7 +21,7 @@ use crate::json::{Json, Kind, Splice, quote};
 use crate::metrics::Counted;
 use crate::store::{Change, Known, Place, Row};
 use crate::tick;
-use crate::upstream::{Call, Reply, UpstreamError};
+use crate::upstream::{Call, Reply};
 
 /// The longest that a worker waits for the backend's answer to its own heartbeat, and what is left of that at the
 /// least when jobs had to be looked up first.
@@ -92,36 +92,55 @@ impl Proxy {
         } else {
             body
         };
-        let (reply, late) = self.own_beat(&mut parts, own_body, begun, unsure).await;
-        // A backend that hangs would keep the worker waiting as long again for each claim id.
-        if late || reply.status != StatusCode::OK {
+        // Side by side, so that one which hangs keeps no other back.
+        let (mut ours, mut beats) = (ours.into_iter(), JoinSet::new());
+        self.send_some(scope, &mut ours, &mut beats, AT_ONCE);
+        let reply = self.own_beat(&mut parts, own_body, begun, unsure).await;
+        if reply.status != StatusCode::OK {
+            self.send_some(scope, &mut ours, &mut beats, MOST);
+            beats.detach_all();
             return respond::theirs(reply);
         }
         let mut extended = named(&reply.body);
         let mut told = reply.body.clone();
-        let (mut ours, mut beats) = (ours.into_iter(), JoinSet::new());
         loop {
-            // Side by side, so that one which hangs keeps no other back.
-            while beats.len() < AT_ONCE
-                && let Some((extension, group)) = ours.next()
-            {
-                let proxy = self.clone();
-                beats.spawn(async move { proxy.beat_for(scope, &extension, &group).await });
-            }
-            match beats.join_next().await {
-                Some(Ok(Some(theirs))) => {
+            match timeout_at(begun + LONGEST, beats.join_next()).await {
+                Ok(Some(Ok(Some(theirs)))) => {
                     extended.extend(named(&theirs));
                     told = stricter(told, theirs);
                 }
-                Some(_) => {}
-                None => break,
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(_) => {
+                    // The worker is told of what is known, and the others go on to their ends.
+                    self.send_some(scope, &mut ours, &mut beats, MOST);
+                    beats.detach_all();
+                    break;
+                }
             }
+            self.send_some(scope, &mut ours, &mut beats, AT_ONCE);
         }
         let body = united(&reply.body, &told, &extended);
         respond::theirs(Reply {
             body: body.into(),
             ..reply
         })
+    }
+
+    /// Sends heartbeats for jobs that sidecars claimed until `most` are on their way.
+    fn send_some(
+        &self,
+        scope: u64,
+        ours: &mut impl Iterator<Item = (Extension, Group)>,
+        beats: &mut JoinSet<Option<Bytes>>,
+        most: usize,
+    ) {
+        while beats.len() < most
+            && let Some((extension, group)) = ours.next()
+        {
+            let proxy = self.clone();
+            beats.spawn(async move { proxy.beat_for(scope, &extension, &group).await });
+        }
     }
 
     /// Which jobs are the worker's own claims, and which ours, by what to ask for them.
@@ -199,20 +218,18 @@ impl Proxy {
         begun: Instant,
         unsure: bool,
     ) -> Response<Body> {
-        let (reply, _) = self.own_beat(parts, body, begun, unsure).await;
-        respond::theirs(reply)
+        respond::theirs(self.own_beat(parts, body, begun, unsure).await)
     }
 
     /// The worker's own heartbeat. A backend that is lost, fails or is overloaded is answered for: the
-    /// worker goes on, and nothing is extended. Says too whether it did not answer in time, which runs since the
-    /// worker asked. `unsure`: a refusal may be of a job that a sibling claimed, and is answered for too.
+    /// worker goes on, and nothing is extended. Its time runs since the worker asked. `unsure`: a refusal may be of a job that a sibling claimed, and is answered for too.
     async fn own_beat(
         &self,
         parts: &mut Parts,
         body: Bytes,
         begun: Instant,
         unsure: bool,
-    ) -> (Reply, bool) {
+    ) -> Reply {
         let time = self.sidecar.live().settings.upstream_timeout.min(LONGEST);
         let call = Call {
             method: parts.method.clone(),
@@ -228,19 +245,18 @@ impl Proxy {
                 && !(unsure && refused)
         };
         match super::call(self, "heartbeat", call).await {
-            Ok(reply) if is_verdict(reply.status) => (reply, false),
-            answer => {
+            Ok(reply) if is_verdict(reply.status) => reply,
+            _ => {
                 let mut headers = http::HeaderMap::new();
                 ours(&parts.headers, &mut headers);
                 let body = Bytes::from_static(
                     br#"{"state":"active","directive":"continue","jobs_extended":[]}"#,
                 );
-                let reply = Reply {
+                Reply {
                     status: StatusCode::OK,
                     headers,
                     body,
-                };
-                (reply, matches!(answer, Err(UpstreamError::Timeout(_))))
+                }
             }
         }
     }

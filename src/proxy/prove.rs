@@ -145,19 +145,38 @@ impl Proxy {
         attempt: Option<u32>,
     ) -> Option<bool> {
         match self.look_up(scope, job).await {
-            Lookup::Found(reply) => {
-                let job = job_in(&reply)?;
-                let state = job.get("state")?.text()?;
-                let same = match (attempt, job.get("attempt").and_then(|a| a.int())) {
-                    (Some(claimed), Some(now)) => i64::from(claimed) == now,
-                    _ => true,
-                };
-                Some(state == "active" && same)
-            }
+            Lookup::Found(reply) => is_active(&reply, attempt),
             Lookup::Gone => Some(false),
             Lookup::Unknown | Lookup::Unanswered => None,
         }
     }
+
+    /// The same of a job that was adopted under nobody's credentials: that there is none it may say to strangers only.
+    pub(super) async fn shown_active(&self, claimed: &Claimed) -> Option<bool> {
+        let attempt = Some(claimed.attempt);
+        if claimed.scope != 0 {
+            return self
+                .still_active(claimed.scope, &claimed.job, attempt)
+                .await;
+        }
+        match self.look_up(0, &claimed.job).await {
+            Lookup::Found(reply) => is_active(&reply, attempt),
+            Lookup::Gone | Lookup::Unknown | Lookup::Unanswered => None,
+        }
+    }
+}
+
+/// Whether a reply shows a job as active, in `attempt` if that is given and known (0 is no attempt: a list may leave it
+/// out).
+fn is_active(reply: &[u8], attempt: Option<u32>) -> Option<bool> {
+    let job = job_in(reply)?;
+    let state = job.get("state")?.text()?;
+    let attempt = attempt.filter(|attempt| *attempt > 0);
+    let same = match (attempt, job.get("attempt").and_then(|a| a.int())) {
+        (Some(claimed), Some(now)) => i64::from(claimed) == now,
+        _ => true,
+    };
+    Some(state == "active" && same)
 }
 
 /// The ids in a heartbeat reply's `jobs_extended`.

@@ -80,6 +80,13 @@ enum Ended {
     Unheard,
 }
 
+/// What a worker said under its own id, under the id with which the job was claimed.
+fn under(row: &Row, said: &Bytes, id: Range<usize>) -> Bytes {
+    let mut splice = Splice::new();
+    splice.replace(id, quote(&row.claimed.claim_id));
+    splice.apply(said).into()
+}
+
 impl Proxy {
     /// Answers one ACK or nack.
     pub(super) async fn settle(
@@ -124,6 +131,7 @@ impl Proxy {
             return self.upstream.call(call.clone()).await;
         };
         let deadline = tick::now() + sidecar.live().settings.settle_retry_for;
+        let (said, mut as_said) = (call.body.clone(), false);
         let mut hiding = sidecar.hide_here(&job);
         let mut known = sidecar.row_of(&job).await;
         let doubt = match again {
@@ -138,12 +146,10 @@ impl Proxy {
             if row.as_ref().is_some_and(|row| row.place == Place::Held) {
                 hiding = sidecar.hide(&job).await.or(hiding);
             }
-            if let (Some(row), Some(range)) = (&row, &worker_id) {
-                // The id under which the job was claimed, where the worker says its own.
-                let mut splice = Splice::new();
-                splice.replace(range.clone(), quote(&row.claimed.claim_id));
-                call.body = splice.apply(&call.body).into();
-            }
+            call.body = match (&row, &worker_id, as_said) {
+                (Some(row), Some(range), false) => under(row, &said, range.clone()),
+                _ => said.clone(),
+            };
             let settling = Settling {
                 call,
                 scope,
@@ -154,9 +160,8 @@ impl Proxy {
                 hidden: hiding.is_some(),
             };
             let answer = self.insist(&settling, doubt, deadline).await;
-            let is_refused = answer
-                .as_ref()
-                .is_ok_and(|reply| !reply.status.is_success());
+            let says_no = |reply: &Reply| !reply.status.is_success();
+            let is_refused = answer.as_ref().is_ok_and(says_no);
             let may_have_row = row.is_none() && (failed || sidecar.store.may_miss_rows());
             // Refused, perhaps, because it went up under the worker's own id.
             if is_refused
@@ -166,6 +171,14 @@ impl Proxy {
             {
                 sidecar.metrics.count(Counted::SettleRetried);
                 known = Ok(Some(found));
+                continue;
+            }
+            // Of a job that nothing limits the row may be an earlier worker's: it goes to the next one past us.
+            let is_free = |row: &Row| row.claimed.limited.is_empty();
+            if is_refused && !as_said && worker_id.is_some() && row.as_ref().is_some_and(is_free) {
+                as_said = true;
+                sidecar.metrics.count(Counted::SettleRetried);
+                known = Ok(row);
                 continue;
             }
             let over = self.heard(&settling, &answer).await;
@@ -244,8 +257,7 @@ impl Proxy {
     /// and the slot follows what it says of the job to those who claimed it. To others it may say that there is none.
     async fn ended_otherwise(&self, row: &Row) -> bool {
         let of = &row.claimed;
-        self.sidecar.scopes.knows(of.scope)
-            && self.still_active(of.scope, &of.job, Some(of.attempt)).await == Some(false)
+        self.sidecar.scopes.knows(of.scope) && self.shown_active(of).await == Some(false)
     }
 
     /// Until the backend answers, GET tells how it ended, or time is up.

@@ -265,45 +265,19 @@ impl Proxy {
     /// Starts what may start at once of jobs that came just now, and holds the rest.
     async fn start_or_hold(
         &self,
-        mut jobs: Vec<Held>,
+        jobs: Vec<Held>,
         wanted: &Wanted,
         section: &Section,
         origin: &Origin<'_>,
         out: &mut HandOut,
     ) {
-        let now = tick::now();
+        let (want, now) = (wanted.count.saturating_sub(out.len()), tick::now());
         let proven = |held: &Held| held.is_proven(origin.visibility, now);
-        let mut want = wanted.count.saturating_sub(out.len());
-        if section.gate.is_none() {
-            out.extend(self.start_free(&mut jobs, want, proven, origin));
-            want = wanted.count.saturating_sub(out.len());
-        }
-        if jobs.is_empty() {
-            return;
-        }
         if self.may_skip_hold(&section.lanes, &jobs, want) && jobs.iter().all(proven) {
             out.extend(self.start_fresh(jobs, want).await);
         } else {
             self.hold(jobs, origin).await;
         }
-    }
-
-    /// Takes up to `want` of the jobs that nothing limits: they go out as if they had passed. The backend knows
-    /// them as the worker's own, and a row of that would outlive the worker and speak for the next one's claim.
-    fn start_free(
-        &self,
-        jobs: &mut Vec<Held>,
-        want: usize,
-        proven: impl Fn(&Held) -> bool,
-        origin: &Origin<'_>,
-    ) -> Vec<Held> {
-        let sidecar = &self.sidecar;
-        let goes = |held: &mut Held| {
-            held.claimed.limited.is_empty() && proven(held) && !sidecar.hold.has(&held.claimed.job)
-        };
-        let free: Vec<Held> = jobs.extract_if(.., goes).take(want).collect();
-        sidecar.fetched(&sidecar.by_queue(&free), origin.mark, false);
-        free
     }
 
     /// Whether jobs that came just now may be asked for before they are held: they are all of one limited

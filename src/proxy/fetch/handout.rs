@@ -284,8 +284,7 @@ impl Proxy {
     async fn undo(&self, job: Held) {
         let sidecar = &self.sidecar;
         let claimed = &job.claimed;
-        // What nothing limits may have no row that says so.
-        if sidecar.back(claimed).await || claimed.limited.is_empty() {
+        if sidecar.back(claimed).await {
             sidecar.metrics.count(Counted::HandOutUndone);
             let limited = claimed.limited.clone();
             sidecar.hold.undo(job);
@@ -466,22 +465,6 @@ mod tests {
             assert_eq!(counted("ojs_throttle_starts_total{"), starts);
             assert_eq!(counted("ojs_throttle_handouts_undone_total "), undone);
         }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_has_no_row_is_held_where_its_worker_hangs_up() {
-        let mut out = out(0, false);
-        let free = Held::of(Claim {
-            limited: [].into(),
-            ..Claim::of("free")
-        });
-        let sidecar = Arc::clone(&out.proxy.sidecar);
-        out.jobs = vec![free];
-        out.proxy
-            .take_back(std::mem::take(&mut out.jobs))
-            .await
-            .unwrap();
-        assert!(sidecar.hold.has("free"));
     }
 
     #[tokio::test(start_paused = true)]

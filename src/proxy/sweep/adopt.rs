@@ -344,10 +344,7 @@ impl Proxy {
         let _task = self.sidecar.tasks.spawn(async move {
             tokio::time::sleep(UNDER_WAY).await;
             for of in &adopted {
-                // 0 where the list has no attempts.
-                let attempt = Some(of.attempt).filter(|attempt| *attempt > 0);
-                let active = proxy.still_active(of.scope, &of.job, attempt);
-                if active.await == Some(false) {
+                if proxy.shown_active(of).await == Some(false) {
                     proxy.sidecar.reclaim(of).await;
                 }
             }

@@ -43,7 +43,7 @@ pub(super) struct Link {
     making: tokio::sync::Mutex<Option<JoinHandle<()>>>,
     /// How often sentinels were asked.
     looks: AtomicUsize,
-    /// The last connection to a cluster of which a node was lost.
+    /// The last connection that led to a server whose place another has taken.
     broken: Arc<AtomicU64>,
 }
 
@@ -123,7 +123,7 @@ impl Link {
         let mut used = None;
         let answer = tokio::time::timeout(self.timeout, async {
             let (mut connection, number) = self.connection().await.map_err(Failed::Store)?;
-            used = Some(number);
+            used = Some((number, Instant::now()));
             let sent = connection
                 .send(command)
                 .await
@@ -133,9 +133,12 @@ impl Link {
         match answer.await {
             Ok(answer) => answer,
             Err(_) => Err(Failed::Store(match used {
-                Some(number) => {
-                    // What does not answer may be a connection that leads nowhere any more.
-                    self.drop_made(number);
+                Some((number, asked)) => {
+                    // What does not answer may be a connection that leads nowhere any more. One that was made late had
+                    // no time to answer: the next question has it.
+                    if asked.elapsed() >= self.timeout / 2 {
+                        self.drop_made(number);
+                    }
                     StoreError::Timeout
                 }
                 None => {
@@ -255,7 +258,7 @@ impl Link {
         let mut state = self.state();
         if state.made.is_some() && state.number <= self.broken.load(Ordering::Acquire) {
             state.made = None;
-            let why = format!("{}: a node of it was lost", self.place());
+            let why = format!("{}: another server takes the place of one", self.place());
             return Err(StoreError::Unavailable(why));
         }
         match (&state.made, &state.failed) {
@@ -338,13 +341,18 @@ impl Link {
         client.async_get_client().await
     }
 
-    /// Whether sentinels name another master than this one.
+    /// Whether most sentinels name another master than this one: one alone may be cut off from the others.
     async fn is_deposed(&self, known: &ConnectionAddr) -> bool {
         let Kind::Sentinel { nodes, master, .. } = &self.target.kind else {
             return false;
         };
-        let named = tokio::time::timeout(to_connect(self.timeout), self.master(nodes, master));
-        matches!(named.await, Ok(Ok(client)) if client.get_connection_info().addr() != known)
+        let mut others = 0;
+        for node in nodes.chunks(1) {
+            let named = tokio::time::timeout(to_connect(self.timeout), self.master(node, master));
+            let is_other = matches!(named.await, Ok(Ok(client)) if client.get_connection_info().addr() != known);
+            others += usize::from(is_other);
+        }
+        2 * others > nodes.len()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -366,7 +374,9 @@ async fn watch(link: Weak<Link>, number: u64, master: ConnectionAddr) {
                 from = %master,
                 "the sentinels name another master: it is used from now on"
             );
-            link.drop_made(number);
+            // As where a node of a cluster is lost: the other may not have all that this one had, so callers shall put
+            // back what they know.
+            link.broken.fetch_max(number, Ordering::AcqRel);
         }
     }
 }
