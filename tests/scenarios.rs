@@ -173,6 +173,7 @@ scenarios! {
     back::told_once_for_each_loss: 4;
     back::undone_when_its_row_has_ended: 4;
     beside::of_a_worker: 3;
+    beside::of_a_worker_whose_own_hangs: 3;
     beside::of_held_jobs: 3;
     outages::hang_up_while_slow: 12;
     outages::slow_and_limited_from_now_on: 12;

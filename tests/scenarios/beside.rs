@@ -61,6 +61,34 @@ pub async fn of_a_worker(ctx: Ctx) -> Judge {
     judge
 }
 
+/// Its own one, which names no job, hangs for longer than it waits: its jobs are kept.
+pub async fn of_a_worker_whose_own_hangs(ctx: Ctx) -> Judge {
+    let w = four(ctx, 4).await;
+    w.enqueue_all(4, |_| job()).await;
+    let one = w.hands("one");
+    let out = one.fetch(&["mail"], 4).await.unwrap_or_default();
+    let out: Vec<String> = out.into_iter().map(|delivery| delivery.job).collect();
+    w.pass(22_000 + ctx.seed * 900).await;
+    let from = Instant::now();
+    w.backend.next(Op::Heartbeat, 1, Fault::Slow(4 * HANGS));
+    let status = one.beat(&out, true).await;
+    let took = from.elapsed();
+    w.pass(9_000).await;
+    for job in &out {
+        one.ack(job).await;
+    }
+    let mut judge = w.judge().await;
+    judge.that(out.len() == 4, format!("{} were out", out.len()));
+    judge.that(status == 200, format!("the heartbeat got {status}"));
+    let waited = Duration::from_millis(10_500);
+    judge.that(took > HANGS && took < waited, format!("it took {took:?}"));
+    let lapsed = judge.lapsed();
+    judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
 /// Held jobs are asked about before they go out.
 pub async fn of_held_jobs(ctx: Ctx) -> Judge {
     let w = four(ctx, 4).await;
