@@ -456,9 +456,11 @@ async fn a_job_without_limits_is_its_next_workers() {
             .enqueue(json!({"type": "t", "args": [], "options": {"queue": "free"}}))
             .await;
         let asks = |queues: &[&str], worker: &str| json!({"queues": queues, "worker_id": worker, "visibility_timeout_ms": 2_000});
+        sleep(Duration::from_millis(130)).await;
         let died = client.fetch_as(asks(&["lim", "free"], "A")).await;
         assert_eq!(ids(&died), [&job]);
-        sleep(Duration::from_secs(3)).await;
+        // Before its row is looked at.
+        sleep(Duration::from_millis(2_010)).await;
         let next = client.fetch_as(asks(&["free"], "B")).await;
         assert_eq!(ids(&next), [&job]);
         let mut body = body.clone();
