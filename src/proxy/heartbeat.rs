@@ -23,7 +23,7 @@ use crate::store::{Change, Known, Place, Row};
 use crate::tick;
 use crate::upstream::{Call, Reply};
 
-/// The longest that a worker waits for the backend's answer to its own heartbeat, and what is left of that at the
+/// The longest that a worker waits for the backend's answers to its heartbeat, and what is left of that at the
 /// least when jobs had to be looked up first.
 const LONGEST: Duration = Duration::from_secs(10);
 const LEAST: Duration = Duration::from_secs(1);
