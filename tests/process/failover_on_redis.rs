@@ -61,7 +61,7 @@ fn survives(url: &str, cut: impl FnOnce(), fail_over: impl FnOnce()) {
 
 #[test]
 fn a_cluster_that_fails_over() {
-    let cluster = std::cell::RefCell::new(RedisCluster::start());
+    let cluster = std::cell::RefCell::new(RedisCluster::that_fails_over());
     let url = cluster.borrow().url();
     survives(
         &url,
@@ -79,7 +79,7 @@ fn a_cluster_that_fails_over() {
 
 #[test]
 fn a_sentinel_that_fails_over() {
-    let watched = std::cell::RefCell::new(WatchedRedis::start(""));
+    let watched = std::cell::RefCell::new(WatchedRedis::that_fails_over());
     let url = watched.borrow().url();
     survives(
         &url,

@@ -45,6 +45,15 @@ fn config(url: &str, namespace: &str, owner: &str) -> Config {
     }
 }
 
+/// Waits until it does: the first connection to several servers may take longer than one call may.
+async fn answers(store: &RedisStore) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while let Err(error) = store.check().await {
+        assert!(Instant::now() < deadline, "{error}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 /// A namespace of its own behind a URL.
 struct Behind {
     url: String,
@@ -71,7 +80,7 @@ impl Rig for Behind {
         Box::pin(async move {
             let config = config(&self.url, &self.namespace, owner);
             let store = RedisStore::given(config, self.clock.clone());
-            store.check().await.unwrap();
+            answers(&store).await;
             Arc::new(store) as Arc<dyn Store>
         })
     }
@@ -143,7 +152,7 @@ async fn sentinels_that_want_a_password_get_it() {
         let url = format!("{}{query}", watched.url());
         RedisStore::new(config(&url, "ojs-throttle", "a"), Clock::new(T))
     };
-    store("?sentinel=:s3cret").check().await.unwrap();
+    answers(&store("?sentinel=:s3cret")).await;
     for query in ["", "?sentinel=:wrong"] {
         let why = store(query).check().await.unwrap_err().to_string();
         assert!(!why.contains("s3cret"), "{why}");
@@ -198,7 +207,7 @@ async fn a_user_limited_to_the_namespace_is_enough_on_a_cluster() {
     }
     let url = cluster.url().replace("://", "://ojs:secret@");
     let store = RedisStore::new(config(&url, "ojs-throttle", "a"), Clock::new(T));
-    store.check().await.unwrap();
+    answers(&store).await;
     let one = [limited("k", Some(1), None, None)];
     assert!(started(&take(&store, claimed("a", 1, &one)).await));
     store.due(9).await.unwrap();
@@ -207,7 +216,7 @@ async fn a_user_limited_to_the_namespace_is_enough_on_a_cluster() {
 
 #[tokio::test]
 async fn a_cluster_that_fails_over() {
-    let mut cluster = RedisCluster::start();
+    let mut cluster = RedisCluster::that_fails_over();
     let url = cluster.url();
     let cluster = std::cell::RefCell::new(&mut cluster);
     survives(
@@ -220,7 +229,7 @@ async fn a_cluster_that_fails_over() {
 
 #[tokio::test]
 async fn a_sentinel_that_fails_over() {
-    let mut watched = WatchedRedis::start("");
+    let mut watched = WatchedRedis::that_fails_over();
     let url = watched.url();
     let watched = std::cell::RefCell::new(&mut watched);
     survives(
@@ -251,12 +260,7 @@ async fn answers_beside_a_silent_one(url: &str) {
         timeout: Duration::from_millis(500),
         ..config(&url, "ojs-throttle", "a")
     };
-    let store = RedisStore::new(config, Clock::new(T));
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while let Err(error) = store.check().await {
-        assert!(Instant::now() < deadline, "{error}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    answers(&RedisStore::new(config, Clock::new(T))).await;
 }
 
 #[tokio::test]

@@ -1,13 +1,17 @@
 //! Several Redis of the test's own that know each other: a cluster, and a master with a replica and a
 //! sentinel.
 
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::redis_server::{RedisServer, free_port};
 
-/// How long a node may be silent before it is taken for gone, in milliseconds.
-const SILENCE: &str = "500";
+/// How long a node may be silent before it is taken for gone, in milliseconds, where that is what a test is
+/// about.
+const SILENCE: &str = "1500";
+/// And where it is not: a machine that is busy keeps a node silent too.
+const PATIENCE: &str = "60000";
 
 /// What a server on this port answers.
 pub fn cli(port: u16, args: &[&str]) -> String {
@@ -76,11 +80,20 @@ pub struct RedisCluster {
 
 impl RedisCluster {
     pub fn start() -> RedisCluster {
+        RedisCluster::whose_silence_is(PATIENCE)
+    }
+
+    /// The replica takes the place of its master soon.
+    pub fn that_fails_over() -> RedisCluster {
+        RedisCluster::whose_silence_is(SILENCE)
+    }
+
+    fn whose_silence_is(silence: &str) -> RedisCluster {
         let silence = [
             "--cluster-enabled",
             "yes",
             "--cluster-node-timeout",
-            SILENCE,
+            silence,
         ];
         let mut others: Vec<RedisServer> = (0..3).map(|_| RedisServer::with(&silence)).collect();
         let places: Vec<String> = others.iter().map(place).collect();
@@ -146,6 +159,23 @@ fn place(server: &RedisServer) -> String {
     format!("127.0.0.1:{}", server.port)
 }
 
+/// A sentinel, and its port.
+fn sentinel(dir: &Path, master: &str, silence: &str, password: &str) -> (u16, Child) {
+    let (port, file) = (free_port(), dir.join("sentinel.conf"));
+    let text = format!(
+        "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor main 127.0.0.1 {master} 1\n\
+         sentinel down-after-milliseconds main {silence}\n\
+         sentinel failover-timeout main 5000\n\
+         requirepass \"{password}\"\n",
+        dir.display()
+    );
+    std::fs::write(&file, text).unwrap();
+    let mut sentinel = Command::new("redis-server");
+    sentinel.arg(&file).arg("--sentinel");
+    sentinel.stdout(Stdio::null()).stderr(Stdio::null());
+    (port, sentinel.spawn().unwrap())
+}
+
 /// A master and a replica that a sentinel watches.
 pub struct WatchedRedis {
     pair: Pair,
@@ -157,6 +187,15 @@ pub struct WatchedRedis {
 impl WatchedRedis {
     /// `password`: what the sentinel wants from who asks, if that is not empty.
     pub fn start(password: &str) -> WatchedRedis {
+        WatchedRedis::whose_silence_is(PATIENCE, password)
+    }
+
+    /// The replica takes the place of its master soon.
+    pub fn that_fails_over() -> WatchedRedis {
+        WatchedRedis::whose_silence_is(SILENCE, "")
+    }
+
+    fn whose_silence_is(silence: &str, password: &str) -> WatchedRedis {
         let master = RedisServer::start();
         let of = master.port.to_string();
         let follow = ["--replicaof", "127.0.0.1", &of];
@@ -164,39 +203,30 @@ impl WatchedRedis {
         let replica = RedisServer::with(&[&follow[..], &at_once].concat());
         let pair = Pair { master, replica };
         pair.follows();
-        let (port, dir) = (free_port(), tempfile::tempdir().unwrap());
-        let file = dir.path().join("sentinel.conf");
-        let text = format!(
-            "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor main 127.0.0.1 {of} 1\n\
-             sentinel down-after-milliseconds main {SILENCE}\n\
-             sentinel failover-timeout main 5000\n\
-             requirepass \"{password}\"\n",
-            dir.path().display()
-        );
-        std::fs::write(&file, text).unwrap();
-        let mut sentinel = Command::new("redis-server");
-        sentinel.arg(&file).arg("--sentinel");
-        sentinel.stdout(Stdio::null()).stderr(Stdio::null());
-        let sentinel = sentinel.spawn().unwrap();
-        let watched = WatchedRedis {
-            pair,
-            sentinel,
-            port,
-            _dir: dir,
-        };
-        let known = watched.pair.replica.port.to_string();
-        let ask = [
-            "-a",
-            password,
-            "--no-auth-warning",
-            "SENTINEL",
-            "REPLICAS",
-            "main",
-        ];
-        until("the sentinel knows the replica", || {
-            cli(port, if password.is_empty() { &ask[3..] } else { &ask }).contains(&known)
-        });
-        watched
+        let known = pair.replica.port.to_string();
+        // Somebody else may take the port in between; then it does not start, and another is tried.
+        for _ in 0..20 {
+            let dir = tempfile::tempdir().unwrap();
+            let (port, mut sentinel) = sentinel(dir.path(), &of, silence, password);
+            let mut ask = vec!["SENTINEL", "REPLICAS", "main"];
+            if !password.is_empty() {
+                ask.splice(..0, ["-a", password, "--no-auth-warning"]);
+            }
+            let mut ended = false;
+            until("the sentinel knows the replica", || {
+                ended = sentinel.try_wait().unwrap().is_some();
+                ended || cli(port, &ask).contains(&known)
+            });
+            if !ended {
+                return WatchedRedis {
+                    pair,
+                    sentinel,
+                    port,
+                    _dir: dir,
+                };
+            }
+        }
+        panic!("no sentinel starts")
     }
 
     pub fn url(&self) -> String {
