@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::doctor::{doctor, finding};
 use crate::http::{ack, enqueue, fetch};
-use crate::redis_servers::{RedisCluster, WatchedRedis};
+use crate::redis_servers::{RedisCluster, SILENCE, WatchedRedis};
 use crate::rig::{Backend, Sidecar, config, until};
 
 /// Two jobs are out, and the new master knows of one; the sidecar that gave out the other tells it.
@@ -61,7 +61,7 @@ fn survives(url: &str, cut: impl FnOnce(), fail_over: impl FnOnce()) {
 
 #[test]
 fn a_cluster_that_fails_over() {
-    let cluster = std::cell::RefCell::new(RedisCluster::that_fails_over());
+    let cluster = std::cell::RefCell::new(RedisCluster::start(SILENCE));
     let url = cluster.borrow().url();
     survives(
         &url,
@@ -79,7 +79,7 @@ fn a_cluster_that_fails_over() {
 
 #[test]
 fn a_sentinel_that_fails_over() {
-    let watched = std::cell::RefCell::new(WatchedRedis::that_fails_over());
+    let watched = std::cell::RefCell::new(WatchedRedis::start(SILENCE, ""));
     let url = watched.borrow().url();
     survives(
         &url,

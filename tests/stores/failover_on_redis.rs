@@ -11,8 +11,11 @@ use ojs_throttle::store::redis::{Config, RedisStore, Target};
 use ojs_throttle::store::{Clock, Place, Store, Wake};
 use socket2::{Domain, Socket, Type};
 
-use crate::redis_servers::{RedisCluster, WatchedRedis, cli};
+use crate::redis_servers::{RedisCluster, SILENCE, WatchedRedis, cli};
 use crate::rig::{Opened, Rig, T, claimed, clock, limited, started, take};
+
+/// Nothing fails over by itself.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Makes the user of the README, who may do no more than a sidecar needs.
 pub const USER: [&str; 18] = [
@@ -92,7 +95,7 @@ impl Rig for Behind {
 
 #[test]
 fn a_cluster_does_all_that_a_store_must() {
-    let cluster = RedisCluster::start();
+    let cluster = RedisCluster::start(PATIENCE);
     let url = cluster.url();
     crate::run_contract!(async { Behind::new(&url) });
     crate::run_fleet!(async { Behind::new(&url) });
@@ -105,7 +108,7 @@ fn a_cluster_does_all_that_a_store_must() {
 
 #[test]
 fn a_master_behind_a_sentinel_does_all_that_a_store_must() {
-    let watched = WatchedRedis::start("");
+    let watched = WatchedRedis::start(PATIENCE, "");
     let url = watched.url();
     crate::run_contract!(async { Behind::new(&url) });
     crate::run_fleet!(async { Behind::new(&url) });
@@ -130,7 +133,7 @@ fn promote(url: &str) {
 /// It is cut off from the sentinel and its replica, and not from a sidecar.
 #[tokio::test]
 async fn a_master_that_its_sentinel_no_longer_names_is_left() {
-    let watched = WatchedRedis::start("");
+    let watched = WatchedRedis::start(PATIENCE, "");
     let (a, b) = (sidecar(&watched.url(), "a"), sidecar(&watched.url(), "b"));
     back(&a).await;
     promote(&watched.url());
@@ -147,7 +150,7 @@ async fn a_master_that_its_sentinel_no_longer_names_is_left() {
 
 #[tokio::test]
 async fn sentinels_that_want_a_password_get_it() {
-    let watched = WatchedRedis::start("s3cret");
+    let watched = WatchedRedis::start(PATIENCE, "s3cret");
     let store = |query: &str| {
         let url = format!("{}{query}", watched.url());
         RedisStore::new(config(&url, "ojs-throttle", "a"), Clock::new(T))
@@ -200,7 +203,7 @@ async fn survives(url: &str, cut: impl AsyncFnOnce(), fail_over: impl AsyncFnOnc
 
 #[tokio::test]
 async fn a_user_limited_to_the_namespace_is_enough_on_a_cluster() {
-    let cluster = RedisCluster::start();
+    let cluster = RedisCluster::start(PATIENCE);
     let ours = [&cluster.ours.master, &cluster.ours.replica];
     for node in cluster.others.iter().chain(ours) {
         assert_eq!(cli(node.port, &USER), "OK");
@@ -216,7 +219,7 @@ async fn a_user_limited_to_the_namespace_is_enough_on_a_cluster() {
 
 #[tokio::test]
 async fn a_cluster_that_fails_over() {
-    let mut cluster = RedisCluster::that_fails_over();
+    let mut cluster = RedisCluster::start(SILENCE);
     let url = cluster.url();
     let cluster = std::cell::RefCell::new(&mut cluster);
     survives(
@@ -229,7 +232,7 @@ async fn a_cluster_that_fails_over() {
 
 #[tokio::test]
 async fn a_sentinel_that_fails_over() {
-    let mut watched = WatchedRedis::that_fails_over();
+    let mut watched = WatchedRedis::start(SILENCE, "");
     let url = watched.url();
     let watched = std::cell::RefCell::new(&mut watched);
     survives(
@@ -265,12 +268,12 @@ async fn answers_beside_a_silent_one(url: &str) {
 
 #[tokio::test]
 async fn a_sentinel_that_is_silent_keeps_nobody_from_the_others() {
-    let watched = WatchedRedis::start("");
+    let watched = WatchedRedis::start(PATIENCE, "");
     answers_beside_a_silent_one(&watched.url()).await;
 }
 
 #[tokio::test]
 async fn a_node_that_is_silent_keeps_nobody_from_the_cluster() {
-    let cluster = RedisCluster::start();
+    let cluster = RedisCluster::start(PATIENCE);
     answers_beside_a_silent_one(&cluster.url()).await;
 }

@@ -7,11 +7,9 @@ use std::time::{Duration, Instant};
 
 use crate::redis_server::{RedisServer, free_port};
 
-/// How long a node may be silent before it is taken for gone, in milliseconds, where that is what a test is
-/// about.
-const SILENCE: &str = "1500";
-/// And where it is not: a machine that is busy keeps a node silent too.
-const PATIENCE: &str = "60000";
+/// How long a server may be silent before others take it for gone, where that is what a test is about: where it is
+/// not, it must be much more, for a machine that is busy keeps all of them silent.
+pub const SILENCE: Duration = Duration::from_millis(1500);
 
 /// What a server on this port answers.
 pub fn cli(port: u16, args: &[&str]) -> String {
@@ -79,21 +77,14 @@ pub struct RedisCluster {
 }
 
 impl RedisCluster {
-    pub fn start() -> RedisCluster {
-        RedisCluster::whose_silence_is(PATIENCE)
-    }
-
-    /// The replica takes the place of its master soon.
-    pub fn that_fails_over() -> RedisCluster {
-        RedisCluster::whose_silence_is(SILENCE)
-    }
-
-    fn whose_silence_is(silence: &str) -> RedisCluster {
+    /// `silence`: of a node, before the others take it for gone.
+    pub fn start(silence: Duration) -> RedisCluster {
+        let silence = silence.as_millis().to_string();
         let silence = [
             "--cluster-enabled",
             "yes",
             "--cluster-node-timeout",
-            silence,
+            &silence,
         ];
         let mut others: Vec<RedisServer> = (0..3).map(|_| RedisServer::with(&silence)).collect();
         let places: Vec<String> = others.iter().map(place).collect();
@@ -160,8 +151,9 @@ fn place(server: &RedisServer) -> String {
 }
 
 /// A sentinel, and its port.
-fn sentinel(dir: &Path, master: &str, silence: &str, password: &str) -> (u16, Child) {
+fn sentinel(dir: &Path, master: &str, silence: Duration, password: &str) -> (u16, Child) {
     let (port, file) = (free_port(), dir.join("sentinel.conf"));
+    let silence = silence.as_millis();
     let text = format!(
         "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor main 127.0.0.1 {master} 1\n\
          sentinel down-after-milliseconds main {silence}\n\
@@ -185,17 +177,9 @@ pub struct WatchedRedis {
 }
 
 impl WatchedRedis {
-    /// `password`: what the sentinel wants from who asks, if that is not empty.
-    pub fn start(password: &str) -> WatchedRedis {
-        WatchedRedis::whose_silence_is(PATIENCE, password)
-    }
-
-    /// The replica takes the place of its master soon.
-    pub fn that_fails_over() -> WatchedRedis {
-        WatchedRedis::whose_silence_is(SILENCE, "")
-    }
-
-    fn whose_silence_is(silence: &str, password: &str) -> WatchedRedis {
+    /// `silence`: of the master, before the sentinel takes it for gone. `password`: what the sentinel wants from
+    /// who asks, if that is not empty.
+    pub fn start(silence: Duration, password: &str) -> WatchedRedis {
         let master = RedisServer::start();
         let of = master.port.to_string();
         let follow = ["--replicaof", "127.0.0.1", &of];
