@@ -2,19 +2,12 @@
 # docker run --rm --stop-timeout 30 -p 8080:8080 -v "$PWD/throttle.toml:/etc/ojs-throttle.toml:ro" ojs-throttle
 FROM rust:1.95-bookworm AS build
 WORKDIR /src
-# The dependencies first: they are built again only when Cargo.lock changes.
-COPY Cargo.toml Cargo.lock ./
-# Not built, but Cargo.toml names them.
-COPY tests/bench tests/bench
-RUN mkdir src && echo '//! Not yet.' | tee src/lib.rs >src/main.rs && echo 'fn main() {}' >>src/main.rs \
-    && cargo build --release --locked --bin ojs-throttle
-COPY src src
-# Newer than what was just built from nothing.
-RUN touch src/lib.rs src/main.rs && cargo build --release --locked --bin ojs-throttle
+COPY . .
+RUN .ci/release
 
 # glibc, roots for TLS, no shell.
 FROM gcr.io/distroless/cc-debian12
-COPY --from=build /src/target/release/ojs-throttle /usr/local/bin/ojs-throttle
+COPY --from=build /src/target/shipped/release/ojs-throttle /usr/local/bin/ojs-throttle
 COPY LICENSE /usr/share/doc/ojs-throttle/LICENSE
 USER 65532:65532
 # 8080: SDKs. 9091: metrics and health.

@@ -4,8 +4,9 @@
 //! processor time of the proxy per request, as the ratio of the two in the same round: of all
 //! figures the one that depends least on the machine and on what else runs on it.
 //!
-//! Arguments: `--json`; `--rounds N`; `--against BINARY`, another build of the sidecar measured in
-//! the same rounds; and words, of which a case's name must contain one.
+//! Arguments: `--json`; `--rounds N`; `--of BINARY`, the build of the sidecar that is measured, instead of the
+//! one that cargo makes (what is shipped is another one: `.ci/release`); `--against BINARY`, one more, in the
+//! same rounds; and words, of which a case's name must contain one.
 
 #[path = "proxy/backend.rs"]
 mod backend;
@@ -70,7 +71,7 @@ async fn run(options: &Options) -> Result<Report> {
             tokio::task::yield_now().await;
         }
     });
-    let (binaries, idle) = (options.binaries.clone(), Duration::from_millis(500));
+    let (binaries, idle) = (options.binaries(), Duration::from_millis(500));
     let proxies = spawn_blocking(move || Proxies::start(&binaries, backend)).await??;
     tokio::time::sleep(idle).await;
     let memory = proxies.ours()?.memory()?;
@@ -123,7 +124,8 @@ impl Proxies {
 struct Options {
     json: bool,
     rounds: usize,
-    binaries: Vec<PathBuf>,
+    of: PathBuf,
+    against: Vec<PathBuf>,
     words: Vec<String>,
 }
 
@@ -132,7 +134,8 @@ impl Options {
         let mut options = Options {
             json: false,
             rounds: 9,
-            binaries: vec![PathBuf::from(env!("CARGO_BIN_EXE_ojs-throttle"))],
+            of: PathBuf::from(env!("CARGO_BIN_EXE_ojs-throttle")),
+            against: Vec::new(),
             words: Vec::new(),
         };
         let mut arguments = std::env::args().skip(1);
@@ -143,9 +146,13 @@ impl Options {
                     let rounds = arguments.next().context("--rounds needs a number")?;
                     options.rounds = rounds.parse().context("--rounds needs a number")?;
                 }
+                "--of" => {
+                    let binary = arguments.next().context("--of needs a binary")?;
+                    options.of = PathBuf::from(binary);
+                }
                 "--against" => {
                     let binary = arguments.next().context("--against needs a binary")?;
-                    options.binaries.push(PathBuf::from(binary));
+                    options.against.push(PathBuf::from(binary));
                 }
                 // What cargo itself adds.
                 "--bench" => {}
@@ -159,9 +166,15 @@ impl Options {
         self.words.is_empty() || self.words.iter().any(|word| name.contains(word))
     }
 
+    /// The builds that are measured, the one under test first.
+    fn binaries(&self) -> Vec<PathBuf> {
+        let of = std::iter::once(&self.of);
+        of.chain(&self.against).cloned().collect()
+    }
+
     fn names(&self) -> Vec<String> {
-        let name = |binary: &PathBuf| format!("  {}", binary.display());
-        self.binaries.iter().map(name).collect()
+        let name = |binary: PathBuf| format!("  {}", binary.display());
+        self.binaries().into_iter().map(name).collect()
     }
 }
 
