@@ -32,7 +32,7 @@ use super::refuse;
 use super::respond::{self, Fault};
 use super::{Proxy, mirror};
 use crate::boxed::boxed;
-use crate::hold::{Lane, Prospect};
+use crate::hold::{Held, Lane, Prospect};
 use crate::limit::EARLY;
 use crate::policy::{Accept, Gate, PolicySet};
 use crate::pressure::Mark;
@@ -169,7 +169,7 @@ impl Proxy {
                         continue;
                     }
                 };
-                if !out.all_late().await {
+                if self.leaves_in_time(&wanted, &mut out).await {
                     out.keep_paused(begun);
                     return Outcome::Ours(out, hint);
                 }
@@ -184,6 +184,33 @@ impl Proxy {
                 pause += LATE_AGAIN;
             }
         }
+    }
+
+    /// Sees to it that what goes out leaves in time. `false`: all of it is late, and in the hold.
+    async fn leaves_in_time(&self, wanted: &Wanted, out: &mut HandOut) -> bool {
+        let late = out.late().await;
+        late.is_empty() || boxed(|| self.start_late(late, wanted, out)).await
+    }
+
+    /// Starts anew what would leave late: it waited while the backend was asked for more, or for our own stall, and
+    /// what it waited for is over. What is late even then stays in the hold; `false`: that is all.
+    async fn start_late(&self, late: Vec<Held>, wanted: &Wanted, out: &mut HandOut) -> bool {
+        let mut lanes: Vec<Lane> = late.iter().map(Held::lane).collect();
+        lanes.dedup();
+        for job in late.into_iter().rev() {
+            self.undo(job).await;
+        }
+        for lane in lanes.iter().filter(|lane| self.may_go(lane)) {
+            let missing = wanted.count.saturating_sub(out.len());
+            let started = self.start(lane, missing, wanted.visibility()).await;
+            out.extend(started);
+        }
+        let taken_back = self.take_back(out.late().await);
+        if out.is_empty() {
+            // Only a panic in there could fail, and would have been logged. Those that are in time do not wait.
+            drop(taken_back.await);
+        }
+        !out.is_empty()
     }
 
     /// A FETCH that no limit can touch by its queues: forwarded and returned as it is, unless jobs with

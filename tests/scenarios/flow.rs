@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::harness::{Ctx, Job, Judge, Worker};
+use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker};
 
 fn job() -> Job {
     crate::job().label("k")
@@ -46,6 +46,42 @@ pub async fn fast_throttle_is_used(ctx: Ctx) -> Judge {
     let mut judge = w.judge().await;
     judge.spacing("k", Duration::from_millis(2), 1);
     judge.utilisation("k", 500.0, 1, 2, 0.97);
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// A worker that asks for more than may start is given what started, however long the backend takes to say that it
+/// has no more, or to give what nothing limits: a limit that counts starts is used all the same.
+pub async fn timed_while_more_is_asked(ctx: Ctx) -> Judge {
+    let key = ["key = 'k:{meta.tenant}'", ""][(ctx.seed % 2) as usize];
+    let word = ["rate", "throttle"][(ctx.seed / 2 % 2) as usize];
+    let limits = format!(
+        "[[policy]]\nname = 'k'\nmatch = {{ queue = 'mail' }}\n{key}\n{word} = {{ limit = 5, period = '1s' }}"
+    );
+    let w = ctx.world().limits(&limits).start().await;
+    let far = Duration::from_millis(7 + ctx.seed);
+    w.backend.often(Op::Fetch, 1.0, Fault::LateReply(far));
+    w.enqueue_all(60, |_| job()).await;
+    let is_full = ctx.seed % 3 == 0;
+    if is_full {
+        w.enqueue_all(300, |_| Job::new("a.b").queue("free")).await;
+    }
+    w.workers(2, Worker::js(10).queues(&["mail", "free"]).runs(200..400));
+    w.until_done(60).await;
+    let undone = w.metric("ojs_throttle_handouts_undone_total").await;
+    let mut judge = w.judge().await;
+    match word {
+        "rate" => judge.rate("k", 5, Duration::from_secs(1)),
+        _ => judge.spacing("k", Duration::from_millis(200), 1),
+    }
+    // Workers that are full of free jobs ask more seldom.
+    let (to, used) = if is_full { (4, 0.3) } else { (9, 0.9) };
+    judge.utilisation("k", 5.0, 1, to, used);
+    judge.that(
+        undone == 0.0,
+        format!("{undone} were taken back, as if the host was slow"),
+    );
     judge.each_ran_once();
     judge.settled();
     judge

@@ -118,16 +118,15 @@ impl HandOut {
     }
 
     /// Waits until all may leave: where the store's word takes long, spaced starts are granted ahead of
-    /// their time. Then takes back those that would leave more than 5 ms after it, for they would stand closer
-    /// to the next ones than was promised, and those of which the claim may be over. `true`: all of them, and they
-    /// are in the hold again.
-    pub(super) async fn all_late(&mut self) -> bool {
+    /// their time. Then gives away those that would leave more than 5 ms after it, for they would stand closer
+    /// to the next ones than was promised, and those of which the claim may be over.
+    pub(super) async fn late(&mut self) -> Vec<Held> {
         let sidecar = &self.proxy.sidecar;
         // Where nothing was waited for since the store's word came, the poll's clock says when that was.
         let mut now = tick::now();
         let is_over = |job: &Held, now| now >= job.deadline;
         if !(self.jobs.iter()).any(|job| timed(&job.claimed.limited) || is_over(job, now)) {
-            return false;
+            return Vec::new();
         }
         let is_spaced = |job: &&Held| {
             let mut limited = job.claimed.limited.iter();
@@ -149,18 +148,11 @@ impl HandOut {
             is_over(job, now) || (stored > job.starts.plus(EARLY) && timed(&job.claimed.limited))
         };
         if !self.jobs.iter().any(late) {
-            return false;
+            return Vec::new();
         }
-        let (late, jobs): (Vec<Held>, Vec<Held>) = self.jobs.drain(..).partition(late);
+        let (late, jobs) = self.jobs.drain(..).partition(late);
         self.jobs = jobs;
-        let taken_back = self.proxy.take_back(late);
-        if !self.jobs.is_empty() {
-            // Those that are in time must not become late by waiting here.
-            return false;
-        }
-        // Only a panic in there could fail, and would have been logged.
-        drop(taken_back.await);
-        true
+        late
     }
 
     /// Takes back what was held at `begun` already and whose queue has been paused since it was picked: proving it,
@@ -272,24 +264,28 @@ impl Drop for HandOut {
 
 impl Proxy {
     /// Undoes starts in a task of its own, which ends whatever becomes of who waits for it.
-    fn take_back(&self, jobs: Vec<Held>) -> JoinHandle<()> {
+    pub(super) fn take_back(&self, jobs: Vec<Held>) -> JoinHandle<()> {
         let proxy = self.clone();
         self.sidecar.tasks.spawn(async move {
             for job in jobs.into_iter().rev() {
-                proxy.undo(job).await;
+                if proxy.undo(job).await {
+                    proxy.sidecar.metrics.count(Counted::HandOutUndone);
+                }
             }
         })
     }
 
-    async fn undo(&self, job: Held) {
+    /// The job is in the hold again, as if it had not started. `false`: its row has ended meanwhile.
+    pub(super) async fn undo(&self, job: Held) -> bool {
         let sidecar = &self.sidecar;
         let claimed = &job.claimed;
-        if sidecar.back(claimed).await {
-            sidecar.metrics.count(Counted::HandOutUndone);
+        let undone = sidecar.back(claimed).await;
+        if undone {
             let limited = claimed.limited.clone();
             sidecar.hold.undo(job);
             sidecar.hold.wake(&limited);
         }
+        undone
     }
 }
 
@@ -426,7 +422,7 @@ mod tests {
         // Granted ahead, it waits, and not longer than it must.
         let mut ahead = out(20_000, true);
         let begun = Instant::now();
-        assert!(!ahead.all_late().await);
+        assert!(ahead.late().await.is_empty());
         assert_eq!(
             (begun.elapsed(), ahead.len()),
             (Duration::from_millis(15), 1)
@@ -434,11 +430,10 @@ mod tests {
 
         let mut in_time = out(0, true);
         advance(Duration::from_millis(5)).await;
-        assert!(!in_time.all_late().await);
+        assert!(in_time.late().await.is_empty());
         let mut late = out(0, true);
         advance(Duration::from_millis(6)).await;
-        assert!(late.all_late().await);
-        assert!(late.is_empty());
+        assert_eq!((late.late().await.len(), late.len()), (1, 0));
     }
 
     #[tokio::test(start_paused = true)]
@@ -454,7 +449,9 @@ mod tests {
             if late {
                 advance(Duration::from_millis(6)).await;
             }
-            assert_eq!(out.all_late().await, late);
+            let given_away = out.late().await;
+            assert_eq!(!given_away.is_empty(), late);
+            drop(out.proxy.take_back(given_away).await);
             let counted = |name: &str| {
                 let page = sidecar.metrics.render();
                 let line = page.lines().find(|line| line.starts_with(name));
@@ -471,10 +468,10 @@ mod tests {
     async fn what_no_time_limits_leaves_whenever_it_is_ready() {
         let mut out = out(20_000, false);
         let begun = Instant::now();
-        assert!(!out.all_late().await);
+        assert!(out.late().await.is_empty());
         assert_eq!(begun.elapsed(), Duration::ZERO);
         advance(Duration::from_secs(1)).await;
-        assert!(!out.all_late().await);
+        assert!(out.late().await.is_empty());
         assert_eq!(out.len(), 1);
     }
     #[tokio::test(start_paused = true)]
@@ -482,9 +479,8 @@ mod tests {
         let mut out = out(0, false);
         let deadline = out.jobs[0].deadline;
         tokio::time::sleep_until(deadline - Duration::from_millis(1)).await;
-        assert!(!out.all_late().await);
+        assert!(out.late().await.is_empty());
         advance(Duration::from_millis(1)).await;
-        assert!(out.all_late().await);
-        assert!(out.is_empty());
+        assert_eq!((out.late().await.len(), out.len()), (1, 0));
     }
 }
