@@ -202,6 +202,7 @@ async fn what_it_cannot_keep_of_one_fails_no_other() {
     let verdicts = store.take(&asks.each_ref(), 1).await.unwrap();
     assert!(started(&verdicts[0]));
     assert_eq!(verdicts[1..], [Verdict::Lost, Verdict::Unasked]);
+    assert_eq!(store.back(&asks[1].job, Gen(1)).await, Ok(false));
     let until = store.now().plus(60 * SECOND);
     let later = asks.each_ref().map(|ask| Change::Until {
         job: ask.job.clone(),

@@ -104,8 +104,7 @@ impl Guard {
             known.map(|(job, claim)| (job.clone(), *claim)).collect()
         };
         for (job, generation) in doubtful {
-            self.inner.back(&job, generation).await?;
-            self.state().is_sure(&job, generation);
+            self.back_there(&job, generation).await?;
         }
         match self.inner.take(asks, want).await {
             Err(StoreError::Wiped) => {
@@ -115,6 +114,17 @@ impl Guard {
             }
             answer => answer,
         }
+    }
+
+    /// Tells the store that a start did not happen, so that it is in doubt no longer. What it cannot keep stands
+    /// nowhere in it.
+    pub(super) async fn back_there(&self, job: &str, generation: Gen) -> Result<(), StoreError> {
+        match self.inner.back(job, generation).await {
+            Ok(_) | Err(StoreError::Unfit(_)) => {}
+            Err(error) => return Err(error),
+        }
+        self.state().is_sure(job, generation);
+        Ok(())
     }
 
     /// Asks for those that are no sibling's by now.

@@ -42,8 +42,7 @@ impl Guard {
             let refused = self.inner.announce(&news.rows).await?;
             self.give_up(refused, &mut told).await?;
             for (job, generation) in &news.undone {
-                self.inner.back(job, *generation).await?;
-                self.state().is_sure(job, *generation);
+                self.back_there(job, *generation).await?;
             }
             self.tell_ended(&news.ended).await?;
             if round == 1 {

@@ -725,6 +725,20 @@ async fn what_a_store_cannot_keep_is_not_told_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_start_in_doubt_that_a_store_cannot_keep_is_no_doubt() {
+    let rig = rig(OnStoreError::Closed);
+    let unfit = || Fault {
+        before: Some(StoreError::Unfit("too long".into())),
+        ..Fault::NONE
+    };
+    rig.faulty.script([Fault::gone()]);
+    assert!(starts(&rig.guard, "long").await.is_err());
+    // It is told of what is ours, and that this did not start; then it is asked.
+    rig.faulty.script([Fault::NONE, unfit()]);
+    assert_eq!(starts(&rig.guard, "b").await, Ok(true));
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_the_store_keys_are_shut_by_nacks_and_not_by_hand() {
     let rig = rig(OnStoreError::Open);
     assert!(starts(&rig.guard, "a").await.unwrap());

@@ -318,6 +318,9 @@ impl Store for SqlStore {
     }
 
     fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool> {
+        if !self.may_have_row(job) {
+            return Answer::now(false);
+        }
         Answer::later(async move {
             self.remote.due_at(self.now());
             match self.ask(Op::Back(job.into(), generation)).await?.reply {
