@@ -573,7 +573,7 @@ impl Hold {
         alike: impl Fn(&Claimed) -> bool,
         before: Instant,
         max: usize,
-    ) -> Vec<(Arc<str>, u32)> {
+    ) -> Vec<(Arc<str>, Option<u32>)> {
         let state = self.state();
         let Some(queue) = state.queues.get(lane) else {
             return Vec::new();

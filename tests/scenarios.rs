@@ -7,6 +7,8 @@
 mod actions;
 #[path = "scenarios/adopted.rs"]
 mod adopted;
+#[path = "scenarios/attempts.rs"]
+mod attempts;
 #[path = "scenarios/back.rs"]
 mod back;
 #[path = "scenarios/beside.rs"]
@@ -109,6 +111,9 @@ scenarios! {
     faults::fetch_hangs: 8;
     faults::enqueue_reply_lost: 3 real;
     faults::everything_goes_wrong: 10 limit;
+    attempts::nack_where_none_was_shown: 4;
+    attempts::offered_where_none_was_shown: 4;
+    attempts::fails_elsewhere_in_attempt_0: 2;
     crossings::nack_carried_out_before_an_outage: 8;
     crossings::requeue_reply_lost_and_claimed_again: 6;
     crossings::more_that_hangs: 4;

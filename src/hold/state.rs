@@ -32,7 +32,7 @@ pub(super) struct Known {
     pub(super) generation: Gen,
     pub(super) lane: Lane,
     pub(super) priority: i32,
-    pub(super) attempt: u32,
+    pub(super) attempt: Option<u32>,
     pub(super) bytes: usize,
     pub(super) whereabouts: Whereabouts,
     /// Whether it is to be hidden as soon as it is put back.

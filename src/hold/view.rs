@@ -16,8 +16,8 @@ use crate::store::Gen;
 pub struct View {
     /// The job as a worker would get it.
     pub body: Bytes,
-    /// Its attempt as it was claimed.
-    pub attempt: u32,
+    /// Its attempt as it was claimed, if the backend showed one.
+    pub attempt: Option<u32>,
     /// When it is expected to start, if it is rescheduled; else it is available.
     pub scheduled_at: Option<Timestamp>,
 }
@@ -47,9 +47,9 @@ impl Hold {
         self.state().bytes
     }
 
-    /// How a held job is seen: its attempt as it was claimed, and when it is expected to start, if it
+    /// How a held job is seen: its attempt as it was claimed (if shown), and when it is expected to start, if it
     /// is rescheduled. `None`: not held.
-    pub fn seen(&self, job: &str, now: Timestamp) -> Option<(u32, Option<Timestamp>)> {
+    pub fn seen(&self, job: &str, now: Timestamp) -> Option<(Option<u32>, Option<Timestamp>)> {
         let state = self.state();
         let known = state.jobs.get(job)?;
         let groups = state

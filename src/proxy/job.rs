@@ -189,7 +189,7 @@ impl Sidecar {
             priority: priority
                 .and_then(|p| p.int())
                 .map_or(0, |p| p.clamp(-1000, 1000) as i32),
-            attempt: attempt.unwrap_or(0),
+            attempt,
             claimed_at: came_at,
             visibility: micros(visibility),
             limited: limits.clone(),

@@ -297,7 +297,7 @@ impl Proxy {
     pub(super) fn relabel(
         &self,
         job: Json<'_>,
-        attempt: u32,
+        attempt: Option<u32>,
         scheduled_at: Option<Timestamp>,
         splice: &mut Splice,
     ) {
@@ -320,8 +320,11 @@ impl Proxy {
             } else if let (true, Some(at)) = (member.is_named("scheduled_at"), &at) {
                 splice.replace(member.value.range(), at.clone());
             } else if member.is_named("attempt") {
-                let before = self.sidecar.backend.before_claim(attempt);
-                splice.replace(member.value.range(), before.to_string());
+                // Its claim may have shown none.
+                if let Some(attempt) = attempt.or_else(|| member.value.u32()) {
+                    let before = self.sidecar.backend.before_claim(attempt);
+                    splice.replace(member.value.range(), before.to_string());
+                }
             } else if member.is_named("started_at") || member.is_named("worker_id") {
                 splice.remove_member(job, member);
             }

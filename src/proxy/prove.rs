@@ -1,6 +1,7 @@
 //! Proving: whether a claim is still ours. One heartbeat asks for many jobs; those that its answer does not
 //! name are looked up.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,8 +20,8 @@ const AT_ONCE: usize = 16;
 /// The shortest time that is given to a heartbeat.
 const LEAST: Duration = Duration::from_secs(1);
 
-/// A job, and the attempt it was claimed in.
-pub(super) type Named = (Arc<str>, u32);
+/// A job, and the attempt it was claimed in, if the backend showed it.
+pub(super) type Named = (Arc<str>, Option<u32>);
 
 /// What one heartbeat asks for: the same for all jobs that it names.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -118,7 +119,7 @@ impl Proxy {
             {
                 let proxy = self.clone();
                 looks.spawn(async move {
-                    let active = proxy.still_active(scope, &job, Some(attempt)).await;
+                    let active = proxy.still_active(scope, &job, attempt).await;
                     (nth, active)
                 });
             }
@@ -137,15 +138,15 @@ impl Proxy {
         }
     }
 
-    /// Whether the backend has the job as active (in `attempt`, if given); `None`: it cannot be asked.
+    /// Whether the backend has the job as active, in the attempt in which it was `claimed`; `None`: it cannot be asked.
     pub(super) async fn still_active(
         &self,
         scope: u64,
         job: &str,
-        attempt: Option<u32>,
+        claimed: Option<u32>,
     ) -> Option<bool> {
         match self.look_up(scope, job).await {
-            Lookup::Found(reply) => is_active(&reply, attempt),
+            Lookup::Found(reply) => is_active(&reply, claimed),
             Lookup::Gone => Some(false),
             Lookup::Unknown | Lookup::Unanswered => None,
         }
@@ -153,7 +154,7 @@ impl Proxy {
 
     /// The same of a job that was adopted under nobody's credentials: that there is none it may say to strangers only.
     pub(super) async fn shown_active(&self, claimed: &Claimed) -> Option<bool> {
-        let attempt = Some(claimed.attempt);
+        let attempt = claimed.attempt;
         if claimed.scope != 0 {
             return self
                 .still_active(claimed.scope, &claimed.job, attempt)
@@ -166,17 +167,19 @@ impl Proxy {
     }
 }
 
-/// Whether a reply shows a job as active, in `attempt` if that is given and known (0 is no attempt: a list may leave it
-/// out).
-fn is_active(reply: &[u8], attempt: Option<u32>) -> Option<bool> {
+/// Whether a reply shows a job as active, in the attempt in which it was `claimed`.
+fn is_active(reply: &[u8], claimed: Option<u32>) -> Option<bool> {
     let job = job_in(reply)?;
     let state = job.get("state")?.text()?;
-    let attempt = attempt.filter(|attempt| *attempt > 0);
-    let same = match (attempt, job.get("attempt").and_then(|a| a.int())) {
-        (Some(claimed), Some(now)) => i64::from(claimed) == now,
-        _ => true,
-    };
+    let same = attempt_since(claimed, job).is_none_or(Ordering::is_eq);
     Some(state == "active" && same)
+}
+
+/// How the attempt that the backend shows of a job now compares to that in which it was `claimed`; `None`: one of them
+/// was not shown, so nothing follows from it. Nobody may take that for attempt 0, which is a first one on some backends.
+pub(super) fn attempt_since(claimed: Option<u32>, job: Json<'_>) -> Option<Ordering> {
+    let now = job.get("attempt")?.int()?;
+    Some(now.cmp(&i64::from(claimed?)))
 }
 
 /// The ids in a heartbeat reply's `jobs_extended`.

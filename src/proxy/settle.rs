@@ -7,6 +7,7 @@ mod beside;
 pub(super) mod feedback;
 mod unheard;
 
+use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use tokio::time::Instant;
 use super::body::{Body, Watch as _};
 use super::lookup::{Lookup, job_in};
 use super::outlive::{Client, to_the_end};
+use super::prove::attempt_since;
 use super::refuse;
 use super::respond::{self, Fault};
 use super::{Proxy, REPLY_DEPTH, Sidecar, mirror};
@@ -337,7 +339,6 @@ impl Proxy {
         };
         let found = reply.as_deref().and_then(job_in);
         let state = found.and_then(|found| found.get("state")?.text());
-        let attempt = found.and_then(|found| found.get("attempt")?.int());
         let done = match (verb, state.as_deref()) {
             (Verb::Ack, Some("completed")) => true,
             (
@@ -346,8 +347,8 @@ impl Proxy {
             ) => true,
             (Verb::Nack, Some("active") | None) => match row {
                 Some(row) => {
-                    attempt.is_some_and(|a| a > i64::from(row.claimed.attempt))
-                        || self.sidecar.claimed_again(row).await
+                    let since = found.and_then(|job| attempt_since(row.claimed.attempt, job));
+                    since.is_some_and(Ordering::is_gt) || self.sidecar.claimed_again(row).await
                 }
                 None => false,
             },

@@ -2,6 +2,7 @@
 //! another. A held job's row is known to all. Where its owner has no worker for it, drains, or is gone,
 //! a sidecar whose worker asks for jobs of its lane takes it over.
 
+use std::cmp;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::job::{Origin, Shown};
 use super::lookup::{Lookup, job_in};
+use super::prove::attempt_since;
 use super::settle::PAUSES;
 use super::{Proxy, Sidecar};
 use crate::hold::{Held, Lane};
@@ -249,7 +251,8 @@ impl Proxy {
         let mut reading = sidecar.reading(&reply, &origin, &live, Instant::now());
         let held = sidecar.read_job(&Shown::of(job), &mut reading);
         let active = state.is_some_and(|state| state == "active");
-        match held.filter(|held| active && held.claimed.attempt == claimed.attempt) {
+        let same = attempt_since(claimed.attempt, job).is_none_or(cmp::Ordering::is_eq);
+        match held.filter(|_| active && same) {
             Some(held) => Again::Ours(Box::new(held)),
             None => Again::Over,
         }

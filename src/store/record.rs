@@ -1,6 +1,7 @@
 //! Rows and overrides as text, for stores that keep them elsewhere.
 
 use std::num::{NonZeroU32, NonZeroU64};
+use std::ops::Not;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,12 @@ struct Origin {
     scope: u64,
     queue: Arc<str>,
     priority: i32,
+    /// 0 where none was shown.
     attempt: u32,
+    /// Whether that 0 was shown. Rows of before this was written do not say it, and are taken for such that had none:
+    /// what is not known ends no slot.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    shows_zero: bool,
     claimed_at: u64,
 }
 
@@ -69,7 +75,8 @@ pub(super) fn claim(claimed: &Claimed) -> String {
         scope: claimed.scope,
         queue: claimed.queue.clone(),
         priority: claimed.priority,
-        attempt: claimed.attempt,
+        attempt: claimed.attempt.unwrap_or_default(),
+        shows_zero: claimed.attempt == Some(0),
         claimed_at: claimed.claimed_at.0,
     })
 }
@@ -106,7 +113,7 @@ pub(super) fn claimed(
         scope: claim.scope,
         queue: claim.queue,
         priority: claim.priority,
-        attempt: claim.attempt,
+        attempt: Some(claim.attempt).filter(|attempt| *attempt > 0 || claim.shows_zero),
         claimed_at: Timestamp(claim.claimed_at),
         visibility,
         limited: limited?.into(),
@@ -254,4 +261,38 @@ fn read_numbers(numbers: Numbers) -> Option<Limits> {
 /// Text of what cannot fail to be text: no maps, no floats.
 fn text(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attempt_of(claim: &str) -> Option<u32> {
+        let limits = "[]";
+        let read = claimed("a", Gen(1), 30_000_000, &Texts { claim, limits });
+        read.expect("ours").attempt
+    }
+
+    #[test]
+    fn a_first_attempt_of_0_is_not_one_that_was_not_shown() {
+        let text = |attempt| {
+            let mut of = Claimed::from(Claim::of("a"));
+            of.attempt = attempt;
+            claim(&of)
+        };
+        for attempt in [None, Some(0), Some(1), Some(u32::MAX)] {
+            assert_eq!(attempt_of(&text(attempt)), attempt);
+        }
+        // As it was written when 0 stood for both.
+        let earlier = |attempt: u32| {
+            format!(
+                r#"{{"claim_id":"sidecar","scope":1,"queue":"q","priority":0,"attempt":{attempt},"claimed_at":1}}"#
+            )
+        };
+        assert_eq!(attempt_of(&earlier(0)), None);
+        assert_eq!(attempt_of(&earlier(2)), Some(2));
+        // Siblings that know no better read it as they did.
+        assert_eq!(text(None), earlier(0));
+        assert_eq!(text(Some(2)), earlier(2));
+    }
 }

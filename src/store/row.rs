@@ -58,8 +58,9 @@ pub struct Claim {
     pub queue: Arc<str>,
     /// Its priority.
     pub priority: i32,
-    /// Its attempt, as claimed.
-    pub attempt: u32,
+    /// Its attempt, as claimed; `None`: the backend showed none. Backends that count when a job fails show the first
+    /// as 0.
+    pub attempt: Option<u32>,
     /// When it was claimed, by the store's clock.
     pub claimed_at: Timestamp,
     /// How long the claim lasts from each accepted heartbeat, in microseconds.
@@ -87,7 +88,7 @@ impl Claim {
             scope: 1,
             queue: "q".into(),
             priority: 0,
-            attempt: 1,
+            attempt: Some(1),
             claimed_at: Timestamp(1),
             visibility: 30_000_000,
             limited: [].into(),

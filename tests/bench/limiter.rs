@@ -117,7 +117,7 @@ fn claimed(n: usize, limited: Arc<[Limited]>) -> Claimed {
         scope: 7,
         queue: Arc::from("email"),
         priority: 0,
-        attempt: 0,
+        attempt: Some(0),
         claimed_at: Timestamp(0),
         visibility: 30_000_000,
         limited,

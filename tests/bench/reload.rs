@@ -165,7 +165,7 @@ fn held(nth: usize, key: &str) -> Held {
             scope: 1,
             queue: "q".into(),
             priority: 0,
-            attempt: 0,
+            attempt: Some(0),
             claimed_at: Timestamp(0),
             visibility: 30_000_000,
             limited: limits.clone(),

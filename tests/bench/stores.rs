@@ -211,7 +211,7 @@ fn claimed_as(job: &str, key: &str) -> Claimed {
         scope: 0,
         queue: "queue".into(),
         priority: 0,
-        attempt: 0,
+        attempt: Some(0),
         claimed_at: Timestamp(0),
         visibility: 30_000_000,
         limited: Arc::from([Limited {

@@ -50,6 +50,8 @@ pub enum Fault {
     ReplyLost,
     /// It is done, and the connection is closed in the middle of the answer's body.
     ReplyCut,
+    /// It is done, and the answer shows no job's attempt.
+    Unnumbered,
     /// It was read and is not done; the connection is closed.
     Refused,
     /// It is not done; this status, without a body.
@@ -299,10 +301,28 @@ impl Faulty {
             Some(Fault::LateReply(time)) => sleep(time).await,
             Some(Fault::ReplyLost) => return Err(Closed),
             Some(Fault::ReplyCut) => return Ok(reply.map(Half::cut)),
+            Some(Fault::Unnumbered) => return Ok(reply.map(|body| Half::whole(unnumbered(&body)))),
             _ => {}
         }
         Ok(reply.map(Half::whole))
     }
+}
+
+/// A body without the attempts of its jobs.
+fn unnumbered(body: &[u8]) -> Bytes {
+    fn strip(value: &mut Value) {
+        match value {
+            Value::Object(members) => {
+                members.remove("attempt");
+                members.values_mut().for_each(strip);
+            }
+            Value::Array(items) => items.iter_mut().for_each(strip),
+            _ => {}
+        }
+    }
+    let mut whole = serde_json::from_slice(body).unwrap_or_default();
+    strip(&mut whole);
+    whole.to_string().into()
 }
 
 async fn accept(faulty: Faulty, mut listener: Listener) {

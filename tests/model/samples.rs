@@ -114,7 +114,7 @@ pub fn claimed(job: &str, generation: u64, limited: &[Limited]) -> Claimed {
         scope: 0,
         queue: Arc::from("queue"),
         priority: 0,
-        attempt: 0,
+        attempt: Some(0),
         claimed_at: Timestamp(0),
         visibility: 30_000_000,
         limited: Arc::from(limited),

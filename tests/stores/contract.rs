@@ -331,7 +331,7 @@ pub async fn a_row_tells_all_that_was_claimed(rig: &dyn Rig) {
     claim.scope = u64::MAX - 1;
     claim.queue = Arc::from("email");
     claim.priority = -3;
-    claim.attempt = 4;
+    claim.attempt = Some(4);
     claim.claimed_at = Timestamp(T - 5);
     assert!(started(&take(&*store, claim.clone()).await));
     let row = store.row("jöb 1").await.unwrap().unwrap();
@@ -339,6 +339,18 @@ pub async fn a_row_tells_all_that_was_claimed(rig: &dyn Rig) {
     assert_eq!(row.until, now(rig).plus(claim.visibility));
     assert_eq!(format!("{:?}", row.claimed), format!("{claim:?}"));
     assert!(store.row("other").await.unwrap().is_none());
+}
+
+pub async fn a_row_tells_whether_an_attempt_was_shown(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    for attempt in [None, Some(0), Some(1), Some(u32::MAX)] {
+        let job = format!("{attempt:?}");
+        let mut claim = claimed(&job, 1, &[limited("k", Some(9), None, None)]);
+        claim.attempt = attempt;
+        assert!(started(&take(&*store, claim).await));
+        let row = store.row(&job).await.unwrap().unwrap();
+        assert_eq!(row.claimed.attempt, attempt);
+    }
 }
 
 pub async fn a_row_goes_on_under_another_claim(rig: &dyn Rig) {

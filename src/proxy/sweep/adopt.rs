@@ -475,7 +475,7 @@ impl Sidecar {
         if limited.is_empty() || self.hold.has(&id) {
             return None;
         }
-        let attempt = attempt.and_then(|a| a.u32()).unwrap_or(0);
+        let attempt = attempt.and_then(|a| a.u32());
         let own = mirror::visibility(job).map(Duration::from_millis);
         Some(Claimed::from(Claim {
             job: Arc::from(id),

@@ -146,8 +146,8 @@ impl Proxy {
     }
 
     async fn asked_about(self, row: Row) -> (Row, Option<bool>) {
-        let (of, attempt) = (&row.claimed, Some(row.claimed.attempt));
-        let answer = self.still_active(of.scope, &of.job, attempt).await;
+        let of = &row.claimed;
+        let answer = self.still_active(of.scope, &of.job, of.attempt).await;
         (row, answer)
     }
 }
