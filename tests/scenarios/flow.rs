@@ -63,7 +63,7 @@ pub async fn timed_while_more_is_asked(ctx: Ctx) -> Judge {
     let far = Duration::from_millis(7 + ctx.seed);
     w.backend.often(Op::Fetch, 1.0, Fault::LateReply(far));
     w.enqueue_all(60, |_| job()).await;
-    let is_full = ctx.seed % 3 == 0;
+    let is_full = ctx.seed.is_multiple_of(3);
     if is_full {
         w.enqueue_all(300, |_| Job::new("a.b").queue("free")).await;
     }
