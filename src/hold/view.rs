@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::queue::Queue;
+use super::state::Whereabouts;
 use super::{Held, Hold};
 use crate::limit::{Limited, Limits, Timestamp};
 use crate::store::Gen;
@@ -71,6 +72,13 @@ impl Hold {
     /// Whether the job is held, in hand included.
     pub fn has(&self, job: &str) -> bool {
         !self.is_empty() && self.state().jobs.contains_key(job)
+    }
+
+    /// Whether the job is being asked for.
+    pub fn is_in_hand(&self, job: &str) -> bool {
+        let state = self.state();
+        let known = state.jobs.get(job);
+        known.is_some_and(|known| matches!(known.whereabouts, Whereabouts::InHand))
     }
 
     /// Whether this claim of a job is held, in hand included.

@@ -1,7 +1,10 @@
 //! Held jobs of one lane that go out for different visibilities: each has its own, and no other has it.
 
+use std::time::Duration;
+
 use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
+use tokio::join;
 
 use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker, World};
 use crate::job;
@@ -133,6 +136,65 @@ pub async fn short_and_unheard(ctx: Ctx) -> Judge {
     judge.that(next.is_empty(), "one went out of which nobody had a word");
     let is_kept = |(state, attempt): &(String, i64)| state == "active" && *attempt == 1;
     judge.that(held.iter().all(is_kept), format!("held jobs were {held:?}"));
+    judge.that(done, "not all were done");
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// A heartbeat for held jobs is carried out after one of them has gone out for longer than held jobs get: its worker
+/// has it for as long as it asked for.
+pub async fn long_beside_a_late_heartbeat(ctx: Ctx) -> Judge {
+    const LATE: Fault = Fault::Slow(Duration::from_secs(1));
+    let w = world(ctx).await;
+    w.enqueue_all(4, |_| job()).await;
+    let (one, two) = (w.hands("one"), w.hands("two").visibility(120_000));
+    let kind = ctx.seed % 3;
+    let claims = if kind == 0 { &one } else { &two };
+    let out = claims.fetch(&["mail"], 4).await.unwrap_or_default();
+    if kind == 0 {
+        w.pass(2_000 + ctx.seed * 90).await;
+    }
+    w.backend.next(Op::Heartbeat, 1, LATE);
+    if kind > 0 {
+        // It keeps what was claimed for longer than it need be.
+        let is_sent = async || {
+            let seen = w.backend.seen();
+            seen.iter().any(|sent| sent.path.ends_with("/heartbeat"))
+        };
+        w.until(5, is_sent).await;
+    }
+    if kind == 2 {
+        // It is over while the job that will go out is in hand.
+        let late = Fault::LateReply(Duration::from_secs(2));
+        w.backend.next(Op::Heartbeat, 1, late);
+    }
+    for delivery in &out {
+        one.ack(&delivery.job).await;
+    }
+    let next = async {
+        w.pass(200).await;
+        two.fetch(&["mail"], 1).await.unwrap_or_default()
+    };
+    let next = match kind {
+        // It is one FETCH's, and names the job that another one gets.
+        0 => {
+            let (first, next) = join!(one.fetch(&["mail"], 1), next);
+            [first.unwrap_or_default(), next].concat()
+        }
+        _ => next.await,
+    };
+    w.pass(80_000 + ctx.seed * 300).await;
+    for delivery in &next {
+        two.ack(&delivery.job).await;
+    }
+    w.worker(Worker::js(2).queues(&["mail"]));
+    let done = w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.that(out.len() == 1, format!("{} went first", out.len()));
+    judge.that(next.len() == 1, format!("{} went then", next.len()));
+    let lapsed = judge.lapsed();
+    judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
     judge.that(done, "not all were done");
     judge.each_ran_once();
     judge.settled();

@@ -340,8 +340,10 @@ impl Proxy {
                 let before = now - proof(extension.lasts) / 2;
                 jobs.extend(hold.unproven(lane, is_alike, before, TOGETHER));
                 asking.spawn(async move {
-                    let words = proxy.confirm(scope, &extension, &jobs, asked);
-                    (words.await, jobs)
+                    let words = proxy.confirm(scope, &extension, &jobs, asked).await;
+                    let all = jobs.iter().zip(words.iter().copied());
+                    proxy.follow_out(extension.lasts, all.skip(asked));
+                    (words, jobs)
                 });
             }
             match asking.join_next().await {

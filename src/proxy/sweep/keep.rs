@@ -6,18 +6,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::EVERY;
 use crate::proxy::prove::{Extension, Named, Word};
 use crate::proxy::{PROOF, Proxy};
-use crate::store::Claimed;
+use crate::store::{Claimed, Place};
 
 /// Jobs in one heartbeat.
 const TOGETHER: usize = 256;
 /// So many heartbeats are on their way at once.
 const AT_ONCE: usize = 16;
+
+/// How often it is looked whether jobs in hand have gone out.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Claims that are kept in one go: their scope, and what they get.
 type Group = (u64, Extension);
@@ -103,6 +106,7 @@ impl Proxy {
             .collect();
         let hold = &self.sidecar.hold;
         let words = self.confirm(scope, &extension, &jobs, jobs.len()).await;
+        self.follow_out(extension.lasts, jobs.iter().zip(words.iter().copied()));
         for (claimed, word) in claims.iter().zip(words) {
             let gone = match word {
                 Word::Ours(since) => {
@@ -117,5 +121,67 @@ impl Proxy {
                 self.sidecar.lose(claimed).await;
             }
         }
+    }
+
+    /// A heartbeat that was sent while these were held is over. Those that wait no more went out meanwhile, or are
+    /// about to, each under a heartbeat of its own: nobody knows which of the two the backend carried out last, and
+    /// one for `lasts` may have shortened what the worker was given. Such a job gets one more, which nobody waits for.
+    pub(in crate::proxy) fn follow_out<'a>(
+        &self,
+        lasts: Duration,
+        beaten: impl Iterator<Item = (&'a Named, Word)>,
+    ) {
+        let hold = &self.sidecar.hold;
+        let waits = |job: &str| hold.has(job) && !hold.is_in_hand(job);
+        let left = beaten.filter(|((job, _), word)| *word != Word::Gone && !waits(job));
+        let left: Vec<_> = left.map(|((job, _), word)| (job.clone(), word)).collect();
+        if !left.is_empty() {
+            let follow = self.clone().give_whole_once_out(lasts, left);
+            self.sidecar.tasks.spawn(follow);
+        }
+    }
+
+    async fn give_whole_once_out(self, lasts: Duration, mut left: Vec<(Arc<str>, Word)>) {
+        let hold = &self.sidecar.hold;
+        // By then a claim that was shortened is over.
+        let end = Instant::now() + lasts;
+        while !left.is_empty() && Instant::now() < end {
+            let mut out = Vec::new();
+            for (job, word) in left.extract_if(.., |(job, _)| !hold.is_in_hand(job)) {
+                match word {
+                    // It waits again, and has what this one gave it, or more.
+                    Word::Ours(since) if hold.has(&job) => hold.proved(&job, since, lasts),
+                    _ => out.push(job),
+                }
+            }
+            self.give_whole(lasts, out).await;
+            if !left.is_empty() {
+                sleep(LOOK).await;
+            }
+        }
+    }
+
+    /// One more heartbeat for those of these jobs that are out with workers for longer than `lasts`.
+    async fn give_whole(&self, lasts: Duration, jobs: Vec<Arc<str>>) {
+        let sidecar = &self.sidecar;
+        let mut short: HashMap<Group, Vec<Named>> = HashMap::new();
+        for job in jobs {
+            let Ok(Some(row)) = sidecar.store.row(&job).await else {
+                continue;
+            };
+            let (of, whole) = (&row.claimed, Duration::from_micros(row.claimed.visibility));
+            if row.place == Place::Out && whole > lasts {
+                let extension = Extension::of(of, whole, &sidecar.backend);
+                let group = short.entry((of.scope, extension)).or_default();
+                group.push((job, of.attempt));
+            }
+        }
+        let mut beats = JoinSet::new();
+        for ((scope, extension), jobs) in short {
+            let proxy = self.clone();
+            // Whoever has them looks after them from here on: nothing is asked about those that it does not name.
+            beats.spawn(async move { drop(proxy.confirm(scope, &extension, &jobs, 0).await) });
+        }
+        while beats.join_next().await.is_some() {}
     }
 }
