@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::limit::{Key, Limited, Space, Strategy, Timestamp};
@@ -39,6 +40,9 @@ pub use view::{Tally, View};
 
 use queue::Group;
 use state::{End, Glance, State, Whereabouts};
+
+/// A claim that was granted for less than this may be over before it has been looked at once or twice.
+pub const SHORT: Duration = Duration::from_millis(1_500);
 
 /// Held jobs and waiting FETCHes of one scope and queue are found by this.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -149,6 +153,17 @@ impl Held {
         self.granted = Duration::ZERO;
     }
 
+    /// It was to go out and waits on. Says whether its claim is so [`SHORT`] that it may be over before the next look at
+    /// it: then it is to be kept at once, and from then on for as long as it lasts by itself.
+    fn stay(&mut self) -> bool {
+        let short = self.granted < SHORT;
+        let lasts = u64::try_from(self.lasts.as_micros()).unwrap_or(u64::MAX);
+        if short && self.claimed.visibility < lasts {
+            self.claimed.visibility = lasts;
+        }
+        short
+    }
+
     /// Other limits apply to it from now on, says this edition of the policies.
     pub fn limit(&mut self, limits: Arc<[Limited]>, edition: u64) {
         self.claimed.limited = limits.clone();
@@ -219,6 +234,7 @@ impl Prospect {
 pub struct Hold {
     state: Mutex<State>,
     glance: Arc<Glance>,
+    hurry: Notify,
 }
 
 impl Default for Hold {
@@ -227,6 +243,7 @@ impl Default for Hold {
         Hold {
             glance: Arc::clone(&state.glance),
             state: Mutex::new(state),
+            hurry: Notify::new(),
         }
     }
 }
@@ -418,12 +435,16 @@ impl Hold {
 
     /// Puts a job in hand back at the head of its group; `refused` says why and until when, if it was
     /// asked. A job that was replaced or forgotten meanwhile is not put back.
-    pub fn put_back(&self, held: Held, refused: Option<Refusal>) {
+    pub fn put_back(&self, mut held: Held, refused: Option<Refusal>) {
+        let short = held.stay();
         let mut state = self.state();
         let (lane, priority, edition) = (held.lane(), held.claimed.priority, held.edition);
         let limits = held.written.clone();
         if !state.wait_again(held, End::Front) {
             return;
+        }
+        if short {
+            self.hurry.notify_one();
         }
         // What was refused under earlier limits is asked again under those of now.
         let refused = refused.filter(|_| edition == state.edition);
@@ -460,7 +481,8 @@ impl Hold {
     }
 
     /// Takes a hand-out that did not happen back, ahead of its group.
-    pub fn undo(&self, held: Held) {
+    pub fn undo(&self, mut held: Held) {
+        let short = held.stay();
         let mut state = self.state();
         if state.jobs.contains_key(&held.claimed.job) {
             return;
@@ -470,6 +492,15 @@ impl Hold {
         if let Some(queue) = state.queues.get_mut(&lane) {
             queue.line.wake();
         }
+        if short {
+            self.hurry.notify_one();
+        }
+    }
+
+    /// Ends when a job waits again whose claim is so short that it must be kept at once; one that came before is not
+    /// lost.
+    pub async fn hurries(&self) {
+        self.hurry.notified().await;
     }
 
     /// Forgets a job, waiting or in hand; says where it was, if it was known.

@@ -153,6 +153,7 @@ scenarios! {
     visibilities::long_beside_others: 6;
     visibilities::short_and_unheard: 6;
     visibilities::long_beside_a_late_heartbeat: 9;
+    visibilities::very_short_beside_others: 12;
     order::priorities: 10 limit real;
     order::kept_without_a_word: 6;
     order::limited_high_lets_low_go: 5 limit;

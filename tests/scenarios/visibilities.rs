@@ -200,3 +200,36 @@ pub async fn long_beside_a_late_heartbeat(ctx: Ctx) -> Judge {
     judge.settled();
     judge
 }
+
+/// More jobs are proven for a very short time than start: the others keep their claims, also where that time is over
+/// before the next look at what is held.
+pub async fn very_short_beside_others(ctx: Ctx) -> Judge {
+    let w = world(ctx).await;
+    let (one, two) = (w.hands("one"), w.hands("two").visibility(500));
+    w.enqueue(job()).await;
+    let others = w.enqueue_all(6, |_| once()).await;
+    let mut out = one.fetch(&["mail"], 7).await.unwrap_or_default();
+    for _ in 0..3 {
+        for delivery in &out {
+            one.ack(&delivery.job).await;
+        }
+        w.pass(1_100 + ctx.seed * 41).await;
+        out = two.fetch(&["mail"], 5).await.unwrap_or_default();
+    }
+    for delivery in &out {
+        two.ack(&delivery.job).await;
+    }
+    w.pass(3_000).await;
+    let held = states(&w, &others).await;
+    w.worker(Worker::js(2).queues(&["mail"]));
+    let done = w.until_done(60).await;
+    let mut judge = w.judge().await;
+    let first = |(state, attempt): &(String, i64)| state != "discarded" && *attempt == 1;
+    judge.that(held.iter().all(first), format!("held jobs were {held:?}"));
+    let lapsed = judge.lapsed();
+    judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
+    judge.that(done, "not all were done");
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}

@@ -1,6 +1,7 @@
 //! Keeping: held jobs are under live claims, which heartbeats of ours keep. Several go at once, and beside the
 //! sweep, so that one that is slow holds up few others.
 
+use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::EVERY;
+use crate::hold::SHORT;
 use crate::proxy::prove::{Extension, Named, Word};
 use crate::proxy::{PROOF, Proxy};
 use crate::store::{Claimed, Place};
@@ -27,10 +29,12 @@ type Group = (u64, Extension);
 
 /// How long a held job is left with the time that the backend has `granted` it, where it is to have what `lasts` says.
 fn rests(granted: Duration, lasts: Duration) -> Duration {
-    match granted > lasts {
+    match granted.cmp(&lasts) {
         // It was to go out for longer, and did not: as soon as it would have to be proven anew.
-        true => PROOF.min(lasts / 3),
-        false => granted / 3,
+        Ordering::Greater => PROOF.min(lasts / 3),
+        // It was to go out for less: its claim may be over at the next look.
+        Ordering::Less if granted < SHORT => Duration::ZERO,
+        _ => granted / 3,
     }
 }
 
@@ -45,6 +49,7 @@ impl Proxy {
         loop {
             let looks = tokio::select! {
                 _ = ticks.tick() => true,
+                () = self.sidecar.hold.hurries() => true,
                 // Where each job has a claim id of its own there are many, and each has its place for a moment.
                 _ = tasks.join_next(), if !due.is_empty() && !tasks.is_empty() => false,
                 () = stop.cancelled() => return,
