@@ -153,15 +153,16 @@ impl Held {
         self.granted = Duration::ZERO;
     }
 
-    /// It was to go out and waits on. Says whether its claim is so [`SHORT`] that it may be over before the next look at
-    /// it: then it is to be kept at once, and from then on for as long as it lasts by itself.
+    /// It was to go out and waits on. Says whether its claim was made so [`SHORT`] for that that it may be over before
+    /// the next look at it: then it is to be kept at once, and from then on for as long as it lasts by itself.
     fn stay(&mut self) -> bool {
-        let short = self.granted < SHORT;
+        let short = self.granted < SHORT.min(self.lasts);
         let lasts = u64::try_from(self.lasts.as_micros()).unwrap_or(u64::MAX);
         if short && self.claimed.visibility < lasts {
             self.claimed.visibility = lasts;
         }
-        short
+        // Of one in doubt nothing is known: where the backend is away it would be looked at all the time.
+        short && !self.granted.is_zero()
     }
 
     /// Other limits apply to it from now on, says this edition of the policies.
@@ -616,7 +617,7 @@ impl Hold {
             .collect()
     }
 
-    /// The backend said at `since` that the job is ours for `visibility` from then.
+    /// The backend said at `since` that the job is ours for `visibility` from then. What it has said later counts.
     pub fn proved(&self, job: &str, since: Instant, visibility: Duration) {
         let mut state = self.state();
         let State { queues, jobs, .. } = &mut *state;
@@ -629,7 +630,7 @@ impl Hold {
                 (queues.get_mut(&known.lane)).and_then(|queue| queue.find_mut(known.priority, job))
             }
         };
-        if let Some(held) = held {
+        if let Some(held) = held.filter(|held| held.proven <= since) {
             held.prove(since, visibility);
         }
     }

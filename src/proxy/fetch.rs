@@ -22,6 +22,7 @@ use bytes::Bytes;
 use http::Response;
 use http::request::Parts;
 use smallvec::{SmallVec, smallvec};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::body::Body;
@@ -34,6 +35,7 @@ use super::{Proxy, mirror};
 use crate::boxed::boxed;
 use crate::hold::{Held, Lane, Prospect};
 use crate::limit::EARLY;
+use crate::metrics::Counted;
 use crate::policy::{Accept, Gate, PolicySet};
 use crate::pressure::Mark;
 use crate::tick;
@@ -169,7 +171,7 @@ impl Proxy {
                         continue;
                     }
                 };
-                if self.leaves_in_time(&wanted, &mut out).await {
+                if self.leaves_in_time(&mut out).await {
                     out.keep_paused(begun);
                     return Outcome::Ours(out, hint);
                 }
@@ -187,30 +189,57 @@ impl Proxy {
     }
 
     /// Sees to it that what goes out leaves in time. `false`: all of it is late, and in the hold.
-    async fn leaves_in_time(&self, wanted: &Wanted, out: &mut HandOut) -> bool {
+    async fn leaves_in_time(&self, out: &mut HandOut) -> bool {
         let late = out.late().await;
-        late.is_empty() || boxed(|| self.start_late(late, wanted, out)).await
+        late.is_empty() || boxed(|| self.start_late(late, out)).await
     }
 
     /// Starts anew what would leave late: it waited while the backend was asked for more, or for our own stall, and
     /// what it waited for is over. What is late even then stays in the hold; `false`: that is all.
-    async fn start_late(&self, late: Vec<Held>, wanted: &Wanted, out: &mut HandOut) -> bool {
-        let mut lanes: Vec<Lane> = late.iter().map(Held::lane).collect();
-        lanes.dedup();
-        for job in late.into_iter().rev() {
-            self.undo(job).await;
-        }
-        for lane in lanes.iter().filter(|lane| self.may_go(lane)) {
-            let missing = wanted.count.saturating_sub(out.len());
-            let started = self.start(lane, missing, wanted.visibility()).await;
+    async fn start_late(&self, late: Vec<Held>, out: &mut HandOut) -> bool {
+        let sidecar = &self.sidecar;
+        let (now, told_anew) = (Instant::now(), sidecar.store.told_anew());
+        let is_ours = |job: &Held| {
+            let is_older = told_anew.is_some_and(|then| job.proven < then);
+            now < job.deadline && !is_older
+        };
+        let (again, mut lost): (Vec<Held>, Vec<Held>) = late.into_iter().partition(is_ours);
+        let again = self.unstart(again).await;
+        let limits: Vec<_> = again
+            .iter()
+            .map(|job| job.claimed.limited.clone())
+            .collect();
+        if !again.is_empty() {
+            let started = self.start_fresh(again, limits.len()).await;
+            if started.len() < limits.len() {
+                limits.iter().for_each(|limits| sidecar.hold.wake(limits));
+            }
+            for _ in started.len()..limits.len() {
+                sidecar.metrics.count(Counted::HandOutUndone);
+            }
             out.extend(started);
         }
-        let taken_back = self.take_back(out.late().await);
+        lost.append(&mut out.late().await);
+        let taken_back = self.take_back(lost);
         if out.is_empty() {
             // Only a panic in there could fail, and would have been logged. Those that are in time do not wait.
             drop(taken_back.await);
         }
         !out.is_empty()
+    }
+
+    /// Takes starts back, all at once; gives those of which the rows are ours still, in the order of their claims.
+    async fn unstart(&self, jobs: Vec<Held>) -> Vec<Held> {
+        let mut asking = JoinSet::new();
+        for job in jobs {
+            let sidecar = Arc::clone(&self.sidecar);
+            asking.spawn(async move { sidecar.back(&job.claimed).await.then_some(job) });
+        }
+        let mut ours: Vec<Held> = asking.join_all().await.into_iter().flatten().collect();
+        // One that the hold knows was claimed anew meanwhile.
+        ours.retain(|job| !self.sidecar.hold.has(&job.claimed.job));
+        ours.sort_by_key(|job| job.claimed.generation);
+        ours
     }
 
     /// A FETCH that no limit can touch by its queues: forwarded and returned as it is, unless jobs with

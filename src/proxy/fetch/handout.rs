@@ -118,8 +118,9 @@ impl HandOut {
     }
 
     /// Waits until all may leave: where the store's word takes long, spaced starts are granted ahead of
-    /// their time. Then gives away those that would leave more than 5 ms after it, for they would stand closer
-    /// to the next ones than was promised, and those of which the claim may be over.
+    /// their time. Gives away those of which the claim may be over; and, if one would leave more than 5 ms after its
+    /// time, and so stand closer to the next ones than was promised, all that have one: what is done about the one
+    /// makes the others late.
     pub(super) async fn late(&mut self) -> Vec<Held> {
         let sidecar = &self.proxy.sidecar;
         // Where nothing was waited for since the store's word came, the poll's clock says when that was.
@@ -150,7 +151,8 @@ impl HandOut {
         if !self.jobs.iter().any(late) {
             return Vec::new();
         }
-        let (late, jobs) = self.jobs.drain(..).partition(late);
+        let goes = |job: &Held| is_over(job, now) || timed(&job.claimed.limited);
+        let (late, jobs) = self.jobs.drain(..).partition(goes);
         self.jobs = jobs;
         late
     }
@@ -268,24 +270,20 @@ impl Proxy {
         let proxy = self.clone();
         self.sidecar.tasks.spawn(async move {
             for job in jobs.into_iter().rev() {
-                if proxy.undo(job).await {
-                    proxy.sidecar.metrics.count(Counted::HandOutUndone);
-                }
+                proxy.undo(job).await;
             }
         })
     }
 
-    /// The job is in the hold again, as if it had not started. `false`: its row has ended meanwhile.
-    pub(super) async fn undo(&self, job: Held) -> bool {
+    async fn undo(&self, job: Held) {
         let sidecar = &self.sidecar;
         let claimed = &job.claimed;
-        let undone = sidecar.back(claimed).await;
-        if undone {
+        if sidecar.back(claimed).await {
+            sidecar.metrics.count(Counted::HandOutUndone);
             let limited = claimed.limited.clone();
             sidecar.hold.undo(job);
             sidecar.hold.wake(&limited);
         }
-        undone
     }
 }
 

@@ -273,13 +273,16 @@ impl Proxy {
     async fn prove(
         &self,
         lane: &Lane,
-        picked: Vec<Held>,
+        mut picked: Vec<Held>,
         visibility: Option<Duration>,
     ) -> Vec<Held> {
         let (now, told_anew) = (Instant::now(), self.sidecar.store.told_anew());
         let is_older = |held: &Held| told_anew.is_some_and(|then| held.proven < then);
         let is_doubtful = |held: &&Held| is_older(held) || !held.is_proven(visibility, now);
+        // While it waited it may have been meant to be kept for longer than it goes out for.
+        let go = |held: &mut Held| held.claimed.visibility = micros(held.wanted(visibility));
         if !picked.iter().any(|held| is_doubtful(&held)) {
+            picked.iter_mut().for_each(go);
             return picked;
         }
         let doubtful = picked.iter().filter(is_doubtful);
@@ -291,11 +294,13 @@ impl Proxy {
             // What was not asked about was proven, or is past its deadline.
             let proven = Instant::now() < held.deadline;
             match told.get(&held.claimed.job).copied() {
-                None if proven => ours.push(held),
+                None if proven => {
+                    go(&mut held);
+                    ours.push(held);
+                }
                 Some(Word::Ours(since)) => {
-                    let lasts = held.wanted(visibility);
-                    held.claimed.visibility = micros(lasts);
-                    held.prove(since, lasts);
+                    go(&mut held);
+                    held.prove(since, held.wanted(visibility));
                     ours.push(held);
                 }
                 // Not said to be gone, so it stays; not known to be ours, so it does not go out. The backend may have

@@ -128,7 +128,7 @@ impl Proxy {
         }
     }
 
-    /// A heartbeat that was sent while these were held is over. Those that wait no more went out meanwhile, or are
+    /// A heartbeat that was sent while these were held is over, or was given up. Those that wait no more went out meanwhile, or are
     /// about to, each under a heartbeat of its own: nobody knows which of the two the backend carried out last, and
     /// one for `lasts` may have shortened what the worker was given. Such a job gets one more, which nobody waits for.
     pub(in crate::proxy) fn follow_out<'a>(
@@ -154,7 +154,7 @@ impl Proxy {
             let mut out = Vec::new();
             for (job, word) in left.extract_if(.., |(job, _)| !hold.is_in_hand(job)) {
                 match word {
-                    // It waits again, and has what this one gave it, or more.
+                    // It waits again, and has what this one gave it, unless another came later.
                     Word::Ours(since) if hold.has(&job) => hold.proved(&job, since, lasts),
                     _ => out.push(job),
                 }
