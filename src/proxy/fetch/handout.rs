@@ -118,9 +118,9 @@ impl HandOut {
     }
 
     /// Waits until all may leave: where the store's word takes long, spaced starts are granted ahead of
-    /// their time. Gives away those of which the claim may be over; and, if one would leave more than 5 ms after its
-    /// time, and so stand closer to the next ones than was promised, all that have one: what is done about the one
-    /// makes the others late.
+    /// their time. If one would leave more than 5 ms after it, and so stand closer to the next ones than was promised,
+    /// or its claim may be over, gives away that one and all that have such a time: what is done about the one makes
+    /// the others late.
     pub(super) async fn late(&mut self) -> Vec<Held> {
         let sidecar = &self.proxy.sidecar;
         // Where nothing was waited for since the store's word came, the poll's clock says when that was.
