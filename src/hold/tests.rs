@@ -886,3 +886,21 @@ async fn what_was_proven_before_is_in_doubt() {
     let doubts = ["waits", "aside", "hidden", "later"].map(in_doubt);
     assert_eq!(doubts, [true, true, true, false]);
 }
+
+#[test]
+fn of_two_words_of_the_backend_the_later_counts() {
+    let (hold, second) = (Hold::default(), Duration::from_secs(1));
+    hold.add(vec![job("a", 0, &["k"])]);
+    let then = hold.proofs()[0].1;
+    hold.proved("a", then + second, second);
+    // Sent before that one, and answered after it.
+    hold.proved("a", then, 30 * second);
+    let (_, proven, granted) = hold.proofs().remove(0);
+    assert_eq!((proven, granted), (then + second, second));
+    // Nothing that was said before a doubt counts against what is said after it.
+    let mut picked = hold.pick(&lane(1), 1, NOW);
+    picked[0].doubt();
+    put_all_back(&hold, picked);
+    hold.proved("a", then, 30 * second);
+    assert_eq!(hold.proofs()[0].2, 30 * second);
+}
