@@ -100,6 +100,7 @@ scenarios! {
     faults::ack_answer_lost_to_the_worker: 10 real;
     faults::ack_answered_without_a_body: 2 real;
     faults::ack_is_slow_and_not_tried_again: 4;
+    faults::ack_given_up_by_a_gateway: 4;
     faults::nack_answer_lost_then_fails_alike: 8;
     faults::nack_reply_lost_and_claimed_again: 8;
     faults::backend_down_during_ack: 20 limit real;

@@ -56,6 +56,8 @@ pub enum Fault {
     Refused,
     /// It is not done; this status, without a body.
     Status(u16),
+    /// It is not done; a gateway says 504 after this long.
+    Gateway(Duration),
     /// It is not done; 200 with this body.
     Says(&'static str),
 }
@@ -288,10 +290,10 @@ impl Faulty {
         match fault {
             Some(Fault::Slow(time)) => sleep(time).await,
             Some(Fault::Refused) => return Err(Closed),
-            Some(Fault::Status(status)) => {
-                let mut response = Response::new(Half::whole(Bytes::new()));
-                *response.status_mut() = StatusCode::from_u16(status).expect("a status");
-                return Ok(response);
+            Some(Fault::Status(status)) => return Ok(bare(status)),
+            Some(Fault::Gateway(time)) => {
+                sleep(time).await;
+                return Ok(bare(504));
             }
             Some(Fault::Says(text)) => return Ok(Response::new(Half::whole(text.into()))),
             _ => {}
@@ -306,6 +308,13 @@ impl Faulty {
         }
         Ok(reply.map(Half::whole))
     }
+}
+
+/// A status without a body.
+fn bare(status: u16) -> Response<Half> {
+    let mut response = Response::new(Half::whole(Bytes::new()));
+    *response.status_mut() = StatusCode::from_u16(status).expect("a status");
+    response
 }
 
 /// A body without the attempts of its jobs.

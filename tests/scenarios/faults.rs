@@ -303,6 +303,37 @@ pub async fn ack_answered_without_a_body(ctx: Ctx) -> Judge {
     judge
 }
 
+/// An ACK hangs, another goes beside it, and a gateway gives up one of the two: the worker hears of the other.
+pub async fn ack_given_up_by_a_gateway(ctx: Ctx) -> Judge {
+    let w = ctx.world().limits(CONCURRENCY).start().await;
+    w.enqueue_all(4, |_| job()).await;
+    let one = w.hands("one");
+    let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let given_up = Fault::Gateway(Duration::from_millis(3_500 + ctx.seed * 200));
+    let at_once = Fault::Gateway(Duration::from_millis(ctx.seed * 200));
+    let done = Duration::from_secs(6);
+    let faults = match ctx.even() {
+        true => [given_up, Fault::Slow(done / 2)],
+        false => [Fault::Slow(done), at_once],
+    };
+    for fault in faults {
+        w.backend.next(Op::Ack, 1, fault);
+    }
+    let ack = json!({ "job_id": got[0].job });
+    let heard = one.client.post("/ojs/v1/workers/ack", &ack).await;
+    let status = heard.map_or(0, |reply| reply.status);
+    let sent = w.backend.seen().into_iter();
+    let sent = sent.filter(|sent| sent.path.ends_with("/ack")).count();
+    w.worker(Worker::js(5).queues(&["mail"]));
+    w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.that(sent == 2, format!("{sent} were sent"));
+    judge.that(status == 200, format!("the worker heard {status}"));
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
 /// The backend is away while jobs end: ACKs wait inside the sidecar, heartbeats are answered 200.
 pub async fn backend_down_during_ack(ctx: Ctx) -> Judge {
     let w = ctx.world().limits(CONCURRENCY).start().await;

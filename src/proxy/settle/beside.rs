@@ -5,7 +5,8 @@
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout};
+use http::StatusCode;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{Doubt, Ended, PAUSES, Settling, Verb};
 use crate::metrics::Counted;
@@ -19,8 +20,9 @@ type Answer = Result<Reply, UpstreamError>;
 
 impl Proxy {
     /// Sends an ACK or nack. An ACK of which nothing is heard for a third of `settle.retry_for` is sent once more on
-    /// another connection, if the backend answers there and the job is not over; the first success counts. A nack is
-    /// not: the second one might end the run of who has the job after the first. Says too whether two were sent.
+    /// another connection, if the backend answers there and the job is not over; the first word of the backend counts.
+    /// A nack is not: the second one might end the run of who has the job after the first. Says too whether two were
+    /// sent.
     pub(super) async fn try_once(
         &self,
         settling: &Settling<'_>,
@@ -73,15 +75,29 @@ impl Proxy {
         let mut second = pin!(call(self, "settle", settling.call.clone()));
         let answer = tokio::select! {
             biased;
-            answer = first.as_mut() => match answer {
-                Ok(reply) => Ok(reply),
-                Err(_) => second.await,
-            },
-            answer = second.as_mut() => match answer {
-                Ok(reply) => Ok(reply),
-                Err(_) => first.await,
-            },
+            answer = first.as_mut() => better(answer, second, deadline).await,
+            answer = second.as_mut() => better(answer, first, deadline).await,
         };
         (answer, true)
+    }
+}
+
+/// The first answer of two if it is the backend's word. What a gateway says of the one that is stuck, or of one too
+/// many, says nothing of the other: until `deadline` that one may be carried out.
+async fn better(
+    answer: Answer,
+    other: impl Future<Output = Answer> + Send,
+    deadline: Instant,
+) -> Answer {
+    let Ok(reply) = answer else {
+        return other.await;
+    };
+    let is_word = !reply.status.is_server_error() && reply.status != StatusCode::TOO_MANY_REQUESTS;
+    if is_word {
+        return Ok(reply);
+    }
+    match timeout_at(deadline, other).await {
+        Ok(Ok(other)) => Ok(other),
+        _ => Ok(reply),
     }
 }
