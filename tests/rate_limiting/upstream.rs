@@ -328,6 +328,9 @@ async fn a_fetch_that_cannot_be_read_is_refused_where_there_are_limits() {
         r#"{"queues":["\ud800"],"count":2000}"#,
         r#"{"queues":["q"],"count":1.5}"#,
         r#"{"count":2000}"#,
+        // Some read the first value and nothing behind it.
+        r#"{"queues":["q"],"count":2000} x"#,
+        r#"{"queues":["q"],"count":2000}{"queues":["q"],"count":1}"#,
         &deep,
     ] {
         for (config, status, sent) in [(KEYED, 400, 0), ("", 200, 1)] {
@@ -345,9 +348,13 @@ async fn a_fetch_that_cannot_be_read_is_refused_where_there_are_limits() {
     }
     // What is no JSON is the backend's to refuse.
     let (backend, sidecar, client) = answering(400, "{}", KEYED).await;
-    let body = r#"{"queues":["q"],"count":2000} x"#;
-    let reply = client.post("/ojs/v1/workers/fetch", body).await;
-    assert_eq!((reply.status, fetches(&backend)), (400, 1));
+    for (nth, body) in [r#"{"queues":["q"],"count":2000 x"#, "", "x {}"]
+        .into_iter()
+        .enumerate()
+    {
+        let reply = client.post("/ojs/v1/workers/fetch", body).await;
+        assert_eq!((reply.status, fetches(&backend)), (400, nth + 1), "{body}");
+    }
     sidecar.stop().await;
 }
 

@@ -204,11 +204,11 @@ impl Asked {
 }
 
 /// Why a FETCH is refused, as it was read; `limits`: there are some. One that is JSON and cannot be read the backend
-/// may understand all the same, and would give as much as it says: more than may be claimed, or held. What is no
-/// JSON is the backend's to refuse.
+/// may understand all the same, and would give as much as it says: more than may be claimed, or held. So may one with
+/// something behind its first value, which is all that some read. What is no JSON is the backend's to refuse.
 pub(super) fn fault(body: &[u8], asked: Option<&Asked>, limits: bool) -> Option<Fault> {
     match asked {
-        None if limits => match Json::parse(body, DEPTH) {
+        None if limits => match Reader::new(body, DEPTH).value() {
             Err(JsonError::Malformed(_)) => None,
             _ => Some(unread()),
         },
@@ -218,8 +218,9 @@ pub(super) fn fault(body: &[u8], asked: Option<&Asked>, limits: bool) -> Option<
 
 fn unread() -> Fault {
     Fault::bad_request(format!(
-        "this FETCH cannot be read, and its jobs may be limited: it must be one JSON object, at most {DEPTH} levels \
-         deep, whose `queues` is a list of at least one name, and whose `count`, if there is one, is a whole number"
+        "this FETCH cannot be read, and its jobs may be limited: it must be one JSON object and nothing behind it, at \
+         most {DEPTH} levels deep, whose `queues` is a list of at least one name, and whose `count`, if there is one, \
+         is a whole number"
     ))
 }
 
