@@ -167,7 +167,7 @@ pub struct Sidecar {
     claims: AtomicU64,
     draining: CancellationToken,
     tasks: TaskTracker,
-    /// What goes on although its client hung up: ACKs and nacks, and the rest.
+    /// What goes on although its client hung up: ACKs, nacks and heartbeats, and the rest.
     settling: TaskTracker,
     left: TaskTracker,
     /// How the hold follows the store that is lost and comes back.
@@ -270,7 +270,7 @@ impl Sidecar {
         }
     }
 
-    /// How many requests are still being worked on although their clients hung up: those that settle, or
+    /// How many requests are still being worked on although their clients hung up: those that settle or keep jobs, or
     /// all others.
     pub fn left_behind(&self, settling: bool) -> usize {
         match settling {

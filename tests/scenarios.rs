@@ -182,6 +182,7 @@ scenarios! {
     back::undone_when_its_row_has_ended: 4;
     beside::of_a_worker: 3;
     beside::of_a_worker_whose_own_hangs: 3;
+    beside::of_a_worker_that_hangs_up: 3;
     beside::of_held_jobs: 3;
     outages::hang_up_while_slow: 12;
     outages::slow_and_limited_from_now_on: 12;

@@ -13,10 +13,12 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use super::body::Body;
+use super::outlive::{Client, to_the_end};
 use super::prove::{Extension, named};
 use super::sweep::heard;
 use super::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH};
 use super::{ours, respond};
+use crate::boxed::boxed;
 use crate::json::{Json, Kind, Splice, quote};
 use crate::metrics::Counted;
 use crate::store::{Change, Known, Place, Row};
@@ -92,6 +94,25 @@ impl Proxy {
         } else {
             body
         };
+        let proxy = self.clone();
+        let work = boxed(|| async move {
+            let own = (parts, own_body);
+            proxy.beat_all(scope, own, ours, begun, unsure).await
+        });
+        // If the worker hangs up, its other jobs are kept all the same.
+        to_the_end(&self.sidecar.settling, Client::default(), work).await
+    }
+
+    /// Sends the worker's own heartbeat, and those for jobs that sidecars claimed beside it.
+    async fn beat_all(
+        &self,
+        scope: u64,
+        own: (Box<Parts>, Bytes),
+        ours: BTreeMap<Extension, Group>,
+        begun: Instant,
+        unsure: bool,
+    ) -> Response<Body> {
+        let (mut parts, own_body) = own;
         // Side by side, so that one which hangs keeps no other back.
         let (mut ours, mut beats) = (ours.into_iter(), JoinSet::new());
         self.send_some(scope, &mut ours, &mut beats, AT_ONCE);

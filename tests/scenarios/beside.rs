@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ojs_throttle::backend::Lax;
 use serde_json::json;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::harness::{Ctx, Fault, Judge, Op, World};
 use crate::job;
@@ -82,6 +82,37 @@ pub async fn of_a_worker_whose_own_hangs(ctx: Ctx) -> Judge {
     judge.that(status == 200, format!("the heartbeat got {status}"));
     let waited = Duration::from_millis(10_500);
     judge.that(took > HANGS && took < waited, format!("it took {took:?}"));
+    let lapsed = judge.lapsed();
+    judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// The same, and it names more kinds of jobs than heartbeats are sent at once, and hangs up: all of them are kept.
+pub async fn of_a_worker_that_hangs_up(ctx: Ctx) -> Judge {
+    let w = four(ctx, 20).await;
+    w.enqueue_all(20, |_| job()).await;
+    let mut out = Vec::new();
+    for nth in 0..20 {
+        let one = w.hands("one").visibility(31_000 + nth * 1_000);
+        let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+        out.extend(got.into_iter().map(|delivery| delivery.job));
+    }
+    w.pass(22_000).await;
+    let (one, from) = (w.hands("one"), Instant::now());
+    w.backend.next(Op::Heartbeat, 1, Fault::Slow(4 * HANGS));
+    let patience = Duration::from_millis(50 + ctx.seed * 700);
+    let given_up = timeout(patience, one.beat(&out, true)).await;
+    // Without a heartbeat the claims of all of them are over by then.
+    w.pass(29_500 - u64::try_from(from.elapsed().as_millis()).unwrap_or(0))
+        .await;
+    for job in &out {
+        one.ack(job).await;
+    }
+    let mut judge = w.judge().await;
+    judge.that(out.len() == 20, format!("{} were out", out.len()));
+    judge.that(given_up.is_err(), "it was answered before that");
     let lapsed = judge.lapsed();
     judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
     judge.each_ran_once();
