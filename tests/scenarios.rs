@@ -179,6 +179,7 @@ scenarios! {
     outages::one_cannot_be_looked_up: 6;
     back::taken_over_meanwhile: 16;
     back::told_once_for_each_loss: 4;
+    back::not_kept: 4;
     back::undone_when_its_row_has_ended: 4;
     beside::of_a_worker: 3;
     beside::of_a_worker_whose_own_hangs: 3;

@@ -316,11 +316,20 @@ impl Sidecar {
                 }
             }
             self.store.forgot(&gone);
-            let jobs = gone.len();
-            tracing::info!(
-                jobs,
-                "siblings took over held jobs while they did not hear of us"
-            );
+            let jobs = gone.iter().filter(|(_, row)| row.is_some()).count();
+            if jobs > 0 {
+                tracing::info!(
+                    jobs,
+                    "siblings took over held jobs while they did not hear of us"
+                );
+            }
+            let jobs = gone.len() - jobs;
+            if jobs > 0 {
+                tracing::info!(
+                    jobs,
+                    "held jobs are not in the store: they have ended elsewhere meanwhile, or it cannot keep them"
+                );
+            }
         }
         let told_anew = self.store.told_anew();
         if let Some(then) = told_anew.filter(|_| loss.told_anew != told_anew) {

@@ -66,6 +66,11 @@ impl Way {
         self.faulty.script([Fault::late(late)]);
     }
 
+    /// Whether rows that are not there yet are kept from now on.
+    pub fn keeps(&self, new: bool) {
+        self.member.is_full.store(!new, Ordering::Relaxed);
+    }
+
     /// Nothing is heard of siblings any more.
     pub fn deafen(&self) {
         self.member.deaf.store(true, Ordering::Relaxed);
@@ -133,6 +138,7 @@ impl Fleet {
             nth,
             siblings: AtomicUsize::new(0),
             deaf: AtomicBool::new(false),
+            is_full: AtomicBool::new(false),
             bell,
         });
         let faulty = Arc::new(Faulty::new(member.clone()));
@@ -180,6 +186,7 @@ struct Member {
     nth: u64,
     siblings: AtomicUsize,
     deaf: AtomicBool,
+    is_full: AtomicBool,
     bell: Arc<Notify>,
 }
 
@@ -312,6 +319,9 @@ impl Store for Member {
             let known = self.find(&ask.job).map(|row| row.claimed.generation);
             let owner = books.owners.get(&ask.job);
             if known.is_some_and(|known| known >= ask.generation) && owner != Some(&self.nth) {
+                return Verdict::Lost;
+            }
+            if known.is_none() && self.is_full.load(Ordering::Relaxed) {
                 return Verdict::Lost;
             }
             books.owners.insert(ask.job.clone(), self.nth);

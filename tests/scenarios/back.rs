@@ -122,6 +122,45 @@ pub async fn told_once_for_each_loss(ctx: Ctx) -> Judge {
     judge
 }
 
+/// One holds jobs that it claimed while it was cut off, and the store that is back cannot keep them: no sibling is said
+/// to have taken them over.
+pub async fn not_kept(ctx: Ctx) -> Judge {
+    let (w, _other) = two(ctx, Lax::spec(), OnStoreError::Share, &slots(1)).await;
+    let (lines, _listening) = Lines::listen();
+    let one = w.hands("one");
+    w.enqueue(job()).await;
+    let out = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    w.first_way(|way| {
+        way.keeps(false);
+        way.cut(0);
+    });
+    w.pass(2_000 + ctx.seed * 130).await;
+    w.enqueue_all(3, |_| job()).await;
+    let none = one.fetch(&["mail"], 3).await.unwrap_or_default();
+    let health = w.get("/ojs/v1/health").await;
+    w.first_way(Way::mend);
+    w.pass(2_000).await;
+    let by_siblings = lines.with("siblings took over").len();
+    let said = lines.with("held jobs are not in the store").len();
+    w.first_way(|way| way.keeps(true));
+    for delivery in &out {
+        one.ack(&delivery.job).await;
+    }
+    w.worker(Worker::js(2).queues(&["mail"]).runs(100..200));
+    let mut judge = w.judge_when_done(90).await;
+    let counts = (out.len(), none.len());
+    judge.that(counts == (1, 0), format!("{counts:?} started"));
+    let held = &health["throttle"]["held"];
+    judge.that(held == 3, format!("{held} were held"));
+    judge.that(
+        (by_siblings, said) == (0, 1),
+        format!("said of siblings: {by_siblings}, of the store: {said}"),
+    );
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
 /// A start is granted, and its answer comes when the store was away and is back: so it is undone, but a cancel through
 /// the sibling has ended its row by then, and nothing is told of that. The job leaves the hold, and the next one starts.
 pub async fn undone_when_its_row_has_ended(ctx: Ctx) -> Judge {
