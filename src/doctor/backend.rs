@@ -235,37 +235,8 @@ fn extended(from_start: bool) -> &'static str {
 
 /// Puts what was found beside what a sidecar with these settings goes by.
 fn judge(upstream: &config::Upstream, known: &Backend, probed: &Probed, report: &mut Report) {
-    let at_claim = probed.first_attempt > 0;
-    report.add(
-        PART,
-        "attempts",
-        Source::Probed,
-        counted(at_claim).to_owned(),
-    );
-    known.saw_attempt(Some(probed.first_attempt));
-    if known.claims_count() != at_claim {
-        let set = if at_claim { "yes" } else { "no" };
-        report.but(
-            Level::Fail,
-            format!("set upstream.claims_count = \"{set}\", or \"auto\""),
-        );
-    }
-    let says = match probed.requeue.harmless {
-        true => requeued(true).to_owned(),
-        false => format!("not harmless: {}", probed.requeue.why),
-    };
-    report.add(PART, "requeue", Source::Probed, says);
-    match (known.requeue_harmless(), probed.requeue.harmless) {
-        (true, false) => report.but(
-            Level::Fail,
-            "set upstream.requeue = \"burns\": a sidecar gives held jobs back, and that costs them",
-        ),
-        (false, true) => report.but(
-            Level::Warn,
-            "set upstream.requeue = \"harmless\": then a sidecar that is idle or drains gives held jobs back",
-        ),
-        _ => {}
-    }
+    attempts(upstream, known, probed, report);
+    given_back(upstream, known, probed, report);
     report.add(PART, "visibility", Source::Probed, probed.visibility());
     if probed.lasted.is_none() {
         report.but(
@@ -281,6 +252,65 @@ fn judge(upstream: &config::Upstream, known: &Backend, probed: &Probed, report: 
             Level::Warn,
             "bounds of backpressure go by them: without them they go by what passed this sidecar",
         );
+    }
+}
+
+fn attempts(upstream: &config::Upstream, known: &Backend, probed: &Probed, report: &mut Report) {
+    let Some(first) = probed.first_attempt else {
+        let set = upstream.claims_count.is_some();
+        let says = counted(known.claims_count()).to_owned();
+        report.add(PART, "attempts", unseen(set), says);
+        if !set {
+            report.but(
+                Level::Warn,
+                "a FETCH shows no attempt: set upstream.claims_count",
+            );
+        }
+        return;
+    };
+    let at_claim = first > 0;
+    let says = counted(at_claim).to_owned();
+    report.add(PART, "attempts", Source::Probed, says);
+    known.saw_attempt(Some(first));
+    if known.claims_count() != at_claim {
+        let set = if at_claim { "yes" } else { "no" };
+        report.but(
+            Level::Fail,
+            format!("set upstream.claims_count = \"{set}\", or \"auto\""),
+        );
+    }
+}
+
+fn given_back(upstream: &config::Upstream, known: &Backend, probed: &Probed, report: &mut Report) {
+    let Some(found) = &probed.requeue else {
+        let set = upstream.requeue_harmless.is_some();
+        let says = requeued(known.requeue_harmless()).to_owned();
+        report.add(PART, "requeue", unseen(set), says);
+        return;
+    };
+    let says = match found.harmless {
+        true => requeued(true).to_owned(),
+        false => format!("not harmless: {}", found.why),
+    };
+    report.add(PART, "requeue", Source::Probed, says);
+    match (known.requeue_harmless(), found.harmless) {
+        (true, false) => report.but(
+            Level::Fail,
+            "set upstream.requeue = \"burns\": a sidecar gives held jobs back, and that costs them",
+        ),
+        (false, true) => report.but(
+            Level::Warn,
+            "set upstream.requeue = \"harmless\": then a sidecar that is idle or drains gives held jobs back",
+        ),
+        _ => {}
+    }
+}
+
+/// Where that comes from which the probe did not see.
+fn unseen(set: bool) -> Source {
+    match set {
+        true => Source::Config,
+        false => Source::Assumed,
     }
 }
 
@@ -310,9 +340,8 @@ fn alive(upstream: &config::Upstream, known: &Backend, probed: &Probed, report: 
         }
         None => {
             let set = upstream.heartbeat_from_start.is_some();
-            let source = if set { Source::Config } else { Source::Assumed };
             let says = extended(known.from_start()).to_owned();
-            report.add(PART, "heartbeat", source, says);
+            report.add(PART, "heartbeat", unseen(set), says);
         }
     }
 }

@@ -36,9 +36,10 @@ pub(super) struct Stats {
 /// What was found out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Probed {
-    /// The attempt that the first FETCH of a job showed.
-    pub(super) first_attempt: u32,
-    pub(super) requeue: Requeued,
+    /// The attempt that the first FETCH of a job showed, if it showed one.
+    pub(super) first_attempt: Option<u32>,
+    /// `None`: no FETCH showed what it cost.
+    pub(super) requeue: Option<Requeued>,
     /// How long a claim for [`VISIBILITY`] lasted; `None`: longer than the probe waited.
     pub(super) lasted: Option<Duration>,
     /// Whether a heartbeat kept a job that it did not name; `None`: nothing ran out to compare with, or all
@@ -135,7 +136,7 @@ impl<'a> Probe<'a> {
     }
 
     /// A job on its last attempt is given back: what it cost it.
-    async fn requeue(&mut self) -> Result<(u32, Requeued), Refused> {
+    async fn requeue(&mut self) -> Result<(Option<u32>, Option<Requeued>), Refused> {
         let id = self.enqueue(1).await?;
         let (_, first) = self.fetch("requeue").await?;
         let nack = json!({
@@ -152,10 +153,10 @@ impl<'a> Probe<'a> {
         };
         if state != "available" {
             let why = format!("a job on its last attempt is {state} afterwards");
-            return Ok((first, burns(why)));
+            return Ok((first, Some(burns(why))));
         }
         let (_, again) = self.fetch("requeue").await?;
-        let requeued = match again == first {
+        let requeued = first.zip(again).map(|(first, again)| match again == first {
             true => Requeued {
                 harmless: true,
                 why: String::new(),
@@ -163,7 +164,7 @@ impl<'a> Probe<'a> {
             false => burns(format!(
                 "the next claim shows attempt {again} after {first}"
             )),
-        };
+        });
         let ack = json!({"job_id": id, "worker_id": self.worker("requeue"), "result": {}});
         self.post("workers/ack", ack).await?;
         Ok((first, requeued))
@@ -211,8 +212,8 @@ impl<'a> Probe<'a> {
         Ok(id.to_owned())
     }
 
-    /// Claims one job: its id and attempt.
-    async fn fetch(&self, role: &str) -> Result<(String, u32), Refused> {
+    /// Claims one job: its id, and its attempt where that is shown.
+    async fn fetch(&self, role: &str) -> Result<(String, Option<u32>), Refused> {
         let fetch = json!({
             "queues": [self.queue],
             "count": 1,
@@ -227,7 +228,7 @@ impl<'a> Probe<'a> {
             if let Some((job, id)) = job.zip(id) {
                 let attempt = job.get("attempt").and_then(Value::as_u64);
                 let attempt = attempt.and_then(|attempt| u32::try_from(attempt).ok());
-                return Ok((id.to_owned(), attempt.unwrap_or(0)));
+                return Ok((id.to_owned(), attempt));
             }
             if Instant::now() > deadline {
                 return Err("a FETCH of a job that waits brings none".to_owned());

@@ -4,6 +4,7 @@ use ojs_throttle::backend::{Lax, Liveness, Requeue};
 use serde_json::{Value, json};
 
 use crate::http::get;
+use crate::relay::Relay;
 use crate::rig::{Backend, config, file, program, ran};
 
 /// The report, and the exit status.
@@ -119,6 +120,26 @@ fn a_backend_that_is_not_as_the_config_says_is_a_failure() {
         assert_eq!(one["level"], "fail", "{one}");
         assert!(one["do"].as_str().unwrap().contains(word), "{one}");
     }
+}
+
+/// What is not shown is not known: neither when attempts are counted nor what giving back costs.
+#[test]
+fn a_backend_that_shows_no_attempt_is_not_taken_for_one_that_shows_0() {
+    let backend = Backend::start(Lax::redis());
+    let relay = Relay::before(backend.addr);
+    relay.hide("attempt");
+    let (report, status) = doctor(&config(relay.addr, "", ""), &["--probe"]);
+    assert_eq!(status, Some(0), "{report}");
+    let attempts = finding(&report, "backend", "attempts");
+    assert_eq!(
+        (&attempts["level"], &attempts["source"]),
+        (&json!("warn"), &json!("assumed")),
+        "{attempts}"
+    );
+    says(&report, "attempts", "when a job is handed out");
+    let requeue = finding(&report, "backend", "requeue");
+    assert_eq!(requeue["source"], "assumed", "{requeue}");
+    says(&report, "requeue", "costs the job an attempt or more");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A relay before the backend that cuts a connection between a request and its reply.
+//! A relay before the backend that cuts a connection between a request and its reply, or hides a member of replies.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -14,6 +14,8 @@ struct Orders {
     away: Duration,
     /// Until when nobody is served.
     until: Option<Instant>,
+    /// The member that replies show under another name.
+    hidden: Option<&'static str>,
 }
 
 /// Relays bytes to a backend.
@@ -38,7 +40,7 @@ impl Relay {
                     continue;
                 };
                 let orders = Arc::clone(&given);
-                std::thread::spawn(move || relay(client, server, &orders));
+                std::thread::spawn(move || relay(client, server, orders));
             }
         });
         Relay { addr, orders }
@@ -51,20 +53,30 @@ impl Relay {
         orders.away = away;
     }
 
+    /// From now on no reply shows a member of this name.
+    pub fn hide(&self, name: &'static str) {
+        self.orders.lock().unwrap().hidden = Some(name);
+    }
+
     /// Whether the cut was made.
     pub fn has_cut(&self) -> bool {
         self.orders.lock().unwrap().until.is_some()
     }
 }
 
-fn relay(mut client: TcpStream, mut server: TcpStream, orders: &Mutex<Orders>) {
+fn relay(mut client: TcpStream, mut server: TcpStream, orders: Arc<Mutex<Orders>>) {
+    let given = Arc::clone(&orders);
     let (mut back, mut from) = (client.try_clone().unwrap(), server.try_clone().unwrap());
     let cutting = Arc::new(Mutex::new(false));
     let cut = Arc::clone(&cutting);
     let replies = std::thread::spawn(move || {
         let mut bytes = [0; 16 * 1024];
         while let Ok(read @ 1..) = from.read(&mut bytes) {
-            if *cut.lock().unwrap() || back.write_all(&bytes[..read]).is_err() {
+            let bytes = &mut bytes[..read];
+            if let Some(name) = given.lock().unwrap().hidden {
+                rename(bytes, name);
+            }
+            if *cut.lock().unwrap() || back.write_all(bytes).is_err() {
                 break;
             }
         }
@@ -88,4 +100,14 @@ fn relay(mut client: TcpStream, mut server: TcpStream, orders: &Mutex<Orders>) {
     }
     drop(server.shutdown(Shutdown::Write));
     drop(replies.join());
+}
+
+/// Gives members of this name another of the same length.
+fn rename(bytes: &mut [u8], name: &str) {
+    let quoted = format!("\"{name}\"");
+    for at in 0..bytes.len() {
+        if bytes[at..].starts_with(quoted.as_bytes()) {
+            bytes[at + 1..=at + name.len()].fill(b'x');
+        }
+    }
 }
