@@ -38,7 +38,8 @@ pub type Policies = HashSet<Arc<str>>;
 const MOST_DOUBT: u64 = 2_000;
 /// The most rows that go to the store in one call.
 const AT_ONCE: usize = 256;
-/// Keys that are kept before those with nothing reserved are forgotten.
+/// Keys that are kept before those with nothing reserved are forgotten, and jobs that are there before those are looked
+/// for that have gone.
 const MANY: usize = 1_024;
 
 /// Why a limit cannot be reserved ahead; `None`: it can.
@@ -131,6 +132,20 @@ impl ReservedStore {
             };
             // Else they count until their window is over.
             drop(self.inner.reserve(wish).await);
+        }
+    }
+
+    /// Asks about jobs that should be there and may have ended through siblings without a word. What is a sibling's
+    /// stays: the hold may not know that yet, and it would start here.
+    async fn look_there(&self) {
+        let unheard = self.state().unheard();
+        for (job, there) in unheard {
+            match self.inner.row(&job).await {
+                Ok(row) if !self.inner.may_miss_rows() => {
+                    self.state().heard_of(&job, there, row.is_some());
+                }
+                _ => return,
+            }
         }
     }
 
@@ -259,6 +274,7 @@ impl Store for ReservedStore {
         Answer::later(async move {
             self.give_back().await;
             let mut rows = self.inner.due(max).await?;
+            self.look_there().await;
             rows.extend(here);
             Ok(rows)
         })
@@ -393,7 +409,8 @@ impl Store for ReservedStore {
         let mut state = self.state();
         for (claimed, _) in gone {
             // It may have been claimed here again.
-            if state.there.get(&claimed.job) == Some(&claimed.generation) {
+            let known = state.there.get(&claimed.job);
+            if known.is_some_and(|there| there.claim == claimed.generation) {
                 state.there.remove(&claimed.job);
             }
         }

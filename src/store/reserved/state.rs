@@ -2,12 +2,20 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::turns::{Mine, Turns};
-use super::{Policies, is_hot};
+use super::{MANY, Policies, is_hot};
 use crate::limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};
 use crate::store::memory::Books;
 use crate::store::{Change, Claimed, Gen, OFFERED, Place, Row, Verdict};
+
+/// After so long the store is asked whether a job that should be there is.
+const UNHEARD: Duration = Duration::from_secs(600);
+/// So many at each look.
+const SOME: usize = 16;
 
 /// The rows that are kept here, and the turns of each key.
 #[derive(Debug)]
@@ -17,12 +25,20 @@ pub(super) struct State {
     pub(super) rows: Books,
     /// The turns in which jobs of these rows went out.
     pub(super) out: HashMap<Arc<str>, (Limited, Mine)>,
-    /// Jobs that could be here, but have their rows in the store, and the claims of which these are.
-    pub(super) there: HashMap<Arc<str>, Gen>,
+    /// Jobs that could be here, but have their rows in the store.
+    pub(super) there: HashMap<Arc<str>, There>,
     /// By key, and for each of the different limits that jobs bring to it.
     pub(super) keys: HashMap<(Key, Limits), Turns>,
     pub(super) granted: u64,
     pub(super) unused: u64,
+}
+
+/// A job that has its row in the store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct There {
+    pub(super) claim: Gen,
+    /// When it was known to be there last.
+    pub(super) at: Instant,
 }
 
 impl State {
@@ -63,8 +79,34 @@ impl State {
     pub(super) fn leave(&mut self, job: &Arc<str>, claim: Gen) -> Option<Row> {
         let row = self.rows.end(job, None, Timestamp(0));
         self.out.remove(job);
-        self.there.insert(job.clone(), claim);
+        self.goes_there(job, claim);
         row
+    }
+
+    fn goes_there(&mut self, job: &Arc<str>, claim: Gen) {
+        let at = Instant::now();
+        self.there.insert(job.clone(), There { claim, at });
+    }
+
+    /// Some of the jobs there, if there are many, that may have gone without a word.
+    pub(super) fn unheard(&self) -> Vec<(Arc<str>, There)> {
+        if self.there.len() <= MANY {
+            return Vec::new();
+        }
+        let is_old = |(_, there): &(_, &There)| there.at.elapsed() >= UNHEARD;
+        let some = self.there.iter().filter(is_old).take(SOME);
+        some.map(|(job, there)| (job.clone(), *there)).collect()
+    }
+
+    /// Whether a job has a row there, as the store said; unless it was named since that was asked.
+    pub(super) fn heard_of(&mut self, job: &Arc<str>, asked: There, is_there: bool) {
+        if self.there.get(job) != Some(&asked) {
+            return;
+        }
+        match is_there {
+            true => self.goes_there(job, asked.claim),
+            false => drop(self.there.remove(job)),
+        }
     }
 
     /// Whether its row is held here, ready to start; it is made if there is none.
@@ -93,7 +135,7 @@ impl State {
                 return Changed::There(change);
             }
             Change::Own { job, next, .. } => {
-                self.there.insert(job.clone(), *next);
+                self.goes_there(job, *next);
                 return Changed::There(change);
             }
             Change::Clear => {

@@ -288,6 +288,37 @@ async fn nothing_is_kept_of_an_offered_job_that_is_a_siblings() {
     assert!(store.state().there.is_empty());
 }
 
+/// No word comes of any of them.
+#[tokio::test(start_paused = true)]
+async fn what_siblings_have_ended_unheard_is_not_kept_for_good() {
+    let inner = Arc::new(MemoryStore::new(T));
+    let store = on(inner.clone());
+    let names: Vec<String> = (0..MANY + 40).map(|nth| format!("j{nth}")).collect();
+    for name in &names {
+        let held = claimed(name, &spaced(1_000, SECOND));
+        store.take(&[&held], 0).await.unwrap();
+        let offer = Change::until(&held, Timestamp(0));
+        store.set_all(vec![offer]).await.unwrap();
+    }
+    let (ours, ended) = names.split_at(3);
+    for name in ended {
+        inner.end(name, None).await.unwrap();
+    }
+    store.due(10).await.unwrap();
+    assert_eq!(
+        store.state().there.len(),
+        names.len(),
+        "it may be on its way"
+    );
+    tokio::time::advance(Duration::from_secs(600)).await;
+    for _ in 0..10 {
+        store.due(10).await.unwrap();
+    }
+    let state = store.state();
+    assert!(state.there.len() <= MANY, "{}", state.there.len());
+    assert!(ours.iter().all(|name| state.there.contains_key(&**name)));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_start_that_did_not_happen_leaves_its_turn_to_the_next() {
     let inner = Arc::new(MemoryStore::new(T));
