@@ -108,7 +108,7 @@ impl<'a> Reader<'a> {
         let rest = scan::blank(self.text, self.pos);
         match rest == self.text.len() {
             true => Ok(()),
-            false => Err(JsonError::Malformed(rest)),
+            false => Err(JsonError::Trailing(rest)),
         }
     }
 

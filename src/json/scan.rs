@@ -17,7 +17,7 @@ pub(super) fn document(text: &[u8], depth: usize) -> Result<Range<usize>, JsonEr
     if rest == text.len() {
         Ok(start..end)
     } else {
-        Err(JsonError::Malformed(rest))
+        Err(JsonError::Trailing(rest))
     }
 }
 

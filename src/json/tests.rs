@@ -387,7 +387,7 @@ fn assert_judged_alike(text: &[u8]) {
             }
             assert_agrees(json);
         }
-        Err(JsonError::Malformed(at)) => {
+        Err(JsonError::Malformed(at) | JsonError::Trailing(at)) => {
             assert!(!well_formed);
             assert!(at <= text.len());
         }
@@ -592,7 +592,7 @@ fn a_string_ends_or_breaks_at_the_first_byte_that_does_it() {
 #[test]
 fn faults_are_placed() {
     let fault = |text: &[u8]| match Json::parse(text, DEPTH).unwrap_err() {
-        JsonError::Malformed(at) => at,
+        JsonError::Malformed(at) | JsonError::Trailing(at) => at,
         JsonError::Deep(_) => panic!("not deep"),
     };
     assert_eq!(fault(b""), 0);

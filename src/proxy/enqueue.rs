@@ -21,7 +21,7 @@ use super::refuse;
 use super::respond::{self, Fault};
 use super::{DEPTH, Proxy};
 use crate::boxed::boxed;
-use crate::json::{self, Json, JsonError, Kind, Splice};
+use crate::json::{self, Json, Kind, Splice};
 use crate::limit::Space;
 use crate::metrics::Counted;
 use crate::policy::job::{filed, meta_of};
@@ -45,12 +45,10 @@ pub(super) enum Sends {
 
 /// Why an enqueue is not sent on.
 enum Unsendable {
-    Field(FieldError),
-    Deep,
-    /// The job at this place has several `options`, or several queues in them.
-    Ambiguous(String),
-    /// A batch has several lists of jobs.
-    SeveralBatches,
+    /// What a job brings is wrong.
+    Brings(FieldError),
+    /// Nobody knows what it says.
+    Unclear(Fault),
 }
 
 /// 400: nobody knows which `options` of a job, or which queue in them, count.
@@ -76,9 +74,11 @@ impl Proxy {
         let bounded = sends != Sends::Templates && sidecar.pressure.any();
         let read = (bounded && sends == Sends::Job).then(|| sent::read_job(&body));
         let job = match read {
-            Some(Err(JsonError::Deep(_))) => return refuse(&parts, Fault::deep()),
-            // What is no JSON is the backend's to refuse.
-            Some(Err(JsonError::Malformed(_))) | None => None,
+            Some(Err(error)) => match Fault::unread(error) {
+                Some(fault) => return refuse(&parts, fault),
+                None => None,
+            },
+            None => None,
             Some(Ok(job)) if job.ambiguous => return refuse(&parts, ambiguous("")),
             Some(Ok(job)) => Some(job),
         };
@@ -119,13 +119,11 @@ impl Proxy {
             // A template is no job that waits.
             Ok((body, _)) if sends == Sends::Templates => (body, Vec::new()),
             Ok(prepared) => prepared,
-            Err(Unsendable::Field(error)) => {
+            Err(Unsendable::Brings(error)) => {
                 sidecar.metrics.count(Counted::PolicyRefused);
                 return refuse(&parts, Fault::field(&error.field, &error.message));
             }
-            Err(Unsendable::Ambiguous(at)) => return refuse(&parts, ambiguous(&at)),
-            Err(Unsendable::SeveralBatches) => return refuse(&parts, several_batches()),
-            Err(Unsendable::Deep) => return refuse(&parts, Fault::deep()),
+            Err(Unsendable::Unclear(fault)) => return refuse(&parts, fault),
         };
         drop(policies);
         self.send_counted(parts, body, brought, places).await
@@ -199,21 +197,23 @@ impl Proxy {
     ) -> Result<(Bytes, Vec<Option<Brought>>), Unsendable> {
         let whole = match Json::parse(body, DEPTH) {
             Ok(whole) => whole,
-            Err(JsonError::Deep(_)) => return Err(Unsendable::Deep),
-            Err(JsonError::Malformed(_)) => return Ok((body.clone(), Vec::new())),
+            Err(error) => {
+                let unread = Fault::unread(error).map(Unsendable::Unclear);
+                return unread.map_or_else(|| Ok((body.clone(), Vec::new())), Err);
+            }
         };
         if sends == Sends::Batch && sent::has_several(whole, "jobs") {
-            return Err(Unsendable::SeveralBatches);
+            return Err(Unsendable::Unclear(several_batches()));
         }
         let mut splice = Splice::new();
         let mut all = Vec::new();
         for (at, job) in jobs_in(whole, sends) {
             if sent::is_ambiguous(job) {
-                return Err(Unsendable::Ambiguous(at));
+                return Err(Unsendable::Unclear(ambiguous(&at)));
             }
             let brought = self.prepare(parts, job, sends, policies, &mut splice);
             all.push(brought.map_err(|error| {
-                Unsendable::Field(FieldError {
+                Unsendable::Brings(FieldError {
                     field: format!("{at}{}", error.field),
                     ..error
                 })

@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use super::body::{Body, ReadError};
 use super::{mirror, ours, refuse};
+use crate::json::JsonError;
 use crate::ojs::{self, BadPath};
 use crate::upstream::{Reply, SendError, UpstreamError};
 
@@ -102,6 +103,16 @@ impl Fault {
     pub fn deep() -> Fault {
         let most = super::DEPTH;
         Fault::bad_request(format!("the body is nested deeper than {most} levels"))
+    }
+
+    /// 400 for a body that some backends may understand though we do not; `None`: one that is no JSON to anybody, which
+    /// is the backend's to refuse.
+    pub fn unread(error: JsonError) -> Option<Fault> {
+        match error {
+            JsonError::Malformed(_) => None,
+            JsonError::Deep(_) => Some(Fault::deep()),
+            JsonError::Trailing(_) => Some(Fault::bad_request(error.to_string())),
+        }
     }
 
     /// 405; `allow` are the methods that may be used, as the header names them.

@@ -293,7 +293,6 @@ async fn what_is_not_json_goes_on_as_it_came() {
         "nonsense rate_limit",
         "[1,2",
         r#"{"rate_limit":{"key":"k","concurrency":1}"#,
-        "{\"type\":\"t\",\"args\":[],\"rate_limit\":{\"key\":\"k\"}} trailing",
         "\"rate_limit\"",
         "[]",
         "null",
@@ -320,6 +319,43 @@ async fn what_is_not_json_goes_on_as_it_came() {
     assert!(recording.bodies().is_empty());
     assert_eq!(client.post("/ojs/v1/jobs", deep(50)).await.status, 201);
     assert_eq!(recording.bodies().len(), 1);
+    sidecar.stop().await;
+}
+
+/// A backend that reads only the first value would store such a job past its limits, and past the bounds of its queue.
+#[tokio::test(start_paused = true)]
+async fn what_has_something_behind_it_is_refused_where_it_would_be_read() {
+    let bounded = "[[queue]]\nname = \"bounded\"\nmax_depth = 1";
+    let (recording, sidecar, client) = Recording::with_sidecar(bounded).await;
+    let limited = r#"{"type":"t","args":[],"options":{"queue":"q","rate_limit":{"key":"k","concurrency":1}}}"#;
+    let free = r#"{"type":"t","args":[],"options":{"queue":"bounded"}}"#;
+    for (path, body) in [
+        ("/ojs/v1/jobs", format!("{limited} x")),
+        ("/ojs/v1/jobs", format!("{limited}{limited}")),
+        ("/ojs/v1/jobs", format!("{free}]")),
+        (
+            "/ojs/v1/jobs/batch",
+            format!(r#"{{"jobs":[{limited}]}} {{}}"#),
+        ),
+        ("/ojs/v1/jobs/batch", format!(r#"{{"jobs":[{free}]}}0"#)),
+        ("/ojs/v1/workflows", format!(r#"{{"steps":[{limited}]}}}}"#)),
+    ] {
+        let reply = client.post(path, body.clone()).await;
+        let error = &reply.json()["error"];
+        assert_eq!(
+            (reply.status, &error["code"]),
+            (400, &json!("invalid_request")),
+            "{body}"
+        );
+        let says = error["message"].as_str().unwrap();
+        assert!(
+            says.contains("something stands behind the JSON value, at byte "),
+            "{says}"
+        );
+    }
+    assert!(recording.bodies().is_empty());
+    let spaced = format!(" {limited} \r\n");
+    assert_eq!(client.post("/ojs/v1/jobs", spaced).await.status, 201);
     sidecar.stop().await;
 }
 

@@ -14,7 +14,7 @@ use super::full::depth_headers;
 use super::overflow::Overflow;
 use super::sent::{SentJob, has_several, is_ambiguous};
 use super::{Sends, ambiguous, several_batches};
-use crate::json::{Json, JsonError};
+use crate::json::Json;
 use crate::limit::{Key, Limits};
 use crate::policy::job::{filed, meta_of, queue_of};
 use crate::policy::template::key_of;
@@ -208,8 +208,7 @@ impl Sidecar {
         }
         let whole = match Json::parse(body, DEPTH) {
             Ok(whole) => whole,
-            Err(JsonError::Deep(_)) => return Err(Fault::deep()),
-            Err(JsonError::Malformed(_)) => return Ok(Vec::new()),
+            Err(error) => return Fault::unread(error).map_or(Ok(Vec::new()), Err),
         };
         if has_several(whole, "jobs") {
             return Err(several_batches());

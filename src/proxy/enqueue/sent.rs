@@ -156,7 +156,7 @@ mod tests {
             filed(read_job(br#"{"options":{"queue":"q"}}"#).unwrap().queue),
             "q"
         );
-        assert!(matches!(read_job(b"{} {}"), Err(JsonError::Malformed(3))));
+        assert!(matches!(read_job(b"{} {}"), Err(JsonError::Trailing(3))));
         let deep = format!("{{\"args\":{}{}}}", "[".repeat(DEPTH), "]".repeat(DEPTH));
         assert!(matches!(read_job(deep.as_bytes()), Err(JsonError::Deep(_))));
     }

@@ -208,7 +208,7 @@ impl Asked {
 /// something behind its first value, which is all that some read. What is no JSON is the backend's to refuse.
 pub(super) fn fault(body: &[u8], asked: Option<&Asked>, limits: bool) -> Option<Fault> {
     match asked {
-        None if limits => match Reader::new(body, DEPTH).value() {
+        None if limits => match Json::parse(body, DEPTH) {
             Err(JsonError::Malformed(_)) => None,
             _ => Some(unread()),
         },
