@@ -41,6 +41,11 @@ impl Timestamp {
     /// A time that never comes.
     pub const NEVER: Timestamp = Timestamp(u64::MAX);
 
+    /// This time less `micros`, stopping at 0.
+    pub fn minus(self, micros: u64) -> Timestamp {
+        Timestamp(self.0.saturating_sub(micros))
+    }
+
     /// This time plus `micros`, stopping at [`Timestamp::NEVER`].
     pub fn plus(self, micros: u64) -> Timestamp {
         Timestamp(self.0.saturating_add(micros))

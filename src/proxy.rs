@@ -31,7 +31,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::events::Events;
 use crate::hold::Hold;
-use crate::limit::{Limited, Space, Timestamp};
+use crate::limit::{EARLY, Limited, Space, Timestamp};
 use crate::metrics::{Counted, Metrics};
 use crate::ojs;
 use crate::policy::PolicySet;
@@ -161,6 +161,8 @@ pub struct Sidecar {
     vendors: settle::feedback::Refusals,
     gated: fetch::gated::Gated,
     lead: fetch::lead::Lead,
+    /// How long the backend takes to give a job out.
+    claim_lead: fetch::lead::Lead,
     named: control::named::Named,
     /// The worker id under which limited queues are claimed.
     name: Arc<str>,
@@ -228,6 +230,7 @@ impl Sidecar {
             vendors: settle::feedback::Refusals::default(),
             gated: fetch::gated::Gated::default(),
             lead: fetch::lead::Lead::default(),
+            claim_lead: fetch::lead::Lead::default(),
             named: control::named::Named::default(),
             name: Arc::from(name),
             claims: AtomicU64::new(1),
@@ -398,6 +401,11 @@ impl Sidecar {
     /// The moment on our clock at which the store's clock shows `at`.
     fn instant_of(&self, at: Timestamp) -> Instant {
         Instant::now() + Duration::from_micros(at.since(self.store.now()))
+    }
+
+    /// From when on a start at this time of the store is granted.
+    fn granted_from(&self, at: Timestamp) -> Instant {
+        self.instant_of(at.minus(EARLY))
     }
 }
 

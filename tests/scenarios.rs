@@ -217,6 +217,7 @@ scenarios! {
     flow::throttle_is_used: 4 limit;
     flow::fast_throttle_is_used: 2 limit;
     flow::timed_while_more_is_asked: 12 limit;
+    flow::far_backend: 8 limit;
     flow::freed_slot_is_filled: 20 limit real;
     flow::free_comes_while_waiting: 4;
     flow::free_beside_limited: 6 limit;

@@ -55,7 +55,7 @@ impl KeyState {
                     reserved.turns.push(Turn { from, at });
                 }
                 Err(refusal) => {
-                    let next = refusal.at.map(|at| Timestamp(at.0.saturating_sub(EARLY)));
+                    let next = refusal.at.map(|at| at.minus(EARLY));
                     let soon = next.filter(|next| *next > from && *next <= until);
                     match soon.filter(|_| !refusal.slot && !only_now) {
                         Some(next) => from = next,

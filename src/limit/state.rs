@@ -117,7 +117,7 @@ impl KeyState {
             .map_or(soonest, |throttle| self.pace.next(throttle, soonest));
         if at > soonest.plus(EARLY) {
             let limit = limits.throttle.map_or(0, |throttle| throttle.limit.get());
-            let at = Timestamp(at.0.saturating_sub(lead));
+            let at = at.minus(lead);
             refuse(Strategy::Throttle, limit, limit, Some(at));
         }
         match worst {
@@ -261,7 +261,7 @@ impl KeyState {
         match &limits.throttle {
             Some(throttle) => {
                 let pace = self.pace.room(throttle, now.plus(lead));
-                let at = pace.at.map(|at| Timestamp(at.0.saturating_sub(lead)));
+                let at = pace.at.map(|at| at.minus(lead));
                 room.and(Room { at, ..pace })
             }
             None => room,

@@ -162,7 +162,7 @@ impl Counted {
             return None;
         };
         let leaves = window.leaves(window.count(now).checked_sub(1)?, now)?;
-        Some(Timestamp(leaves.0.saturating_sub(window.period() + EARLY)))
+        Some(leaves.minus(window.period() + EARLY))
     }
 }
 

@@ -450,9 +450,11 @@ impl Proxy {
             let was_shut = again.is_none_or(|shut| shut.get(nth).is_some_and(|shut| *shut));
             for lane in section.lanes.iter().filter(|lane| self.may_go(lane)) {
                 let first = !ends() && sidecar.hold.outranked(lane);
-                if first && self.has_room(lane, section).await {
-                    let asking = self.claim_into(wanted, section, 1, out, by);
-                    if asking.await?.is_none() {
+                if first {
+                    let allowed = self.allowed(lane, section, 1).await;
+                    let asks = allowed.jobs > 0;
+                    if asks && (self.claim_into(wanted, section, allowed, out, by).await?).is_none()
+                    {
                         return Ok(None);
                     }
                 }
@@ -473,15 +475,14 @@ impl Proxy {
                     break;
                 }
                 let allowed = self.allowed(first, section, n).await;
-                let n_now = allowed.jobs;
-                if n_now == 0 {
+                if allowed.jobs == 0 {
                     if let Some(closed) = closed.get_mut(nth) {
                         *closed = Some(allowed);
                     }
                     break;
                 }
                 let before = out.len();
-                let short = match self.claim_into(wanted, section, n_now, out, by).await? {
+                let short = match self.claim_into(wanted, section, allowed, out, by).await? {
                     Some(Answer::Jobs { short }) => short,
                     Some(Answer::Other(reply)) => return Ok(Some(reply)),
                     None => return Ok(None),
@@ -509,25 +510,22 @@ impl Proxy {
     async fn allowed(&self, lane: &Lane, section: &Section, n: usize) -> Allowance {
         match &section.gate {
             Some(gate) => self.allowance(lane, gate, n).await,
-            None => Allowance {
-                jobs: n,
-                ..Allowance::default()
-            },
+            None => Allowance::of(n),
         }
     }
 
-    /// Asks the backend for `n` jobs of a section; `None`: those that are `out` already cannot wait for them.
+    /// Asks the backend for the jobs of a section that are allowed; `None`: those that are `out` already cannot wait for them.
     async fn claim_into(
         &self,
         wanted: &Wanted,
         section: &Section,
-        n: usize,
+        allowed: Allowance,
         out: &mut HandOut,
         ends: Ends<'_>,
     ) -> Result<Option<Answer>, UpstreamError> {
         match out.is_empty() {
-            true => self.claim(wanted, section, n, out).await.map(Some),
-            false => boxed(|| self.claim_more(wanted, section, n, out, ends)).await,
+            true => self.claim(wanted, section, &allowed, out).await.map(Some),
+            false => boxed(|| self.claim_more(wanted, section, allowed, out, ends)).await,
         }
     }
 
@@ -594,10 +592,7 @@ impl Proxy {
             };
             let allowance = match closed.get_mut(nth).and_then(Option::take) {
                 Some(allowance) => allowance,
-                None if full => Allowance {
-                    jobs: 1,
-                    ..Allowance::default()
-                },
+                None if full => Allowance::of(1),
                 None => self.allowance(lane, gate, 1).await,
             };
             shut.push(allowance.jobs == 0);

@@ -87,6 +87,24 @@ pub async fn timed_while_more_is_asked(ctx: Ctx) -> Judge {
     judge
 }
 
+/// A backend that is away costs a limit of starts nothing, as long as it gives a job out within the time of one start: a
+/// queue of which no more is claimed than may start is asked that much earlier.
+pub async fn far_backend(ctx: Ctx) -> Judge {
+    let limits = format!("{GATED}throttle = {{ limit = 20, period = '1s' }}");
+    let w = ctx.world().limits(&limits).start().await;
+    let far = Duration::from_millis(5 + ctx.seed * 12 % 40);
+    w.backend.often(Op::Fetch, 1.0, Fault::Slow(far));
+    w.enqueue_all(230, |_| job()).await;
+    w.workers(2, Worker::js(10).queues(&["mail"]).runs(20..60));
+    w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.spacing("k", Duration::from_millis(50), 1);
+    judge.utilisation("k", 20.0, 1, 10, 0.97);
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
 /// A slot that is freed while a worker waits is filled within 20 ms.
 pub async fn freed_slot_is_filled(ctx: Ctx) -> Judge {
     let limits = format!("{}concurrency = 1", if ctx.even() { KEYED } else { GATED });

@@ -7,12 +7,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderMap;
 use smallvec::SmallVec;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use super::asked::Asked;
 use super::handout::HandOut;
 use super::start::Claims;
 use crate::hold::{Held, Lane, Lookahead, Prospect};
+use crate::limit::{EARLY, Timestamp};
 use crate::metrics::Counted;
 use crate::policy::Gate;
 use crate::proxy::job::{Origin, Shown};
@@ -74,6 +75,17 @@ pub(super) struct Allowance {
     pub(super) prospect: Prospect,
     /// The policy of the queue's own limit that has no room.
     pub(super) policy: Option<Arc<str>>,
+    /// When the job may start that is asked for before it may.
+    pub(super) start: Option<Timestamp>,
+}
+
+impl Allowance {
+    pub(super) fn of(jobs: usize) -> Allowance {
+        Allowance {
+            jobs,
+            ..Allowance::default()
+        }
+    }
 }
 
 impl Wanted {
@@ -90,11 +102,12 @@ impl Wanted {
 
 impl Proxy {
     /// How many of `n` jobs may be claimed from a limited queue: its room less what is promised to
-    /// jobs that wait for nothing else, and the lookahead that is free where limits are by key.
+    /// jobs that wait for nothing else, and the lookahead that is free where limits are by key. One job may be
+    /// claimed before there is room, by as much as the backend takes to give it out.
     pub(super) async fn allowance(&self, lane: &Lane, gate: &Gate, n: usize) -> Allowance {
         let sidecar = &self.sidecar;
         let mut jobs = n;
-        let (mut prospect, mut policy) = (Prospect::default(), None);
+        let (mut prospect, mut policy, mut start) = (Prospect::default(), None, None);
         let limited = sidecar.limits_now(&lane.queue, &gate.limited);
         if !limited.is_empty() {
             if sidecar.hold.is_refused(lane, gate, sidecar.store.now()) {
@@ -104,7 +117,16 @@ impl Proxy {
                 return Allowance::default();
             };
             let promised = sidecar.hold.promised(&lane.queue, gate);
-            jobs = jobs.min((room.starts as usize).saturating_sub(promised));
+            let lead = sidecar.claim_lead.now();
+            start =
+                (room.at).filter(|_| room.starts == 0 && !room.slot && promised == 0 && lead > 0);
+            let soon = sidecar.store.now().plus(lead + EARLY);
+            let room_then = usize::from(start.is_some_and(|start| start <= soon));
+            jobs = jobs.min(
+                (room.starts as usize)
+                    .saturating_sub(promised)
+                    .max(room_then),
+            );
             let paused = limited.iter().find(|l| l.limits.concurrency == Some(0));
             if jobs == 0 {
                 let by = paused.or(limited.get(room.by));
@@ -114,7 +136,10 @@ impl Proxy {
                 prospect = match room.slot {
                     true => Prospect::slot_from(room.at.unwrap_or_default()),
                     false => Prospect {
-                        at: room.at,
+                        at: match start {
+                            Some(start) => Some(start.minus(lead)),
+                            None => room.at,
+                        },
                         slot: None,
                     },
                 };
@@ -139,16 +164,17 @@ impl Proxy {
             jobs,
             prospect,
             policy,
+            start,
         }
     }
 
-    /// Asks the backend for `n` jobs of a section. What comes and may start at once goes `out`, the rest
-    /// into the hold. Limited queues are claimed under the sidecar's id, others under the worker's own.
+    /// Asks the backend for the jobs of a section that are allowed. What comes and may start at once goes `out`, the
+    /// rest into the hold. Limited queues are claimed under the sidecar's id, others under the worker's own.
     pub(super) async fn claim(
         &self,
         wanted: &Wanted,
         section: &Section,
-        n: usize,
+        allowed: &Allowance,
         out: &mut HandOut,
     ) -> Result<Answer, UpstreamError> {
         let sidecar = &self.sidecar;
@@ -156,7 +182,7 @@ impl Proxy {
             return Ok(Answer::Jobs { short: true });
         };
         let alone = section.gate.is_some() && sidecar.backend.worker_liveness();
-        let n = if alone { 1 } else { n };
+        let n = if alone { 1 } else { allowed.jobs };
         let own = match section.gate {
             Some(_) => None,
             None => asked.worker_id(&wanted.body),
@@ -194,6 +220,11 @@ impl Proxy {
             && !jobs.is_empty()
         {
             sidecar.accept(wanted);
+            sidecar.claim_lead.came(ended - sent);
+            if let Some(start) = allowed.start {
+                // Nobody else claims for this start meanwhile.
+                sleep_until(sidecar.granted_from(start)).await;
+            }
             self.start_or_hold(jobs, wanted, section, &origin, out)
                 .await;
         }

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::hold::Held;
-use crate::limit::{EARLY, Timestamp};
+use crate::limit::EARLY;
 use crate::metrics::Counted;
 use crate::proxy::body::{Body, Watch};
 use crate::proxy::{Proxy, ours_under, respond, timed};
@@ -139,7 +139,7 @@ impl HandOut {
             .filter(is_spaced)
             .map(|job| job.starts)
             .max();
-        let from = Timestamp(last.unwrap_or_default().0.saturating_sub(EARLY));
+        let from = last.unwrap_or_default().minus(EARLY);
         if from > sidecar.store.at(now) {
             tokio::time::sleep_until(sidecar.instant_of(from)).await;
             now = Instant::now();

@@ -1,5 +1,7 @@
-//! How long the store's word takes to get here, and so how much later than it is given a start counts.
-//! A start that leaves late is undone, and on a busy machine or before a slow store nearly all would be.
+//! How long others take to answer, and what is done earlier or counts later for it: by as much as the store's word
+//! takes to get here a start counts later, because one that leaves late is undone, and on a busy machine or before a
+//! slow store nearly all would be; and as long as the backend takes to give a job out it is asked before the job may
+//! start, because a limit of starts would lose that time at each.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,16 +14,32 @@ const SPARE: u64 = 3_000;
 /// The most by which a start counts later: what takes longer is undone.
 const MOST: u64 = 50_000;
 
+/// The most by which a job is claimed before it may start: it waits here so long.
+const MOST_BEFORE: u64 = 200_000;
+
 /// The lead of now, in microseconds.
 #[derive(Default, Debug)]
 pub(in crate::proxy) struct Lead(AtomicU64);
 
 impl Lead {
-    /// A question of a start was answered after so long: the lead follows at once where it is too short, and
-    /// little by little where it is too long. Says what it is now, if that is another.
+    /// A question of a start was answered after so long. Says what the lead is now, if that is another.
     pub(super) fn answered(&self, after: Duration) -> Option<u64> {
+        self.follow(micros(after).saturating_sub(SPARE).min(MOST))
+    }
+
+    /// A job came from the backend after so long.
+    pub(super) fn came(&self, after: Duration) {
+        self.follow(micros(after).min(MOST_BEFORE));
+    }
+
+    /// The lead of now, in microseconds.
+    pub(super) fn now(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// It follows at once where it is too short, and little by little where it is too long.
+    fn follow(&self, needed: u64) -> Option<u64> {
         let before = self.0.load(Ordering::Relaxed);
-        let needed = micros(after).saturating_sub(SPARE).min(MOST);
         let lead = needed.max(before - before.div_ceil(32));
         self.0.store(lead, Ordering::Relaxed);
         (lead != before).then_some(lead)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::claim::{Answer, Section, Wanted};
+use super::claim::{Allowance, Answer, Section, Wanted};
 use super::handout::HandOut;
 use crate::boxed::boxed;
 use crate::hold::Lane;
@@ -30,7 +30,7 @@ impl Proxy {
         &self,
         wanted: &Wanted,
         section: &Section,
-        n: usize,
+        allowed: Allowance,
         out: &mut HandOut,
         ends: Ends<'_>,
     ) -> Result<Option<Answer>, UpstreamError> {
@@ -41,7 +41,7 @@ impl Proxy {
         };
         let mut more = HandOut::new(self.clone());
         let asking = boxed(|| async move {
-            let answer = proxy.claim(&wanted, &section, n, &mut more).await;
+            let answer = proxy.claim(&wanted, &section, &allowed, &mut more).await;
             (answer, more)
         });
         let until = out.may_wait(FOR_MORE);

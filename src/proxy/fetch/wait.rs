@@ -6,7 +6,6 @@ use tokio::time::Instant;
 
 use super::claim::Section;
 use crate::hold::{Lane, Prospect, Waiter};
-use crate::limit::EARLY;
 use crate::proxy::Proxy;
 
 /// How long waiting FETCHes of a queue let pass before the backend is asked again for all of them.
@@ -60,12 +59,7 @@ impl<'a> Standing<'a> {
             }
         };
         if let Some(start) = prospect.at {
-            let early = self
-                .proxy
-                .sidecar
-                .instant_of(start)
-                .checked_sub(Duration::from_micros(EARLY));
-            at = at.min(early.unwrap_or(now));
+            at = at.min(self.proxy.sidecar.granted_from(start));
         }
         for (nth, section) in self.sections.iter().enumerate() {
             let Some(lane) = section.lanes.first().filter(|lane| first(lane)) else {

@@ -67,7 +67,7 @@ fn write_edges(to: &mut Cmd, rate: &Rate, now: Timestamp) {
         to.arg(0);
         return;
     };
-    let before = at(Timestamp(current.starts.0.saturating_sub(1))).unwrap_or(current);
+    let before = at(current.starts.minus(1)).unwrap_or(current);
     let next = at(current.ends).unwrap_or(current);
     let last = at(next.ends).unwrap_or(next);
     to.arg(5);

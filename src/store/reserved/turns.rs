@@ -139,7 +139,7 @@ impl Turns {
         let Some(reserved) = reserved else { return };
         let mine = |turn: &Turn| Mine {
             from: turn.from.plus(doubt),
-            last: Timestamp(turn.last().0.saturating_sub(doubt)),
+            last: turn.last().minus(doubt),
             at: turn.at,
         };
         self.left.extend(reserved.turns.iter().map(mine));

@@ -197,9 +197,7 @@ impl Page {
     pub(super) fn overdue(&self, owner: &str) -> Timestamp {
         let seen = self.live.iter().find(|(other, _)| other == owner);
         match seen {
-            Some((_, seen)) if seen.plus(SILENCE) > self.now => {
-                Timestamp(self.now.0.saturating_sub(PATIENCE))
-            }
+            Some((_, seen)) if seen.plus(SILENCE) > self.now => self.now.minus(PATIENCE),
             _ => self.now,
         }
     }
