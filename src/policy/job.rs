@@ -245,9 +245,12 @@ fn read_on_limit(value: Json<'_>, at: At<'_>) -> Result<OnLimit, FieldError> {
     }
 }
 
-/// Refuses a `limit` beside a `rate`, which says the same, and a period without either.
+/// Refuses a `rate` that says nothing, a `limit` beside one, which says the same, and a period without either.
 pub(super) fn one_rate(value: Json<'_>, at: At<'_>) -> Result<(), FieldError> {
     let rate = present(value, "rate");
+    if rate.is_some_and(|rate| rate.kind() == Kind::Array && rate.items().next().is_none()) {
+        return Err(at.field("rate", "is an empty list: leave it out"));
+    }
     let flat = present(value, "limit").is_some();
     if rate.is_some() && flat {
         return Err(at.field("limit", "says the same as rate: leave one of them out"));
@@ -898,6 +901,10 @@ mod tests {
             (
                 r#"{"key":"a","period":"1m"}"#,
                 "period: needs a limit beside it",
+            ),
+            (
+                r#"{"key":"a","concurrency":1,"rate":[]}"#,
+                "rate: is an empty list",
             ),
             (
                 r#"{"key":"a","slots":1}"#,

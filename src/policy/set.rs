@@ -226,9 +226,6 @@ fn read_rate_limit(value: Json<'_>, at: At<'_>) -> Result<Limits, FieldError> {
         match rate.kind() {
             Kind::Object => known(rate, inside, &RATE)?,
             Kind::Array => {
-                if rate.items().next().is_none() {
-                    return Err(at.field("rate", "is an empty list: leave it out"));
-                }
                 for (index, item) in rate.items().enumerate() {
                     known(item, inside.item(index), &RATE)?;
                 }
