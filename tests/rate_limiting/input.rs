@@ -68,6 +68,16 @@ impl Takes {
         }
         all
     }
+
+    /// Values that are too much of what it takes: a body may not set them, a signal is clamped.
+    fn beyond(self) -> Vec<Value> {
+        match self {
+            // The day after the last one from noon on, and what is often written for never.
+            Takes::Time => vec![json!("2027-02-15T12:00:00Z"), json!("9999-12-31T23:59:59Z")],
+            Takes::Period => vec![json!("P367D"), json!("8785h")],
+            _ => Vec::new(),
+        }
+    }
 }
 
 /// A body that is right, the fields in it, and those of them that it cannot do without.
@@ -279,7 +289,7 @@ async fn each_field_of_each_body() {
         .await;
         let before = seen(&rig).await;
         for (field, takes) in body.fields {
-            for wrong in takes.wrong() {
+            for wrong in takes.wrong().into_iter().chain(takes.beyond()) {
                 let wrong = with(&body.right, field, Some(wrong));
                 body.is_refused(&rig, &wrong, field).await;
                 asked += 1;
