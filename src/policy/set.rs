@@ -419,6 +419,12 @@ mod tests {
             ),
             (r#"{"rate":true}"#, "rate", "an object"),
             (r#"{"rate":[]}"#, "rate", "empty"),
+            (r#"{"rate":[],"period":"1s"}"#, "rate", "empty"),
+            (r#"{"rate":"fast","period":"1s"}"#, "rate", "an object"),
+            (r#"{"rate":[1,2],"period":"1s"}"#, "rate[0]", "an object"),
+            (r#"{"rate":true,"limit":5}"#, "rate", "an object"),
+            (r#"{"rate":-1}"#, "rate", "from 1"),
+            (r#"{"rate":0}"#, "rate", "to pause"),
             (r#"{"rate":{"limit":1}}"#, "rate.period", "is required"),
             (r#"{"rate":{"period":"1s"}}"#, "rate.limit", "is required"),
             (
