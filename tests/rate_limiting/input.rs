@@ -507,6 +507,11 @@ async fn slips_in_what_a_job_brings() {
                 "limit",
             ),
             (r#"{"key":"k","period":"1m"}"#, "period"),
+            (r#"{"key":"k","concurrency":1,"limti":5}"#, "limti"),
+            (
+                r#"{"key":"k","throttle":{"interval":"1s","brust":5}}"#,
+                "throttle.brust",
+            ),
         ] {
             let reply = send(job, limits).await;
             assert_eq!(reply.status, 400, "{at} {limits}: {}", reply.text());
