@@ -245,9 +245,16 @@ fn read_on_limit(value: Json<'_>, at: At<'_>) -> Result<OnLimit, FieldError> {
     }
 }
 
-/// Refuses a `limit` beside a `rate`, which says the same, and a period without either.
+/// Refuses a `rate` that is none, a `limit` beside one, which says the same, and a period without either.
 pub(super) fn one_rate(value: Json<'_>, at: At<'_>) -> Result<(), FieldError> {
     let rate = present(value, "rate");
+    // What is beside a wrong one is not what is wrong.
+    if let Some(rate) = rate {
+        is_rate(rate, at)?;
+        if rate.kind() == Kind::Array && rate.items().next().is_none() {
+            return Err(at.field("rate", "is an empty list: leave it out"));
+        }
+    }
     let flat = present(value, "limit").is_some();
     if rate.is_some() && flat {
         return Err(at.field("limit", "says the same as rate: leave one of them out"));
@@ -260,6 +267,28 @@ pub(super) fn one_rate(value: Json<'_>, at: At<'_>) -> Result<(), FieldError> {
     match lonely.filter(|_| !flat && !number) {
         Some(name) => Err(at.field(name, "needs a limit beside it")),
         None => Ok(()),
+    }
+}
+
+/// Refuses a member `rate` of a kind that none has; `at` is where the object stands that has it.
+fn is_rate(rate: Json<'_>, at: At<'_>) -> Result<(), FieldError> {
+    let inside = at.member("rate");
+    match rate.kind() {
+        Kind::Object | Kind::Number => Ok(()),
+        Kind::Array => {
+            numbers::rates(rate.items().count()).map_err(|wrong| at.wrong(wrong))?;
+            let mut items = rate.items().enumerate();
+            match items.find(|(_, item)| item.kind() != Kind::Object) {
+                Some((index, item)) => Err(inside
+                    .item(index)
+                    .error("must be an object with limit and period", item)),
+                None => Ok(()),
+            }
+        }
+        _ => Err(inside.error(
+            "must be an object such as {\"limit\": 100, \"period\": \"PT1M\"}",
+            rate,
+        )),
     }
 }
 
@@ -278,28 +307,20 @@ pub(super) fn read_rates(value: Json<'_>, at: At<'_>) -> Result<Vec<Rate>, Field
             "is required: how many jobs may start in one period",
         )),
     };
+    is_rate(rate, at)?;
     let inside = at.member("rate");
     match rate.kind() {
-        Kind::Object => Ok(vec![one(rate, inside)?]),
         Kind::Number => {
             let limit = at.int(value, "rate")?.unwrap_or_default();
             Ok(vec![read_rate(value, limit, "rate", at)?])
         }
         Kind::Array => {
-            numbers::rates(rate.items().count()).map_err(|wrong| at.wrong(wrong))?;
-            let each = rate.items().enumerate().map(|(index, item)| {
-                let inside = inside.item(index);
-                match item.kind() {
-                    Kind::Object => one(item, inside),
-                    _ => Err(inside.error("must be an object with limit and period", item)),
-                }
-            });
-            each.collect()
+            let items = rate.items().enumerate();
+            items
+                .map(|(index, item)| one(item, inside.item(index)))
+                .collect()
         }
-        _ => Err(inside.error(
-            "must be an object such as {\"limit\": 100, \"period\": \"PT1M\"}",
-            rate,
-        )),
+        _ => Ok(vec![one(rate, inside)?]),
     }
 }
 
@@ -309,8 +330,17 @@ fn read_rate(
     limit_name: &str,
     at: At<'_>,
 ) -> Result<Rate, FieldError> {
+    let named = |wrong: Wrong| {
+        let name = if wrong.member == "limit" {
+            limit_name
+        } else {
+            wrong.member
+        };
+        at.field(name, wrong.message)
+    };
+    numbers::starts(limit).map_err(named)?;
     let (window, tz) = (at.text(holder, "window")?, at.text(holder, "tz")?);
-    let window = Window::read(window.as_deref()).map_err(|wrong| at.wrong(wrong))?;
+    let window = Window::read(window.as_deref()).map_err(named)?;
     if present(holder, "period").is_none() {
         return Err(at.field("period", "is required, such as \"PT1M\""));
     }
@@ -329,14 +359,7 @@ fn read_rate(
             numbers::no_zone(tz.as_deref()).and_then(|()| read(limit, period))
         }
     };
-    rate.map_err(|wrong| {
-        let name = if wrong.member == "limit" {
-            limit_name
-        } else {
-            wrong.member
-        };
-        at.field(name, wrong.message)
-    })
+    rate.map_err(named)
 }
 
 /// `throttle: {limit, period, burst?, measure?}` or `throttle: {interval, burst?, measure?}`.
@@ -710,6 +733,14 @@ mod tests {
                 "options.rate_limit.rate: must be from 1",
             ),
             (
+                r#"{"key":"a","rate":-1}"#,
+                "options.rate_limit.rate: must be from 1",
+            ),
+            (
+                r#"{"key":"a","rate":{"limit":0}}"#,
+                "options.rate_limit.rate.limit: must be from 1",
+            ),
+            (
                 r#"{"key":"a","rate":{"period":"PT1M"}}"#,
                 "options.rate_limit.rate.limit: is required",
             ),
@@ -898,6 +929,10 @@ mod tests {
             (
                 r#"{"key":"a","period":"1m"}"#,
                 "period: needs a limit beside it",
+            ),
+            (
+                r#"{"key":"a","concurrency":1,"rate":[]}"#,
+                "rate: is an empty list",
             ),
             (
                 r#"{"key":"a","slots":1}"#,

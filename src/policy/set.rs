@@ -66,7 +66,8 @@ impl SetLimits {
     /// policies; with `expires_at`, `reason` and `by`.
     ///
     /// # Errors
-    /// The first member that is wrong, unknown, or missing; a body that sets no limit.
+    /// The first member that is wrong, unknown, or missing; a body that sets no limit; an end that is over 366
+    /// days away.
     pub fn read(body: Json<'_>, now: Timestamp) -> Result<SetLimits, FieldError> {
         let at = At::Path("");
         if body.kind() != Kind::Object {
@@ -88,9 +89,14 @@ impl SetLimits {
                            DELETE takes a limit away";
             return Err(at.field("concurrency", message));
         }
+        let expires_at = time(body, at, "expires_at", now)?;
+        if expires_at.is_some_and(|end| is_far(end, now)) {
+            let message = format!("{FAR}; leave it out for limits that stay");
+            return Err(at.field("expires_at", message));
+        }
         Ok(SetLimits {
             limits,
-            expires_at: time(body, at, "expires_at", now)?,
+            expires_at,
             reason: note(body, at, "reason")?,
             by: note(body, at, "by")?,
         })
@@ -138,8 +144,8 @@ impl NextStart {
             let message = "must be more than nothing; DELETE opens a key";
             return Err(at.field(name, message));
         }
-        if next.since(now) > numbers::LONGEST {
-            return Err(at.field(name, "is more than 366 days away"));
+        if is_far(next, now) {
+            return Err(at.field(name, FAR));
         }
         Ok(NextStart { at: next })
     }
@@ -226,9 +232,6 @@ fn read_rate_limit(value: Json<'_>, at: At<'_>) -> Result<Limits, FieldError> {
         match rate.kind() {
             Kind::Object => known(rate, inside, &RATE)?,
             Kind::Array => {
-                if rate.items().next().is_none() {
-                    return Err(at.field("rate", "is an empty list: leave it out"));
-                }
                 for (index, item) in rate.items().enumerate() {
                     known(item, inside.item(index), &RATE)?;
                 }
@@ -258,6 +261,14 @@ fn concurrency(value: Json<'_>, at: At<'_>) -> Result<Option<u32>, FieldError> {
     };
     let slots = numbers::concurrency(slots).map_err(|message| at.field("concurrency", message))?;
     Ok(Some(slots))
+}
+
+/// What is wrong with a time that [`is_far`].
+const FAR: &str = "is more than 366 days away";
+
+/// Whether a time is farther away than the longest period: more likely a slip than meant.
+fn is_far(time: Timestamp, now: Timestamp) -> bool {
+    time.since(now) > numbers::LONGEST
 }
 
 /// A time to come.
@@ -408,6 +419,12 @@ mod tests {
             ),
             (r#"{"rate":true}"#, "rate", "an object"),
             (r#"{"rate":[]}"#, "rate", "empty"),
+            (r#"{"rate":[],"period":"1s"}"#, "rate", "empty"),
+            (r#"{"rate":"fast","period":"1s"}"#, "rate", "an object"),
+            (r#"{"rate":[1,2],"period":"1s"}"#, "rate[0]", "an object"),
+            (r#"{"rate":true,"limit":5}"#, "rate", "an object"),
+            (r#"{"rate":-1}"#, "rate", "from 1"),
+            (r#"{"rate":0}"#, "rate", "to pause"),
             (r#"{"rate":{"limit":1}}"#, "rate.period", "is required"),
             (r#"{"rate":{"period":"1s"}}"#, "rate.limit", "is required"),
             (
@@ -460,6 +477,16 @@ mod tests {
                 "expires_at",
                 "found a number",
             ),
+            (
+                r#"{"concurrency":5,"expires_at":"2027-02-03T02:40:01Z"}"#,
+                "expires_at",
+                "is more than 366 days away",
+            ),
+            (
+                r#"{"concurrency":5,"expires_at":"9999-12-31T23:59:59Z"}"#,
+                "expires_at",
+                "is more than 366 days away",
+            ),
             (r#"{"concurrency":5,"reason":7}"#, "reason", "a string"),
             (r#"{"concurrency":5,"by":{}}"#, "by", "a string"),
         ] {
@@ -467,6 +494,8 @@ mod tests {
             assert_eq!(error.field, field, "{body}: {error}");
             assert!(error.message.contains(word), "{body}: {error}");
         }
+        let farthest = set(r#"{"concurrency":5,"expires_at":"2027-02-03T02:40:00Z"}"#);
+        assert!(farthest.is_ok(), "{farthest:?}");
         let long = format!(r#"{{"concurrency":5,"reason":"{}"}}"#, "x".repeat(1_001));
         assert_eq!(set(&long).unwrap_err().field, "reason");
     }

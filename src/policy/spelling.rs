@@ -25,25 +25,33 @@ pub fn nearest<'w>(name: &str, words: impl Iterator<Item = &'w str>) -> Option<&
     (near.0 <= 1 + near.1.chars().count() / 4).then_some(near.1)
 }
 
-/// How many insertions, deletions and replacements lie between two words.
+/// How many insertions, deletions, replacements and swaps of neighbours lie between two words.
 fn edits(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
+    let at = |row: &[usize], place: usize| row.get(place).copied().unwrap_or(0);
+    // Rows of a table: how far the letters of `one` so far, and one and two less, are from each beginning of `other`.
     let mut row: Vec<usize> = (0..=other.len()).collect();
+    let (mut above, mut twice_above) = (row.clone(), row.clone());
+    let mut before = None;
     for (i, a) in one.chars().enumerate() {
-        let (mut diagonal, mut left) = (i, i + 1);
-        for (cell, b) in row.iter_mut().skip(1).zip(&other) {
-            let here = (diagonal + usize::from(a != *b))
-                .min(left + 1)
-                .min(*cell + 1);
-            diagonal = *cell;
-            *cell = here;
-            left = here;
+        std::mem::swap(&mut above, &mut twice_above);
+        std::mem::swap(&mut row, &mut above);
+        row.clear();
+        row.push(i + 1);
+        for (j, b) in other.iter().enumerate() {
+            let mut here = (at(&above, j) + usize::from(a != *b))
+                .min(at(&row, j) + 1)
+                .min(at(&above, j + 1) + 1);
+            if let Some(two_less) = j.checked_sub(1)
+                && (before, other.get(two_less)) == (Some(*b), Some(&a))
+            {
+                here = here.min(at(&twice_above, two_less) + 1);
+            }
+            row.push(here);
         }
-        if let Some(first) = row.first_mut() {
-            *first = i + 1;
-        }
+        before = Some(a);
     }
-    row.last().copied().unwrap_or(0)
+    at(&row, other.len())
 }
 
 /// Refuses members of a job's policy that can only be slips: known ones misspelt, or in the wrong place. Texts to
@@ -91,7 +99,12 @@ fn no_slip(object: Json<'_>, at: At<'_>, here: &[&str]) -> Result<Option<String>
 /// What an unknown member must have meant; `None`: it may be one of another text.
 fn meant(name: &str, here: &[&str]) -> Option<String> {
     // To refuse takes more than to suggest: `name` and `note` are near to `rate`.
-    let slip = |known: &&str| edits(name, known) <= known.len() / 3;
+    let length = name.chars().count();
+    let slip = |known: &&str| {
+        let most = known.len() / 3;
+        // A body may be full of unknown names, and their lengths tell most of them apart.
+        length.abs_diff(known.len()) <= most && edits(name, known) <= most
+    };
     if let Some(near) = here.iter().find(|known| slip(known)) {
         return Some(format!("did you mean `{near}`?"));
     }
@@ -118,6 +131,19 @@ mod tests {
         assert_eq!(near("colour"), None);
         assert_eq!(edits("kitten", "sitting"), 3);
         assert_eq!(edits("", "abc"), 3);
+        assert_eq!(edits("abc", ""), 3);
+        for (swapped, apart) in [
+            ("bacd", 1),
+            ("abdc", 1),
+            ("badc", 2),
+            ("cbad", 2),
+            ("bcad", 2),
+        ] {
+            let from_both = (edits("abcd", swapped), edits(swapped, "abcd"));
+            assert_eq!(from_both, (apart, apart), "{swapped}");
+        }
+        assert_eq!(edits("kitten", "ikttne"), 2);
+        assert_eq!(near("lisetn"), Some("listen"));
     }
 
     #[test]
@@ -131,10 +157,18 @@ mod tests {
             ("Throtle", "throttle"),
             ("preiod", "period"),
             ("limits", "limit"),
+            ("limti", "limit"),
+            ("ilmit", "limit"),
+            ("raet", "rate"),
+            ("kye", "key"),
             ("keys", "key"),
         ] {
             let advice = advice(slip).unwrap_or_default();
             assert_eq!(advice, format!("did you mean `{meant}`?"), "{slip}");
+        }
+        for slip in ["brust", "busrt", "burts"] {
+            let advice = meant(slip, &THROTTLE);
+            assert_eq!(advice.as_deref(), Some("did you mean `burst`?"), "{slip}");
         }
         let misplaced = advice("burst");
         assert_eq!(misplaced.as_deref(), Some("it belongs in `throttle`"));

@@ -75,6 +75,36 @@ async fn a_tenant_is_bounded_over_all_queues() {
     pair.stop().await;
 }
 
+/// Whose an enqueue is says the header where it is trusted, and the job's meta where it is not.
+#[tokio::test(start_paused = true)]
+async fn a_header_that_is_trusted_names_the_tenant() {
+    for (server, header_counts) in [("trust_tenant_header = true\n", true), ("", false)] {
+        let (pair, client) = simulated(Lax::spec(), &format!("{server}{FILE}")).await;
+        let offer = async |header: &str, meta: &str| {
+            let headers = [("x-ojs-tenant", header)];
+            let job = json!({"type": "t", "args": [], "meta": {"tenant_id": meta}});
+            let path = "/ojs/v1/jobs";
+            client
+                .send(Method::POST, path, &headers, job.to_string())
+                .await
+        };
+        for _ in 0..2 {
+            assert_eq!(offer("acme-one", "acme-two").await.status, 201);
+        }
+        let (full, free) = match header_counts {
+            true => ("acme-one", "acme-two"),
+            false => ("acme-two", "acme-one"),
+        };
+        let of = async |tenant: &str| match header_counts {
+            true => offer(tenant, "other").await,
+            false => offer("other", tenant).await,
+        };
+        refused(&of(full).await, full, 2);
+        assert_eq!(of(free).await.status, 201, "{server}");
+        pair.stop().await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn it_is_set_over_http_in_every_shape_of_the_text() {
     let (pair, client) = simulated(Lax::spec(), "").await;

@@ -111,6 +111,34 @@ fn a_month_starts_twice_its_limit_around_its_first_day() {
     assert!(state.bytes() < 400, "a number, however many starts");
 }
 
+/// Asked without a break after a pause, twice: all of the burst at once, and each of the even starts of a period.
+#[test]
+fn a_burst_and_the_even_starts_after_it_meet_in_one_period() {
+    const STEP: u64 = 100_000;
+    for (limit, burst) in [(10, 1), (10, 4), (3, 20), (1, 5)] {
+        let period = u64::from(limit) * STEP;
+        let spaced = limits(None, &[], Some((limit, period, burst)));
+        let (mut state, mut begun) = (KeyState::default(), Vec::new());
+        let pause = u64::from(burst) * STEP;
+        for first in [T, T.plus(3 * period + pause)] {
+            assert_eq!(starts(&mut state.clone(), &spaced, first), burst as usize);
+            for nth in 0..3 * period / 1_000 {
+                let now = first.plus(nth * 1_000);
+                while let Ok(at) = state.ask(&spaced, now) {
+                    state.take(std::iter::once(&spaced), at, now);
+                    begun.push(at);
+                }
+            }
+        }
+        let in_a_period = |(nth, from): (usize, &Timestamp)| {
+            let later = begun.iter().skip(nth);
+            later.take_while(|at| at.since(*from) < period).count()
+        };
+        let most = begun.iter().enumerate().map(in_a_period).max();
+        assert_eq!(most, Some((limit + burst - 1) as usize), "{limit} {burst}");
+    }
+}
+
 /// P9: another number finds the starts that were; another kind of window or time zone does not.
 #[test]
 fn changed_numbers_find_the_same_count() {

@@ -203,6 +203,8 @@ fn wrong() -> Vec<(Value, &'static str)> {
             ".rate.period",
         ),
         (json!({"key": "k", "rate": true}), ".rate"),
+        (json!({"key": "k", "rate": []}), ".rate"),
+        (json!({"key": "k", "concurrency": 1, "rate": []}), ".rate"),
         (json!({"key": "k", "rate": 5}), ".period"),
         (json!({"key": "k", "throttle": 5}), ".throttle"),
         (

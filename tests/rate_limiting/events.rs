@@ -229,6 +229,8 @@ async fn channels_and_types_choose() {
         "?types=job.*&queue=".to_owned(),
         "?channel=all&queue=q&unknown=1".to_owned(),
         format!("?channel=job:{first}"),
+        "?queue=other&types=rate_limit.*".to_owned(),
+        "?queue=other,q&types=rate_limit.*".to_owned(),
     ] {
         let path = format!("/ojs/v1/events/stream{query}");
         let stream = Listener::open(&client, &path, &[]).await;
@@ -260,6 +262,8 @@ async fn channels_and_types_choose() {
     assert!(names[2].is_empty() && names[3].is_empty(), "{names:?}");
     assert_eq!(names[4], [exceeded, released]);
     assert_eq!(names[5], [changed, changed], "claimed and completed");
+    assert!(names[6].is_empty(), "of another queue: {names:?}");
+    assert_eq!(names[7], [exceeded, released]);
     pair.stop().await;
 }
 

@@ -18,14 +18,18 @@ enum Takes {
     Period,
     /// A time to come, as text.
     Time,
-    /// One of some words.
+    /// One of some words or names.
     Word,
+    /// The name of a key.
+    Key,
     /// Any text.
     Text,
     /// An object.
     Object,
     /// An object, a list, or a number beside a `period`.
     Rate,
+    /// An object, or a number.
+    PerSecond,
     /// A number of bytes, or text with a unit.
     Size,
 }
@@ -63,169 +67,300 @@ impl Takes {
             Takes::Word => all.extend([json!("explode"), json!(""), json!(1), json!(-1)]),
             Takes::Text => all.extend([json!(1), json!(-1), json!(0.5)]),
             Takes::Object => all.extend([json!("fast"), json!(-1), json!(1e300)]),
-            Takes::Rate => all.extend([json!("fast"), json!("")]),
+            Takes::Rate => {
+                all.extend([json!("fast"), json!(""), json!([]), json!([null])]);
+                all.extend([json!(-1), json!(0), json!(1.5), json!(1e300)]);
+            }
+            Takes::Key => {
+                all.extend([json!(1), json!(""), json!("a b"), json!("-a")]);
+                all.extend([json!("a/b"), json!("k".repeat(300))]);
+            }
+            Takes::PerSecond => {
+                all.extend([json!("fast"), json!(""), json!(-1), json!(0), json!(1.5)]);
+                all.extend([json!({}), json!(1e300), json!(u64::MAX)]);
+            }
             Takes::Size => all.extend([json!("much"), json!(-1), json!(1.5), json!(1e300)]),
         }
         all
     }
+
+    /// Values that are too much of what it takes: a body may not set them, a signal is clamped.
+    fn beyond(self) -> Vec<Value> {
+        match self {
+            // The day after the last one from noon on, and what is often written for never.
+            Takes::Time => vec![json!("2027-02-15T12:00:00Z"), json!("9999-12-31T23:59:59Z")],
+            Takes::Period => vec![json!("P367D"), json!("8785h")],
+            _ => Vec::new(),
+        }
+    }
 }
 
-/// A body that is right, the fields in it, and those of them that it cannot do without.
-struct Body {
-    method: Method,
-    path: &'static str,
-    admin: bool,
+/// What is right, the fields in it, and those of them that it cannot do without.
+struct Shape {
     right: Value,
     fields: &'static [(&'static str, Takes)],
     needed: &'static [&'static str],
 }
 
+/// A request, and the shape in its body.
+struct Body {
+    method: Method,
+    path: &'static str,
+    admin: bool,
+    /// Puts the shape in its place.
+    wrap: fn(Value) -> Value,
+    /// The place, as it stands before the name of a field.
+    at: &'static str,
+    shape: Shape,
+}
+
 const NUMBER: Takes = Takes::Number { from: 1 };
 const SLOTS: Takes = Takes::Number { from: 0 };
 
-/// Those of an override, and of a queue's limits.
-const LIMITS: &[(&str, Takes)] = &[
-    ("concurrency", SLOTS),
-    ("rate", Takes::Rate),
-    ("rate.limit", NUMBER),
-    ("rate.period", Takes::Period),
-    ("throttle", Takes::Object),
-    ("throttle.limit", NUMBER),
-    ("throttle.period", Takes::Period),
-    ("throttle.burst", NUMBER),
-    ("expires_at", Takes::Time),
-    ("reason", Takes::Text),
-    ("by", Takes::Text),
-];
-
-fn bodies() -> Vec<Body> {
-    let limits = json!({
-        "concurrency": 5,
-        "rate": {"limit": 100, "period": "PT1M"},
-        "throttle": {"limit": 10, "period": "PT1S", "burst": 2},
-        "expires_at": "2026-02-13T13:00:00Z",
-        "reason": "INC-42",
-        "by": "eve",
-    });
-    let put = |path, right: &Value, fields, needed| Body {
-        method: Method::PUT,
-        path,
-        admin: false,
-        right: right.clone(),
+/// Windows and spacing, in each of their spellings.
+fn shapes() -> Vec<Shape> {
+    let shape = |right, fields, needed| Shape {
+        right,
         fields,
         needed,
     };
-    let needed: &[&str] = &[
-        "rate.limit",
-        "rate.period",
-        "throttle.limit",
-        "throttle.period",
-    ];
-    let flat = json!({"limit": 5, "period": "1m"});
-    let flat_fields: &[(&str, Takes)] = &[("limit", NUMBER), ("period", Takes::Period)];
-    let queue_config = json!({"concurrency": 5, "rate_limit": {"limit": 5, "period": "1m"}});
-    let bounds = json!({"backpressure": {
-        "max_depth": 100, "max_size_bytes": 1_000_000, "strategy": "reject",
-        "warning_threshold": 0.8,
-    }});
     vec![
-        put("/ojs/v1/rate-limits/k", &limits, LIMITS, needed),
-        put("/ojs/v1/rate-limits/k/override", &limits, LIMITS, needed),
-        put("/ojs/v1/admin/queues/q/rate-limit", &limits, LIMITS, needed),
-        put(
-            "/ojs/v1/rate-limits/k",
-            &flat,
-            flat_fields,
+        shape(
+            json!({
+                "rate": {"limit": 100, "period": "PT1M"},
+                "throttle": {"limit": 10, "period": "PT1S", "burst": 2},
+            }),
+            &[
+                ("rate", Takes::Rate),
+                ("rate.limit", NUMBER),
+                ("rate.period", Takes::Period),
+                ("rate.window", Takes::Word),
+                ("rate.tz", Takes::Word),
+                ("throttle", Takes::Object),
+                ("throttle.limit", NUMBER),
+                ("throttle.period", Takes::Period),
+                ("throttle.burst", NUMBER),
+                ("throttle.measure", Takes::Word),
+            ],
+            &[
+                "rate.limit",
+                "rate.period",
+                "throttle.limit",
+                "throttle.period",
+            ],
+        ),
+        shape(
+            json!({"rate": [
+                {"limit": 9, "period": "1s", "window": "fixed"},
+                {"limit": 99, "period": "P1D", "window": "calendar", "tz": "Europe/Oslo"},
+            ]}),
+            &[
+                ("rate", Takes::Rate),
+                ("rate[0].limit", NUMBER),
+                ("rate[0].period", Takes::Period),
+                ("rate[1]", Takes::Object),
+                ("rate[1].limit", NUMBER),
+                ("rate[1].period", Takes::Period),
+                ("rate[1].window", Takes::Word),
+                ("rate[1].tz", Takes::Word),
+            ],
+            &[
+                "rate[0].limit",
+                "rate[0].period",
+                "rate[1].limit",
+                "rate[1].period",
+            ],
+        ),
+        shape(
+            json!({"rate": 5, "period": "second"}),
+            &[
+                ("rate", Takes::Rate),
+                ("period", Takes::Period),
+                ("window", Takes::Word),
+                ("tz", Takes::Word),
+            ],
+            &["rate", "period"],
+        ),
+        shape(
+            json!({"limit": 5, "period": "day", "window": "calendar", "tz": "Europe/Oslo"}),
+            &[
+                ("limit", NUMBER),
+                ("period", Takes::Period),
+                ("window", Takes::Word),
+                ("tz", Takes::Word),
+            ],
             &["limit", "period"],
         ),
-        put(
-            "/ojs/v1/rate-limits/k/override",
-            &flat,
-            flat_fields,
+        shape(
+            json!({"limit": 5, "period": "1m"}),
+            &[("limit", NUMBER), ("period", Takes::Period)],
             &["limit", "period"],
         ),
-        put(
-            "/ojs/v1/rate-limits/k",
-            &json!({"throttle": {"interval": "PT0.1S"}}),
+        shape(
+            json!({"throttle": {"interval": "PT0.1S", "burst": 2, "measure": "completion"}}),
             &[
                 ("throttle", Takes::Object),
                 ("throttle.interval", Takes::Period),
+                ("throttle.burst", NUMBER),
+                ("throttle.measure", Takes::Word),
             ],
-            &["throttle"],
+            &["throttle.interval"],
         ),
-        put(
-            "/ojs/v1/rate-limits/k",
-            &json!({"max_per_second": 5}),
+        shape(
+            json!({"max_per_second": 5}),
             &[("max_per_second", NUMBER)],
             &[],
         ),
-        put(
-            "/ojs/v1/admin/queues/q/config",
-            &queue_config,
-            &[
-                ("concurrency", SLOTS),
-                ("rate_limit.limit", NUMBER),
-                ("rate_limit.period", Takes::Period),
-            ],
-            &["rate_limit.limit", "rate_limit.period"],
-        ),
-        put(
-            "/ojs/v1/admin/queues/q/config",
-            &bounds,
-            &[
+    ]
+}
+
+/// What else an override has, or limits of a queue.
+fn override_shape() -> Shape {
+    Shape {
+        right: json!({
+            "concurrency": 5,
+            "expires_at": "2026-02-13T13:00:00Z",
+            "reason": "INC-42",
+            "by": "eve",
+        }),
+        fields: &[
+            ("concurrency", SLOTS),
+            ("expires_at", Takes::Time),
+            ("reason", Takes::Text),
+            ("by", Takes::Text),
+        ],
+        needed: &["concurrency"],
+    }
+}
+
+fn bodies() -> Vec<Body> {
+    let put = |path, shape| Body {
+        method: Method::PUT,
+        path,
+        admin: false,
+        wrap: |shape| shape,
+        at: "",
+        shape,
+    };
+    let next_start = |right, fields, needed| Body {
+        admin: true,
+        ..put(
+            "/throttle/v1/keys/k/next-start",
+            Shape {
+                right,
+                fields,
+                needed,
+            },
+        )
+    };
+    let config = "/ojs/v1/admin/queues/q/config";
+    let mut all = Vec::new();
+    for path in [
+        "/ojs/v1/rate-limits/k",
+        "/ojs/v1/rate-limits/k/override",
+        "/ojs/v1/admin/queues/q/rate-limit",
+    ] {
+        all.push(put(path, override_shape()));
+        all.extend(shapes().into_iter().map(|shape| put(path, shape)));
+    }
+    all.extend(shapes().into_iter().map(|shape| Body {
+        wrap: |shape| json!({"rate_limit": shape}),
+        at: "rate_limit.",
+        ..put(config, shape)
+    }));
+    all.push(put(
+        config,
+        Shape {
+            right: json!({"concurrency": 5, "rate_limit": 7}),
+            fields: &[("concurrency", SLOTS), ("rate_limit", Takes::PerSecond)],
+            needed: &[],
+        },
+    ));
+    all.push(put(
+        config,
+        Shape {
+            right: json!({"backpressure": {
+                "max_depth": 100, "max_size_bytes": 1_000_000, "strategy": "reject",
+                "warning_threshold": 0.8,
+            }}),
+            fields: &[
                 ("backpressure", Takes::Object),
                 ("backpressure.max_depth", SLOTS),
                 ("backpressure.max_size_bytes", Takes::Size),
                 ("backpressure.strategy", Takes::Word),
                 ("backpressure.warning_threshold", Takes::Part),
             ],
-            &[],
-        ),
-        Body {
-            method: Method::PUT,
-            path: "/throttle/v1/keys/k/next-start",
-            admin: true,
-            right: json!({"after": "PT30S"}),
-            fields: &[("after", Takes::Period)],
-            needed: &["after"],
+            needed: &[],
         },
-        Body {
-            method: Method::PUT,
-            path: "/throttle/v1/keys/k/next-start",
-            admin: true,
-            right: json!({"at": "2026-02-13T13:00:00Z"}),
-            fields: &[("at", Takes::Time)],
-            needed: &["at"],
-        },
-    ]
+    ));
+    all.push(next_start(
+        json!({"after": "PT30S"}),
+        &[("after", Takes::Period)],
+        &["after"],
+    ));
+    all.push(next_start(
+        json!({"at": "2026-02-13T13:00:00Z"}),
+        &[("at", Takes::Time)],
+        &["at"],
+    ));
+    all
 }
 
-/// `body` with another value at a path of names, or without it.
-fn with(body: &Value, path: &str, value: Option<Value>) -> Value {
-    let mut body = body.clone();
-    let (above, name) = path.rsplit_once('.').unwrap_or(("", path));
+/// `shape` with another value at a path such as `rate[1].limit`, or without it.
+fn with(shape: &Value, path: &str, value: Option<Value>) -> Value {
+    let mut shape = shape.clone();
+    let path = path.replace('[', ".").replace(']', "");
+    let (above, name) = path.rsplit_once('.').unwrap_or(("", &path));
     let names = above.split('.').filter(|name| !name.is_empty());
-    let place = names.fold(&mut body, |place, name| &mut place[name]);
-    let place = place.as_object_mut().unwrap();
-    match value {
-        Some(value) => place.insert(name.to_owned(), value),
-        None => place.remove(name),
-    };
-    body
+    let place = names.fold(&mut shape, |place, name| match name.parse::<usize>() {
+        Ok(nth) => &mut place[nth],
+        Err(_) => &mut place[name],
+    });
+    match (place, value) {
+        (Value::Array(items), Some(value)) => items[name.parse::<usize>().unwrap()] = value,
+        (place, Some(value)) => place[name] = value,
+        (place, None) => drop(place.as_object_mut().unwrap().remove(name)),
+    }
+    shape
 }
 
 impl Body {
-    async fn send(&self, rig: &Rig, body: &str) -> Reply {
+    /// Sends this shape in its place.
+    async fn send(&self, rig: &Rig, shape: Value) -> Reply {
         let to: &Client = if self.admin { &rig.admin } else { &rig.client };
         let kind = [("content-type", "application/json")];
-        to.send(self.method.clone(), self.path, &kind, body.to_owned())
-            .await
+        let body = (self.wrap)(shape).to_string();
+        to.send(self.method.clone(), self.path, &kind, body).await
     }
 
-    /// Sends a body that is wrong in `field`, and reads the refusal.
-    async fn is_refused(&self, rig: &Rig, body: &Value, field: &str) {
-        let reply = self.send(rig, &body.to_string()).await;
-        let what = format!("{} {body}: {}", self.path, reply.text());
+    /// Sends each wrong value of each field, and without each that it needs; how many were refused.
+    async fn is_refused_when_wrong(&self, rig: &Rig) -> usize {
+        let mut asked = 0;
+        for (field, takes) in self.shape.fields {
+            for wrong in takes.wrong().into_iter().chain(takes.beyond()) {
+                let wrong = with(&self.shape.right, field, Some(wrong));
+                self.is_refused(rig, wrong, field).await;
+                asked += 1;
+            }
+        }
+        for field in self.shape.needed {
+            let without = with(&self.shape.right, field, None);
+            let what = format!("{} {without}", self.path);
+            let reply = self.send(rig, without).await;
+            assert_eq!(reply.status, 400, "{what}: {}", reply.text());
+            let named = reply.json()["error"]["details"]["field"].clone();
+            assert!(named.is_string(), "{what}: {}", reply.text());
+            asked += 1;
+        }
+        asked
+    }
+
+    /// Sends a shape that is wrong in `field`, and reads the refusal.
+    async fn is_refused(&self, rig: &Rig, shape: Value, field: &str) {
+        let field = format!("{}{field}", self.at);
+        let what = format!("{} {shape}", self.path);
+        let reply = self.send(rig, shape).await;
+        let what = format!("{what}: {}", reply.text());
         assert_eq!(reply.status, 400, "{what}");
         let error = &reply.json()["error"];
         assert_eq!(error["code"], "invalid_request", "{what}");
@@ -278,52 +413,191 @@ async fn each_field_of_each_body() {
         )
         .await;
         let before = seen(&rig).await;
-        for (field, takes) in body.fields {
-            for wrong in takes.wrong() {
-                let wrong = with(&body.right, field, Some(wrong));
-                body.is_refused(&rig, &wrong, field).await;
-                asked += 1;
-            }
+        asked += body.is_refused_when_wrong(&rig).await;
+        for (field, _) in body.shape.fields {
             let (above, name) = field.rsplit_once('.').unwrap_or(("", field));
             // The body of a queue's config is the backend's as well: what is unknown in it is not ours.
-            if !above.is_empty() || !body.path.ends_with("/config") {
-                let at = |name: &str| format!("{above}.{name}").trim_matches('.').to_owned();
-                let unknown = at(&format!("{name}_x"));
-                let with = with(&body.right, &unknown, Some(json!(1)));
-                body.is_refused(&rig, &with, &unknown).await;
+            let theirs = body.path.ends_with("/config") && body.at.is_empty() && above.is_empty();
+            if !theirs && !field.ends_with(']') {
+                let unknown = format!("{above}.{name}_x").trim_matches('.').to_owned();
+                let with = with(&body.shape.right, &unknown, Some(json!(1)));
+                body.is_refused(&rig, with, &unknown).await;
                 asked += 1;
             }
         }
-        for field in body.needed {
-            let without = with(&body.right, field, None);
-            let reply = body.send(&rig, &without.to_string()).await;
-            assert_eq!(
-                reply.status,
-                400,
-                "{} {without}: {}",
-                body.path,
-                reply.text()
-            );
-            let named = reply.json()["error"]["details"]["field"].clone();
-            assert!(
-                named.is_string(),
-                "{} {without}: {}",
-                body.path,
-                reply.text()
-            );
-            asked += 1;
-        }
-        assert_eq!(seen(&rig).await, before, "{} {}", body.path, body.right);
+        let right = body.shape.right.clone();
+        assert_eq!(seen(&rig).await, before, "{} {right}", body.path);
         assert_eq!(
             rig.client.fetch("q", 9).await.len(),
             3,
             "the limits are as before"
         );
-        let reply = body.send(&rig, &body.right.to_string()).await;
-        assert_eq!(reply.status, 200, "{}: {}", body.right, reply.text());
+        let reply = body.send(&rig, right.clone()).await;
+        assert_eq!(reply.status, 200, "{right}: {}", reply.text());
         assert_ne!(seen(&rig).await, before, "what is right changes something");
     }
-    assert!(asked > 500, "{asked}");
+    assert!(asked > 1_500, "{asked}");
+}
+
+/// Where a job's limits may stand, and how messages name the place.
+struct Place {
+    path: &'static str,
+    wrap: fn(Value) -> Value,
+    at: &'static str,
+    /// What right ones are answered: the backend here has not the paths of templates.
+    right_is: u16,
+}
+
+const PLACES: [Place; 6] = [
+    Place {
+        path: "/ojs/v1/jobs",
+        wrap: |limits| json!({"type": "t", "args": [], "options": {"queue": "q", "rate_limit": limits}}),
+        at: "options.rate_limit.",
+        right_is: 201,
+    },
+    Place {
+        path: "/ojs/v1/jobs",
+        wrap: |limits| json!({"type": "t", "args": [], "rate_limit": limits}),
+        at: "rate_limit.",
+        right_is: 201,
+    },
+    Place {
+        path: "/ojs/v1/jobs",
+        wrap: |limits| json!({"type": "t", "args": [], "meta": {"ojs.rate_limit": limits}}),
+        at: "meta[\"ojs.rate_limit\"].",
+        right_is: 201,
+    },
+    Place {
+        path: "/ojs/v1/jobs/batch",
+        wrap: |limits| json!({"jobs": [{"type": "t", "args": [], "options": {"rate_limit": limits}}]}),
+        at: "jobs[0].options.rate_limit.",
+        right_is: 201,
+    },
+    Place {
+        path: "/ojs/v1/cron",
+        wrap: |limits| {
+            json!({"name": "n", "cron": "* * * * *",
+                "job_template": {"type": "t", "args": [], "options": {"rate_limit": limits}}})
+        },
+        at: "job_template.options.rate_limit.",
+        right_is: 404,
+    },
+    Place {
+        path: "/ojs/v1/workflows",
+        wrap: |limits| {
+            json!({"type": "chain",
+                "steps": [{"type": "t", "args": [], "options": {"rate_limit": limits}}]})
+        },
+        at: "steps[0].options.rate_limit.",
+        right_is: 404,
+    },
+];
+
+#[tokio::test(start_paused = true)]
+async fn each_field_of_what_a_job_brings() {
+    let mut shapes = shapes();
+    for shape in &mut shapes {
+        shape.right["key"] = json!("k");
+    }
+    shapes.push(Shape {
+        right: json!({"key": "k", "concurrency": 5, "on_limit": "wait"}),
+        fields: &[
+            ("key", Takes::Key),
+            ("concurrency", SLOTS),
+            ("on_limit", Takes::Word),
+        ],
+        needed: &["key"],
+    });
+    let rig = Rig::with("").await;
+    let mut asked = 0;
+    for place in &PLACES {
+        for shape in &shapes {
+            let body = Body {
+                method: Method::POST,
+                path: place.path,
+                admin: false,
+                wrap: place.wrap,
+                at: place.at,
+                shape: Shape {
+                    right: shape.right.clone(),
+                    ..*shape
+                },
+            };
+            asked += body.is_refused_when_wrong(&rig).await;
+        }
+    }
+    assert!(asked > 2_000, "{asked}");
+    assert!(rig.behind.backend.ledger().is_empty(), "nothing is stored");
+    assert_eq!(rig.client.get("/ojs/v1/rate-limits/k").await.status, 404);
+    for place in &PLACES {
+        for shape in &shapes {
+            let body = (place.wrap)(shape.right.clone()).to_string();
+            let status = rig.client.post(place.path, body.clone()).await.status;
+            assert_eq!(status, place.right_is, "{} {body}", place.at);
+        }
+    }
+}
+
+/// A wrong `rate` is named, not what is beside it or missing there.
+#[tokio::test(start_paused = true)]
+async fn a_wrong_rate_is_what_is_named() {
+    let rig = Rig::with("").await;
+    let wrong = [
+        (json!(true), "rate"),
+        (json!("fast"), "rate"),
+        (json!([]), "rate"),
+        (json!([1, 2]), "rate[0]"),
+        (json!(-1), "rate"),
+        (json!(0), "rate"),
+        (json!(1.5), "rate"),
+        (json!(1_000_000_001), "rate"),
+        (json!({"limit": 0}), "rate.limit"),
+        (
+            json!([{"limit": 5, "period": "1s"}, {"limit": -1}]),
+            "rate[1].limit",
+        ),
+    ];
+    for (rate, field) in wrong {
+        let mut bodies = vec![json!({ "rate": rate })];
+        if field != "rate.limit" && field != "rate[1].limit" {
+            bodies.push(json!({"rate": rate, "period": "second"}));
+            bodies.push(json!({"rate": rate, "period": "day", "window": "calendar"}));
+        }
+        for limits in bodies {
+            let mut job = limits.clone();
+            job["key"] = json!("k");
+            let job = json!({"type": "t", "args": [], "rate_limit": job});
+            for (method, path, body, at) in [
+                (Method::PUT, "/ojs/v1/rate-limits/k", limits.clone(), ""),
+                (
+                    Method::PUT,
+                    "/ojs/v1/rate-limits/k/override",
+                    limits.clone(),
+                    "",
+                ),
+                (
+                    Method::PUT,
+                    "/ojs/v1/admin/queues/q/rate-limit",
+                    limits.clone(),
+                    "",
+                ),
+                (
+                    Method::PUT,
+                    "/ojs/v1/admin/queues/q/config",
+                    json!({"rate_limit": limits}),
+                    "rate_limit.",
+                ),
+                (Method::POST, "/ojs/v1/jobs", job, "rate_limit."),
+            ] {
+                let kind = [("content-type", "application/json")];
+                let reply = rig.client.send(method, path, &kind, body.to_string()).await;
+                let told = (reply.status, &reply.json()["error"]["details"]["field"]);
+                assert_eq!(told, (400, &json!(format!("{at}{field}"))), "{path} {body}");
+            }
+        }
+    }
+    assert_eq!(rig.client.get("/ojs/v1/rate-limits/k").await.status, 404);
+    assert!(rig.client.fetch("default", 1).await.is_empty());
 }
 
 /// Each window is asked at every start, so there are few of them.
@@ -435,6 +709,11 @@ async fn slips_in_what_a_job_brings() {
                 "limit",
             ),
             (r#"{"key":"k","period":"1m"}"#, "period"),
+            (r#"{"key":"k","concurrency":1,"limti":5}"#, "limti"),
+            (
+                r#"{"key":"k","throttle":{"interval":"1s","brust":5}}"#,
+                "throttle.brust",
+            ),
         ] {
             let reply = send(job, limits).await;
             assert_eq!(reply.status, 400, "{at} {limits}: {}", reply.text());

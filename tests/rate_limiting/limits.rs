@@ -1,14 +1,17 @@
 //! What limits do: sections 5 to 8 and the examples of section 14.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ojs_throttle::backend::{Backend, EventKind, Lax};
+use ojs_throttle::store::memory::MemoryStore;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::client::{Client, id, ids};
 use crate::examples::{EMAIL, PAYMENT, REPORT, SYNC};
 use crate::pair::Pair;
+use crate::rig::Rig;
 use crate::simulated;
 
 fn limited(queue: &str, n: usize, rate_limit: Value) -> Value {
@@ -300,6 +303,107 @@ async fn a_window_slides() {
         assert!(four[3] - four[0] >= period, "{starts:?}");
     }
     assert!(starts[9] < Duration::from_millis(31_000), "{starts:?}");
+    pair.stop().await;
+}
+
+/// Windows with edges, of a policy in the file and of one that a job brings: what is left of one may start at its
+/// end and all of the next at its beginning, each no more than its limit. In March Oslo has a day of 23 hours.
+#[tokio::test(start_paused = true)]
+async fn a_window_with_edges_begins_anew_at_each() {
+    let fixed = r#"{"limit":3,"period":"PT1H","window":"fixed"}"#;
+    let day = r#"{"limit":3,"period":"P1D","window":"calendar","tz":"Europe/Oslo"}"#;
+    for (window, began, edges) in [
+        (
+            fixed,
+            "2026-02-13T12:59:58Z",
+            ["2026-02-13T13:00:00.000Z", "2026-02-13T14:00:00.000Z"],
+        ),
+        (
+            day,
+            "2026-02-13T22:59:58Z",
+            ["2026-02-13T23:00:00.000Z", "2026-02-14T23:00:00.000Z"],
+        ),
+        (
+            day,
+            "2026-03-28T22:59:58Z",
+            ["2026-03-28T23:00:00.000Z", "2026-03-29T22:00:00.000Z"],
+        ),
+    ] {
+        let in_file = window.replace("\":", "\" = ");
+        let policy = format!("[[policy]]\nname = \"k\"\nkey = \"k\"\nrate = {in_file}\n");
+        let brought = format!(r#""rate_limit":{{"key":"k","rate":{window}}},"#);
+        for (config, brought) in [(policy.as_str(), ""), ("", brought.as_str())] {
+            let began: jiff::Timestamp = began.parse().unwrap();
+            let began = u64::try_from(began.as_microsecond()).unwrap();
+            let rig = Rig::over(Arc::new(MemoryStore::new(began)), config).await;
+            rig.enqueue(&format!(r#"{{{brought}"type":"t","args":[]}}"#), 9)
+                .await;
+            let begun = Instant::now();
+            for (nth, edge) in edges.into_iter().enumerate() {
+                // The first edge is 2 s from the beginning.
+                let from = Duration::from_secs(2) * u32::try_from(nth).unwrap();
+                assert_eq!(next_starts(&rig.client).await, 3, "{window}");
+                let late = begun.elapsed().checked_sub(from);
+                let soon = late.is_some_and(|late| late < Duration::from_millis(600));
+                assert!(soon, "{window}: {late:?} after {from:?}");
+                let rate = rig.inspect("k").await["rate"].clone();
+                let seen = (&rate["current_count"], &rate["window_resets_at"]);
+                assert_eq!(seen, (&json!(3), &json!(edge)));
+            }
+            sleep(Duration::from_secs(60)).await;
+            assert!(rig.client.fetch("default", 9).await.is_empty(), "{window}");
+        }
+    }
+}
+
+/// Asks until something starts, at most ten seconds; how many did.
+async fn next_starts(client: &Client) -> usize {
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(10) {
+        let started = client.fetch("default", 9).await.len();
+        if started > 0 {
+            return started;
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    0
+}
+
+/// A window counts starts, not jobs: one that fails and is tried again takes from it each time, and one that is
+/// used up lets a retry wait like any other job.
+#[tokio::test(start_paused = true)]
+async fn a_retry_is_counted_again_in_a_rate() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let policy = json!({"key": "k", "rate": {"limit": 2, "period": "PT30S"}});
+    let retry = json!({"max_attempts": 9, "initial_interval": "PT1S", "max_interval": "PT1S"});
+    let job = json!({"type": "t", "args": [],
+        "options": {"queue": "q", "retry": retry, "rate_limit": policy}});
+    let job = client.enqueue(job).await;
+    let (began, mut starts) = (Instant::now(), Vec::new());
+    while starts.len() < 5 {
+        for started in client.fetch("q", 5).await {
+            assert_eq!(id(&started), job);
+            starts.push((
+                began.elapsed().as_secs(),
+                started["attempt"].as_u64().unwrap(),
+            ));
+            client.nack(&job, true).await;
+        }
+        assert!(began.elapsed() < Duration::from_secs(120), "{starts:?}");
+        sleep(Duration::from_millis(100)).await;
+    }
+    let seconds: Vec<_> = starts.iter().map(|(seconds, _)| *seconds).collect();
+    let attempts: Vec<_> = starts.iter().map(|(_, attempt)| *attempt).collect();
+    assert_eq!(attempts, [1, 2, 3, 4, 5], "one job, started so often");
+    for (nth, three) in seconds.windows(3).enumerate() {
+        assert!(
+            (30..32).contains(&(three[2] - three[0])),
+            "{nth}: {seconds:?}"
+        );
+    }
+    let seen = client.get("/ojs/v1/rate-limits/k").await.json();
+    assert!(seconds[1] < 5, "{seconds:?}");
+    assert_eq!(seen["rate"]["current_count"], 2, "{seconds:?}");
     pair.stop().await;
 }
 

@@ -185,6 +185,37 @@ async fn a_tenant_of_any_letters_is_the_one_that_is_named() {
     pair.stop().await;
 }
 
+/// Where the header is not trusted it names nobody: whose a job is, its own meta says.
+#[tokio::test(start_paused = true)]
+async fn a_tenant_that_is_not_trusted_is_none() {
+    let config = "[[policy]]\nname = \"crm\"\nkey = \"crm:{tenant}\"\nconcurrency = 1\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    let evil = [("x-ojs-tenant", "evil")];
+    for tenant in ["a", "b", "b"] {
+        let job = json!({"type": "t", "args": [], "meta": {"tenant_id": tenant}, "options": {"queue": "q"}});
+        let path = "/ojs/v1/jobs";
+        let reply = client
+            .send(Method::POST, path, &evil, job.to_string())
+            .await;
+        assert_eq!(reply.status, 201, "{}", reply.text());
+    }
+    let body = json!({"queues": ["q"], "count": 9, "worker_id": "w"}).to_string();
+    let path = "/ojs/v1/workers/fetch";
+    let reply = client.send(Method::POST, path, &evil, body).await;
+    let jobs = reply.json()["jobs"].as_array().unwrap().clone();
+    let tenants: Vec<_> = jobs.iter().map(|job| &job["meta"]["tenant_id"]).collect();
+    assert_eq!(tenants, ["a", "b"]);
+    let keys = client.get("/ojs/v1/rate-limits").await.json();
+    let keys: Vec<_> = keys["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| &one["key"])
+        .collect();
+    assert_eq!(keys, ["crm:a", "crm:b"]);
+    pair.stop().await;
+}
+
 /// A backend some of whose connections die without a sign: when the first ACK comes, that one and all that are open
 /// then are answered nothing any more.
 async fn dies_silently() -> (Sidecar, Client, Arc<AtomicUsize>) {
