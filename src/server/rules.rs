@@ -129,7 +129,9 @@ fn is_protected(name: &HeaderName) -> bool {
 }
 
 fn refuse(message: &str) -> Fault {
-    Fault::bad_request(message).closing()
+    let mut fault = Fault::bad_request(message);
+    fault.hint = Some("send each header once and plainly: this could be read in two ways");
+    fault.closing()
 }
 
 #[cfg(test)]
