@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_TYPE};
+use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -18,6 +18,7 @@ use tower::{ServiceBuilder, ServiceExt};
 use crate::metrics::Metrics;
 use crate::proxy::Sidecar;
 use crate::proxy::body::Body;
+use crate::proxy::respond::{self, Fault};
 use crate::server;
 
 /// How long a page may take.
@@ -78,14 +79,11 @@ impl Admin {
         }
     }
 
-    async fn page(&self, method: &Method, path: &str) -> Response<Body> {
+    async fn page(&self, method: &Method, path: &str) -> Result<Response<Body>, Fault> {
         if !matches!(*method, Method::GET | Method::HEAD) {
-            let mut page = text(StatusCode::METHOD_NOT_ALLOWED, "this port answers GET\n");
-            let allow = HeaderValue::from_static("GET, HEAD");
-            page.headers_mut().insert(ALLOW, allow);
-            return page;
+            return Err(Fault::not_allowed("GET, HEAD", "this page answers GET"));
         }
-        match path {
+        Ok(match path {
             "/livez" => text(StatusCode::OK, "alive\n"),
             "/readyz" => {
                 let answered = self.sidecar.store().has_answered();
@@ -99,20 +97,24 @@ impl Admin {
                 page.headers_mut().insert(CONTENT_TYPE, kind);
                 page
             }
-            _ => text(
-                StatusCode::NOT_FOUND,
-                "here are /livez, /readyz and /metrics\n",
-            ),
-        }
+            _ => {
+                let message = "there is no such page on the admin port";
+                let mut fault = Fault::new(StatusCode::NOT_FOUND, "not_found", message);
+                fault.hint = Some("here are /livez, /readyz, /metrics and /throttle/v1");
+                return Err(fault);
+            }
+        })
     }
 }
 
 impl server::Service for Admin {
     async fn call(&self, head: Box<Parts>, body: Incoming) -> Response<Body> {
         let path = head.uri.path();
+        let id = respond::request_id(&head.headers);
         if !path.starts_with(VERBS) && path != METRICS {
             // Probes are answered however many scrapes wait.
-            return self.page(&head.method, path).await;
+            let page = self.page(&head.method, path).await;
+            return page.unwrap_or_else(|fault| fault.reply(id));
         }
         let request = Request::from_parts(*head, body);
         let admin = self.clone();
@@ -121,7 +123,7 @@ impl server::Service for Admin {
             let (method, uri) = (request.method().clone(), request.uri().clone());
             async move {
                 Ok::<_, Infallible>(match uri.path().starts_with(VERBS) {
-                    true => admin.sidecar.verb(request).await,
+                    true => Ok(admin.sidecar.verb(request).await),
                     false => admin.page(&method, uri.path()).await,
                 })
             }
@@ -133,9 +135,20 @@ impl server::Service for Admin {
             .layer(at_once)
             .timeout(PATIENCE)
             .service(pages);
-        let late = |_| text(StatusCode::SERVICE_UNAVAILABLE, "too busy for this page\n");
-        service.oneshot(request).await.unwrap_or_else(late)
+        let page = service
+            .oneshot(request)
+            .await
+            .unwrap_or_else(|_| Err(late()));
+        page.unwrap_or_else(|fault| fault.reply(id))
     }
+}
+
+/// 503: too many ask for pages that ask the store, or it is slow.
+fn late() -> Fault {
+    let message = "the admin port is too busy for this page";
+    let mut fault = Fault::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message);
+    fault.hint = Some("ask less often; if one alone is refused, look at the store");
+    fault.later(Duration::from_secs(1))
 }
 
 fn text(status: StatusCode, words: &'static str) -> Response<Body> {

@@ -6,6 +6,7 @@
 
 mod names;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +38,9 @@ const QUEUES: usize = 1_000;
 /// The series of every key past the cap.
 const OTHER: &str = "_other";
 
+/// The labels of one series.
+pub type Labels = Vec<(&'static str, String)>;
+
 /// All series of one sidecar. Cheap to clone.
 #[derive(Clone)]
 pub struct Metrics(Arc<Inner>);
@@ -50,13 +54,17 @@ struct Inner {
     queues: Mutex<HashSet<Box<str>>>,
     /// The part of the page that has the pressures which were last measured.
     pressure: Mutex<String>,
+    /// The part that has the limits which were last measured.
+    limits: Mutex<String>,
     top_keys: usize,
     overrides: Gauge,
+    paused: Gauge,
     held: Gauge,
     held_bytes: Gauge,
     capacity: Gauge,
     store_up: Gauge,
     store_wiped: Counter,
+    store_errors: Counter,
     siblings: Gauge,
     turns: Counter,
     turns_unused: Counter,
@@ -138,10 +146,12 @@ impl Metrics {
         let inner = Inner {
             handle: recorder.handle(),
             overrides: gauge(&recorder, "ojs_throttle_overrides_active", vec![]),
+            paused: gauge(&recorder, "ojs_throttle_paused_keys", vec![]),
             held: gauge(&recorder, "ojs_throttle_held_jobs", vec![]),
             held_bytes: gauge(&recorder, "ojs_throttle_held_bytes", vec![]),
             store_up: gauge(&recorder, "ojs_throttle_store_up", vec![]),
             store_wiped: counter(&recorder, "ojs_throttle_store_wiped_total", vec![]),
+            store_errors: counter(&recorder, "ojs_throttle_store_errors_total", vec![]),
             siblings: gauge(&recorder, "ojs_throttle_siblings", vec![]),
             turns: counter(&recorder, "ojs_throttle_reserved_turns_total", vec![]),
             turns_unused: counter(
@@ -161,6 +171,7 @@ impl Metrics {
             calls: Mutex::default(),
             queues: Mutex::default(),
             pressure: Mutex::default(),
+            limits: Mutex::default(),
             top_keys,
             recorder,
         };
@@ -176,7 +187,7 @@ impl Metrics {
 
     /// The page that `/metrics` serves.
     pub fn render(&self) -> String {
-        self.0.handle.render() + &self.0.pressure.lock()
+        self.0.handle.render() + &self.0.limits.lock() + &self.0.pressure.lock()
     }
 
     /// Keeps histograms from growing with every sample, whether anybody scrapes or not. Never ends.
@@ -463,10 +474,12 @@ impl Metrics {
         self.0.events_lost.increment(events);
     }
 
-    /// Whether the store answers, how many others share it, and how often it had other data than before.
-    pub fn store(&self, is_lost: bool, siblings: usize, times_wiped: u64) {
+    /// Whether the store answers, how many others share it, how often it had other data than before, and how
+    /// often it has failed.
+    pub fn store(&self, is_lost: bool, siblings: usize, times_wiped: u64, times_failed: u64) {
         self.0.store_up.set(f64::from(u8::from(!is_lost)));
         self.0.store_wiped.absolute(times_wiped);
+        self.0.store_errors.absolute(times_failed);
         self.0.siblings.set(siblings as f64);
     }
 
@@ -501,9 +514,30 @@ impl Metrics {
         counter(&self.0.recorder, "ojs_throttle_responses_total", labels).increment(1);
     }
 
-    /// How many limits are set over HTTP.
-    pub fn overrides(&self, set: usize) {
+    /// How many limits are set over HTTP, and how many of them pause what they are set for.
+    pub fn overrides(&self, set: usize, pauses: usize) {
         self.0.overrides.set(set as f64);
+        self.0.paused.set(pauses as f64);
+    }
+
+    /// The numbers of the config that are in force, by their labels: no others have a series from here on. Of
+    /// several with the same labels the least is shown.
+    pub fn limits(&self, all: impl Iterator<Item = (Labels, u32)>) {
+        let mut least: BTreeMap<Labels, u32> = BTreeMap::new();
+        for (labels, limit) in all {
+            let shown = least.entry(labels).or_insert(limit);
+            *shown = limit.min(*shown);
+        }
+        // Of its own, as for pressures: a reload may have taken some away.
+        let recorder = described(PrometheusBuilder::new());
+        for (labels, limit) in least {
+            let labels = labels
+                .into_iter()
+                .map(|(name, value)| Label::new(name, value));
+            let labels = labels.collect();
+            gauge(&recorder, "ojs_throttle_limit", labels).set(f64::from(limit));
+        }
+        *self.0.limits.lock() = recorder.handle().render();
     }
 
     /// Sets the gauges of the hold; `waiting` says how many wait for each key.
@@ -673,6 +707,29 @@ mod tests {
         shows(OTHER, 0.3);
         metrics.pressure(&[]);
         assert!(!metrics.render().contains("ojs_backpressure_pressure{"));
+    }
+
+    #[test]
+    fn limits_that_are_gone_have_no_series() {
+        let metrics = Metrics::new(1);
+        let of = |policy: &str| vec![("policy", policy.to_owned())];
+        metrics.limits([(of("a"), 5), (of("b"), 7), (of("b"), 3), (of("b"), 9)].into_iter());
+        let page = metrics.render();
+        assert!(
+            page.contains("ojs_throttle_limit{policy=\"a\"} 5\n"),
+            "{page}"
+        );
+        assert!(
+            page.contains("ojs_throttle_limit{policy=\"b\"} 3\n"),
+            "{page}"
+        );
+        metrics.limits([(of("b"), 9)].into_iter());
+        let page = metrics.render();
+        assert!(!page.contains("{policy=\"a\"}"), "{page}");
+        assert!(
+            page.contains("ojs_throttle_limit{policy=\"b\"} 9\n"),
+            "{page}"
+        );
     }
 
     #[test]

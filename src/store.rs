@@ -417,6 +417,11 @@ pub trait Store: std::fmt::Debug + Send + Sync {
         0
     }
 
+    /// How often it has failed; calls that were under way together fail once.
+    fn times_failed(&self) -> u64 {
+        0
+    }
+
     /// Whether it may have forgotten its last writes without saying so ([`StoreError::Wiped`]) where it answers again
     /// after a failed call, as one does whose replica took its place.
     fn forgets_unsaid(&self) -> bool {

@@ -5,10 +5,13 @@ use std::fs;
 use std::path::Path;
 
 use clap::{CommandFactory, Parser};
+use http::StatusCode;
+use http_body_util::BodyExt;
 use ojs_throttle::cli::Cli;
 use ojs_throttle::config::{self, Diff, Settings};
 use ojs_throttle::json::Json;
 use ojs_throttle::policy;
+use ojs_throttle::proxy::respond::Fault;
 
 fn read(file: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
@@ -192,6 +195,26 @@ fn the_readme_counts_the_scripts() {
     // core.lua stands in front of each.
     let told = format!("all {} loaded", scripts.count() - 1);
     assert!(read("README.md").contains(&told), "{told}");
+}
+
+#[tokio::test]
+async fn every_error_of_the_readme_says_what_to_do() {
+    let hint = async |code: &str| {
+        let code: &'static str = code.to_owned().leak();
+        let fault = Fault::new(StatusCode::BAD_REQUEST, code, "");
+        let body = fault.reply(None).into_body().collect().await.unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&body.to_bytes()).unwrap();
+        json["error"]["hint"].as_str().unwrap().to_owned()
+    };
+    let unknown = hint("what_nobody_says").await;
+    let told = first_column("### Errors of our own").into_iter();
+    let of_enqueues = ["QUEUE_FULL", "rate_limited", "TENANT_LIMIT_EXCEEDED"];
+    let codes: Vec<String> = told.chain(of_enqueues.map(str::to_owned)).collect();
+    assert!(codes.len() > 15, "{codes:?}");
+    for code in codes {
+        let hint = hint(&code).await;
+        assert!(!hint.is_empty() && hint != unknown, "{code}: {hint}");
+    }
 }
 
 /// The sources of the program, folder by folder.

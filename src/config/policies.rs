@@ -18,13 +18,24 @@ use crate::pressure::FileBounds;
 use crate::store::guard::{Declared, OnStoreError};
 use crate::store::reserved;
 
-/// A policy with the places that messages point at.
+/// A `[[policy]]`, as far as it could be read, with the places that messages point at.
 struct Written {
-    policy: Policy,
-    name: Range<usize>,
-    key: Range<usize>,
+    /// Its name as it is written, valid or not.
+    name: Option<String>,
+    at: Range<usize>,
+    key: WrittenKey,
+    limits: Option<Limits>,
     on_store_error: Option<OnStoreError>,
     reserved: bool,
+    /// Unless something of it could not be read.
+    policy: Option<Policy>,
+}
+
+/// The key of a policy, which is its name where none is given.
+struct WrittenKey {
+    given: bool,
+    text: Option<Text>,
+    template: Option<Template>,
 }
 
 /// What is read here.
@@ -39,28 +50,29 @@ pub(super) struct Read {
 /// Reads and compiles policies, queues and job policies.
 pub(super) fn policies(reading: &Reading<'_>, root: &mut Table<'_>) -> Read {
     let tables = root.tables("policy", "[[policy]] above its fields");
-    let count = tables.len();
-    let written: Vec<Written> = tables.into_iter().filter_map(policy).collect();
+    let written: Vec<Written> = tables.into_iter().map(policy).collect();
     unique_names(reading, &written);
     shared_keys(reading, &written);
-    let policies = joined(reading, &written, written.len() == count);
+    without_limits(reading, &written);
+    let policies = joined(&written);
     let (queues, bounds) = queues(reading, root);
     let declared = written.iter().filter_map(|one| {
         let mode = one.on_store_error?;
-        Some((Arc::clone(&one.policy.name), mode))
+        Some((Arc::clone(&one.policy.as_ref()?.name), mode))
     });
     let reserved = written.iter().filter(|one| one.reserved);
+    let reserved = reserved.filter_map(|one| one.policy.as_ref());
     Read {
         on_store_error: declared.collect(),
-        reserved: reserved.map(|one| one.policy.name.clone()).collect(),
+        reserved: reserved.map(|policy| policy.name.clone()).collect(),
         policies: PolicySet::new(policies, queues, accept(root)),
         bounds,
     }
 }
 
-/// Reads one `[[policy]]` to its end; `None` when it lacks what the rest needs.
-fn policy(mut table: Table<'_>) -> Option<Written> {
-    let name = policy_name(&mut table);
+/// Reads one `[[policy]]` to its end.
+fn policy(mut table: Table<'_>) -> Written {
+    let (name, valid) = policy_name(&mut table);
     table.text("description");
     let matching = matching(&mut table);
     let key = key(&mut table, name.as_ref());
@@ -86,28 +98,27 @@ fn policy(mut table: Table<'_>) -> Option<Written> {
     let feedback = feedback::feedback(&mut table);
     let header = table.span.clone();
     table.finish();
-    let (name, (key, key_span)) = (name?, key?);
-    let policy = Policy {
-        name: Arc::from(name.text),
-        matching: matching?,
+    let policy = name.as_ref().filter(|_| valid).and_then(|name| {
+        Some(Policy {
+            name: Arc::from(name.text.as_str()),
+            matching: matching?,
+            key: key.template.clone()?,
+            key_missing,
+            limits: limits.clone()?,
+            on_limit,
+            feedback,
+        })
+    });
+    let (name, span) = name.map(|name| (name.text, name.span)).unzip();
+    Written {
+        name,
+        at: span.filter(|span| !span.is_empty()).unwrap_or(header),
         key,
-        key_missing,
-        limits: limits?,
-        on_limit,
-        feedback,
-    };
-    let span = if name.span.is_empty() {
-        header
-    } else {
-        name.span
-    };
-    Some(Written {
-        policy,
-        name: span,
-        key: key_span,
+        limits,
         on_store_error,
         reserved,
-    })
+        policy,
+    }
 }
 
 /// Whether start times are reserved ahead in the store, and whether these limits can be.
@@ -130,7 +141,8 @@ fn is_reserved(table: &mut Table<'_>, limits: Option<&Limits>, on_limit: OnLimit
 /// The names of policies that no entry makes.
 const TAKEN: [&str; 2] = ["job", "queue"];
 
-fn policy_name(table: &mut Table<'_>) -> Option<Text> {
+/// The name as it is written, and whether it can be one.
+fn policy_name(table: &mut Table<'_>) -> (Option<Text>, bool) {
     if table.get("name").is_none() {
         table.missing(
             &table.span,
@@ -138,38 +150,43 @@ fn policy_name(table: &mut Table<'_>) -> Option<Text> {
             "add name = \"…\"; metrics and headers show it",
         );
     }
-    let name = table.text("name")?;
-    if TAKEN.contains(&name.text.as_str()) {
+    let Some(name) = table.text("name") else {
+        return (None, false);
+    };
+    let taken = TAKEN.contains(&name.text.as_str());
+    let valid = Key::new(&name.text).is_ok();
+    if taken {
         let title = format!("`policy.name` {:?} is taken", name.text);
         let hint = "limits that a job or a queue has by itself go by it; give it another";
         table.error(&name.span, title, hint);
-        return None;
+    } else if !valid {
+        let hint =
+            "up to 256 letters, digits and `.` `_` `:` `-`, beginning with a letter or digit";
+        table.error(&name.span, "`policy.name` is not valid", hint);
     }
-    match Key::new(&name.text) {
-        Ok(_) => Some(name),
-        Err(_) => {
-            let hint =
-                "up to 256 letters, digits and `.` `_` `:` `-`, beginning with a letter or digit";
-            table.error(&name.span, "`policy.name` is not valid", hint);
-            None
-        }
-    }
+    (Some(name), valid && !taken)
 }
 
-/// The key's template and its place; the name's, where there is no key.
-fn key(table: &mut Table<'_>, name: Option<&Text>) -> Option<(Template, Range<usize>)> {
+/// `key`, or the name in its place: one that is not valid was reported as that.
+fn key(table: &mut Table<'_>, name: Option<&Text>) -> WrittenKey {
     let given = table.get("key").is_some();
     let text = if given {
         table.text("key")
     } else {
         name.cloned()
-    }?;
-    match Template::new(&text.text) {
-        Ok(template) => Some((template, text.span)),
-        Err(bad) => {
+    };
+    let template = text.as_ref().and_then(|text| {
+        let template = Template::new(&text.text);
+        let bad = template.as_ref().err().filter(|_| given);
+        if let Some(bad) = bad {
             table.error(&text.span, "`policy.key` is not valid", bad.to_string());
-            None
         }
+        template.ok()
+    });
+    WrittenKey {
+        given,
+        text,
+        template,
     }
 }
 
@@ -238,9 +255,9 @@ fn accept(root: &mut Table<'_>) -> Accept {
 fn unique_names(reading: &Reading<'_>, written: &[Written]) {
     let mut names = HashSet::new();
     for one in written {
-        if !names.insert(&one.policy.name) {
-            let title = format!("policy {:?} is there twice", one.policy.name);
-            reading.error(one.name.clone(), title, "give each policy its own name");
+        if let Some(name) = one.name.as_ref().filter(|name| !names.insert(*name)) {
+            let title = format!("policy {name:?} is there twice");
+            reading.error(one.at.clone(), title, "give each policy its own name");
         }
     }
 }
@@ -248,7 +265,7 @@ fn unique_names(reading: &Reading<'_>, written: &[Written]) {
 /// The policies with numbers of their own, by their key, in the order of the file.
 fn limited_by_key(written: &[Written]) -> HashMap<&str, Vec<&Policy>> {
     let mut by_key: HashMap<&str, Vec<&Policy>> = HashMap::new();
-    let policies = written.iter().map(|one| &one.policy);
+    let policies = written.iter().filter_map(|one| one.policy.as_ref());
     for policy in policies.filter(|policy| policy.limits != Limits::default()) {
         by_key.entry(policy.key.as_str()).or_default().push(policy);
     }
@@ -259,41 +276,63 @@ fn limited_by_key(written: &[Written]) -> HashMap<&str, Vec<&Policy>> {
 fn shared_keys(reading: &Reading<'_>, written: &[Written]) {
     let by_key = limited_by_key(written);
     for one in written {
-        let same = by_key.get(one.policy.key.as_str()).into_iter().flatten();
-        let mut earlier = same.take_while(|other| other.name != one.policy.name);
-        let limited = one.policy.limits != Limits::default();
-        if let Some(other) = earlier.find(|other| limited && other.limits != one.policy.limits) {
+        let (Some(policy), Some(key)) = (&one.policy, &one.key.text) else {
+            continue;
+        };
+        let same = by_key.get(policy.key.as_str()).into_iter().flatten();
+        let mut earlier = same.take_while(|other| other.name != policy.name);
+        let limited = policy.limits != Limits::default();
+        if let Some(other) = earlier.find(|other| limited && other.limits != policy.limits) {
             let title = format!(
                 "policies {:?} and {:?} share a key but not their numbers",
-                other.name, one.policy.name
+                other.name, policy.name
             );
             let hint = "they share counters; each job is held to the numbers of the policies that match it";
-            reading.warn(one.key.clone(), title, hint);
+            reading.warn(key.span.clone(), title, hint);
         }
     }
 }
 
-/// Gives a policy without numbers those of the policies whose key it uses. Unless `all` could be
-/// read, the one it means may be missing here.
-fn joined(reading: &Reading<'_>, written: &[Written], all: bool) -> Vec<Policy> {
+/// Reports the policies that have no numbers and the key of none that has. What could not be read was
+/// reported as that, and may be what one without numbers means: a policy with its key, or with a key that
+/// nobody could read. The latter is nothing to one that goes by its name.
+fn without_limits(reading: &Reading<'_>, written: &[Written]) {
+    let (mut limited, mut unread) = (HashSet::new(), false);
+    let limits = |one: &&Written| one.limits != Some(Limits::default());
+    for WrittenKey { text, template, .. } in written.iter().filter(limits).map(|one| &one.key) {
+        unread |= template.is_none();
+        limited.extend(text.as_ref().map(|key| &*key.text));
+    }
+    for one in written.iter().filter(|one| !limits(one)) {
+        let key = &one.key;
+        let joins = key
+            .text
+            .as_ref()
+            .is_some_and(|key| limited.contains(&*key.text));
+        let unsure = key.given && (unread || key.template.is_none());
+        if !joins && !unsure {
+            let name = one.name.as_ref();
+            let which = name.map_or("this policy".into(), |name| format!("policy {name:?}"));
+            let hint = "add concurrency, rate or throttle, or use the key of a policy that has one";
+            reading.missing(one.at.clone(), format!("{which} has no limit"), hint);
+        }
+    }
+}
+
+/// Gives a policy without numbers those of the policies whose key it uses.
+fn joined(written: &[Written]) -> Vec<Policy> {
     let by_key = limited_by_key(written);
     let mut policies = Vec::new();
-    for one in written {
-        if one.policy.limits != Limits::default() {
-            policies.push(one.policy.clone());
+    for policy in written.iter().filter_map(|one| one.policy.as_ref()) {
+        if policy.limits != Limits::default() {
+            policies.push(policy.clone());
             continue;
         }
-        let before = policies.len();
-        for other in by_key.get(one.policy.key.as_str()).into_iter().flatten() {
+        for other in by_key.get(policy.key.as_str()).into_iter().flatten() {
             policies.push(Policy {
                 limits: other.limits.clone(),
-                ..one.policy.clone()
+                ..policy.clone()
             });
-        }
-        if policies.len() == before && all {
-            let title = format!("policy {:?} has no limit", one.policy.name);
-            let hint = "add concurrency, rate or throttle, or use the key of a policy that has one";
-            reading.missing(one.name.clone(), title, hint);
         }
     }
     policies

@@ -22,6 +22,21 @@ fn warn_of_no_bound(reading: &Reading<'_>, name: &Range<usize>, bounds: &Given, 
     }
 }
 
+/// A queue may have one entry of its own, whether all of that can be read or not.
+fn unique(
+    reading: &Reading<'_>,
+    seen: &mut HashSet<String>,
+    names: &[Pattern],
+    span: &Range<usize>,
+) {
+    for name in names {
+        if !seen.insert(name.as_str().to_owned()) {
+            let title = format!("queue {:?} is there twice", name.as_str());
+            reading.error(span.clone(), title, "make it one entry");
+        }
+    }
+}
+
 /// Reads and compiles all of them, in their order.
 pub(super) fn queues(
     reading: &Reading<'_>,
@@ -53,7 +68,11 @@ pub(super) fn queues(
         let bounds = bounds::bounds(&mut table, everything);
         let names_one = bounds::NAMES.iter().any(|name| table.get(name).is_some());
         table.finish();
-        let (Some((Some(names), found)), Some(limits)) = (name, limits) else {
+        let Some((Some(names), found)) = name else {
+            continue;
+        };
+        unique(reading, &mut seen, &names, &found.span);
+        let Some(limits) = limits else {
             continue;
         };
         // One that was named and is wrong was reported as that.
@@ -66,13 +85,6 @@ pub(super) fn queues(
         }
         warn_of_no_bound(reading, &found.span, &bounds, names_one);
         for name in names {
-            if !seen.insert(name.as_str().to_owned()) {
-                reading.error(
-                    found.span.clone(),
-                    format!("queue {:?} is there twice", name.as_str()),
-                    "make it one entry",
-                );
-            }
             if !bounds.is_silent() {
                 bounded.push((name.clone(), bounds.clone()));
             }

@@ -132,6 +132,14 @@ pub(super) const DESCRIPTIONS: &[(&str, &str)] = &[
         "Limits set over HTTP, of keys and queues.",
     ),
     (
+        "ojs_throttle_paused_keys",
+        "Keys and queues that a limit set over HTTP pauses (concurrency 0).",
+    ),
+    (
+        "ojs_throttle_limit",
+        "The number of a limit of the config, with an override where there is one key only.",
+    ),
+    (
         "ojs_throttle_held_jobs",
         "Claimed jobs that wait in this sidecar.",
     ),
@@ -183,6 +191,10 @@ pub(super) const DESCRIPTIONS: &[(&str, &str)] = &[
     (
         "ojs_throttle_store_wiped_total",
         "How often the store came back empty, or older than it was.",
+    ),
+    (
+        "ojs_throttle_store_errors_total",
+        "Failures of calls to the store; those that were under way together count as one.",
     ),
     (
         "ojs_throttle_siblings",

@@ -1,10 +1,14 @@
 //! The scrape: gauges that are read when they are asked for, rather than counted.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Sidecar;
-use crate::limit::{Key, Limited, Space};
+use crate::duration;
+use crate::limit::{Key, Limited, Limits, Space, Strategy, WindowKind};
+use crate::metrics::Labels;
+use crate::policy::numbers;
 use crate::store::Place;
 
 /// Of so many keys without series of their own a shared store is asked in one call.
@@ -83,12 +87,36 @@ impl Sidecar {
             &waiting,
         );
         let (siblings, wiped) = (self.store.siblings(), self.store.times_wiped());
-        self.metrics.store(self.store.is_lost(), siblings, wiped);
+        let failed = self.store.times_failed();
+        self.metrics
+            .store(self.store.is_lost(), siblings, wiped, failed);
         let (granted, unused) = self.store.turns();
         self.metrics.turns(granted, unused);
-        self.metrics.overrides(self.store.overrides().len());
+        let overrides = self.store.overrides();
+        let pauses = overrides.pauses(self.store.now());
+        self.metrics.overrides(overrides.len(), pauses);
+        self.measure_limits();
         self.measure_pressure();
         self.measure_load();
+    }
+
+    /// The numbers of the config that are in force. An override counts where a policy has one key only: those of
+    /// single keys are too many to show.
+    fn measure_limits(&self) {
+        let policies = Arc::clone(&self.live().policies);
+        let (set, now) = (self.store.overrides(), self.store.now());
+        let by_policy = policies.policies().iter().flat_map(|policy| {
+            let key = policy.key.constant();
+            let set = key.and_then(|key| set.get(Space::Job, key, now));
+            let limits = set.map(|set| set.over(&policy.limits));
+            let limits = limits.as_ref().unwrap_or(&policy.limits);
+            numbers_of(&[("policy", &policy.name)], limits)
+        });
+        let by_queue = policies.queues().iter().flat_map(|queue| {
+            let labels = [("policy", "queue"), ("queue", queue.name.as_str())];
+            numbers_of(&labels, &queue.limits)
+        });
+        self.metrics.limits(by_policy.chain(by_queue));
     }
 
     /// The gauges of bounded queues.
@@ -113,4 +141,33 @@ impl Sidecar {
         );
         self.metrics.backend(!threads.backend_is_away());
     }
+}
+
+/// Each number of some limits, with its labels beside those `of` whose they are.
+fn numbers_of(of: &[(&'static str, &str)], limits: &Limits) -> Vec<(Labels, u32)> {
+    let of = |strategy: Strategy| -> Labels {
+        let of = of.iter().map(|(name, value)| (*name, (*value).to_owned()));
+        of.chain([("strategy", strategy.as_str().to_owned())])
+            .collect()
+    };
+    let slots = limits
+        .concurrency
+        .map(|slots| (of(Strategy::Concurrency), slots));
+    let rates = limits.rates.iter().map(|rate| {
+        let mut labels = of(Strategy::Rate);
+        labels.push(("period", numbers::period(rate).into_owned()));
+        let window = match rate.window {
+            WindowKind::Sliding => "sliding",
+            WindowKind::Fixed => "fixed",
+            WindowKind::Calendar(..) => "calendar",
+        };
+        labels.push(("window", window.to_owned()));
+        (labels, rate.limit.get())
+    });
+    let spacing = limits.throttle.map(|throttle| {
+        let mut labels = of(Strategy::Throttle);
+        labels.push(("period", duration::iso(throttle.period.get())));
+        (labels, throttle.limit.get())
+    });
+    slots.into_iter().chain(rates).chain(spacing).collect()
 }

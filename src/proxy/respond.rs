@@ -17,7 +17,7 @@ use crate::ojs::{self, BadPath};
 use crate::upstream::{Reply, SendError, UpstreamError};
 
 /// What went wrong, as the client is told. Answered in the envelope of OJS backends:
-/// `{"error":{"code","message","retryable",…}}`.
+/// `{"error":{"code","message","retryable","request_id","hint",…}}`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Fault {
     /// The status.
@@ -28,7 +28,7 @@ pub struct Fault {
     pub message: String,
     /// Whether the same request may succeed later. SDKs repeat a POST on it.
     pub retryable: bool,
-    /// What to do about it.
+    /// What to do about it, where more is known than of all with this code.
     pub hint: Option<&'static str>,
     /// When to come back; said in whole seconds from 1 to 30.
     pub retry_after: Option<Duration>,
@@ -64,8 +64,7 @@ struct Inner<'a> {
     message: &'a str,
     retryable: bool,
     request_id: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    hint: Option<&'a str>,
+    hint: &'a str,
     #[serde(flatten)]
     members: Option<&'a Map<String, Value>>,
     #[serde(skip_serializing_if = "Map::is_empty")]
@@ -91,7 +90,9 @@ impl Fault {
     /// 400: a field of the body is wrong.
     pub fn field(field: &str, message: &str) -> Fault {
         let message = format!("{field}: {message}");
-        Fault::bad_request(message).with("field", field)
+        let mut fault = Fault::bad_request(message).with("field", field);
+        fault.hint = Some("mend this field and send it again; nothing was stored or changed");
+        fault
     }
 
     /// 400.
@@ -102,7 +103,10 @@ impl Fault {
     /// 400: deeper than is read.
     pub fn deep() -> Fault {
         let most = super::DEPTH;
-        Fault::bad_request(format!("the body is nested deeper than {most} levels"))
+        let message = format!("the body is nested deeper than {most} levels");
+        let mut fault = Fault::bad_request(message);
+        fault.hint = Some("leave levels out, or send what is nested as the text of one string");
+        fault
     }
 
     /// 400 for a body that some backends may understand though we do not; `None`: one that is no JSON to anybody, which
@@ -138,9 +142,7 @@ impl Fault {
     /// 500 in place of 502 to 504: the job may be stored, and SDKs replay a POST on those.
     pub fn in_doubt(cause: &UpstreamError) -> Fault {
         let message = format!("the job may or may not be stored: {cause}");
-        let mut fault = Fault::new(StatusCode::INTERNAL_SERVER_ERROR, "in_doubt", message);
-        fault.hint = Some("look whether the job exists before sending it again");
-        fault
+        Fault::new(StatusCode::INTERNAL_SERVER_ERROR, "in_doubt", message)
     }
 
     /// 503: more requests at once than may be.
@@ -162,14 +164,18 @@ impl Fault {
             }
             UpstreamError::Timeout(_) => (StatusCode::GATEWAY_TIMEOUT, "backend_timeout"),
         };
-        Fault::new(status, code, error.to_string()).later(Duration::from_secs(1))
+        let mut fault = Fault::new(status, code, error.to_string());
+        if matches!(error, UpstreamError::TooLarge(_)) {
+            fault.hint = Some("ask for less at once");
+        }
+        fault.later(Duration::from_secs(1))
     }
 
     /// A streamed request got no reply: the fault is the side's whose body or reply failed.
     pub fn sending(error: &SendError, stores: bool) -> Fault {
         match error {
             SendError::Backend(error) => Fault::backend(error, stores),
-            SendError::Broken => Fault::bad_request(error.to_string()).closing(),
+            SendError::Broken => Fault::broken(error.to_string()),
             SendError::Stalled(_) => Fault::slow(error.to_string()),
         }
     }
@@ -198,6 +204,13 @@ impl Fault {
         Fault::new(StatusCode::REQUEST_TIMEOUT, "request_timeout", message).closing()
     }
 
+    /// 400: a body that did not come whole.
+    fn broken(message: String) -> Fault {
+        let mut fault = Fault::bad_request(message).closing();
+        fault.hint = Some("send the whole body, as long as its head says");
+        fault
+    }
+
     /// The reply to a request with this `X-Request-Id` (see [`request_id`]).
     pub fn reply(&self, request_id: Option<HeaderValue>) -> Response<Body> {
         let id = request_id.or_else(fresh_id);
@@ -210,7 +223,7 @@ impl Fault {
                     .as_ref()
                     .and_then(|id| id.to_str().ok())
                     .unwrap_or_default(),
-                hint: self.hint,
+                hint: self.hint.unwrap_or_else(|| advice(self.code)),
                 members: self.more.as_ref().map(|more| &more.members),
                 details: &self.details,
             },
@@ -264,7 +277,9 @@ impl Fault {
 
 impl From<BadPath> for Fault {
     fn from(bad: BadPath) -> Fault {
-        Fault::bad_request(bad.to_string())
+        let mut fault = Fault::bad_request(bad.to_string());
+        fault.hint = Some("write the path plainly, with %XX only inside a segment");
+        fault
     }
 }
 
@@ -276,8 +291,49 @@ impl From<ReadError> for Fault {
                 Fault::new(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", message).closing()
             }
             ReadError::Slow(_) => Fault::slow(message),
-            ReadError::Broken(_) => Fault::bad_request(message).closing(),
+            ReadError::Broken(_) => Fault::broken(message),
         }
+    }
+}
+
+/// What to do about a fault with this code.
+fn advice(code: &str) -> &'static str {
+    match code {
+        "invalid_request" => "mend what the message names: as it is, it is refused again",
+        "forbidden" => {
+            "send the control token: Authorization: Bearer and the text of server.control_token"
+        }
+        "not_found" => "look at the path; GET /ojs/v1/rate-limits lists the keys there are",
+        "method_not_allowed" => "use a method that the Allow header names",
+        "request_timeout" => "send the whole body without a pause, over a new connection",
+        "conflict" => "take away what the message names, then send it again",
+        "payload_too_large" => "send less at once, or raise server.max_body",
+        "unsupported_media_type" => "send the body as it is",
+        "expectation_failed" => "leave the Expect header out",
+        "QUEUE_FULL" | "TENANT_LIMIT_EXCEEDED" => {
+            "come back after Retry-After; more workers or a larger bound let more in"
+        }
+        "rate_limited" => "come back after Retry-After, or raise enqueue_rate",
+        "internal_error" => "look for the error in the log of ojs-throttle",
+        "in_doubt" => "look whether the job exists before sending it again",
+        "not_implemented" => {
+            "send a Content-Length, or Transfer-Encoding: chunked and nothing else"
+        }
+        "backend_unreachable" => {
+            "look whether the backend runs where server.upstream says; ojs-throttle doctor tells more"
+        }
+        "backend_reply_lost" => "look in the backend's log why it broke its reply off",
+        "backend_stats_failed" => {
+            "look in the backend's log why GET /ojs/v1/queues/NAME/stats fails"
+        }
+        "backend_timeout" => {
+            "look why the backend is slow; server.upstream_timeout is how long it may take"
+        }
+        "overloaded" => "come back after Retry-After; if it lasts, raise server.max_in_flight",
+        "store_unavailable" => {
+            "look whether the store of store.url answers; ojs-throttle doctor tells more"
+        }
+        _ => "see what the message says",
     }
 }
 
@@ -425,6 +481,7 @@ mod tests {
                 "message": "options.rate_limit: is no object",
                 "retryable": false,
                 "request_id": "req_7",
+                "hint": "mend this field and send it again; nothing was stored or changed",
                 "details": {"field": "options.rate_limit"},
             }})
         );

@@ -246,11 +246,10 @@ fn is_packed(headers: &HeaderMap) -> bool {
 
 fn packed() -> Fault {
     let message = "Content-Encoding is not supported on this route: its body must be read";
-    let mut fault = Fault::new(
+    Fault::new(
         StatusCode::UNSUPPORTED_MEDIA_TYPE,
         "unsupported_media_type",
         message,
-    );
-    fault.hint = Some("send the body as it is");
-    fault.closing()
+    )
+    .closing()
 }

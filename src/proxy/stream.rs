@@ -84,7 +84,9 @@ impl Proxy {
 /// 503: no more streams than this.
 fn full() -> Fault {
     let message = "ojs-throttle has too many event streams open";
-    Fault::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message).later(Duration::from_secs(5))
+    let mut fault = Fault::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message);
+    fault.hint = Some("close streams that nobody reads, or come back after Retry-After");
+    fault.later(Duration::from_secs(5))
 }
 
 /// What the client had last, as its `Last-Event-ID` says.

@@ -11,6 +11,9 @@ use crate::upstream::named_by_connection;
 /// The tenant header of the OJS multi-tenancy text.
 const TENANT: HeaderName = HeaderName::from_static("x-ojs-tenant");
 
+/// How the media types of gRPC begin.
+const GRPC: &[u8] = b"application/grpc";
+
 /// What may be asked with, whatever a path makes of it.
 const SERVED: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
@@ -32,6 +35,7 @@ pub(super) fn check(head: &Parts) -> Result<(), Fault> {
             header::TRANSFER_ENCODING => transfer_encoding(headers)?,
             header::EXPECT => expect(value, head.version)?,
             header::CONNECTION => connection(headers)?,
+            header::CONTENT_TYPE => media_type(value)?,
             header::AUTHORIZATION => logins += 1,
             _ if *name == TENANT => {
                 tenants += 1;
@@ -103,6 +107,21 @@ fn expect(expectation: &HeaderValue, version: Version) -> Result<(), Fault> {
     .closing())
 }
 
+/// gRPC, as gRPC-Web over HTTP/1.1 too, would take jobs past their limits.
+fn media_type(value: &HeaderValue) -> Result<(), Fault> {
+    let value = value.as_bytes().trim_ascii();
+    let (begin, rest) = value.split_at_checked(GRPC.len()).unwrap_or_default();
+    let whole = !rest.first().is_some_and(u8::is_ascii_alphanumeric);
+    if !begin.eq_ignore_ascii_case(GRPC) || !whole {
+        return Ok(());
+    }
+    let message = "gRPC does not pass through ojs-throttle";
+    let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    let mut fault = Fault::new(status, "unsupported_media_type", message);
+    fault.hint = Some("speak OJS over HTTP with JSON: limits are not enforced on gRPC");
+    Err(fault.closing())
+}
+
 /// What `Connection` names does not reach the backend, so it must not name what the request means.
 fn connection(headers: &HeaderMap) -> Result<(), Fault> {
     match named_by_connection(headers).find(is_protected) {
@@ -129,7 +148,9 @@ fn is_protected(name: &HeaderName) -> bool {
 }
 
 fn refuse(message: &str) -> Fault {
-    Fault::bad_request(message).closing()
+    let mut fault = Fault::bad_request(message);
+    fault.hint = Some("send each header once and plainly: this could be read in two ways");
+    fault.closing()
 }
 
 #[cfg(test)]
@@ -166,6 +187,13 @@ mod tests {
             (("transfer-encoding", "chunked, chunked"), 501),
             (("expect", "100-Continue"), 200),
             (("expect", "foo"), 417),
+            (("content-type", "application/openjobspec+json"), 200),
+            (("content-type", "application/grpcurl"), 200),
+            (("content-type", "application/grp"), 200),
+            (("content-type", "application/grpc"), 415),
+            (("content-type", "Application/gRPC ; a=b"), 415),
+            (("content-type", "application/grpc+proto"), 415),
+            (("content-type", "application/grpc-web-text+proto"), 415),
             (("host", "other"), 400),
             (("x-ojs-tenant", "café"), 200),
         ] {

@@ -350,6 +350,10 @@ impl Store for Guard {
         self.inner.times_wiped()
     }
 
+    fn times_failed(&self) -> u64 {
+        self.state().failed
+    }
+
     fn overrides(&self) -> &Overrides {
         self.inner.overrides()
     }

@@ -124,6 +124,17 @@ impl Overrides {
         self.jobs.load(Ordering::Acquire) + self.queues.load(Ordering::Acquire)
     }
 
+    /// How many of those that stand at `now` pause what they are set for.
+    pub fn pauses(&self, now: Timestamp) -> usize {
+        if self.is_empty() {
+            return 0;
+        }
+        let all = self.read();
+        let each = all.jobs.values().chain(all.queues.values());
+        let pauses = each.filter(|set| set.limits.concurrency == Some(0) && set.stands(now));
+        pauses.count()
+    }
+
     /// Whether none is set.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -310,6 +310,10 @@ impl Store for ReservedStore {
         self.inner.times_wiped()
     }
 
+    fn times_failed(&self) -> u64 {
+        self.inner.times_failed()
+    }
+
     fn overrides(&self) -> &Overrides {
         self.inner.overrides()
     }

@@ -1,6 +1,8 @@
 //! Heads and bodies of requests.
 
-use crate::rig::{Backend, CAP, Front};
+use tokio::io::AsyncReadExt;
+
+use crate::rig::{Backend, CAP, Front, LONG};
 
 #[tokio::test]
 async fn what_has_two_readings_is_refused() {
@@ -89,6 +91,41 @@ async fn what_has_two_readings_is_refused() {
         assert_eq!(reply.status, want, "{request:?}: {}", reply.head);
         let allow = reply.head.to_ascii_lowercase().contains("\r\nallow: get, ");
         assert_eq!(allow, want == 405, "{request:?}: {}", reply.head);
+        // hyper says nothing with what it refuses.
+        if !reply.body.is_empty() {
+            assert!(!reply.hint().is_empty(), "{request:?}");
+        }
+    }
+    assert!(backend.seen().is_empty(), "{:?}", backend.seen());
+}
+
+/// It would take jobs past their limits.
+#[tokio::test]
+async fn grpc_does_not_pass() {
+    let backend = Backend::fine();
+    let front = Front::before(&backend).await;
+    // HTTP/2 with prior knowledge, as gRPC speaks: the preface, and the frame of settings that follows it.
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let mut client = front.client().await;
+    client.send(preface).await;
+    let mut said = Vec::new();
+    // However the connection ends: what was not read resets it.
+    let end = tokio::time::timeout(LONG, client.0.read_to_end(&mut said)).await;
+    let _ = end.expect("the connection stays open");
+    assert!(
+        said.is_empty() || said.starts_with(b"HTTP/1.1 4"),
+        "{said:?}"
+    );
+
+    for kind in ["grpc", "grpc+proto", "grpc-web", "grpc-web-text+proto"] {
+        let path = "/ojs.v1.OJSService/Fetch";
+        let head =
+            format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/{kind}\r\n");
+        let request = format!("{head}Content-Length: 5\r\n\r\n\0\0\0\0\0");
+        let reply = front.ask(request).await;
+        let said = (reply.status, &*reply.code());
+        assert_eq!(said, (415, "unsupported_media_type"), "{kind}");
+        assert!(reply.hint().contains("HTTP"), "{kind}");
     }
     assert!(backend.seen().is_empty(), "{:?}", backend.seen());
 }

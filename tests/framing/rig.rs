@@ -149,8 +149,17 @@ impl Reply {
 
     /// The code in our error envelope.
     pub fn code(&self) -> String {
+        self.error("code")
+    }
+
+    /// What to do, in our error envelope.
+    pub fn hint(&self) -> String {
+        self.error("hint")
+    }
+
+    fn error(&self, member: &str) -> String {
         let json: serde_json::Value = serde_json::from_slice(&self.body).unwrap();
-        json["error"]["code"].as_str().unwrap().to_owned()
+        json["error"][member].as_str().unwrap().to_owned()
     }
 }
 

@@ -66,6 +66,31 @@ async fn a_client_that_leaves_ends_the_stream_at_the_backend() {
         .unwrap();
 }
 
+/// Its end of sending looks like the end of it all, and who hung up must be noticed before the backend answers.
+#[tokio::test]
+async fn a_client_that_closes_one_half_gets_no_answer() {
+    let (gone, left) = std::sync::mpsc::channel::<()>();
+    let left = std::sync::Mutex::new(left);
+    let backend = Backend::run(move |connection| {
+        connection.request();
+        let _ = left.lock().unwrap().recv_timeout(LONG);
+        connection.write("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}");
+    });
+    let front = Front::before(&backend).await;
+    let mut client = front.client().await;
+    client
+        .send("GET /ojs/v1/jobs/x HTTP/1.1\r\nHost: a\r\n\r\n")
+        .await;
+    client.0.shutdown().await.unwrap();
+    let mut got = Vec::new();
+    tokio::time::timeout(LONG, client.0.read_to_end(&mut got))
+        .await
+        .expect("the connection stays open")
+        .unwrap();
+    assert!(got.is_empty(), "{got:?}");
+    let _ = gone.send(());
+}
+
 #[tokio::test]
 async fn websocket_passes_both_ways() {
     let backend = Backend::run(|connection| {

@@ -18,9 +18,15 @@ fn the_pages_of_the_admin_port() {
     let sidecar = Sidecar::run(&config(backend.addr, "", ONE));
     let page = get(sidecar.admin, "/livez");
     assert_eq!((page.status, page.body.trim()), (200, "alive"));
-    assert_eq!(get(sidecar.admin, "/nowhere").status, 404);
+    let nowhere = get(sidecar.admin, "/nowhere");
+    assert_eq!(nowhere.status, 404);
+    for member in ["code", "message", "hint", "request_id"] {
+        let said = nowhere.json()["error"][member].as_str().map(str::is_empty);
+        assert_eq!(said, Some(false), "{member}: {nowhere:?}");
+    }
     let wrong = ask(sidecar.admin, "POST", "/livez", "");
     assert_eq!(wrong.status, 405);
+    assert_eq!(wrong.json()["error"]["code"], "method_not_allowed");
     assert!(wrong.head.contains("allow: GET, HEAD\r\n"), "{wrong:?}");
     // Never a proxy.
     assert_eq!(get(sidecar.admin, "/ojs/v1/health").status, 404);

@@ -1,13 +1,19 @@
 //! 11.2: each metric by its name, type and labels, and that it means what the text says. In the names of
 //! Prometheus: dots are underscores, and a duration says its unit.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use ojs_throttle::store::faulty::{Fault, Faulty};
+use ojs_throttle::store::guard::{Guard, OnStoreError};
+use ojs_throttle::store::memory::MemoryStore;
+use ojs_throttle::store::reserved::ReservedStore;
 use serde_json::json;
 use tokio::time::sleep;
 
 use crate::client::id;
-use crate::rig::Rig;
+use crate::overrides::{delete, set};
+use crate::rig::{NOON, Rig};
 
 const JOB: &str = r#"{"type":"t","args":[],"options":{"queue":"q","rate_limit":{"key":"k","concurrency":2,"rate":{"limit":4,"period":"PT1M"}}}}"#;
 
@@ -145,4 +151,101 @@ async fn wait_duration() {
         .collect();
     assert!(buckets.len() > 5 && buckets.is_sorted(), "{buckets:?}");
     assert_eq!((buckets[0], buckets[buckets.len() - 1]), (0.0, 1.0));
+}
+
+/// What may be, beside what is used: the numbers of the file, and an override of the one key of a policy.
+#[tokio::test(start_paused = true)]
+async fn limits_in_force() {
+    let rig = Rig::with(
+        "[[policy]]\nname = \"one\"\nkey = \"k\"\nmatch = { queue = \"q\" }\nconcurrency = 5\n\
+         rate = [{ limit = 100, period = \"60s\" }, { limit = 900, period = \"P1M\", window = \"calendar\" }]\n\
+         throttle = { interval = \"250ms\" }\n\
+         [[policy]]\nname = \"joins\"\nkey = \"k\"\nmatch = { queue = \"r\" }\n\
+         [[policy]]\nname = \"each\"\nkey = \"e:{meta.a}\"\nmatch = { queue = \"q\" }\nconcurrency = 7\n\
+         [[queue]]\nname = \"mail-*\"\nconcurrency = 20\n",
+    )
+    .await;
+    let limit = async |labels: &str| rig.metric(&format!("ojs_throttle_limit{{{labels}}}")).await;
+    let slots = "policy=\"one\",strategy=\"concurrency\"";
+    for (labels, number) in [
+        (slots, 5.0),
+        (
+            "policy=\"one\",strategy=\"rate\",period=\"PT1M\",window=\"sliding\"",
+            100.0,
+        ),
+        (
+            "policy=\"one\",strategy=\"rate\",period=\"P1M\",window=\"calendar\"",
+            900.0,
+        ),
+        (
+            "policy=\"one\",strategy=\"throttle\",period=\"PT0.25S\"",
+            1.0,
+        ),
+        ("policy=\"joins\",strategy=\"concurrency\"", 5.0),
+        ("policy=\"each\",strategy=\"concurrency\"", 7.0),
+        (
+            "policy=\"queue\",queue=\"mail-*\",strategy=\"concurrency\"",
+            20.0,
+        ),
+    ] {
+        assert_eq!(limit(labels).await, Some(number), "{labels}");
+    }
+    let key = "/ojs/v1/rate-limits/k";
+    set(&rig.client, key, json!({"concurrency": 2})).await;
+    assert_eq!(limit(slots).await, Some(2.0));
+    delete(&rig.client, key).await;
+    assert_eq!(limit(slots).await, Some(5.0));
+}
+
+/// Somebody paused a key and forgot it.
+#[tokio::test(start_paused = true)]
+async fn paused_keys() {
+    let rig = Rig::with("").await;
+    let numbers = async || {
+        let paused = rig.metric("ojs_throttle_paused_keys").await.unwrap();
+        (
+            rig.metric("ojs_throttle_overrides_active").await.unwrap(),
+            paused,
+        )
+    };
+    assert_eq!(numbers().await, (0.0, 0.0));
+    set(
+        &rig.client,
+        "/ojs/v1/rate-limits/a",
+        json!({"concurrency": 0}),
+    )
+    .await;
+    set(
+        &rig.client,
+        "/ojs/v1/rate-limits/b",
+        json!({"concurrency": 1}),
+    )
+    .await;
+    let queue = "/ojs/v1/admin/queues/q/rate-limit";
+    set(&rig.client, queue, json!({"concurrency": 0})).await;
+    assert_eq!(numbers().await, (3.0, 2.0));
+    delete(&rig.client, queue).await;
+    assert_eq!(numbers().await, (2.0, 1.0));
+}
+
+/// A store that fails now and then is up, and still something is wrong with it.
+#[tokio::test(start_paused = true)]
+async fn store_errors() {
+    let store = Arc::new(Faulty::new(Arc::new(MemoryStore::new(NOON))));
+    let guarded = Guard::new(store.clone(), OnStoreError::Share);
+    let as_in_use = ReservedStore::new(Arc::new(guarded));
+    let rig = Rig::over(Arc::new(as_in_use), "").await;
+    let numbers = async || {
+        let failed = rig.metric("ojs_throttle_store_errors_total").await.unwrap();
+        (rig.metric("ojs_throttle_store_up").await.unwrap(), failed)
+    };
+    rig.enqueue(JOB, 2).await;
+    assert_eq!(rig.client.fetch("q", 1).await.len(), 1);
+    assert_eq!(numbers().await, (1.0, 0.0));
+    for n in [1.0, 2.0] {
+        store.script([Fault::gone()]);
+        sleep(Duration::from_secs(2)).await;
+        rig.client.fetch("q", 1).await;
+        assert_eq!(numbers().await, (1.0, n));
+    }
 }

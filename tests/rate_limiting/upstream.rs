@@ -173,6 +173,8 @@ async fn through_failing<F: Future<Output = ()> + Send + 'static>(
 const PLAIN: &str = r#"{"type":"t","args":[]}"#;
 const LIMITED: &str = r#"{"type":"t","args":[],"rate_limit":{"key":"k","concurrency":1}}"#;
 const BATCH: &str = r#"{"jobs":[{"type":"t","args":[],"rate_limit":{"key":"k","concurrency":1}}]}"#;
+const CRON: &str = r#"{"name":"n","expression":"0 3 * * *","job_template":{"type":"t","args":[]}}"#;
+const WORKFLOW: &str = r#"{"type":"chain","steps":[{"type":"t","args":[],"options":{"rate_limit":{"key":"k","concurrency":1}}}]}"#;
 
 /// SDKs replay a POST on 429 and 502 to 504, so none of them once the job may be stored.
 #[tokio::test(start_paused = true)]
@@ -181,6 +183,8 @@ async fn an_enqueue_in_doubt_is_500_and_not_retryable() {
         ("/ojs/v1/jobs", PLAIN),
         ("/ojs/v1/jobs", LIMITED),
         ("/ojs/v1/jobs/batch", BATCH),
+        ("/ojs/v1/cron", CRON),
+        ("/ojs/v1/workflows", WORKFLOW),
     ] {
         // Read, then hung up; cut in the middle of the reply; never answered.
         let read = |mut stream: ojs_throttle::net::Stream| async move {

@@ -389,7 +389,10 @@ pub(super) fn one_queue(queue: &str) -> Result<(), Fault> {
 
 fn no_queue_limit(queue: &str) -> Fault {
     let message = format!("the queue {queue:?} has no limits of its own that were set over HTTP");
-    Fault::new(StatusCode::NOT_FOUND, "not_found", message)
+    let mut fault = Fault::new(StatusCode::NOT_FOUND, "not_found", message);
+    fault.hint =
+        Some("limits of a [[queue]] are changed in the file; those of HTTP are set with PUT");
+    fault
 }
 
 pub(super) fn json(body: &[u8]) -> Result<Json<'_>, Fault> {

@@ -136,7 +136,9 @@ impl Sidecar {
 
 fn unknown() -> Fault {
     let message = "here are /throttle/v1/keys/KEY/next-start and /throttle/v1/keys/KEY/usage";
-    Fault::new(StatusCode::NOT_FOUND, "not_found", message)
+    let mut fault = Fault::new(StatusCode::NOT_FOUND, "not_found", message);
+    fault.hint = Some("use one of these; KEY is a key of GET /ojs/v1/rate-limits");
+    fault
 }
 
 fn not_allowed(next_start: bool) -> Fault {

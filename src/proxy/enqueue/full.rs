@@ -52,6 +52,11 @@ impl Sidecar {
             .with("bound", bound)
             .with("strategy", full.strategy.as_str());
         fault.retryable = full.ever;
+        if !full.ever {
+            fault.hint = Some(
+                "send fewer or smaller jobs at once, or raise the bound: it never fits as it is",
+            );
+        }
         if let Some(unit) = full.unit.as_str() {
             fault = fault.with("unit", unit);
         }
