@@ -20,6 +20,9 @@ use ojs_throttle::net::sim::Network;
 use pair::{Pair, backend};
 use runner::{Base, Case, Verdict, load, run_case};
 
+/// How many cases there are.
+const ALL: usize = 267;
+
 /// Where the suites are.
 fn suites() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/conformance/suites")
@@ -58,23 +61,14 @@ fn run_all(cases: &[Case], lax: fn() -> Lax, config: Option<&str>) -> Vec<Verdic
         .collect()
 }
 
-/// They wait minutes for a schedule that the embedded backend does not have (its cron routes are
-/// unrouted), so nothing is learnt from their end. The only cases that are not run.
-const NOT_RUN: [&str; 2] = [
-    "level-2-scheduled/cron/cron-fires-on-schedule.json",
-    "level-2-scheduled/cron/cron-overlap-prevention.json",
-];
-
-/// All cases that are run.
+/// All cases.
 fn cases() -> Vec<Case> {
-    let mut cases = load(&suites());
+    let cases = load(&suites());
     assert_eq!(
         cases.len(),
-        267,
+        ALL,
         "the suites are not those that the lists below were made for"
     );
-    cases.retain(|case| !NOT_RUN.contains(&case.file.as_str()));
-    assert_eq!(cases.len(), 267 - NOT_RUN.len());
     cases
 }
 
@@ -238,8 +232,8 @@ fn differences(
 ) -> BTreeMap<String, String> {
     let through = run_all(&cases(), lax, Some(config));
     let (direct_by_file, through_by_file) = (outcomes(direct), outcomes(&through));
-    assert_eq!(direct_by_file.len(), 265);
-    assert_eq!(through_by_file.len(), 265);
+    assert_eq!(direct_by_file.len(), ALL);
+    assert_eq!(through_by_file.len(), ALL);
     through
         .iter()
         .filter(|v| direct_by_file[v.file.as_str()] != through_by_file[v.file.as_str()])
@@ -260,6 +254,28 @@ fn assert_only_made_to_pass(differences: &BTreeMap<String, String>) {
     for file in MADE_TO_PASS {
         let told = &differences[file];
         assert!(told.ends_with("through the sidecar []"), "{file}: {told}");
+    }
+}
+
+/// What the limits are for passes through a sidecar, not only as it does directly: before each backend, with
+/// limits of its own and without.
+#[test]
+fn rate_limiting_passes_through_a_sidecar() {
+    let folder = "ext-rate-limiting/";
+    let failing = [(
+        "ext-rate-limiting/rate-limit-wait-behavior.json",
+        "EXT-RL-003 looks up a job by what it captured, and the official runner captures nothing",
+    )];
+    let mut cases = cases();
+    cases.retain(|case| case.file.starts_with(folder));
+    let ids: Vec<&str> = cases.iter().map(|case| case.id.as_str()).collect();
+    let all = [1, 2, 3, 4, 5].map(|nth| format!("EXT-RL-00{nth}"));
+    assert_eq!(ids, all);
+    let backends: [fn() -> Lax; 5] = [Lax::spec, Lax::redis, Lax::postgres, Lax::lite, Lax::amqp];
+    for lax in backends {
+        for config in ["", GENEROUS] {
+            compare(&run_all(&cases, lax, Some(config)), &failing);
+        }
     }
 }
 

@@ -244,3 +244,74 @@ fn the_readme_has_the_headings_that_the_program_names() {
     }
     assert!(named > 0, "no text names a heading");
 }
+
+/// The instructions of the Dockerfile, stage by stage.
+fn stages() -> Vec<Vec<(String, String)>> {
+    let text = read("Dockerfile");
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let mut stages = Vec::<Vec<_>>::new();
+    for (word, rest) in lines.filter_map(|line| line.split_once(' ')) {
+        if word == "FROM" {
+            stages.push(Vec::new());
+        }
+        let stage = stages.last_mut().expect("FROM comes first");
+        stage.push((word.to_owned(), rest.to_owned()));
+    }
+    stages
+}
+
+/// What one stage says under a word.
+fn said<'a>(stage: &'a [(String, String)], word: &str) -> Vec<&'a str> {
+    let all = stage.iter().filter(|(said, _)| said == word);
+    all.map(|(_, rest)| rest.as_str()).collect()
+}
+
+#[test]
+fn the_image_is_built_in_one_stage_and_runs_in_another_as_nobody() {
+    let stages = stages();
+    let [build, image] = &stages[..] else {
+        panic!("{stages:?}");
+    };
+    // Nothing of the compiler comes along, but the program that it made.
+    let [from] = said(build, "FROM")[..] else {
+        panic!("{build:?}");
+    };
+    let (_, name) = from.split_once(" AS ").unwrap();
+    assert_ne!(said(image, "FROM"), [name]);
+    let programs = said(image, "COPY");
+    let mut programs = programs.iter().filter(|copied| copied.starts_with("--"));
+    let program = programs.next().unwrap();
+    assert_eq!(programs.next(), None);
+    let path = program
+        .strip_prefix(&format!("--from={name} /src/"))
+        .unwrap();
+    let (built, installed) = path.split_once(' ').unwrap();
+    assert_eq!(said(image, "ENTRYPOINT"), [format!("[\"{installed}\"]")]);
+    // A number, so that Kubernetes can see that it is not root's.
+    let [user] = said(image, "USER")[..] else {
+        panic!("{image:?}");
+    };
+    let ids = user.split(':').map(|id| id.parse::<u32>().unwrap());
+    assert!(ids.clone().count() == 2 && ids.min() > Some(0), "{user}");
+    // What it is built by builds that, from the versions that were tested.
+    assert_eq!(said(build, "RUN"), [".ci/release"]);
+    let release = read(".ci/release");
+    let (folder, _) = built.split_once("/release/").unwrap();
+    assert!(release.contains(&format!("--target-dir {folder}\n")));
+    let commands = release.lines().filter(|line| !line.starts_with('#'));
+    let mut calls = commands.filter(|line| line.contains("cargo build "));
+    let call = calls.next().unwrap();
+    assert!(call.contains(" --locked "), "{call}");
+    assert_eq!(calls.next(), None);
+}
+
+#[test]
+fn the_image_runs_what_the_program_knows() {
+    let stages = stages();
+    let [command] = said(stages.last().unwrap(), "CMD")[..] else {
+        panic!("{stages:?}");
+    };
+    let arguments: Vec<String> = serde_json::from_str(command).unwrap();
+    let words = ["ojs-throttle".to_owned()].into_iter().chain(arguments);
+    Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{command}: {error}"));
+}

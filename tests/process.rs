@@ -32,6 +32,9 @@ mod crash;
 #[path = "process/outage.rs"]
 mod outage;
 
+#[path = "process/https.rs"]
+mod https;
+
 #[path = "process/log.rs"]
 mod log;
 

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 
-use super::ledger::Sent;
+use super::ledger::{Claimed, Credentials, Sent, credentials};
 
 /// Which requests a fault is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,6 +78,7 @@ struct Inner {
     addr: Mutex<SocketAddr>,
     rules: Mutex<(VecDeque<Rule>, SmallRng)>,
     seen: Mutex<Vec<Sent>>,
+    claimed: Mutex<Vec<Claimed>>,
     serving: Mutex<Option<AbortHandle>>,
     ticking: AbortHandle,
 }
@@ -120,6 +121,7 @@ impl Faulty {
             addr: Mutex::new(addr),
             rules: Mutex::new((VecDeque::new(), SmallRng::seed_from_u64(seed ^ 0xfa))),
             seen: Mutex::default(),
+            claimed: Mutex::default(),
             serving: Mutex::default(),
             ticking: ticking.abort_handle(),
         }));
@@ -247,6 +249,24 @@ impl Faulty {
         self.0.seen.lock().expect("no panic").clone()
     }
 
+    /// What was handed out over the network, and under which credentials.
+    pub fn claimed(&self) -> Vec<Claimed> {
+        self.0.claimed.lock().expect("no panic").clone()
+    }
+
+    fn note_claims(&self, reply: &[u8], credentials: &Credentials) {
+        let whole: Value = serde_json::from_slice(reply).unwrap_or_default();
+        let jobs = whole["jobs"].as_array().into_iter().flatten();
+        let claims = jobs.filter_map(|job| {
+            Some(Claimed {
+                job: job["id"].as_str()?.to_owned(),
+                at: Instant::now(),
+                credentials: credentials.clone(),
+            })
+        });
+        self.0.claimed.lock().expect("no panic").extend(claims);
+    }
+
     fn fault_for(&self, op: Op, path: &str) -> Option<Fault> {
         let (rules, rng) = &mut *self.0.rules.lock().expect("no panic");
         let hit = rules.iter_mut().find(|rule| {
@@ -298,7 +318,14 @@ impl Faulty {
             Some(Fault::Says(text)) => return Ok(Response::new(Half::whole(text.into()))),
             _ => {}
         }
+        let carried = credentials(|name| {
+            let value = head.headers.get(name)?.to_str().ok()?;
+            Some(value.to_owned())
+        });
         let reply = self.0.backend.handle(Request::from_parts(head, body)).await;
+        if op == Op::Fetch {
+            self.note_claims(reply.body(), &carried);
+        }
         match fault {
             Some(Fault::LateReply(time)) => sleep(time).await,
             Some(Fault::ReplyLost) => return Err(Closed),

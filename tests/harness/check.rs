@@ -7,6 +7,7 @@ use ojs_throttle::backend::EventKind;
 use tokio::time::Instant;
 
 use super::judge::Judge;
+use super::ledger::Claimed;
 
 /// How early a start may leave, and so how much closer two may stand than was said.
 const EARLY: Duration = Duration::from_millis(5);
@@ -70,6 +71,27 @@ impl Judge {
             problems.push(format!("enqueue {id} was forwarded {times} times"));
         }
         self.problems.extend(problems);
+    }
+
+    /// A job goes to those only under whose credentials it was claimed.
+    pub fn never_crosses(&mut self, claimed: &[Claimed]) {
+        let mut of_job: HashMap<&str, Vec<&Claimed>> = HashMap::new();
+        for claim in claimed {
+            of_job.entry(&claim.job).or_default().push(claim);
+        }
+        let crossed: Vec<String> = (self.records.deliveries.iter())
+            .filter_map(|d| {
+                let mut claims = of_job.get(d.job.as_str())?.iter().rev();
+                let claim = claims.find(|claim| claim.at <= d.at)?;
+                (claim.credentials != d.credentials).then(|| {
+                    format!(
+                        "{} was claimed for {:?} and went to {} with {:?}",
+                        d.job, claim.credentials, d.worker, d.credentials
+                    )
+                })
+            })
+            .collect();
+        self.problems.extend(crossed);
     }
 
     fn never_more_than_asked(&mut self) {

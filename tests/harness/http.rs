@@ -12,6 +12,8 @@ use ojs_throttle::net::Net;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
+use super::ledger::{Credentials, credentials};
+
 /// Where the sidecar is now; it moves when it is restarted.
 pub type Address = Arc<Mutex<SocketAddr>>;
 
@@ -72,6 +74,15 @@ impl Client {
         client.headers.push((name, value.to_owned()));
         client.idle = Arc::default();
         client
+    }
+
+    /// Under which credentials its requests go.
+    pub fn credentials(&self) -> Credentials {
+        credentials(|wanted| {
+            let mut headers = self.headers.iter();
+            let found = headers.find(|(name, _)| name.eq_ignore_ascii_case(wanted));
+            found.map(|(_, value)| value.clone())
+        })
     }
 
     pub async fn get(&self, path: &str) -> Result<Reply, Gone> {

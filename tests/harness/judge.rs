@@ -89,6 +89,7 @@ impl Judge {
         judge.jitter = world.jitter();
         (judge.rows, judge.active) = (rows, active);
         judge.forwarded_once();
+        judge.never_crosses(&world.backend.claimed());
         judge
     }
 

@@ -27,6 +27,27 @@ pub struct Delivery {
     pub attempt: i64,
     pub at: Instant,
     pub shown: Value,
+    /// What its FETCH carried of [`CREDENTIALS`].
+    pub credentials: Credentials,
+}
+
+/// A job that the backend handed out, and under which credentials.
+#[derive(Clone, Debug)]
+pub struct Claimed {
+    pub job: String,
+    pub at: Instant,
+    pub credentials: Credentials,
+}
+
+/// The headers that say for whom a request is made.
+const CREDENTIALS: [&str; 2] = ["authorization", "x-ojs-tenant"];
+
+/// The values of [`CREDENTIALS`].
+pub type Credentials = [Option<String>; 2];
+
+/// Which of these headers are [`CREDENTIALS`].
+pub fn credentials(of: impl Fn(&str) -> Option<String>) -> Credentials {
+    CREDENTIALS.map(of)
 }
 
 /// An ACK or nack that a worker sent, once or again.

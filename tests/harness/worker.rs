@@ -90,6 +90,7 @@ impl Hands {
             attempt: job["attempt"].as_i64().unwrap_or(-1),
             at: Instant::now(),
             shown: job,
+            credentials: self.client.credentials(),
         }
     }
 

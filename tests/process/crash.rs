@@ -31,6 +31,9 @@ fn killed(server: &str, rest: &str, options: serde_json::Value) {
     )
     .jobs();
     assert_eq!(out.len(), 2);
+    let held = backend.total(EventKind::Claimed) - 2;
+    assert!(held > 0, "nothing is held that could be lost");
+    assert_eq!(first.metric("ojs_throttle_held_jobs"), held as f64);
     let data = first.data;
     first.kill();
 

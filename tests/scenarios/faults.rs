@@ -12,6 +12,7 @@ const THROTTLE: &str =
     "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nthrottle = { limit = 2, period = '1s' }";
 const CONCURRENCY: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 2";
 const GATED: &str = "[[queue]]\nname = 'mail'\nconcurrency = 2";
+const NONSENSE: &str = "ojs_throttle_upstream_nonsense_total";
 
 /// A worker hangs up while its FETCH waits: the job goes to the next one, at its time, once.
 pub async fn hang_up_while_waiting(ctx: Ctx) -> Judge {
@@ -488,14 +489,18 @@ pub async fn fetch_answered_with_nonsense(ctx: Ctx) -> Judge {
                 .map_or_else(|status| status, |_| 200),
         );
     }
-    for text in [
-        "",
-        "<html>",
-        "[]",
-        "{\"jobs\":7}",
-        "{\"jobs\":[7,{}]}",
-        "{\"jobs\":[{\"id\":7}]}",
-    ] {
+    let before = w.metric(NONSENSE).await;
+    let mut changed = Vec::new();
+    let ask = json!({ "queues": ["mail"], "count": 2, "worker_id": "one" });
+    for text in ["", "<html>", "[]", "{\"jobs\":7}"] {
+        w.backend.next(Op::Fetch, 1, Fault::Says(text));
+        let reply = one.client.post("/ojs/v1/workers/fetch", &ask).await;
+        let body = reply.map(|reply| reply.body).unwrap_or_default();
+        if body != text.as_bytes() {
+            changed.push(format!("{text} came as {body:?}"));
+        }
+    }
+    for text in ["{\"jobs\":[7,{}]}", "{\"jobs\":[{\"id\":7}]}"] {
         w.backend.next(Op::Fetch, 1, Fault::Says(text));
         // A reply full of jobs that are none is not the end of the queue: real ones may come after it.
         for delivery in one.fetch(&["mail"], 2).await.unwrap_or_default() {
@@ -505,6 +510,8 @@ pub async fn fetch_answered_with_nonsense(ctx: Ctx) -> Judge {
     let rows = w.rows().await;
     w.worker(Worker::js(5).queues(&["mail"]));
     w.until_done(60).await;
+    // By now all of it has come: real jobs that were held may have gone before the last.
+    let counted = w.metric(NONSENSE).await - before;
     let mut judge = w.judge().await;
     judge.that(
         statuses[..3] == [500, 429, 404],
@@ -514,6 +521,9 @@ pub async fn fetch_answered_with_nonsense(ctx: Ctx) -> Judge {
         (502..=504).contains(&statuses[3]),
         format!("a cut FETCH got {}", statuses[3]),
     );
+    judge.that(changed.is_empty(), changed.join("; "));
+    // Four replies, and three jobs that are none.
+    judge.that(counted == 7.0, format!("{counted} were counted"));
     judge.that(rows == (0, 0), format!("rows after nonsense: {rows:?}"));
     judge.concurrency("k:a", 2);
     judge.each_ran_once();

@@ -1,5 +1,6 @@
 //! Held jobs as others see them and act on them: inspection, cancel, pause, scopes, give back.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ojs_throttle::backend::{EventKind, Lax};
@@ -7,6 +8,8 @@ use ojs_throttle::store::guard::OnStoreError;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use crate::harness::judge::Claim;
+use crate::harness::worker::Hands;
 use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker, World};
 use crate::job;
 
@@ -178,35 +181,70 @@ pub async fn paused_and_resumed(ctx: Ctx) -> Judge {
     judge
 }
 
-/// Two credentials and two tenants on one queue: what one claimed goes to nobody else.
+/// Names and values.
+type Headers<'a> = &'a [(&'static str, &'static str)];
+
+/// The same worker, whose requests carry these.
+fn under(mut hands: Hands, headers: Headers) -> Hands {
+    for (name, value) in headers {
+        hands.client = hands.client.with(name, value);
+    }
+    hands
+}
+
+/// Credentials and tenants, alone and together, on one queue: what one claimed goes to nobody else, which is
+/// judged in every scenario, and each of them held some.
 pub async fn scopes_never_mix(ctx: Ctx) -> Judge {
-    let w = ctx.world().limits("[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nthrottle = { limit = 5, period = '1s' }").start().await;
-    w.enqueue_all(40, |_| job()).await;
-    w.worker(
-        Worker::js(3)
-            .queues(&["mail"])
-            .header("authorization", "Bearer one"),
-    );
-    w.worker(
-        Worker::js(3)
-            .queues(&["mail"])
-            .header("authorization", "Bearer two"),
-    );
-    w.worker(Worker::js(3).queues(&["mail"]).header("x-ojs-tenant", "a"));
-    w.worker(
-        Worker::python(2)
-            .queues(&["mail"])
-            .header("x-ojs-tenant", "b"),
-    );
+    let limits =
+        "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nthrottle = { limit = 5, period = '1s' }";
+    let w = ctx.world().limits(limits).start().await;
+    let (login, tenant) = ("authorization", "x-ojs-tenant");
+    let scopes: [Headers; 6] = [
+        &[(login, "Bearer one")],
+        &[(login, "Bearer two")],
+        &[(tenant, "a")],
+        &[(tenant, "b")],
+        &[(login, "Bearer one"), (tenant, "a")],
+        &[],
+    ];
+    for headers in scopes {
+        w.enqueue_all(6, |_| job()).await;
+        let hands = under(w.hands("first"), headers);
+        for delivery in hands.fetch(&["mail"], 6).await.unwrap_or_default() {
+            hands.ack(&delivery.job).await;
+        }
+    }
+    w.enqueue_all(20, |_| job()).await;
+    for headers in scopes {
+        let mut worker = Worker::js(3).queues(&["mail"]);
+        for (header, value) in headers {
+            worker = worker.header(header, value);
+        }
+        w.worker(worker);
+    }
     w.until_done(120).await;
     let mut judge = w.judge().await;
+    let waited = |claim: &&Claim| {
+        let mut got = claim.delivered.iter();
+        got.any(|&nth| judge.records.deliveries[nth].at > claim.at)
+    };
+    let held = judge.claims.iter().filter(waited);
+    let scopes: BTreeSet<_> = held
+        .flat_map(|claim| &claim.delivered)
+        .map(|&nth| judge.records.deliveries[nth].credentials.clone())
+        .collect();
+    judge.that(
+        scopes.len() == 6 || ctx.unlimited,
+        format!("only {scopes:?} held jobs"),
+    );
     judge.spacing("k:a", Duration::from_millis(200), 1);
     judge.each_ran_once();
     judge.settled();
     judge
 }
 
-/// A job that one credential's FETCH claimed is not given to another's, however long it asks.
+/// A job that one FETCH claimed is not given to one of other credentials or of another tenant, however long
+/// and often it asks.
 pub async fn held_stays_in_its_scope(ctx: Ctx) -> Judge {
     let w = ctx
         .world()
@@ -215,12 +253,23 @@ pub async fn held_stays_in_its_scope(ctx: Ctx) -> Judge {
         .start()
         .await;
     w.enqueue_all(2, |_| job()).await;
-    let one = w.hands_with("one", "authorization", "Bearer one");
-    let two = w.hands_with("two", "authorization", "Bearer two");
+    let (login, tenant) = ("authorization", "x-ojs-tenant");
+    let both = [(login, "Bearer one"), (tenant, "a")];
+    let (own, other): (Headers, Headers) = match ctx.seed % 5 {
+        0 => (&[(login, "Bearer one")], &[(login, "Bearer two")]),
+        1 => (&[(tenant, "a")], &[(tenant, "b")]),
+        2 => (&both, &both[..1]),
+        3 => (&both[1..], &both),
+        _ => (&both[..1], &[]),
+    };
+    let (one, two) = (under(w.hands("one"), own), under(w.hands("two"), other));
     let got = one.fetch(&["mail"], 2).await.unwrap_or_default();
     one.ack(&got[0].job).await;
-    let foreign = two.fetch(&["mail"], 2).await.unwrap_or_default();
-    w.pass(ctx.seed * 50).await;
+    let mut foreign = two.fetch(&["mail"], 2).await.unwrap_or_default();
+    for _ in 0..5 {
+        w.pass(ctx.seed * 50).await;
+        foreign.extend(two.fetch(&["mail"], 2).await.unwrap_or_default());
+    }
     let own = one.fetch(&["mail"], 2).await.unwrap_or_default();
     for delivery in foreign.iter().chain(&own) {
         one.ack(&delivery.job).await;

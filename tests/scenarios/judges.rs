@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::harness::Judge;
-use crate::harness::ledger::{Delivery, Fetched, Produced, Records};
+use crate::harness::ledger::{Claimed, Credentials, Delivery, Fetched, Produced, Records};
 
 /// A ledger in the making; times in milliseconds.
 struct Book {
@@ -66,6 +66,7 @@ impl Book {
             attempt: 0,
             at: self.begun + Duration::from_millis(ms),
             shown: json!({ "state": "active" }),
+            credentials: Credentials::default(),
         });
         self
     }
@@ -238,4 +239,26 @@ fn an_unused_limit_is_seen() {
     });
     let check = |judge: &mut Judge| judge.utilisation("k", 11.0, 1, 2, 0.95);
     assert_eq!(found(ten, check).len(), 1);
+}
+
+#[test]
+fn a_job_for_other_credentials_is_seen() {
+    let claims = |book: &Book| {
+        let claimed = |ms, credentials| Claimed {
+            job: "a".into(),
+            at: book.begun + Duration::from_millis(ms),
+            credentials,
+        };
+        // The second claim is by those who got it.
+        [
+            claimed(0, [Some("Bearer one".into()), None]),
+            claimed(20, Credentials::default()),
+        ]
+    };
+    let book = Book::new().ran(10, 15, "a");
+    let claimed = claims(&book);
+    assert_eq!(found(book, |judge| judge.never_crosses(&claimed)).len(), 1);
+    let book = Book::new().ran(20, 25, "a");
+    let claimed = claims(&book);
+    assert!(found(book, |judge| judge.never_crosses(&claimed)).is_empty());
 }

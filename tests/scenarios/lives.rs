@@ -124,6 +124,7 @@ pub async fn gone_with_jobs_held(ctx: Ctx) -> Judge {
     let one = w.hands("one");
     let got = one.fetch(&["mail"], 10).await.unwrap_or_default();
     w.pass(ctx.seed * 300).await;
+    let claimed = w.active("mail").await;
     w.kill_sidecar();
     w.pass(31_000).await;
     let left = w.active("mail").await;
@@ -134,6 +135,10 @@ pub async fn gone_with_jobs_held(ctx: Ctx) -> Judge {
     judge.that(
         got.len() == 2 || w.ctx.unlimited,
         format!("{} were out", got.len()),
+    );
+    judge.that(
+        claimed > 2,
+        format!("{claimed} were claimed: nothing is held"),
     );
     judge.that(left == 0, format!("{left} jobs are still claimed"));
     judge.concurrency("k:a", 2);

@@ -241,29 +241,55 @@ pub async fn past_a_shut_key(ctx: Ctx) -> Judge {
     judge
 }
 
-/// Ten times as many limited jobs as may be held: the hold stays bounded, and all runs in the end.
+/// Ten times as many limited jobs as may be held, and free ones behind them: the hold stays bounded, the
+/// free ones wait until so many have started that the rest is held, and no longer, and all runs in the end.
 pub async fn ten_times_the_hold(ctx: Ctx) -> Judge {
-    let limits = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 4";
-    let w = ctx
-        .world()
-        .limits(limits)
-        .settings("[hold]\nmax = 32")
-        .start()
+    const HELD: usize = 32;
+    let limits = "[[policy]]\nname = 'p'\nmatch = { type = 'a.*' }\nkey = 'k:{meta.tenant}'\nconcurrency = 4";
+    let settings = format!("[hold]\nmax = {HELD}");
+    let w = ctx.world().limits(limits).settings(&settings).start().await;
+    let limited = |_| Job::new("a.b").queue("mail").meta("tenant", json!("a"));
+    w.enqueue_all(10 * HELD, |nth| limited(nth).label("k:a"))
         .await;
-    w.enqueue_all(320, |_| {
-        Job::new("a.b")
-            .queue("mail")
-            .meta("tenant", json!("a"))
-            .label("k:a")
-    })
-    .await;
+    w.enqueue_all(5, |_| Job::new("free.one").queue("mail").label("free"))
+        .await;
+    let hands = w.hands("one");
+    let out = hands.fetch(&["mail"], 10).await.unwrap_or_default();
+    // However often they are asked for and however long it takes, while none of the others starts.
+    let mut early = 0;
+    for _ in 0..20 {
+        let got = hands.fetch(&["mail"], 10).await.unwrap_or_default();
+        early += got.len();
+        w.pass(500).await;
+    }
+    let claimed = w.active("mail").await;
+    let mut most = 0.0_f64;
+    for delivery in &out {
+        hands.ack(&delivery.job).await;
+    }
     w.workers(3, Worker::js(10).queues(&["mail"]).runs(20..60));
-    let mut most = 0;
     while !w.until_done(1).await && w.begun.elapsed() < Duration::from_secs(120) {
-        most = most.max(w.rows().await.0);
+        most = most.max(w.metric("ojs_throttle_held_jobs").await);
     }
     let mut judge = w.judge().await;
-    judge.that(most <= 32, format!("{most} jobs were held"));
+    judge.that(early == 0, format!("{early} came past a full hold"));
+    judge.that(
+        claimed == 4 + HELD as u64,
+        format!("{claimed} were claimed, and 4 of them are out"),
+    );
+    judge.that(
+        0.0 < most && most <= HELD as f64,
+        format!("{most} jobs were held"),
+    );
+    let (free, limited) = (judge.starts("free"), judge.starts("k:a"));
+    for at in &free {
+        let before = limited.iter().filter(|start| *start < at).count();
+        judge.that(
+            (9 * HELD..10 * HELD).contains(&before),
+            format!("a free job started after {before} limited ones"),
+        );
+    }
+    judge.that(free.len() == 5, format!("{} free ones started", free.len()));
     judge.concurrency("k:a", 4);
     judge.conserving("k:a", 4, Duration::from_millis(20));
     judge.each_ran_once();

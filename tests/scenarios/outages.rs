@@ -185,7 +185,7 @@ pub async fn done_twice(ctx: Ctx) -> Judge {
     let other = w.sibling().await;
     w.first_way(|way| way.twice(ctx.seed));
     w.enqueue_all(30, |_| job()).await;
-    let worker = Worker::js(2).queues(&["mail"]).runs(10..200);
+    let worker = Worker::js(2).queues(&["mail"]).runs(100..600);
     w.workers(2, worker.clone().hangs_up(0.2));
     w.worker_of(&other, worker);
     let mut judge = w.judge_when_done(60).await;

@@ -9,7 +9,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::client::{Client, Failed};
+use crate::client::{Client, Failed, TOKEN};
 use crate::harness::ledger::{Delivery, Fetched, Ledger, Settle};
 use crate::sdk::{BEAT, Beat, Fetch, GRACE, OnSignal, Reads, Sdk, Thrown};
 
@@ -259,6 +259,7 @@ impl Life {
             attempt: job["attempt"].as_i64().unwrap_or(-1),
             at: Instant::now(),
             shown: job.clone(),
+            credentials: [Some(format!("Bearer {TOKEN}")), None],
         }
     }
 

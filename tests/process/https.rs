@@ -1,0 +1,139 @@
+//! A backend behind TLS. Its certificate is the one of `tests/stores/tls`: for localhost and 127.0.0.1,
+//! signed by a CA that only the settings or the environment make a known one.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use ojs_throttle::backend::{EventKind, Lax};
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use serde_json::json;
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+use crate::http::{ack, enqueue, fetch, get};
+use crate::rig::{Backend, Sidecar, config, file, program, until};
+
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stores/tls");
+/// A certificate that has signed none but itself.
+const OTHER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/process/tls/unknown.pem");
+const ONE: &str = "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
+
+/// TLS before a backend that has none.
+struct Front {
+    port: u16,
+    /// What each connection agreed to speak.
+    spoken: Arc<Mutex<Vec<Option<Vec<u8>>>>>,
+    refused: Arc<AtomicUsize>,
+}
+
+impl Front {
+    fn before(backend: SocketAddr) -> Front {
+        let chain = CertificateDer::from_pem_file(format!("{FOLDER}/server.pem")).unwrap();
+        let key = PrivateKeyDer::from_pem_file(format!("{FOLDER}/key.pem")).unwrap();
+        let mut tls = rustls::ServerConfig::builder_with_provider(default_provider().into())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![chain], key)
+            .unwrap();
+        // As most that stand before a backend, it would rather speak HTTP/2.
+        tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let acceptor = TlsAcceptor::from(Arc::new(tls));
+        let spoken = Arc::<Mutex<Vec<_>>>::default();
+        let refused = Arc::<AtomicUsize>::default();
+        let (give, take) = std::sync::mpsc::channel();
+        let (agreed, failed) = (Arc::clone(&spoken), Arc::clone(&refused));
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+                give.send(listener.local_addr().unwrap().port()).unwrap();
+                while let Ok((client, _)) = listener.accept().await {
+                    let (acceptor, agreed) = (acceptor.clone(), Arc::clone(&agreed));
+                    let failed = Arc::clone(&failed);
+                    tokio::spawn(async move {
+                        let Ok(mut client) = acceptor.accept(client).await else {
+                            failed.fetch_add(1, Ordering::SeqCst);
+                            return;
+                        };
+                        let alpn = client.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
+                        agreed.lock().unwrap().push(alpn);
+                        if let Ok(mut server) = TcpStream::connect(backend).await {
+                            // Either side may go.
+                            drop(copy_bidirectional(&mut client, &mut server).await);
+                        }
+                    });
+                }
+            });
+        });
+        Front {
+            port: take.recv().unwrap(),
+            spoken,
+            refused,
+        }
+    }
+
+    /// A sidecar that reaches it under this name; `roots` are the platform's.
+    fn sidecar(&self, host: &str, rest: &str, roots: &str) -> Sidecar {
+        let text = config(SocketAddr::from(([0, 0, 0, 0], 0)), "", rest)
+            .replace("http://0.0.0.0:0", &format!("https://{host}:{}", self.port));
+        let (dir, path) = file(text);
+        let mut command = program();
+        command.arg("run").arg("--config").arg(path);
+        command
+            .env("SSL_CERT_FILE", roots)
+            .env_remove("SSL_CERT_DIR");
+        Sidecar::spawn(command, dir)
+    }
+}
+
+/// One job's way through this sidecar and back, beside another that its limit holds up.
+fn works(sidecar: &Sidecar, backend: &Backend) {
+    let jobs = [(); 2].map(|()| enqueue(sidecar.data, "q", json!({})));
+    for job in &jobs {
+        let out = fetch(sidecar.data, "q", 2, "w").jobs();
+        assert_eq!(out, std::slice::from_ref(job), "{}", sidecar.log());
+        let done = ack(sidecar.data, job, "w");
+        assert_eq!(done.status, 200, "{done:?}");
+        assert_eq!(backend.count(EventKind::Acked, job), 1);
+    }
+    assert_eq!(sidecar.metric("ojs_throttle_backend_up"), 1.0);
+}
+
+#[test]
+fn a_backend_is_reached_over_https() {
+    let ca = format!("{FOLDER}/ca.pem");
+    let trusted = format!("{ONE}[upstream]\nca_file = \"{ca}\"\n");
+    for (host, rest, roots) in [
+        // A CA of one's own beside those of the platform, and one that is the platform's.
+        ("localhost", &*trusted, OTHER),
+        ("127.0.0.1", &trusted, OTHER),
+        ("localhost", ONE, &ca),
+    ] {
+        let backend = Backend::start(Lax::redis());
+        let front = Front::before(backend.addr);
+        let sidecar = front.sidecar(host, rest, roots);
+        works(&sidecar, &backend);
+        let spoken = front.spoken.lock().unwrap();
+        let is_http1 = |of: &Option<Vec<u8>>| of.as_deref() == Some(b"http/1.1");
+        assert!(spoken.iter().all(is_http1), "{spoken:?}");
+        // Connections are kept: there were more requests than these.
+        assert!((1..=4).contains(&spoken.len()), "{spoken:?}");
+        assert_eq!(front.refused.load(Ordering::SeqCst), 0);
+    }
+    // It is the CA that did it.
+    let backend = Backend::start(Lax::redis());
+    let front = Front::before(backend.addr);
+    let sidecar = front.sidecar("localhost", ONE, OTHER);
+    assert_eq!(get(sidecar.data, "/ojs/v1/health").status, 502);
+    until("the log says why", || {
+        sidecar.log().contains("UnknownIssuer").then_some(())
+    });
+    assert!(front.spoken.lock().unwrap().is_empty());
+}
