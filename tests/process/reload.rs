@@ -1,6 +1,7 @@
 //! A config file that changes under a running process, in every way that files change.
 
 use std::fs;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -189,6 +190,38 @@ fn what_no_watch_sees_is_found_by_looking() {
     // A new name of it makes no noise in the watched folder, nor does writing under that name.
     fs::write(&link, f.text(&slots(3))).unwrap();
     f.live("seen by nobody", 3, Instant::now());
+}
+
+/// Half of a file is a good one where it ends between two tables. Who writes in steps has it open meanwhile.
+#[test]
+fn half_a_file_waits_until_it_is_closed() {
+    let f = Following::start();
+    let (half, rest) = (f.text(&slots(2)), slots(1).replace("\"k\"", "\"other\""));
+    let reloads = || f.sidecar.log().matches("config reloaded").count();
+    until("a writer whom the machine lets write", || {
+        f.replace(f.text(&slots(1)));
+        f.live("as at first", 1, Instant::now());
+        let (before, begun) = (reloads(), Instant::now());
+        let mut file = fs::File::create(&f.path).unwrap();
+        file.write_all(half.as_bytes()).unwrap();
+        let mut early = false;
+        while begun.elapsed() < Duration::from_millis(200) {
+            early |= f.limit() != 1;
+        }
+        file.write_all(rest.as_bytes()).unwrap();
+        drop(file);
+        // A file that stays open is taken after 2 s.
+        let in_time = begun.elapsed() < Duration::from_secs(1);
+        f.live("closed", 2, Instant::now());
+        until("its line", || (reloads() > before).then_some(()));
+        assert!(!in_time || !early, "half of it came into force");
+        in_time.then(|| assert_eq!(reloads(), before + 1, "{}", f.sidecar.log()))
+    });
+    assert!(f.sidecar.log().contains("1 added (other)"));
+    // Whoever never closes it is not waited for.
+    let mut file = fs::File::create(&f.path).unwrap();
+    file.write_all(f.text(&slots(3)).as_bytes()).unwrap();
+    f.live("left open", 3, Instant::now());
 }
 
 #[test]

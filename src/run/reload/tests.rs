@@ -12,9 +12,16 @@ fn slots(slots: u32) -> String {
     format!("{HEAD}[[policy]]\nname = 'k'\nconcurrency = {slots}\n")
 }
 
+/// Puts another file in its place: nobody sees it half written, nor open.
+fn save(path: &Path, text: impl AsRef<[u8]>) {
+    let beside = path.with_extension("new");
+    std::fs::write(&beside, text).unwrap();
+    std::fs::rename(&beside, path).unwrap();
+}
+
 /// A sidecar that serves nothing, following `path`.
 fn following(path: &Path, text: &str) -> Following {
-    std::fs::write(path, text).unwrap();
+    save(path, text);
     let settings = Settings::parse(text, "t").unwrap();
     let metrics = Metrics::new(1);
     let sidecar = Sidecar::new(
@@ -63,7 +70,7 @@ async fn a_bad_file_is_named_each_minute_until_it_is_mended() {
     assert_eq!(file.counted("unchanged"), 0);
     assert!(file.shows("ojs_throttle_config_file_matches 1"));
     assert!(file.shows("ojs_throttle_config_last_reload_success_timestamp_seconds 1800000000"));
-    std::fs::write(&path, "[server\n").unwrap();
+    save(&path, "[server\n");
     file.look(Why::Seen);
     for _ in 0..29 {
         tokio::time::advance(EVERY).await;
@@ -79,7 +86,7 @@ async fn a_bad_file_is_named_each_minute_until_it_is_mended() {
     assert_eq!(file.counted("invalid"), 2);
     assert!(file.shows("ojs_throttle_config_file_matches 0"));
     assert!(file.shows("ojs_throttle_config_last_reload_successful 0"));
-    std::fs::write(&path, slots(2)).unwrap();
+    save(&path, slots(2));
     file.look(Why::Seen);
     assert_eq!((file.counted("applied"), file.in_force()), (1, Some(2)));
     assert!(file.shows("ojs_throttle_config_file_matches 1"));
@@ -92,22 +99,22 @@ async fn what_was_seen_by_nobody_may_be_half_written() {
     let path = dir.path().join("t.toml");
     let mut file = following(&path, &slots(1));
     assert!(!file.look(Why::Seen));
-    std::fs::write(&path, slots(2)).unwrap();
+    save(&path, slots(2));
     assert!(file.look(Why::Time), "look again when it is quiet");
     assert_eq!(file.in_force(), Some(1));
     // More was written meanwhile.
-    std::fs::write(&path, slots(3)).unwrap();
+    save(&path, slots(3));
     assert!(file.look(Why::Busy));
     assert_eq!(file.in_force(), Some(1));
     assert!(!file.look(Why::Busy), "two looks agree");
     assert_eq!(file.in_force(), Some(3));
     assert!(!file.look(Why::Time), "nothing new");
     // What is put back as it was is no change, and is forgotten.
-    std::fs::write(&path, slots(4)).unwrap();
+    save(&path, slots(4));
     assert!(file.look(Why::Busy));
-    std::fs::write(&path, slots(3)).unwrap();
+    save(&path, slots(3));
     assert!(!file.look(Why::Busy));
-    std::fs::write(&path, slots(4)).unwrap();
+    save(&path, slots(4));
     assert!(file.look(Why::Busy), "seen for the first time");
     // Who asks, or sees that it is quiet, does not wait.
     assert!(!file.look(Why::Seen));
@@ -123,7 +130,7 @@ async fn a_file_that_is_written_all_the_time_is_taken_in_the_end() {
     let (begun, mut written) = (Instant::now(), 1);
     loop {
         written += 1;
-        std::fs::write(&path, slots(written)).unwrap();
+        save(&path, slots(written));
         if !file.look(Why::Busy) {
             break;
         }
@@ -148,7 +155,7 @@ async fn each_outcome_has_its_word() {
         (&fixed, "refused"),
     ];
     for (text, word) in texts {
-        std::fs::write(&path, text).unwrap();
+        save(&path, text);
         let before = file.counted(word);
         file.look(Why::Seen);
         assert_eq!(file.counted(word), before + 1, "{text}");
@@ -159,7 +166,7 @@ async fn each_outcome_has_its_word() {
     assert_eq!(file.counted("unreadable"), 1);
     file.look(Why::Seen);
     assert_eq!(file.counted("unreadable"), 1, "that was said");
-    std::fs::write(&path, &comment).unwrap();
+    save(&path, &comment);
     file.look(Why::Asked);
     assert_eq!(file.counted("unchanged"), 2);
 }
