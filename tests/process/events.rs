@@ -13,11 +13,11 @@ use crate::http::{Conn, ack, enqueue, fetch};
 use crate::rig::{Backend, LONG, Sidecar, config, until};
 
 /// A subscriber on a bare socket.
-struct Subscriber(BufReader<TcpStream>);
+pub struct Subscriber(BufReader<TcpStream>);
 
 impl Subscriber {
     /// Opens a stream; the head of the reply beside it.
-    fn open(to: SocketAddr, query: &str, more: &str) -> (Subscriber, String) {
+    pub fn open(to: SocketAddr, query: &str, more: &str) -> (Subscriber, String) {
         Subscriber::on(TcpStream::connect(to).unwrap(), query, more)
     }
 
@@ -75,7 +75,7 @@ impl Subscriber {
     }
 
     /// The id and the data of the next event with this name.
-    fn event(&mut self, name: &str) -> (Option<String>, Value) {
+    pub fn event(&mut self, name: &str) -> (Option<String>, Value) {
         let mut id = None;
         let begun = Instant::now();
         loop {
