@@ -285,6 +285,9 @@ impl Subscription {
 impl Drop for Subscription {
     fn drop(&mut self) {
         let inner = &self.events.0;
+        // One that slept until it was cut off never heard how much went past it.
+        let lost = self.ring.len().saturating_sub(KEPT);
+        inner.metrics.events_lost(lost as u64);
         let before = inner.subscribers.fetch_sub(1, Ordering::Relaxed);
         inner.metrics.subscribers(before.saturating_sub(1));
     }

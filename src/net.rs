@@ -73,6 +73,12 @@ impl Net {
     }
 }
 
+/// What the system takes of a reply before it can send it, in bytes. Of its own it takes megabytes for a client
+/// that does not read, an event stream above all, and they count to our memory. No less than this, so that one
+/// which reads fast never waits for us. What a listener accepts inherits it.
+#[cfg(target_os = "linux")]
+const UNSENT: u32 = 64 * 1024;
+
 fn listen(addr: SocketAddr, shared: bool) -> io::Result<Listener> {
     let socket = match addr {
         SocketAddr::V4(_) => tokio::net::TcpSocket::new_v4()?,
@@ -81,6 +87,8 @@ fn listen(addr: SocketAddr, shared: bool) -> io::Result<Listener> {
     socket.set_reuseaddr(true)?;
     socket.set_reuseport(shared)?;
     dial::ask_when_silent((&socket).into())?;
+    #[cfg(target_os = "linux")]
+    socket2::SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT)?;
     socket.bind(addr)?;
     Ok(Listener::Tcp(socket.listen(1024)?))
 }

@@ -1,14 +1,18 @@
 //! When a file may have changed. The folders are watched, not the file: editors put another file in its
 //! place, and Kubernetes swaps a link beside it (`..data`). What happened there is not believed, only
-//! that something did: whoever asked reads the file and compares.
+//! that something did: whoever asked reads the file and compares. But who writes into the file has it open,
+//! and until it is closed there may be half of it.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use notify::event::{AccessKind, AccessMode};
-use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use notify::event::{AccessKind, AccessMode, ModifyKind};
+use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher, WatcherKind};
+use parking_lot::Mutex;
 use tokio::sync::mpsc::{self, Receiver};
 use tokio::time::Instant;
 
@@ -41,6 +45,35 @@ pub struct Watch {
     folders: BTreeMap<PathBuf, (u64, u64)>,
     watcher: Option<RecommendedWatcher>,
     events: Receiver<Event>,
+    writing: Arc<Mutex<Writing>>,
+}
+
+/// Whether the file is open and half written, for all that was seen.
+#[derive(Debug, Default)]
+struct Writing {
+    /// The file's name where it lies. One folder may be watched under several names, so this is all of its
+    /// path that events are sure to have.
+    file: Option<OsString>,
+    /// It was written into, and not closed nor replaced since.
+    open: bool,
+}
+
+impl Writing {
+    fn note(&mut self, event: &notify::Event) {
+        // `Both` comes beside the two halves of a rename.
+        let file = event.paths.last().and_then(|path| path.file_name());
+        if file.is_none() || file != self.file.as_deref() {
+            return;
+        }
+        match event.kind {
+            EventKind::Modify(ModifyKind::Metadata(_)) => {}
+            // Other systems do not say when a file is closed.
+            EventKind::Modify(ModifyKind::Data(_)) => {
+                self.open = RecommendedWatcher::kind() == WatcherKind::Inotify;
+            }
+            _ => self.open = false,
+        }
+    }
 }
 
 /// What the system's watcher says.
@@ -59,6 +92,7 @@ impl Watch {
             folders: BTreeMap::new(),
             watcher: None,
             events,
+            writing: Arc::default(),
         }
     }
 
@@ -71,10 +105,14 @@ impl Watch {
         if self.watcher.is_none() {
             self.folders.clear();
             let (sender, events) = mpsc::channel(WAITING);
+            let writing = Arc::clone(&self.writing);
             let tell = move |event: notify::Result<notify::Event>| {
                 let event = match event {
                     Ok(event) if is_noise(event.kind) => return,
-                    Ok(_) => Event::Change,
+                    Ok(event) => {
+                        writing.lock().note(&event);
+                        Event::Change
+                    }
                     Err(error) => Event::Broken(error.to_string()),
                 };
                 // Full: there are changes to be looked at already.
@@ -83,7 +121,8 @@ impl Watch {
             let watcher = notify::recommended_watcher(tell).map_err(|error| error.to_string())?;
             (self.watcher, self.events) = (Some(watcher), events);
         }
-        let wanted = folders(&self.path);
+        let (wanted, file) = folders(&self.path);
+        self.writing.lock().file = file.file_name().map(OsString::from);
         let Some(watcher) = &mut self.watcher else {
             return Ok(());
         };
@@ -110,10 +149,16 @@ impl Watch {
         wrong.map_or(Ok(()), Err)
     }
 
+    /// Whether somebody has written into the file and not closed it yet.
+    pub fn is_being_written(&self) -> bool {
+        self.writing.lock().open
+    }
+
     /// Sees nothing more until it is renewed.
     pub fn close(&mut self) {
         self.watcher = None;
         self.events.close();
+        self.writing = Arc::default();
     }
 
     /// Waits for something to happen, not longer than `patience`; `None`: nothing did.
@@ -162,7 +207,8 @@ fn is_noise(kind: EventKind) -> bool {
 
 /// The folders in which a change can make the path lead to another file, each with its number: those of
 /// every link on the way, and that of the file in the end. What is missing just now has no part in it.
-fn folders(path: &Path) -> BTreeMap<PathBuf, (u64, u64)> {
+/// Beside them where the file lies.
+fn folders(path: &Path) -> (BTreeMap<PathBuf, (u64, u64)>, PathBuf) {
     let mut found: Vec<PathBuf> = path.parent().map(Path::to_owned).into_iter().collect();
     let mut path = path.to_owned();
     for _ in 0..LINKS {
@@ -187,7 +233,7 @@ fn folders(path: &Path) -> BTreeMap<PathBuf, (u64, u64)> {
         let is = std::fs::metadata(&folder).ok().filter(|is| is.is_dir())?;
         Some((folder, (is.dev(), is.ino())))
     });
-    numbered.collect()
+    (numbered.collect(), path)
 }
 
 /// The first part of the path that is a link, and what it says.
@@ -267,11 +313,11 @@ mod tests {
         symlink("..2026", root.join("mount/..data")).unwrap();
         symlink("..data/throttle.toml", root.join("mount/throttle.toml")).unwrap();
         symlink(root.join("mount"), root.join("config")).unwrap();
-        let found: Vec<PathBuf> = folders(&root.join("config/throttle.toml"))
-            .into_keys()
-            .collect();
+        let (found, file) = folders(&root.join("config/throttle.toml"));
+        let found: Vec<PathBuf> = found.into_keys().collect();
         let expected = [root.clone(), root.join("config"), root.join("mount"), old];
         assert_eq!(found, expected);
+        assert_eq!(file, root.join("mount/..2026/throttle.toml"));
     }
 
     #[test]
@@ -279,6 +325,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         symlink("b", dir.path().join("a")).unwrap();
         symlink("a", dir.path().join("b")).unwrap();
-        assert!(!folders(&dir.path().join("a")).is_empty());
+        assert!(!folders(&dir.path().join("a")).0.is_empty());
     }
 }

@@ -143,6 +143,23 @@ async fn who_does_not_listen_loses_the_oldest_and_is_told() {
         page.contains(&format!("ojs_throttle_events_lost_total {lost}")),
         "{page}"
     );
+    // One that is cut off before it hears of it lost them all the same; what it might have heard yet is not lost.
+    drop((slow, quick));
+    let asleep = subscribe(&events, "");
+    for _ in 0..KEPT {
+        events.tell(NOON, &event("rate_limit.exceeded", "a", "j"));
+    }
+    drop(subscribe(&events, ""));
+    let late = subscribe(&events, "");
+    for _ in 0..7 {
+        events.tell(NOON, &event("rate_limit.exceeded", "a", "j"));
+    }
+    drop((asleep, late));
+    let (page, lost) = (metrics.render(), lost + 7);
+    assert!(
+        page.contains(&format!("ojs_throttle_events_lost_total {lost}")),
+        "{page}"
+    );
 }
 
 #[tokio::test]

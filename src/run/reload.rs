@@ -237,11 +237,11 @@ impl Following {
             };
             self = back;
             if again {
-                tokio::select! {
+                why = tokio::select! {
                     () = stop.cancelled() => return,
-                    () = tokio::time::sleep(QUIET) => {}
-                }
-                why = Why::Busy;
+                    () = self.ask.notified() => Why::Asked,
+                    () = tokio::time::sleep(QUIET) => Why::Busy,
+                };
                 continue;
             }
             why = tokio::select! {
@@ -267,10 +267,12 @@ impl Following {
         let watching = self.watch.renew();
         self.sight(watching);
         self.reload.running().let_go();
+        // Before the file is read: what is closed then is whole.
+        let open = self.watch.is_being_written();
         let found = self.file.read().map_err(|error| error.to_string());
         let remind = self.bad.is_some_and(|since| since.elapsed() >= REMIND);
         let same = self.last.as_ref() == Some(&found);
-        if !same && self.is_unsettled(why, &found) {
+        if !same && self.is_unsettled(why, open, &found) {
             return true;
         }
         self.unsettled = None;
@@ -293,17 +295,20 @@ impl Following {
         false
     }
 
-    /// Whether what was found may be half written: until two looks agree, at most for [`LONGEST`].
-    fn is_unsettled(&mut self, why: Why, found: &Result<String, String>) -> bool {
+    /// Whether what was found may be half written: until it is closed, and until two looks agree where it was
+    /// not quiet or nothing was seen; at most for [`LONGEST`].
+    fn is_unsettled(&mut self, why: Why, open: bool, found: &Result<String, String>) -> bool {
         match why {
+            Why::Asked => return false,
+            Why::Seen if !open => return false,
             // A watch that missed it is made anew.
-            Why::Time => self.watch.close(),
-            Why::Busy => {}
-            Why::Seen | Why::Asked => return false,
+            Why::Time if !open => self.watch.close(),
+            Why::Time | Why::Seen | Why::Busy => {}
         }
         let before = self.unsettled.as_ref();
         let since = before.map_or_else(Instant::now, |(_, since)| *since);
-        if before.is_some_and(|(text, _)| text == found) || since.elapsed() >= LONGEST {
+        let agree = !open && before.is_some_and(|(text, _)| text == found);
+        if agree || since.elapsed() >= LONGEST {
             return false;
         }
         self.unsettled = Some((found.clone(), since));

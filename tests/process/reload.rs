@@ -1,7 +1,9 @@
 //! A config file that changes under a running process, in every way that files change.
 
 use std::fs;
+use std::io::Write;
 use std::net::SocketAddr;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -9,6 +11,7 @@ use std::time::{Duration, Instant};
 use ojs_throttle::backend::{EventKind, Lax};
 use serde_json::{Value, json};
 
+use crate::events::Subscriber;
 use crate::http::{Conn, ack, enqueue, fetch, get};
 use crate::rig::{Backend, Ends, Sidecar, config, file, program, until};
 
@@ -102,10 +105,20 @@ impl Following {
     }
 }
 
-/// "A saved file is live within 300 ms": the quickest of some, as the machine may be busy.
-fn soon(saves: impl Iterator<Item = Duration>) {
-    let quickest = saves.min().unwrap();
-    assert!(quickest < Duration::from_millis(300), "{quickest:?}");
+/// "A saved file is live within 300 ms": five of seven saves in a row are, in one of a few rounds, as the machine
+/// may be busy. Each is of one slot more, from two on; how many there were.
+fn soon(mut save: impl FnMut(u32) -> Duration) -> u32 {
+    let mut slowest = Vec::new();
+    for round in 0..5 {
+        let saves = round * 7..(round + 1) * 7;
+        let mut took: Vec<_> = saves.map(|nth| save(nth + 2)).collect();
+        took.sort();
+        if took[4] < Duration::from_millis(300) {
+            return (round + 1) * 7;
+        }
+        slowest.push(took);
+    }
+    panic!("{slowest:?}")
 }
 
 #[test]
@@ -114,26 +127,29 @@ fn renamed_written_deleted() {
     let when = "ojs_throttle_config_last_reload_success_timestamp_seconds";
     let started = f.sidecar.metric(when);
     assert!(started > 1.7e9, "{started}");
-    soon((2..6).map(|slots| {
+    let renamed = soon(|slots| {
         f.replace(f.text(&self::slots(slots)));
         f.live("renamed over", slots, Instant::now())
-    }));
-    until("counted", || (f.results("applied") == 4.0).then_some(()));
+    });
+    until("counted", || {
+        (f.results("applied") == f64::from(renamed)).then_some(())
+    });
     assert_eq!(f.results("unchanged"), 0.0, "the look at the start is none");
     assert!(f.sidecar.metric(when) > started);
-    soon((2..6).map(|slots| {
+    let written = soon(|slots| {
         fs::write(&f.path, f.text(&self::slots(slots))).unwrap();
         f.live("written in place", slots, Instant::now())
-    }));
-    until("eight lines", || {
-        (f.sidecar.log().matches("config reloaded").count() == 8).then_some(())
+    });
+    until("a line for each", || {
+        let lines = f.sidecar.log().matches("config reloaded").count();
+        (lines == (renamed + written) as usize).then_some(())
     });
     assert!(f.sidecar.log().contains("policies: 1 changed (k)"));
     fs::remove_file(&f.path).unwrap();
     until("noticed", || (f.results("unreadable") == 1.0).then_some(()));
-    assert_eq!(f.limit(), 5);
-    fs::write(&f.path, f.text(&slots(9))).unwrap();
-    f.live("back again", 9, Instant::now());
+    assert_eq!(f.limit(), written + 1);
+    fs::write(&f.path, f.text(&slots(99))).unwrap();
+    f.live("back again", 99, Instant::now());
     until("well", || (f.sidecar.metric(FINE) == 1.0).then_some(()));
 }
 
@@ -146,7 +162,7 @@ impl Mount {
         fs::create_dir(&folder).unwrap();
         fs::write(folder.join("throttle.toml"), text).unwrap();
         let new = self.0.join("..data_tmp");
-        std::os::unix::fs::symlink(format!("..{version}"), &new).unwrap();
+        symlink(format!("..{version}"), &new).unwrap();
         let old = fs::read_link(self.0.join("..data"));
         fs::rename(&new, self.0.join("..data")).unwrap();
         if let Ok(old) = old {
@@ -162,16 +178,16 @@ fn a_config_map_is_swapped() {
     let mount = Mount(dir.path().join("mount"));
     fs::create_dir(&mount.0).unwrap();
     mount.swap("1", &config(backend.addr, "", &slots(1)));
-    std::os::unix::fs::symlink("..data/throttle.toml", mount.0.join("throttle.toml")).unwrap();
+    symlink("..data/throttle.toml", mount.0.join("throttle.toml")).unwrap();
     let path = mount.0.join("throttle.toml");
     let f = Following::run(backend, dir, path);
-    soon((2..6).map(|version| {
+    soon(|version| {
         mount.swap(&version.to_string(), &f.text(&slots(version)));
         f.live("..data swapped", version, Instant::now())
-    }));
+    });
     // In the folder behind the link, where nothing happens in the one that is named.
-    fs::write(mount.0.join("..data/throttle.toml"), f.text(&slots(9))).unwrap();
-    f.live("written behind the link", 9, Instant::now());
+    fs::write(mount.0.join("..data/throttle.toml"), f.text(&slots(99))).unwrap();
+    f.live("written behind the link", 99, Instant::now());
     assert_eq!(
         f.sidecar.log().matches("ERROR").count(),
         0,
@@ -189,6 +205,38 @@ fn what_no_watch_sees_is_found_by_looking() {
     // A new name of it makes no noise in the watched folder, nor does writing under that name.
     fs::write(&link, f.text(&slots(3))).unwrap();
     f.live("seen by nobody", 3, Instant::now());
+}
+
+/// Half of a file is a good one where it ends between two tables. Who writes in steps has it open meanwhile.
+#[test]
+fn half_a_file_waits_until_it_is_closed() {
+    let f = Following::start();
+    let (half, rest) = (f.text(&slots(2)), slots(1).replace("\"k\"", "\"other\""));
+    let reloads = || f.sidecar.log().matches("config reloaded").count();
+    until("a writer whom the machine lets write", || {
+        f.replace(f.text(&slots(1)));
+        f.live("as at first", 1, Instant::now());
+        let (before, begun) = (reloads(), Instant::now());
+        let mut file = fs::File::create(&f.path).unwrap();
+        file.write_all(half.as_bytes()).unwrap();
+        let mut early = false;
+        while begun.elapsed() < Duration::from_millis(200) {
+            early |= f.limit() != 1;
+        }
+        file.write_all(rest.as_bytes()).unwrap();
+        drop(file);
+        // A file that stays open is taken after 2 s.
+        let in_time = begun.elapsed() < Duration::from_secs(1);
+        f.live("closed", 2, Instant::now());
+        until("its line", || (reloads() > before).then_some(()));
+        assert!(!in_time || !early, "half of it came into force");
+        in_time.then(|| assert_eq!(reloads(), before + 1, "{}", f.sidecar.log()))
+    });
+    assert!(f.sidecar.log().contains("1 added (other)"));
+    // Whoever never closes it is not waited for.
+    let mut file = fs::File::create(&f.path).unwrap();
+    file.write_all(f.text(&slots(3)).as_bytes()).unwrap();
+    f.live("left open", 3, Instant::now());
 }
 
 #[test]
@@ -243,6 +291,27 @@ fn what_cannot_be_read() {
         f.sidecar.log().contains("larger than 1 MiB").then_some(())
     });
     assert_eq!(f.limit(), 1);
+    f.mended();
+}
+
+/// Makes a file one that whoever runs this cannot read: by its mode, and where that binds nobody (root), by a link
+/// that leads nowhere. What is said of it.
+fn shut(path: &Path) -> &'static str {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o000)).unwrap();
+    if fs::File::open(path).is_err() {
+        return "Permission denied";
+    }
+    fs::remove_file(path).unwrap();
+    symlink("nowhere", path).unwrap();
+    "No such file"
+}
+
+#[test]
+fn what_may_not_be_read() {
+    let f = Following::start();
+    let why = shut(&f.path);
+    let log = f.refused("unreadable");
+    assert!(log.contains(why), "{log}");
     f.mended();
 }
 
@@ -301,9 +370,22 @@ fn a_hangup_asks() {
         let told = "looked at as asked: it is what runs";
         f.sidecar.log().contains(told).then_some(())
     });
-    fs::write(&f.path, f.text(&slots(4))).unwrap();
-    f.sidecar.signal("HUP");
-    f.live("hung up", 4, Instant::now());
+    // A file that stays open is left alone for 2 s. Whoever asks does not mean to wait: some may take as long,
+    // where the machine is busy, but without the signal all would.
+    let took = (2..6).map(|slots| {
+        let mut file = fs::File::create(&f.path).unwrap();
+        file.write_all(f.text(&self::slots(slots)).as_bytes())
+            .unwrap();
+        let begun = Instant::now();
+        until("it is left alone", || {
+            (begun.elapsed() > Duration::from_millis(150)).then_some(())
+        });
+        f.sidecar.signal("HUP");
+        f.live("hung up", slots, Instant::now())
+    });
+    let mut took: Vec<_> = took.collect();
+    took.sort();
+    assert!(took[1] < Duration::from_secs(1), "{took:?}");
     assert!(f.sidecar.runs());
     f.sidecar.signal("TERM");
     assert!(f.sidecar.ended().success());
@@ -388,6 +470,32 @@ fn usage_outlives_a_reload() {
     }
     assert_eq!(f.sidecar.metric("ojs_throttle_slots"), 0.0);
     assert_eq!(f.backend.total(EventKind::Acked), 6);
+}
+
+#[test]
+fn an_event_stream_stays_open() {
+    let f = Following::start();
+    let data = f.sidecar.data;
+    // A key by type: these jobs must be looked at, so each is told of.
+    let keyed = |slots: u32| {
+        let by_type = self::slots(slots) + "key = \"{type}\"\n";
+        f.replace(f.text(&by_type));
+        until("keyed", || {
+            (f.results("applied") == f64::from(slots)).then_some(())
+        });
+    };
+    keyed(1);
+    let (mut stream, _) = Subscriber::open(data, "?types=rate_limit.*", "");
+    let jobs: Vec<_> = (0..3).map(|_| enqueue(data, "q", json!({}))).collect();
+    assert_eq!(fetch(data, "q", 3, "w").jobs(), jobs[..1]);
+    let refused = [0; 2].map(|_| stream.event("rate_limit.exceeded").1["subject"].clone());
+    assert!(jobs[1..].iter().all(|job| refused.contains(&json!(job))));
+    for (slots, next) in (2..).zip(&jobs[1..]) {
+        keyed(slots);
+        assert_eq!(fetch(data, "q", 3, "w").jobs(), std::slice::from_ref(next));
+        let (_, told) = stream.event("rate_limit.released");
+        assert_eq!(told["subject"], **next);
+    }
 }
 
 #[test]

@@ -1,4 +1,7 @@
+use std::io::Write;
 use std::path::Path;
+
+use tracing::subscriber::DefaultGuard;
 
 use super::*;
 use crate::config::Overrides;
@@ -12,9 +15,47 @@ fn slots(slots: u32) -> String {
     format!("{HEAD}[[policy]]\nname = 'k'\nconcurrency = {slots}\n")
 }
 
+/// What is logged on this thread.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Lines {
+    /// From here on, until the guard is dropped.
+    fn listen() -> (Lines, DefaultGuard) {
+        let lines = Lines::default();
+        let to = lines.clone();
+        let log = tracing_subscriber::fmt().with_writer(move || to.clone());
+        (lines, tracing::subscriber::set_default(log.finish()))
+    }
+
+    /// How often it was said that the file is bad.
+    fn bad(&self) -> usize {
+        let text = String::from_utf8(self.0.lock().clone()).unwrap();
+        text.matches("config not reloaded").count()
+    }
+}
+
+impl Write for Lines {
+    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Puts another file in its place: nobody sees it half written, nor open.
+fn save(path: &Path, text: impl AsRef<[u8]>) {
+    let beside = path.with_extension("new");
+    std::fs::write(&beside, text).unwrap();
+    std::fs::rename(&beside, path).unwrap();
+}
+
 /// A sidecar that serves nothing, following `path`.
 fn following(path: &Path, text: &str) -> Following {
-    std::fs::write(path, text).unwrap();
+    save(path, text);
     let settings = Settings::parse(text, "t").unwrap();
     let metrics = Metrics::new(1);
     let sidecar = Sidecar::new(
@@ -63,27 +104,27 @@ async fn a_bad_file_is_named_each_minute_until_it_is_mended() {
     assert_eq!(file.counted("unchanged"), 0);
     assert!(file.shows("ojs_throttle_config_file_matches 1"));
     assert!(file.shows("ojs_throttle_config_last_reload_success_timestamp_seconds 1800000000"));
-    std::fs::write(&path, "[server\n").unwrap();
+    let (lines, _logged) = Lines::listen();
+    save(&path, "[server\n");
     file.look(Why::Seen);
-    for _ in 0..29 {
+    let mut said = vec![(0, lines.bad())];
+    for looks in 1..=75 {
         tokio::time::advance(EVERY).await;
         file.look(Why::Time);
+        said.push((looks * EVERY.as_secs(), lines.bad()));
     }
-    assert_eq!(file.counted("invalid"), 1);
-    let said = file.bad;
-    tokio::time::advance(EVERY).await;
-    file.look(Why::Time);
-    assert_ne!(file.bad, said, "a minute is over");
+    said.dedup_by_key(|(_, lines)| *lines);
+    assert_eq!(said, [(0, 1), (60, 2), (120, 3)], "seconds, lines");
     assert_eq!(file.counted("invalid"), 1, "nobody saved it again");
     file.look(Why::Asked);
     assert_eq!(file.counted("invalid"), 2);
     assert!(file.shows("ojs_throttle_config_file_matches 0"));
     assert!(file.shows("ojs_throttle_config_last_reload_successful 0"));
-    std::fs::write(&path, slots(2)).unwrap();
+    save(&path, slots(2));
     file.look(Why::Seen);
     assert_eq!((file.counted("applied"), file.in_force()), (1, Some(2)));
     assert!(file.shows("ojs_throttle_config_file_matches 1"));
-    assert!(file.shows("ojs_throttle_config_last_reload_success_timestamp_seconds 1800000060"));
+    assert!(file.shows("ojs_throttle_config_last_reload_success_timestamp_seconds 1800000150"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -92,22 +133,22 @@ async fn what_was_seen_by_nobody_may_be_half_written() {
     let path = dir.path().join("t.toml");
     let mut file = following(&path, &slots(1));
     assert!(!file.look(Why::Seen));
-    std::fs::write(&path, slots(2)).unwrap();
+    save(&path, slots(2));
     assert!(file.look(Why::Time), "look again when it is quiet");
     assert_eq!(file.in_force(), Some(1));
     // More was written meanwhile.
-    std::fs::write(&path, slots(3)).unwrap();
+    save(&path, slots(3));
     assert!(file.look(Why::Busy));
     assert_eq!(file.in_force(), Some(1));
     assert!(!file.look(Why::Busy), "two looks agree");
     assert_eq!(file.in_force(), Some(3));
     assert!(!file.look(Why::Time), "nothing new");
     // What is put back as it was is no change, and is forgotten.
-    std::fs::write(&path, slots(4)).unwrap();
+    save(&path, slots(4));
     assert!(file.look(Why::Busy));
-    std::fs::write(&path, slots(3)).unwrap();
+    save(&path, slots(3));
     assert!(!file.look(Why::Busy));
-    std::fs::write(&path, slots(4)).unwrap();
+    save(&path, slots(4));
     assert!(file.look(Why::Busy), "seen for the first time");
     // Who asks, or sees that it is quiet, does not wait.
     assert!(!file.look(Why::Seen));
@@ -123,7 +164,7 @@ async fn a_file_that_is_written_all_the_time_is_taken_in_the_end() {
     let (begun, mut written) = (Instant::now(), 1);
     loop {
         written += 1;
-        std::fs::write(&path, slots(written)).unwrap();
+        save(&path, slots(written));
         if !file.look(Why::Busy) {
             break;
         }
@@ -148,7 +189,7 @@ async fn each_outcome_has_its_word() {
         (&fixed, "refused"),
     ];
     for (text, word) in texts {
-        std::fs::write(&path, text).unwrap();
+        save(&path, text);
         let before = file.counted(word);
         file.look(Why::Seen);
         assert_eq!(file.counted(word), before + 1, "{text}");
@@ -159,7 +200,7 @@ async fn each_outcome_has_its_word() {
     assert_eq!(file.counted("unreadable"), 1);
     file.look(Why::Seen);
     assert_eq!(file.counted("unreadable"), 1, "that was said");
-    std::fs::write(&path, &comment).unwrap();
+    save(&path, &comment);
     file.look(Why::Asked);
     assert_eq!(file.counted("unchanged"), 2);
 }
