@@ -451,7 +451,7 @@ impl Proxy {
             for lane in section.lanes.iter().filter(|lane| self.may_go(lane)) {
                 let first = !ends() && sidecar.hold.outranked(lane);
                 if first {
-                    let allowed = self.allowed(lane, section, 1).await;
+                    let allowed = self.allowed(lane, section, 1).await.beside(out);
                     let asks = allowed.jobs > 0;
                     if asks && (self.claim_into(wanted, section, allowed, out, by).await?).is_none()
                     {
@@ -474,7 +474,7 @@ impl Proxy {
                 if !was_shut && just_now() {
                     break;
                 }
-                let allowed = self.allowed(first, section, n).await;
+                let allowed = self.allowed(first, section, n).await.beside(out);
                 if allowed.jobs == 0 {
                     if let Some(closed) = closed.get_mut(nth) {
                         *closed = Some(allowed);

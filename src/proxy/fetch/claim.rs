@@ -13,11 +13,11 @@ use super::asked::Asked;
 use super::handout::HandOut;
 use super::start::Claims;
 use crate::hold::{Held, Lane, Lookahead, Prospect};
-use crate::limit::{EARLY, Timestamp};
+use crate::limit::{EARLY, Room, Timestamp};
 use crate::metrics::Counted;
 use crate::policy::Gate;
 use crate::proxy::job::{Origin, Shown};
-use crate::proxy::{Proxy, job};
+use crate::proxy::{Proxy, Sidecar, job};
 use crate::store::Place;
 use crate::tick;
 use crate::upstream::{Call, Path, Reply, UpstreamError};
@@ -75,8 +75,14 @@ pub(super) struct Allowance {
     pub(super) prospect: Prospect,
     /// The policy of the queue's own limit that has no room.
     pub(super) policy: Option<Arc<str>>,
-    /// When the job may start that is asked for before it may.
+    /// When the one job may start that is asked for before it may.
     pub(super) start: Option<Timestamp>,
+}
+
+/// A start for which a job may be claimed before there is room, and from when on.
+struct Ahead {
+    start: Timestamp,
+    from: Timestamp,
 }
 
 impl Allowance {
@@ -84,6 +90,14 @@ impl Allowance {
         Allowance {
             jobs,
             ..Allowance::default()
+        }
+    }
+
+    /// Jobs that are `out` do not wait for one that may not start yet.
+    pub(super) fn beside(self, out: &HandOut) -> Allowance {
+        match self.start.is_some() && !out.is_empty() {
+            true => Allowance { jobs: 0, ..self },
+            false => self,
         }
     }
 }
@@ -117,16 +131,13 @@ impl Proxy {
                 return Allowance::default();
             };
             let promised = sidecar.hold.promised(&lane.queue, gate);
-            let lead = sidecar.claim_lead.now();
-            start =
-                (room.at).filter(|_| room.starts == 0 && !room.slot && promised == 0 && lead > 0);
-            let soon = sidecar.store.now().plus(lead + EARLY);
-            let room_then = usize::from(start.is_some_and(|start| start <= soon));
-            jobs = jobs.min(
-                (room.starts as usize)
-                    .saturating_sub(promised)
-                    .max(room_then),
-            );
+            let ahead = sidecar.ahead(&room).filter(|_| promised == 0);
+            let soon = sidecar.store.now().plus(EARLY);
+            start = (ahead.as_ref()).and_then(|ahead| (ahead.from <= soon).then_some(ahead.start));
+            jobs = jobs.min(match start {
+                Some(_) => 1,
+                None => (room.starts as usize).saturating_sub(promised),
+            });
             let paused = limited.iter().find(|l| l.limits.concurrency == Some(0));
             if jobs == 0 {
                 let by = paused.or(limited.get(room.by));
@@ -136,10 +147,7 @@ impl Proxy {
                 prospect = match room.slot {
                     true => Prospect::slot_from(room.at.unwrap_or_default()),
                     false => Prospect {
-                        at: match start {
-                            Some(start) => Some(start.minus(lead)),
-                            None => room.at,
-                        },
+                        at: ahead.map(|ahead| ahead.from).or(room.at),
                         slot: None,
                     },
                 };
@@ -220,11 +228,7 @@ impl Proxy {
             && !jobs.is_empty()
         {
             sidecar.accept(wanted);
-            sidecar.claim_lead.came(ended - sent);
-            if let Some(start) = allowed.start {
-                // Nobody else claims for this start meanwhile.
-                sleep_until(sidecar.granted_from(start)).await;
-            }
+            self.came(ended - sent, allowed.start).await;
             self.start_or_hold(jobs, wanted, section, &origin, out)
                 .await;
         }
@@ -293,6 +297,15 @@ impl Proxy {
         Some(Came { shown, clear, jobs })
     }
 
+    /// Jobs came `after` so long. One that was claimed before its start waits until it may be asked for; nobody else
+    /// claims for that start meanwhile.
+    async fn came(&self, after: Duration, start: Option<Timestamp>) {
+        self.sidecar.claim_lead.came(after);
+        if let Some(start) = start {
+            sleep_until(self.sidecar.granted_from(start)).await;
+        }
+    }
+
     /// Starts what may start at once of jobs that came just now, and holds the rest.
     async fn start_or_hold(
         &self,
@@ -348,6 +361,19 @@ impl Proxy {
             sidecar.over(row);
             sidecar.metrics.count(Counted::SlotReclaimed);
         }
+    }
+}
+
+impl Sidecar {
+    /// The start for which a job may be claimed before there is this room, if time is all that is missing: by as much
+    /// as the backend takes to give it out.
+    fn ahead(&self, room: &Room) -> Option<Ahead> {
+        let lead = self.claim_lead.now();
+        let start = (room.at).filter(|_| room.starts == 0 && !room.slot && lead > 0)?;
+        Some(Ahead {
+            start,
+            from: start.minus(lead),
+        })
     }
 }
 
