@@ -155,6 +155,7 @@ scenarios! {
     visibilities::short_and_unheard: 6;
     visibilities::long_beside_a_late_heartbeat: 9;
     visibilities::very_short_beside_others: 12;
+    visibilities::in_whole_seconds: 8 limit;
     order::priorities: 10 limit real;
     order::kept_without_a_word: 6;
     order::limited_high_lets_low_go: 5 limit;
@@ -191,6 +192,7 @@ scenarios! {
     lives::without_heartbeats: 4 limit;
     lives::backend_away_without_heartbeats: 6;
     lives::worker_dies: 12 limit;
+    lives::dead_workers_without_a_reaper: 4;
     lives::answers_that_died_with_the_sidecar: 3;
     lives::restarted_with_jobs_out: 12 limit;
     lives::gone_with_jobs_held: 10 limit;

@@ -61,6 +61,10 @@ pub struct Lax {
     pub expiry_discards: bool,
     /// What keeps a claimed job from expiring.
     pub liveness: Liveness,
+    /// A claim that has expired ends by itself. Off: the job stays active until a FETCH names its queue.
+    pub reaps: bool,
+    /// Heartbeats extend by whole seconds: what is left over is dropped, and less than one means 30.
+    pub beats_whole_seconds: bool,
     /// ACK, nack and heartbeat with the id of another worker than the claimer are refused with 409.
     pub checks_owner: bool,
     /// Wrong states are answered with 500 `internal_error` instead of 409 `conflict`.
@@ -113,6 +117,8 @@ impl Lax {
             requeue: Requeue::Tail,
             expiry_discards: true,
             liveness: Liveness::Job,
+            reaps: true,
+            beats_whole_seconds: false,
             checks_owner: true,
             wrong_state_is_500: false,
             settle_shows_job: true,

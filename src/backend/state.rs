@@ -52,6 +52,8 @@ pub(super) struct State {
     ids: HashMap<Arc<str>, u64>,
     pub queues: BTreeMap<Arc<str>, Queue>,
     due: BTreeSet<(Instant, u64)>,
+    /// Claims that have expired and wait for a FETCH, where none ends by itself.
+    lapsed: BTreeSet<u64>,
     /// Last sign of life by worker; used where liveness is keyed by worker.
     seen: HashMap<Arc<str>, Instant>,
     finished: VecDeque<u64>,
@@ -75,6 +77,7 @@ impl State {
             ids: HashMap::new(),
             queues: BTreeMap::new(),
             due: BTreeSet::new(),
+            lapsed: BTreeSet::new(),
             seen: HashMap::new(),
             finished: VecDeque::new(),
             last: 0,
@@ -90,6 +93,7 @@ impl State {
         self.ids.clear();
         self.queues.clear();
         self.due.clear();
+        self.lapsed.clear();
         self.seen.clear();
         self.finished.clear();
         self.ledger.clear();
@@ -298,6 +302,10 @@ impl State {
                 return;
             }
             match self.jobs.get(&number).map(|job| job.phase) {
+                Some(Phase::Active) if !self.lax.reaps => {
+                    self.due.remove(&(at, number));
+                    self.lapsed.insert(number);
+                }
                 Some(Phase::Active) => self.lapse(number, now),
                 _ => self.make_available(number, EventKind::Promoted, now),
             }

@@ -340,6 +340,52 @@ async fn amqp_never_makes_a_requeued_job_available_and_keys_liveness_by_worker()
 }
 
 #[tokio::test(start_paused = true)]
+async fn without_a_reaper_a_claim_ends_at_the_next_fetch_of_its_queue() {
+    let mut lax = Lax::redis();
+    lax.reaps = false;
+    let backend = Backend::new(lax, 1);
+    let ids = [
+        put(&backend, json!({})).await,
+        put(&backend, json!({})).await,
+    ];
+    assert_eq!(take(&backend).await["id"], *ids[0]);
+    assert_eq!(take(&backend).await["id"], *ids[1]);
+    wait(60_000).await;
+    let other = json!({"queues": ["other"], "worker_id": "w"});
+    post(&backend, "/workers/fetch", other).await;
+    assert_eq!(state(&backend, &ids[0]).await, "active");
+    // What is late is as good as what was in time.
+    beat(&backend, "w", json!({"active_jobs": [ids[1]]})).await;
+    let again = take(&backend).await;
+    assert_eq!(
+        (&again["id"], state(&backend, &ids[1]).await),
+        (&json!(ids[0]), "active".into())
+    );
+    assert!(take(&backend).await.is_null());
+    wait(31_000).await;
+    for id in &ids {
+        assert_eq!(take(&backend).await["id"], **id);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn sqs_extends_by_whole_seconds() {
+    let mut lax = Lax::redis();
+    lax.beats_whole_seconds = true;
+    let backend = Backend::new(lax, 1);
+    let id = put(&backend, json!({})).await;
+    for (asked, lasts) in [(2_900, 2_000), (1_000, 1_000), (999, 30_000)] {
+        take(&backend).await;
+        let more = json!({"active_jobs": [id], "visibility_timeout_ms": asked});
+        beat(&backend, "w", more).await;
+        wait(lasts - 1).await;
+        assert_eq!(state(&backend, &id).await, "active", "{asked}");
+        wait(1).await;
+        assert_eq!(state(&backend, &id).await, "available", "{asked}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn requeue_goes_to_the_tail_or_to_the_head() {
     for (lax, next) in [(Lax::spec(), 1), (Lax::redis(), 1), (Lax::postgres(), 0)] {
         let backend = Backend::new(lax, 1);

@@ -69,6 +69,34 @@ pub async fn worker_dies(ctx: Ctx) -> Judge {
     judge
 }
 
+/// Where a claim ends only when a FETCH comes, dead workers that have the last slots of a queue keep them, as the
+/// README says, until one of their jobs is cancelled; with a slot to spare all goes on.
+pub async fn dead_workers_without_a_reaper(ctx: Ctx) -> Judge {
+    let mut lax = Lax::redis();
+    lax.reaps = false;
+    let w = ctx.world().lax(lax).limits(GATED).start().await;
+    w.enqueue_all(8, |_| job()).await;
+    let dead = w.hands("dead");
+    let all = [1, 2][(ctx.seed % 2) as usize];
+    let lost = dead.fetch(&["mail"], all).await.unwrap_or_default();
+    w.worker(Worker::js(2).queues(&["mail"]).runs(100..300));
+    w.pass(90_000 + ctx.seed * 100).await;
+    let done = w.backend.ended();
+    let path = format!("/ojs/v1/jobs/{}", lost[0].job);
+    if done == 0 {
+        w.client().call("DELETE", &path, "".into()).await.ok();
+    }
+    let mut judge = w.judge_when_done(60).await;
+    let expected = [0, 8][usize::from(all == 1)];
+    judge.that(
+        done == expected,
+        format!("{done} had ended with {all} of 2 slots of the dead"),
+    );
+    judge.concurrency("k:a", 2);
+    judge.settled();
+    judge
+}
+
 /// The sidecar is killed with jobs out, and another starts: what runs has its slots there too.
 pub async fn restarted_with_jobs_out(ctx: Ctx) -> Judge {
     let limits = if ctx.even() { TWO } else { GATED };

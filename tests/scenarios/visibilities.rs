@@ -78,6 +78,26 @@ pub async fn short_beside_others(ctx: Ctx) -> Judge {
     judge
 }
 
+/// Where heartbeats extend by whole seconds, and by 30 for less than one, nothing that is held lapses.
+pub async fn in_whole_seconds(ctx: Ctx) -> Judge {
+    let mut lax = [Lax::redis(), Lax::spec()][(ctx.seed % 2) as usize].clone();
+    lax.beats_whole_seconds = true;
+    let short = [600, 1_000, 2_000, 2_500][(ctx.seed / 2 % 4) as usize];
+    let limits = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nthrottle = { interval = '4s' }";
+    let w = ctx.world().lax(lax).limits(limits).start().await;
+    w.enqueue_all(8, |_| job()).await;
+    let worker = Worker::js(5).queues(&["mail"]).runs(50..300);
+    w.workers(2, worker.visibility(short));
+    let mut judge = w.judge_when_done(120).await;
+    let lapsed = judge.lapsed();
+    judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
+    judge.spacing("k:a", Duration::from_secs(4), 1);
+    judge.each_ran_once();
+    judge.all_settles_ok(false);
+    judge.settled();
+    judge
+}
+
 /// A job goes out for a long visibility, and the sidecar dies: the backend has those that never ran back as soon as ever.
 pub async fn long_beside_others(ctx: Ctx) -> Judge {
     let w = world(ctx).await;

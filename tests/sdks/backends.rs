@@ -3,7 +3,7 @@
 use ojs_throttle::backend::{Duplicate, Extended, Lax, Liveness, Requeue};
 
 /// How many there are.
-pub const BACKENDS: u64 = 36;
+pub const BACKENDS: u64 = 38;
 
 /// The nth, from 1 on, and the settings that a sidecar needs there.
 pub fn backend(nth: u64) -> (Lax, &'static str) {
@@ -40,6 +40,8 @@ fn all() -> Vec<(&'static str, Lax)> {
     with("expiry_discards", |lax| lax.expiry_discards = false);
     with("liveness start", |lax| lax.liveness = Liveness::SinceStart);
     with("liveness worker", |lax| lax.liveness = Liveness::Worker);
+    with("reaps", |lax| lax.reaps = false);
+    with("beats_whole_seconds", |lax| lax.beats_whole_seconds = true);
     with("checks_owner", |lax| lax.checks_owner = false);
     with("wrong_state_is_500", |lax| lax.wrong_state_is_500 = true);
     with("settle_shows_job", |lax| lax.settle_shows_job = false);
@@ -93,6 +95,8 @@ fn every_switch_is_tried() {
         requeue: Requeue::Tail | Requeue::Head | Requeue::DiscardsLast | Requeue::Delays,
         expiry_discards: _,
         liveness: Liveness::Job | Liveness::SinceStart | Liveness::Worker,
+        reaps: _,
+        beats_whole_seconds: _,
         checks_owner: _,
         wrong_state_is_500: _,
         settle_shows_job: _,

@@ -35,6 +35,7 @@ pub(in crate::backend) struct Beat {
 impl State {
     /// Claims up to `count` jobs: queues left to right, then priority, then order of arrival.
     pub(in crate::backend) fn fetch(&mut self, fetch: &Fetch, now: Instant) -> Vec<u64> {
+        self.reap(&fetch.queues, now);
         let mut claimed = Vec::new();
         for name in &fetch.queues {
             while claimed.len() < fetch.count {
@@ -63,6 +64,23 @@ impl State {
             claimed.shuffle(&mut self.random);
         }
         claimed
+    }
+
+    /// Ends the claims of these queues that have expired, where they did not end by themselves.
+    fn reap(&mut self, queues: &[String], now: Instant) {
+        for number in std::mem::take(&mut self.lapsed) {
+            let Some(job) = self.jobs.get(&number) else {
+                continue;
+            };
+            // It may have been settled or extended since.
+            if job.phase != Phase::Active || job.due.is_none_or(|due| due > now) {
+                continue;
+            }
+            match queues.iter().any(|name| **name == *job.queue) {
+                true => self.lapse(number, now),
+                false => drop(self.lapsed.insert(number)),
+            }
+        }
     }
 
     fn claim(&mut self, number: u64, fetch: &Fetch, now: Instant) {
@@ -341,6 +359,11 @@ impl State {
     /// Extends a claim by a heartbeat; what its job wants the worker to be told.
     fn extend(&mut self, number: u64, visibility: Duration, now: Instant) -> Option<String> {
         let (liveness, by_time) = (self.lax.liveness, self.lax.heeds_timeout);
+        let visibility = match (self.lax.beats_whole_seconds, visibility.as_secs()) {
+            (false, _) => visibility,
+            (true, 0) => VISIBILITY,
+            (true, seconds) => Duration::from_secs(seconds),
+        };
         self.change(number, |job| match liveness {
             Liveness::Worker => {}
             Liveness::Job => {
