@@ -220,6 +220,7 @@ scenarios! {
     flow::fast_throttle_is_used: 2 limit;
     flow::timed_while_more_is_asked: 12 limit;
     flow::far_backend: 8 limit;
+    flow::slow_backend: 4 limit;
     flow::freed_slot_is_filled: 20 limit real;
     flow::free_comes_while_waiting: 4;
     flow::free_beside_limited: 6 limit;

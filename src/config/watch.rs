@@ -60,6 +60,10 @@ struct Writing {
 
 impl Writing {
     fn note(&mut self, event: &notify::Event) {
+        // Events were lost, that of a close perhaps.
+        if event.need_rescan() {
+            self.open = false;
+        }
         // `Both` comes beside the two halves of a rename.
         let file = event.paths.last().and_then(|path| path.file_name());
         if file.is_none() || file != self.file.as_deref() {

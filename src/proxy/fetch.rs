@@ -404,7 +404,8 @@ impl Proxy {
             }
             now = Instant::now();
             let (prospect, hint) =
-                Box::pin(self.prospect(sections, &mut shut, &mut closed, full)).await;
+                Box::pin(self.prospect(sections, &mut shut, &mut closed, (out.is_empty(), full)))
+                    .await;
             if !full {
                 self.note_shut(wanted.scope, sections, &shut);
             }
@@ -451,7 +452,7 @@ impl Proxy {
             for lane in section.lanes.iter().filter(|lane| self.may_go(lane)) {
                 let first = !ends() && sidecar.hold.outranked(lane);
                 if first {
-                    let allowed = self.allowed(lane, section, 1).await.beside(out);
+                    let allowed = self.allowed(lane, section, 1, out.is_empty()).await;
                     let asks = allowed.jobs > 0;
                     if asks && (self.claim_into(wanted, section, allowed, out, by).await?).is_none()
                     {
@@ -474,7 +475,7 @@ impl Proxy {
                 if !was_shut && just_now() {
                     break;
                 }
-                let allowed = self.allowed(first, section, n).await.beside(out);
+                let allowed = self.allowed(first, section, n, out.is_empty()).await;
                 if allowed.jobs == 0 {
                     if let Some(closed) = closed.get_mut(nth) {
                         *closed = Some(allowed);
@@ -503,13 +504,14 @@ impl Proxy {
 
     /// Whether a job may be asked of a section now.
     async fn has_room(&self, lane: &Lane, section: &Section) -> bool {
-        self.allowed(lane, section, 1).await.jobs > 0
+        self.allowed(lane, section, 1, true).await.jobs > 0
     }
 
-    /// How many of `n` jobs may be asked of a section now.
-    async fn allowed(&self, lane: &Lane, section: &Section, n: usize) -> Allowance {
+    /// How many of `n` jobs may be asked of a section now; `ahead`: none are out that would wait for one whose start
+    /// comes.
+    async fn allowed(&self, lane: &Lane, section: &Section, n: usize, ahead: bool) -> Allowance {
         match &section.gate {
-            Some(gate) => self.allowance(lane, gate, n).await,
+            Some(gate) => self.allowance(lane, gate, n, ahead).await,
             None => Allowance::of(n),
         }
     }
@@ -579,7 +581,7 @@ impl Proxy {
         sections: &[Section],
         shut: &mut Vec<bool>,
         closed: &mut [Option<Allowance>],
-        full: bool,
+        (ahead, full): (bool, bool),
     ) -> (Prospect, Hint) {
         let sidecar = &self.sidecar;
         let mut prospect = Prospect::default();
@@ -593,7 +595,7 @@ impl Proxy {
             let allowance = match closed.get_mut(nth).and_then(Option::take) {
                 Some(allowance) => allowance,
                 None if full => Allowance::of(1),
-                None => self.allowance(lane, gate, 1).await,
+                None => self.allowance(lane, gate, 1, ahead).await,
             };
             shut.push(allowance.jobs == 0);
             if sidecar.paused.has(&lane.queue) {

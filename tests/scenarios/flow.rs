@@ -108,6 +108,32 @@ pub async fn far_backend(ctx: Ctx) -> Judge {
     judge
 }
 
+/// A backend that was slow once, or always gives a job out later than the next may start, costs no more than that: what
+/// has started does not wait for what may start next.
+pub async fn slow_backend(ctx: Ctx) -> Judge {
+    let limits = format!("{GATED}throttle = {{ limit = 20, period = '1s' }}");
+    let w = ctx.world().limits(&limits).start().await;
+    let once = ctx.even();
+    let (first, far, used) = match once {
+        true => (400, 3, 0.97),
+        false => (60, 60, 0.75),
+    };
+    let slow = |millis| Fault::Slow(Duration::from_millis(millis));
+    w.backend.next(Op::Fetch, 1, slow(first));
+    w.backend.often(Op::Fetch, 1.0, slow(far));
+    w.enqueue_all(230, |_| job()).await;
+    w.workers(2, Worker::js(10).queues(&["mail"]).runs(20..60));
+    w.until_done(60).await;
+    let undone = w.metric("ojs_throttle_handouts_undone_total").await;
+    let mut judge = w.judge().await;
+    judge.spacing("k", Duration::from_millis(50), 1);
+    judge.utilisation("k", 20.0, 1, 10, used);
+    judge.that(undone == 0.0, format!("{undone} were taken back"));
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
 /// A slot that is freed while a worker waits is filled within 20 ms.
 pub async fn freed_slot_is_filled(ctx: Ctx) -> Judge {
     let limits = format!("{}concurrency = 1", if ctx.even() { KEYED } else { GATED });

@@ -92,14 +92,6 @@ impl Allowance {
             ..Allowance::default()
         }
     }
-
-    /// Jobs that are `out` do not wait for one that may not start yet.
-    pub(super) fn beside(self, out: &HandOut) -> Allowance {
-        match self.start.is_some() && !out.is_empty() {
-            true => Allowance { jobs: 0, ..self },
-            false => self,
-        }
-    }
 }
 
 impl Wanted {
@@ -117,8 +109,14 @@ impl Wanted {
 impl Proxy {
     /// How many of `n` jobs may be claimed from a limited queue: its room less what is promised to
     /// jobs that wait for nothing else, and the lookahead that is free where limits are by key. One job may be
-    /// claimed before there is room, by as much as the backend takes to give it out.
-    pub(super) async fn allowance(&self, lane: &Lane, gate: &Gate, n: usize) -> Allowance {
+    /// claimed `ahead` of its room, by as much as the backend takes to give it out.
+    pub(super) async fn allowance(
+        &self,
+        lane: &Lane,
+        gate: &Gate,
+        n: usize,
+        ahead: bool,
+    ) -> Allowance {
         let sidecar = &self.sidecar;
         let mut jobs = n;
         let (mut prospect, mut policy, mut start) = (Prospect::default(), None, None);
@@ -131,7 +129,7 @@ impl Proxy {
                 return Allowance::default();
             };
             let promised = sidecar.hold.promised(&lane.queue, gate);
-            let ahead = sidecar.ahead(&room).filter(|_| promised == 0);
+            let ahead = sidecar.ahead(&room).filter(|_| ahead && promised == 0);
             let soon = sidecar.store.now().plus(EARLY);
             start = (ahead.as_ref()).and_then(|ahead| (ahead.from <= soon).then_some(ahead.start));
             jobs = jobs.min(match start {
@@ -228,7 +226,7 @@ impl Proxy {
             && !jobs.is_empty()
         {
             sidecar.accept(wanted);
-            self.came(ended - sent, allowed.start).await;
+            self.came(section, ended - sent, allowed.start).await;
             self.start_or_hold(jobs, wanted, section, &origin, out)
                 .await;
         }
@@ -299,8 +297,11 @@ impl Proxy {
 
     /// Jobs came `after` so long. One that was claimed before its start waits until it may be asked for; nobody else
     /// claims for that start meanwhile.
-    async fn came(&self, after: Duration, start: Option<Timestamp>) {
-        self.sidecar.claim_lead.came(after);
+    async fn came(&self, section: &Section, after: Duration, start: Option<Timestamp>) {
+        // What nothing limits comes in numbers, which may take longer.
+        if section.gate.is_some() {
+            self.sidecar.claim_lead.came(after);
+        }
         if let Some(start) = start {
             sleep_until(self.sidecar.granted_from(start)).await;
         }
