@@ -38,7 +38,8 @@
 //! 2. [`policy`] says for each queue whether a limit can touch it. If none can, the request goes
 //!    [`upstream`] as it came, and so does the reply, unless a job in it brings limits of its own.
 //! 3. **Cap.** What may be claimed is what may start (the queue's own limits, asked of the
-//!    [`store`]) or what may be looked at (limits by key: the free lookahead of the [`hold`]).
+//!    [`store`]), and one job that may as soon as the backend can give it out; or what may be looked at (limits by
+//!    key: the free lookahead of the [`hold`]).
 //! 4. **Hold.** The claimed jobs are read once ([`json`]) and get their limits ([`policy`]). One that
 //!    nothing held goes before is asked for at once; what may not start yet goes into the hold.
 //! 5. **Start.** The hold picks by priority, then round robin over keys, then in order. A job that
@@ -75,7 +76,7 @@
 //! | in hand | picked from the hold, and being asked for |
 //! | aside | out of its group, because a sibling may have it |
 //! | doomed | to be ended instead of started |
-//! | turn, lead | a start that a fleet granted ahead; how far ahead |
+//! | turn, lead | a start that a fleet granted ahead; how far ahead, of a start or of a claim |
 //! | episode | from a job's first refusal until it starts |
 //!
 //! # Orders
